@@ -1,1 +1,22 @@
-//! Placeholder.
+//! What every service of the dependency watchdog needs to be a process: arguments, logs, metrics, admin HTTP, named
+//! readiness blockers, the gRPC server with its limits and TLS, gRPC channels to peers, reloading of files, drain.
+//!
+//! A service's `main` parses its configuration and calls [`process::run`]; its `app` binds [`listeners::Listeners`],
+//! spawns its parts as critical tasks of a [`tasks::Tasks`] and hands all of it to [`process::Bound`].
+
+pub mod admin;
+pub mod args;
+pub mod backoff;
+pub mod clock;
+pub mod config_file;
+pub mod file_watch;
+pub mod grpc_client;
+pub mod grpc_server;
+pub mod incoming;
+pub mod listeners;
+pub mod metrics;
+pub mod process;
+pub mod readiness;
+pub mod tasks;
+pub mod telemetry;
+pub mod tls;

@@ -1,0 +1,37 @@
+//! What goes over a stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event<K, V> {
+    /// A key is new, changed or renewed.
+    Upsert(K, V),
+    /// A key is gone. Only this means so: the end of a stream never does.
+    Removed(K),
+    /// The snapshot is whole; it had so many items.
+    SnapshotComplete(u64),
+    /// Nothing has changed; the stream lives.
+    Heartbeat,
+}
+
+/// Where a message stands, and when it was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Position {
+    /// Incarnation of the server.
+    pub epoch: Arc<str>,
+    /// Grows with every change within an epoch.
+    pub revision: u64,
+    /// Time since the start of the epoch when the message was sent, by the server's monotonic clock.
+    pub uptime: Duration,
+}
+
+/// One message of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message<K, V> {
+    /// Where it stands.
+    pub position: Position,
+    /// What happened.
+    pub event: Event<K, V>,
+}

@@ -1,0 +1,121 @@
+//! The command line that all services share.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::tls::TlsPaths;
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// Options of every service. A service flattens them into its own parser.
+#[derive(Debug, Clone, Args)]
+pub struct CommonArgs {
+    /// Configuration file (YAML). It is read again whenever it changes; a bad change is refused and reported.
+    #[arg(long, value_name = "FILE")]
+    pub config_file: PathBuf,
+
+    /// Kubeconfig of the seed. Default: the Pod's service account, else the file named by KUBECONFIG.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Namespace in the seed where the replicas keep their membership Leases.
+    #[arg(long, default_value = "garden", value_name = "NAMESPACE")]
+    pub namespace: String,
+
+    /// Name of this replica: unique, stable for the life of the process. Default: the host name and a random suffix.
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    pub identity: Option<String>,
+
+    /// Where the gRPC API listens. Port 0 takes a free one; the address bound is logged.
+    #[arg(long, default_value = "0.0.0.0:9645", value_name = "IP:PORT")]
+    pub grpc_addr: SocketAddr,
+
+    /// The gRPC address under which the other replicas and services reach this one. Default: the address bound, with
+    /// the IP from POD_IP where it is bound to all.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise_addr: Option<String>,
+
+    /// Where /metrics, /healthz and /readyz listen. Port 0 takes a free one; the address bound is logged.
+    #[arg(long, default_value = "0.0.0.0:9643", value_name = "IP:PORT")]
+    pub admin_addr: SocketAddr,
+
+    /// Certificate chain (PEM) of this service, for its gRPC server and as a client. Reloaded when it changes.
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_client_ca"])]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of the certificate. Reloaded when it changes.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Certificate authorities (PEM) that callers, and the servers this service calls, must be signed by. Reloaded
+    /// when it changes.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+
+    /// Serve and call gRPC without TLS. For tests and closed networks only.
+    #[arg(long, conflicts_with = "tls_cert", required_unless_present_any = ["tls_cert", "check_config"])]
+    pub insecure_plaintext: bool,
+
+    /// How log lines are written.
+    #[arg(long, value_enum, default_value = "json")]
+    pub log_format: LogFormat,
+
+    /// Least severe log level: error, warn, info, debug, trace, or a filter such as "info,lease_probe=debug".
+    #[arg(long, default_value = "info", value_name = "FILTER")]
+    pub log_level: String,
+
+    /// Check the configuration file, print what is wrong with it, and exit: 0 when it is good, 2 when not.
+    #[arg(long)]
+    pub check_config: bool,
+}
+
+impl CommonArgs {
+    /// The TLS files, or none with `--insecure-plaintext`. The parser guarantees that all three or none are given.
+    #[must_use]
+    pub fn tls_paths(&self) -> Option<TlsPaths> {
+        Some(TlsPaths {
+            cert: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
+            ca: self.tls_client_ca.clone()?,
+        })
+    }
+
+    /// Name of this replica, made up where none was given.
+    #[must_use]
+    pub fn identity_or_random(&self) -> String {
+        self.identity.clone().unwrap_or_else(|| {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let host: String = host
+                .trim()
+                .chars()
+                .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+                .take(40)
+                .collect();
+            let host = if host.is_empty() { "replica" } else { &host };
+            format!("{}-{:08x}", host.to_ascii_lowercase(), rand::random::<u32>())
+        })
+    }
+
+    /// The gRPC address that others are told, given the one bound.
+    #[must_use]
+    pub fn advertised(&self, bound: SocketAddr) -> String {
+        if let Some(address) = &self.advertise_addr {
+            return address.clone();
+        }
+        if bound.ip().is_unspecified() {
+            let ip = std::env::var("POD_IP").ok().and_then(|ip| ip.parse().ok());
+            let loopback = std::net::IpAddr::from([127, 0, 0, 1]);
+            return SocketAddr::new(ip.unwrap_or(loopback), bound.port()).to_string();
+        }
+        bound.to_string()
+    }
+}

@@ -1,0 +1,87 @@
+//! The configuration file of a service, followed while the service runs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::file_watch::FileWatch;
+use crate::metrics::Metric;
+
+/// Outcome of the last attempt to read the configuration file.
+pub const CONFIG_VALID: Metric = Metric::gauge(
+    "watchdog_config_valid",
+    "1 when the configuration file is good as it stands, 0 when a changed file was refused and the old one is used.",
+);
+
+/// Parses the content of a configuration file; the error lists all that is wrong, a line each.
+pub type Parse<C> = fn(&[u8]) -> Result<C, String>;
+
+/// A configuration that is read again whenever its file changes.
+#[derive(Debug)]
+pub struct ConfigFile<C> {
+    path: PathBuf,
+    parse: Parse<C>,
+    current: watch::Sender<Arc<C>>,
+}
+
+impl<C: PartialEq> ConfigFile<C> {
+    /// Reads the file for the first time.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not good: all that is wrong with it, a line each.
+    pub fn load(path: PathBuf, parse: Parse<C>) -> Result<Self, String> {
+        let config = read(&path, parse)?;
+        Ok(Self {
+            path,
+            parse,
+            current: watch::Sender::new(Arc::new(config)),
+        })
+    }
+
+    /// Follows the configuration, starting with the current one.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Arc<C>> {
+        self.current.subscribe()
+    }
+
+    /// Takes up changes until `stop` is cancelled. A bad change is refused and reported, and the old one stays.
+    ///
+    /// # Errors
+    /// Never; the type is that of a critical task.
+    pub async fn follow(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut files = FileWatch::new(vec![self.path.clone()]);
+        CONFIG_VALID.set(&[], 1.0);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = files.changed() => {}
+            }
+            match read(&self.path, self.parse) {
+                Ok(config) => {
+                    CONFIG_VALID.set(&[], 1.0);
+                    let changed = self.current.send_if_modified(|current| {
+                        let differs = **current != config;
+                        if differs {
+                            *current = Arc::new(config);
+                        }
+                        differs
+                    });
+                    tracing::info!(file = %self.path.display(), changed, "configuration file read again");
+                }
+                Err(error) => {
+                    CONFIG_VALID.set(&[], 0.0);
+                    tracing::error!(%error, "changed configuration file refused, the old one stays in use");
+                }
+            }
+        }
+    }
+}
+
+fn read<C>(path: &std::path::Path, parse: Parse<C>) -> Result<C, String> {
+    let shown = path.display();
+    let bytes =
+        std::fs::read(path).map_err(|e| format!("{shown}: cannot read the configuration file: {e}"))?;
+    parse(&bytes).map_err(|errors| errors.lines().map(|line| format!("{shown}:{line}\n")).collect())
+}

@@ -1,0 +1,129 @@
+//! The gRPC server: the service's own API, health and reflection, with limits, over mutual TLS or plaintext.
+
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::service::RoutesBuilder;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::incoming;
+use crate::readiness::Readiness;
+use crate::tls::Tls;
+
+/// Streams and calls of one connection at the same time.
+const MAX_STREAMS_PER_CONNECTION: u32 = 128;
+
+/// An idle connection is asked for a sign of life this often, and given up when none comes within
+/// [`PING_TIMEOUT`]: a caller that vanished without a goodbye is noticed within 15 s.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// See [`PING_INTERVAL`].
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Largest request in bytes: the largest legal one names 1,000 shoots of at most 63 characters.
+pub const MAX_REQUEST_BYTES: usize = 128 * 1024;
+
+/// Streams are told to end at the drain; a connection that is still open so long after is cut.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The gRPC API of a service.
+pub struct Api {
+    /// The service's own routes.
+    pub routes: RoutesBuilder,
+    /// Full gRPC names of the services, for health.
+    pub service_names: &'static [&'static str],
+    /// Encoded descriptor set, for reflection.
+    pub descriptors: &'static [u8],
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api")
+            .field("service_names", &self.service_names)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Serves until `stop` is cancelled; then refuses new connections, lets the calls end that are under way, and cuts
+/// what is left after 5 s. Health says `NOT_SERVING` until `readiness` has no blocker, and from the drain on.
+///
+/// # Errors
+/// When the descriptors cannot be decoded or the transport fails for good.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    api: Api,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    report(&reporter, api.service_names, false).await;
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(api.descriptors)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    // grpcurl before 1.8.8 and many consoles still ask with the older version.
+    let reflection_alpha = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(api.descriptors)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1alpha()?;
+    let mut routes = api.routes;
+    routes
+        .add_service(health)
+        .add_service(reflection)
+        .add_service(reflection_alpha);
+
+    let names = api.service_names;
+    let follow_readiness = {
+        let stop = stop.clone();
+        async move {
+            let mut ready = readiness.subscribe();
+            loop {
+                let serving = *ready.borrow_and_update() && !stop.is_cancelled();
+                report(&reporter, names, serving).await;
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    changed = ready.changed() => if changed.is_err() { break },
+                }
+            }
+            report(&reporter, names, false).await;
+            std::future::pending::<()>().await;
+        }
+    };
+    let connections = ReceiverStream::new(incoming::accept(listener, tls, stop.clone()));
+    let server = tonic::transport::Server::builder()
+        .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
+        .http2_keepalive_interval(Some(PING_INTERVAL))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .http2_max_header_list_size(16 * 1024)
+        .add_routes(routes.routes())
+        .serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned());
+    let deadline = async {
+        stop.cancelled().await;
+        tokio::time::sleep(DRAIN_TIMEOUT).await;
+    };
+    tokio::select! {
+        result = server => Ok(result?),
+        () = follow_readiness => Ok(()),
+        () = deadline => {
+            tracing::warn!("gRPC connections were still open 5 s after the drain started, cutting them");
+            Ok(())
+        }
+    }
+}
+
+async fn report(reporter: &HealthReporter, names: &[&str], serving: bool) {
+    let status = if serving {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    };
+    // The empty name stands for the whole server.
+    reporter.set_service_status("", status).await;
+    for name in names {
+        reporter.set_service_status(*name, status).await;
+    }
+}

@@ -1,0 +1,136 @@
+//! The life of the process: start, run until a signal or a failure, drain, exit code.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::args::CommonArgs;
+use crate::readiness::Readiness;
+use crate::tasks::Tasks;
+use crate::telemetry::{self, LogLevel};
+
+/// A drain takes at most so long. Below the 30 s that a Pod has by default.
+const DRAIN_GRACE: Duration = Duration::from_secs(20);
+
+/// Exit code for a wrong command line or configuration file.
+pub const EXIT_USAGE: u8 = 2;
+
+/// What the process itself gives to the service that runs in it.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Renders /metrics; none when the service is built inside a test.
+    pub metrics: Option<PrometheusHandle>,
+    /// Set by /log-level.
+    pub log_level: LogLevel,
+}
+
+impl Process {
+    /// For a service that is built inside a test: no exporter, fixed log level.
+    #[must_use]
+    pub fn for_tests() -> Self {
+        Self {
+            metrics: None,
+            log_level: LogLevel::fixed(),
+        }
+    }
+}
+
+/// A service whose sockets are bound and whose tasks run.
+#[derive(Debug)]
+pub struct Bound {
+    /// Where the gRPC API listens.
+    pub grpc_addr: SocketAddr,
+    /// Where the admin endpoint listens.
+    pub admin_addr: SocketAddr,
+    /// Its tasks; draining them is stopping the service.
+    pub tasks: Tasks,
+    /// Its readiness.
+    pub readiness: Readiness,
+}
+
+impl Bound {
+    /// Runs until SIGTERM, SIGINT or the end of a critical task, then drains. A second signal ends at once.
+    async fn run(self) -> anyhow::Result<()> {
+        let mut term = signal(SignalKind::terminate())?;
+        let mut int = signal(SignalKind::interrupt())?;
+        let failure = tokio::select! {
+            () = received(&mut term, &mut int) => None,
+            error = self.tasks.first_end() => Some(error),
+        };
+        self.readiness.block("draining", "the process is stopping");
+        if let Some(error) = &failure {
+            tracing::error!(error = format!("{error:#}"), "stopping after a failure");
+        } else {
+            tracing::info!("draining");
+        }
+        let (failed, in_time) = tokio::select! {
+            drained = self.tasks.drain(DRAIN_GRACE) => drained,
+            () = received(&mut term, &mut int) => anyhow::bail!("a second signal came while draining"),
+        };
+        for error in failed {
+            tracing::error!(error, "a task failed while draining");
+        }
+        if !in_time {
+            tracing::warn!("tasks were still running 20 s after the drain started, they were aborted");
+        }
+        match failure {
+            None => Ok(()),
+            Some(error) => Err(error),
+        }
+    }
+}
+
+async fn received(term: &mut Signal, int: &mut Signal) {
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}
+
+/// Runs a service from its parsed configuration to its exit code: 0 after a clean stop, 1 after a failure.
+pub fn run<F>(args: &CommonArgs, build: impl FnOnce(Process) -> F) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<Bound>>,
+{
+    let log_level = match telemetry::init(args.log_format, &args.log_level) {
+        Ok(log_level) => log_level,
+        Err(error) => return usage_error(&format!("--log-level: {error}")),
+    };
+    let metrics = match crate::metrics::install() {
+        Ok(metrics) => Some(metrics),
+        Err(error) => return usage_error(&error),
+    };
+    // rustls is built with one provider only, but crates that ask for the default one need it installed.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return usage_error(&format!("cannot start the runtime: {error}")),
+    };
+    let process = Process { metrics, log_level };
+    let result = runtime.block_on(async { build(process).await?.run().await });
+    // Whatever is still running was aborted; do not wait for blocking work.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => {
+            tracing::info!("stopped");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "ended by a failure");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints what is wrong with the command line or the configuration, for people, and gives exit code 2.
+#[must_use]
+pub fn usage_error(message: &str) -> ExitCode {
+    use std::io::Write as _;
+    // Nothing can be done when standard error is closed.
+    let _ = writeln!(std::io::stderr(), "{}", message.trim_end());
+    ExitCode::from(EXIT_USAGE)
+}

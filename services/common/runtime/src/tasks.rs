@@ -1,0 +1,104 @@
+//! Tasks of the process: critical ones whose end ends the process, and the order of the drain.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Spawns the critical tasks of the process and tells them when to stop. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Tasks {
+    set: Arc<Mutex<JoinSet<(&'static str, anyhow::Result<()>)>>>,
+    draining: CancellationToken,
+}
+
+impl Tasks {
+    /// Spawns a task that must live until the drain: when it ends before, with or without an error or by a panic,
+    /// the process ends with exit code 1. A watchdog of which a part silently died is the worst failure of its kind.
+    pub fn critical(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        self.set.lock().spawn(async move { (name, task.await) });
+    }
+
+    /// Cancelled when the drain starts. Tasks finish what they are in and return.
+    #[must_use]
+    pub fn draining(&self) -> CancellationToken {
+        self.draining.clone()
+    }
+
+    /// Waits until a critical task ends and says which and why. Never returns while all live.
+    /// Safe to cancel: what has not been returned is not lost.
+    pub async fn first_end(&self) -> anyhow::Error {
+        loop {
+            let ended = std::future::poll_fn(|cx| self.set.lock().poll_join_next(cx)).await;
+            match ended {
+                Some(Ok((name, Ok(())))) => {
+                    return anyhow::anyhow!("task {name} ended although it never should");
+                }
+                Some(Ok((name, Err(error)))) => return error.context(format!("task {name} failed")),
+                Some(Err(error)) => return anyhow::Error::new(error).context("a task panicked"),
+                None => std::future::pending::<()>().await,
+            }
+        }
+    }
+
+    /// Starts the drain and waits for all tasks, at most `grace`; what is left then is aborted. Returns the names of
+    /// those that ended with an error, and whether all ended in time.
+    pub async fn drain(&self, grace: Duration) -> (Vec<String>, bool) {
+        self.draining.cancel();
+        let mut set = std::mem::take(&mut *self.set.lock());
+        let mut failed = Vec::new();
+        let all = tokio::time::timeout(grace, async {
+            while let Some(ended) = set.join_next().await {
+                match ended {
+                    Ok((_, Ok(()))) => {}
+                    Ok((name, Err(error))) => failed.push(format!("{name}: {error:#}")),
+                    Err(error) => failed.push(error.to_string()),
+                }
+            }
+        })
+        .await;
+        set.abort_all();
+        (failed, all.is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_a_critical_task_is_reported_by_name() {
+        let tasks = Tasks::default();
+        tasks.critical("watch", async { Ok(()) });
+        assert_eq!(
+            tasks.first_end().await.to_string(),
+            "task watch ended although it never should"
+        );
+        tasks.critical("server", async { anyhow::bail!("port in use") });
+        assert_eq!(
+            format!("{:#}", tasks.first_end().await),
+            "task server failed: port in use"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn drain_waits_for_tasks_but_not_for_ever() {
+        let tasks = Tasks::default();
+        let token = tasks.draining();
+        tasks.critical("polite", async move {
+            token.cancelled().await;
+            Ok(())
+        });
+        assert_eq!(tasks.drain(Duration::from_secs(1)).await, (vec![], true));
+        let tasks = Tasks::default();
+        tasks.critical("stubborn", std::future::pending());
+        assert_eq!(tasks.drain(Duration::from_secs(1)).await, (vec![], false));
+    }
+}
