@@ -18,7 +18,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     compiler.include_source_info(true).include_imports(true);
     compiler.open_files(files)?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    std::fs::write(Path::new(&out).join("watchdog.binpb"), compiler.encode_file_descriptor_set())?;
+    std::fs::write(
+        Path::new(&out).join("watchdog.binpb"),
+        compiler.encode_file_descriptor_set(),
+    )?;
     tonic_prost_build::configure().compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }

@@ -2,7 +2,13 @@
 //! reflection serves. The protos beside this crate are the source; nothing here has behaviour.
 
 // Generated code: its documentation is the comments of the protos.
-#![allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, clippy::panic)]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::unwrap_used,
+    clippy::panic
+)]
 
 /// `gardener.watchdog.*`
 pub mod feed {
