@@ -1,0 +1,274 @@
+//! Gardener's Cluster object, which carries a whole Shoot, reduced to what decides whether and how a shoot is probed.
+
+use crate::{
+    duration::serde_go_option,
+    lenient::{Keep, Lenient, Subset},
+    meta, names,
+};
+use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use std::{borrow::Cow, time::Duration};
+
+/// `extensions.gardener.cloud/v1alpha1` Cluster. Its name is the shoot's namespace in the seed.
+///
+/// Reading one fails only on broken JSON: whatever is wrong inside shows up as [`Lenient::Malformed`] in
+/// `spec.shoot`, while name, resourceVersion and deletionTimestamp stay readable.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Cluster {
+    /// Name, uid, resourceVersion, generation and deletionTimestamp; nothing else is kept.
+    #[serde(default, deserialize_with = "meta::identity")]
+    pub metadata: ObjectMeta,
+    /// The specification.
+    #[serde(default, deserialize_with = "spec")]
+    pub spec: ClusterSpec,
+}
+
+/// Specification of a [`Cluster`]. CloudProfile and Seed are not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterSpec {
+    /// The shoot.
+    pub shoot: Lenient<Shoot>,
+}
+
+/// What is read of a `core.gardener.cloud` Shoot. The fields have the same names in all its versions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shoot {
+    /// The shoot's own metadata.
+    #[serde(default)]
+    pub metadata: ShootMeta,
+    /// Wanted state.
+    #[serde(default)]
+    pub spec: ShootSpec,
+    /// Observed state.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub status: ShootStatus,
+}
+
+/// What is read of a shoot's metadata.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct ShootMeta {
+    /// Whether a deletionTimestamp is set, whatever its value.
+    #[serde(default, rename = "deletionTimestamp", deserialize_with = "present")]
+    pub deleting: bool,
+}
+
+/// What is read of a shoot's specification.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShootSpec {
+    /// Hibernation settings.
+    #[serde(default)]
+    pub hibernation: Option<Hibernation>,
+    /// Kubernetes settings.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub kubernetes: Kubernetes,
+    /// Infrastructure settings.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub provider: Provider,
+}
+
+/// `spec.hibernation`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Hibernation {
+    /// Whether the shoot is to hibernate. Absent means no.
+    #[serde(default)]
+    pub enabled: Option<bool>,
+}
+
+/// `spec.kubernetes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kubernetes {
+    /// Settings of the shoot's kube-controller-manager.
+    #[serde(default)]
+    pub kube_controller_manager: Option<KubeControllerManager>,
+}
+
+/// `spec.kubernetes.kubeControllerManager`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeControllerManager {
+    /// How long a node may be silent before it counts as lost; absent means the configured default.
+    #[serde(default, with = "serde_go_option")]
+    pub node_monitor_grace_period: Option<Duration>,
+}
+
+/// `spec.provider`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Provider {
+    /// Worker pools; empty for a shoot without nodes.
+    #[serde(default, deserialize_with = "null_as_default")]
+    pub workers: Vec<Worker>,
+}
+
+/// One of `spec.provider.workers`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Worker {
+    /// Name of the pool, which its nodes carry in the label `worker.gardener.cloud/pool`.
+    pub name: String,
+    /// Settings of machine-controller-manager for this pool.
+    #[serde(default)]
+    pub machine_controller_manager: Option<MachineControllerManager>,
+}
+
+/// `spec.provider.workers[].machineControllerManager`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineControllerManager {
+    /// Node conditions that, when True, mark a node as unhealthy; absent or empty means the default ones.
+    #[serde(default)]
+    pub node_conditions: Option<Vec<String>>,
+}
+
+/// What is read of a shoot's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShootStatus {
+    /// Whether the shoot is hibernated now. In Go the field is `IsHibernated`, in JSON it is `hibernated`.
+    #[serde(default, rename = "hibernated", deserialize_with = "null_as_default")]
+    pub is_hibernated: bool,
+    /// What Gardener did last, or does now. Absent before the first creation.
+    #[serde(default)]
+    pub last_operation: Option<LastOperation>,
+}
+
+/// `status.lastOperation`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct LastOperation {
+    /// `Create`, `Reconcile`, `Delete`, `Migrate` or `Restore`.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// `Processing`, `Succeeded`, `Error`, `Failed`, `Pending` or `Aborted`.
+    #[serde(default)]
+    pub state: String,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// The Cluster's name, which is the shoot's namespace; empty when the object has none.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// Drops what the watchdog never reads. A Cluster that this crate decoded has nothing to drop.
+    pub fn trim(&mut self) {
+        meta::trim(&mut self.metadata, &[], &[]);
+    }
+}
+
+impl kube::core::Resource for Cluster {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Cluster".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        names::CLUSTER_GROUP.into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        names::V1ALPHA1.into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "clusters".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+// === impl ClusterSpec ===
+
+impl Default for ClusterSpec {
+    fn default() -> Self {
+        Self {
+            shoot: Lenient::Malformed("spec.shoot is absent".to_owned()),
+        }
+    }
+}
+
+fn spec<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClusterSpec, D::Error> {
+    Ok(match Lenient::<RawSpec>::deserialize(deserializer)? {
+        Lenient::Ok(RawSpec { shoot: Some(shoot) }) => ClusterSpec {
+            shoot: Lenient::Ok(shoot),
+        },
+        Lenient::Ok(RawSpec { shoot: None }) => ClusterSpec::default(),
+        Lenient::Malformed(reason) => ClusterSpec {
+            shoot: Lenient::Malformed(format!("spec.{reason}")),
+        },
+    })
+}
+
+#[derive(Deserialize)]
+struct RawSpec {
+    #[serde(default)]
+    shoot: Option<Shoot>,
+}
+
+impl Subset for RawSpec {
+    const KEEP: Keep = Keep::Fields(&[("shoot", Shoot::KEEP)]);
+}
+
+impl Subset for Shoot {
+    const KEEP: Keep = Keep::Fields(&[
+        ("metadata", Keep::Fields(&[("deletionTimestamp", Keep::All)])),
+        (
+            "spec",
+            Keep::Fields(&[
+                ("hibernation", Keep::Fields(&[("enabled", Keep::All)])),
+                (
+                    "kubernetes",
+                    Keep::Fields(&[(
+                        "kubeControllerManager",
+                        Keep::Fields(&[("nodeMonitorGracePeriod", Keep::All)]),
+                    )]),
+                ),
+                (
+                    "provider",
+                    Keep::Fields(&[(
+                        "workers",
+                        Keep::Fields(&[
+                            ("name", Keep::All),
+                            (
+                                "machineControllerManager",
+                                Keep::Fields(&[("nodeConditions", Keep::All)]),
+                            ),
+                        ]),
+                    )]),
+                ),
+            ]),
+        ),
+        (
+            "status",
+            Keep::Fields(&[
+                ("hibernated", Keep::All),
+                (
+                    "lastOperation",
+                    Keep::Fields(&[("type", Keep::All), ("state", Keep::All)]),
+                ),
+            ]),
+        ),
+    ]);
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
+}
+
+fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

@@ -1,0 +1,80 @@
+//! Reading configuration files: all errors at once, each with its place.
+
+mod reader;
+
+pub(crate) use reader::{Field, Section, Value, read};
+
+use std::fmt;
+
+/// One thing that is wrong in a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// Where in the structure, such as `dependentResourceInfos[1].scaleUp.level`; empty for the file as a whole.
+    pub path: String,
+    /// What is wrong and, where it is not plain, what to write instead.
+    pub message: String,
+}
+
+/// Everything that is wrong in a configuration file, in the file's order, at least one error.
+///
+/// `Display` writes a line for each: `file:line:column: path: message`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors {
+    file: String,
+    errors: Vec<ConfigError>,
+}
+
+// === impl ConfigError ===
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.line, self.column)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+// === impl ConfigErrors ===
+
+impl ConfigErrors {
+    pub(crate) fn new(mut errors: Vec<ConfigError>) -> Self {
+        errors.sort_by_key(|error| (error.line, error.column));
+        Self {
+            file: "<config>".to_owned(),
+            errors,
+        }
+    }
+
+    /// Names the file, for [`Display`](fmt::Display).
+    #[must_use]
+    pub fn with_file(mut self, file: impl Into<String>) -> Self {
+        self.file = file.into();
+        self
+    }
+
+    /// The errors, in the file's order.
+    #[must_use]
+    pub fn errors(&self) -> &[ConfigError] {
+        &self.errors
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.errors.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{}:{error}", self.file)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}

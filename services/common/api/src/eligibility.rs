@@ -1,0 +1,219 @@
+//! Which shoots are probed, and with what settings: a pure rule that lease-probe and the scaling-coordinator share.
+//!
+//! There are two questions, because starting asks for more than carrying on:
+//!
+//! | state of the shoot | [`eligibility`] (start) | [`may_continue`] |
+//! | --- | --- | --- |
+//! | Cluster or shoot has a deletionTimestamp | skip | stop |
+//! | Cluster cannot be read | skip | stop |
+//! | hibernation enabled in the spec | skip | stop |
+//! | lastOperation is Migrate | skip | stop |
+//! | no worker pools | skip | stop |
+//! | hibernation disabled, status still hibernated (waking up) | skip | carry on |
+//! | lastOperation is Reconcile, any state | probe | carry on |
+//! | lastOperation is Create or Restore, Succeeded | probe | carry on |
+//! | lastOperation absent, anything else | skip | carry on |
+//!
+//! So a probe that runs is not stopped by a shoot whose lastOperation turns to, say, a failed Create. The Cluster that
+//! is gone altogether has no row: it has no object to ask about, and both answers are no.
+
+use crate::{
+    cluster::{Cluster, LastOperation, Shoot},
+    names,
+};
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+/// Why a shoot is not probed, or why its probe has to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    /// The Cluster or the shoot has a deletionTimestamp.
+    Deleting,
+    /// Hibernation is enabled in the shoot's specification.
+    Hibernating,
+    /// Hibernation was disabled, but the status still says hibernated.
+    WakingUp,
+    /// The control plane is being migrated to another seed.
+    Migrating,
+    /// The shoot has no worker pool.
+    NoWorkers,
+    /// The shoot was not created or restored successfully yet.
+    NotReconciled,
+    /// The Cluster cannot be read, for this reason.
+    Malformed(String),
+}
+
+/// Whether a probe of a shoot may start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Eligibility {
+    /// Yes, with these settings.
+    Probe(ShootSettings),
+    /// No.
+    Skip(SkipReason),
+}
+
+/// What a probe depends on in the shoot. A difference means that a running probe has to take up the new settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShootSettings {
+    /// The shoot's own `nodeMonitorGracePeriod`, more than zero; `None` means the configured default.
+    pub node_monitor_grace: Option<Duration>,
+    /// Per worker pool that names its own: the node conditions that mark a node as unhealthy when True, sorted and
+    /// without repetition. A pool that is not here has [`names::DEFAULT_UNHEALTHY_CONDITIONS`].
+    pub unhealthy_conditions: BTreeMap<String, Vec<String>>,
+}
+
+/// Decides whether a probe may *start*: no stop rule holds, the shoot is not waking up, and its last operation is
+/// Reconcile in any state, or a Create or Restore that succeeded.
+#[must_use]
+pub fn eligibility(cluster: &Cluster) -> Eligibility {
+    match started(cluster) {
+        Ok(settings) => Eligibility::Probe(settings),
+        Err(reason) => Eligibility::Skip(reason),
+    }
+}
+
+/// Decides whether a *running* probe may carry on, and with what settings: only the stop rules count, so what a start
+/// asks for in addition (not waking up, a successful last operation) does not end it.
+///
+/// # Errors
+/// The reason to stop: deletion, hibernation, migration, no workers, or a Cluster that cannot be read.
+pub fn may_continue(cluster: &Cluster) -> Result<ShootSettings, SkipReason> {
+    settings(not_stopped(cluster)?)
+}
+
+fn started(cluster: &Cluster) -> Result<ShootSettings, SkipReason> {
+    let shoot = not_stopped(cluster)?;
+    if shoot.status.is_hibernated {
+        return Err(SkipReason::WakingUp);
+    }
+    if !shoot.status.last_operation.as_ref().is_some_and(came_up) {
+        return Err(SkipReason::NotReconciled);
+    }
+    settings(shoot)
+}
+
+/// Whether the operation proves that the control plane was complete at least once. During a first Create the
+/// kube-apiserver may answer before any node can have joined.
+fn came_up(operation: &LastOperation) -> bool {
+    match operation.kind.as_str() {
+        "Reconcile" => true,
+        "Create" | "Restore" => operation.state == "Succeeded",
+        _ => false,
+    }
+}
+
+/// The stop rules.
+fn not_stopped(cluster: &Cluster) -> Result<&Shoot, SkipReason> {
+    // Before the shoot is looked at: a deletion counts even when nothing else can be read.
+    if cluster.metadata.deletion_timestamp.is_some() {
+        return Err(SkipReason::Deleting);
+    }
+    let shoot = cluster
+        .spec
+        .shoot
+        .as_result()
+        .map_err(|reason| SkipReason::Malformed(reason.to_owned()))?;
+    if shoot.metadata.deleting {
+        return Err(SkipReason::Deleting);
+    }
+    if shoot
+        .spec
+        .hibernation
+        .and_then(|hibernation| hibernation.enabled)
+        .unwrap_or(false)
+    {
+        return Err(SkipReason::Hibernating);
+    }
+    if shoot
+        .status
+        .last_operation
+        .as_ref()
+        .is_some_and(|operation| operation.kind == "Migrate")
+    {
+        return Err(SkipReason::Migrating);
+    }
+    if shoot.spec.provider.workers.is_empty() {
+        return Err(SkipReason::NoWorkers);
+    }
+    Ok(shoot)
+}
+
+fn settings(shoot: &Shoot) -> Result<ShootSettings, SkipReason> {
+    let node_monitor_grace = shoot
+        .spec
+        .kubernetes
+        .kube_controller_manager
+        .and_then(|manager| manager.node_monitor_grace_period);
+    // With a grace period of zero every lease would be expired at once.
+    if node_monitor_grace == Some(Duration::ZERO) {
+        let reason = "spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod is zero";
+        return Err(SkipReason::Malformed(reason.to_owned()));
+    }
+    let own = shoot.spec.provider.workers.iter().filter_map(|worker| {
+        let conditions = worker
+            .machine_controller_manager
+            .as_ref()?
+            .node_conditions
+            .as_ref()?;
+        let mut conditions = conditions.clone();
+        conditions.sort_unstable();
+        conditions.dedup();
+        (!conditions.is_empty()).then(|| (worker.name.clone(), conditions))
+    });
+    Ok(ShootSettings {
+        node_monitor_grace,
+        unhealthy_conditions: own.collect(),
+    })
+}
+
+// === impl ShootSettings ===
+
+impl ShootSettings {
+    /// Whether a condition of this type, when True, marks a node of this pool as unhealthy. `pool` is the node's label
+    /// [`names::WORKER_POOL_LABEL`].
+    #[must_use]
+    pub fn is_unhealthy_condition(&self, pool: Option<&str>, condition: &str) -> bool {
+        match pool.and_then(|pool| self.unhealthy_conditions.get(pool)) {
+            Some(own) => own.iter().any(|name| name == condition),
+            None => names::DEFAULT_UNHEALTHY_CONDITIONS.contains(&condition),
+        }
+    }
+}
+
+// === impl SkipReason ===
+
+impl SkipReason {
+    /// The reason as a label value, the same for all shoots.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Deleting => "deleting",
+            Self::Hibernating => "hibernating",
+            Self::WakingUp => "waking_up",
+            Self::Migrating => "migrating",
+            Self::NoWorkers => "no_workers",
+            Self::NotReconciled => "not_reconciled",
+            Self::Malformed(_) => "malformed",
+        }
+    }
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deleting => f.write_str("The shoot is being deleted."),
+            Self::Hibernating => f.write_str("The shoot hibernates: spec.hibernation.enabled is true."),
+            Self::WakingUp => f.write_str(
+                "The shoot is waking up: hibernation is disabled, but the status still says hibernated.",
+            ),
+            Self::Migrating => f.write_str("The shoot's control plane is being migrated to another seed."),
+            Self::NoWorkers => f.write_str("The shoot has no worker pools."),
+            Self::NotReconciled => f.write_str(
+                "The shoot has not been created or restored successfully yet, or its last operation is not known.",
+            ),
+            Self::Malformed(reason) => write!(f, "The Cluster object cannot be used: {reason}."),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! Objects that may be malformed without stopping the list or watch that they came in.
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::Value;
+use std::{borrow::Cow, fmt, marker::PhantomData};
+
+/// A value, or why it cannot be read. Its `Deserialize` fails only where the document itself is broken, never for a
+/// value of the wrong type, so one bad object is reported and never hides the others.
+///
+/// The reason names the field and what is wrong with it, never a string found there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lenient<T> {
+    /// The value.
+    Ok(T),
+    /// The value is there, but not as it should be, or it is absent and must not be; a sentence for people.
+    Malformed(String),
+}
+
+/// Which fields of a type are read. Everything else of the document is skipped without being stored.
+#[derive(Debug)]
+pub enum Keep {
+    /// The value and all that is in it.
+    All,
+    /// Of a mapping, these fields; of a list, these fields of each entry.
+    Fields(&'static [(&'static str, Keep)]),
+}
+
+/// A type that [`Lenient`] can read.
+pub trait Subset: DeserializeOwned {
+    /// The fields that the type reads.
+    const KEEP: Keep = Keep::All;
+}
+
+// === impl Lenient ===
+
+impl<T> Lenient<T> {
+    /// The value, if it could be read.
+    pub fn ok(&self) -> Option<&T> {
+        match self {
+            Self::Ok(value) => Some(value),
+            Self::Malformed(_) => None,
+        }
+    }
+
+    /// Why the value could not be read.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Ok(_) => None,
+            Self::Malformed(reason) => Some(reason),
+        }
+    }
+
+    /// Both at once.
+    pub fn as_result(&self) -> Result<&T, &str> {
+        match self {
+            Self::Ok(value) => Ok(value),
+            Self::Malformed(reason) => Err(reason),
+        }
+    }
+}
+
+impl<'de, T: Subset> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // A typed parse cannot be resumed where it fails, hence the detour; it holds only what T reads.
+        let value = Pruned(&T::KEEP).deserialize(deserializer)?;
+        Ok(from_value(value))
+    }
+}
+
+/// Reads a typed value; the error names the field.
+fn from_value<T: DeserializeOwned>(value: Value) -> Lenient<T> {
+    match serde_path_to_error::deserialize(value) {
+        Ok(value) => Lenient::Ok(value),
+        Err(error) => Lenient::Malformed(describe(error)),
+    }
+}
+
+/// `path: what is wrong`, without the strings that were found.
+pub(crate) fn describe<E: fmt::Display>(error: serde_path_to_error::Error<E>) -> String {
+    let path = error.path().to_string();
+    let message = scrub(&error.into_inner().to_string());
+    if path == "." {
+        message
+    } else {
+        format!("{path}: {message}")
+    }
+}
+
+/// Serde quotes strings that it did not expect; whatever stands in them stays out of logs.
+pub(crate) fn scrub(message: &str) -> String {
+    const LIMIT: usize = 200;
+    let mut out = String::with_capacity(message.len().min(LIMIT));
+    let mut rest = message;
+    while let Some((before, quoted)) = rest.split_once('"') {
+        out.push_str(before);
+        let end = closing_quote(quoted);
+        out.push('…');
+        rest = end.and_then(|end| quoted.get(end + 1..)).unwrap_or_default();
+    }
+    out.push_str(rest);
+    if out.chars().count() > LIMIT {
+        out.chars().take(LIMIT).chain(['…']).collect()
+    } else {
+        out
+    }
+}
+
+/// Index of the quote that ends a string in Rust's debug notation.
+fn closing_quote(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.bytes().position(|b| {
+        let end = b == b'"' && !escaped;
+        escaped = b == b'\\' && !escaped;
+        end
+    })
+}
+
+// === impl Pruned ===
+
+/// Reads the wanted part of a document into a [`Value`]. Works with any deserializer and fails on broken syntax only.
+pub(crate) struct Pruned<'k>(pub(crate) &'k Keep);
+
+impl<'de> DeserializeSeed<'de> for Pruned<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        match self.0 {
+            Keep::All => Value::deserialize(deserializer),
+            Keep::Fields(_) => deserializer.deserialize_any(self),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Pruned<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
+        Ok(v.into())
+    }
+
+    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
+        Ok(v.into())
+    }
+
+    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
+        Ok(v.into())
+    }
+
+    fn visit_f64<E>(self, v: f64) -> Result<Value, E> {
+        Ok(v.into())
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+        Ok(v.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut kept = Vec::new();
+        while let Some(entry) = entries.next_element_seed(Pruned(self.0))? {
+            kept.push(entry);
+        }
+        Ok(Value::Array(kept))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let wanted = match self.0 {
+            Keep::All => &[],
+            Keep::Fields(wanted) => *wanted,
+        };
+        let mut kept = serde_json::Map::new();
+        while let Some(key) = entries.next_key_seed(Key(PhantomData))? {
+            match wanted.iter().find(|(name, _)| *name == key) {
+                Some((name, keep)) => {
+                    kept.insert((*name).to_owned(), entries.next_value_seed(Pruned(keep))?);
+                }
+                None => {
+                    entries.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(Value::Object(kept))
+    }
+}
+
+/// A mapping's key, borrowed where the deserializer can.
+struct Key<'de>(PhantomData<&'de ()>);
+
+impl<'de> DeserializeSeed<'de> for Key<'de> {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key<'de> {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field name")
+    }
+
+    fn visit_borrowed_str<E>(self, v: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(v))
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(v.to_owned()))
+    }
+
+    fn visit_string<E>(self, v: String) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(v))
+    }
+}

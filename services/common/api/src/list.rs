@@ -1,0 +1,135 @@
+//! Lists as the API server answers them, decoded from bytes in one pass, item by item where one of them is malformed.
+
+use crate::lenient::{Keep, Pruned, describe};
+use serde::{Deserialize, Deserializer, de::DeserializeSeed};
+use serde_json::{Value, value::RawValue};
+
+/// One page of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemList<T> {
+    /// The page's own metadata.
+    pub metadata: PageMeta,
+    /// The items, in the server's order.
+    pub items: Vec<Item<T>>,
+}
+
+/// Metadata of a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PageMeta {
+    /// The version of the collection; empty when the server sent none.
+    #[serde(default, deserialize_with = "null_as_empty")]
+    pub resource_version: String,
+    /// Token with which to ask for the next page; empty on the last one.
+    #[serde(default, rename = "continue", deserialize_with = "null_as_empty")]
+    pub continue_token: String,
+}
+
+/// An item of a list, or what is known of one that cannot be decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item<T> {
+    /// The item.
+    Ok(T),
+    /// The item is there, but not as it should be.
+    Malformed {
+        /// Its `metadata.name`, where at least that is readable.
+        name: Option<String>,
+        /// What is wrong with it, for people; never a string found in it.
+        reason: String,
+    },
+}
+
+/// Why an answer is not a list.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer is not a Kubernetes list: {reason}")]
+pub struct ListError {
+    reason: String,
+}
+
+/// The envelope. `items` must be there, for an answer without it must not pass for an empty list, from which one would
+/// conclude that a shoot has no nodes. Null is how Go writes an empty list.
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+struct Page<T> {
+    #[serde(default = "Option::default")]
+    metadata: Option<PageMeta>,
+    #[serde(deserialize_with = "required")]
+    items: Option<Vec<T>>,
+}
+
+// === impl ItemList ===
+
+impl<'a, T: Deserialize<'a>> ItemList<T> {
+    /// Decodes a page.
+    ///
+    /// # Errors
+    /// When the bytes are no JSON object with `items`. A malformed item is no error: see [`Item::Malformed`].
+    pub fn from_slice(bytes: &'a [u8]) -> Result<Self, ListError> {
+        match serde_json::from_slice::<Page<T>>(bytes) {
+            Ok(page) => Ok(Self::new(page, Item::Ok)),
+            Err(_) => Self::item_by_item(bytes),
+        }
+    }
+
+    /// The slow way, to tell which item is wrong and why.
+    fn item_by_item(bytes: &'a [u8]) -> Result<Self, ListError> {
+        match serde_json::from_slice::<Page<&'a RawValue>>(bytes) {
+            Ok(page) => Ok(Self::new(page, Item::from_raw)),
+            Err(error) => Err(ListError {
+                reason: crate::lenient::scrub(&error.to_string()),
+            }),
+        }
+    }
+
+    fn new<R>(page: Page<R>, convert: impl Fn(R) -> Item<T>) -> Self {
+        let items = page.items.unwrap_or_default();
+        Self {
+            metadata: page.metadata.unwrap_or_default(),
+            items: items.into_iter().map(convert).collect(),
+        }
+    }
+}
+
+// === impl Item ===
+
+impl<'a, T: Deserialize<'a>> Item<T> {
+    fn from_raw(raw: &'a RawValue) -> Self {
+        let mut deserializer = serde_json::Deserializer::from_str(raw.get());
+        match serde_path_to_error::deserialize(&mut deserializer) {
+            Ok(item) => Self::Ok(item),
+            Err(error) => Self::Malformed {
+                name: name_of(raw),
+                reason: describe(error),
+            },
+        }
+    }
+}
+
+impl<T> Item<T> {
+    /// The item, if it could be decoded.
+    pub fn ok(&self) -> Option<&T> {
+        match self {
+            Self::Ok(item) => Some(item),
+            Self::Malformed { .. } => None,
+        }
+    }
+}
+
+fn name_of(raw: &RawValue) -> Option<String> {
+    const NAME: Keep = Keep::Fields(&[("metadata", Keep::Fields(&[("name", Keep::All)]))]);
+    let value = Pruned(&NAME)
+        .deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
+        .ok()?;
+    value
+        .pointer("/metadata/name")
+        .and_then(Value::as_str)
+        .map(str::to_owned)
+}
+
+fn required<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    Option::deserialize(deserializer)
+}
+
+fn null_as_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

@@ -1,0 +1,79 @@
+//! Object metadata, read without what the watchdog never looks at (managedFields are often half of an object).
+
+use crate::lenient::{Keep, Pruned};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::{Deserializer, de::DeserializeSeed};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What identifies an object and tells whether it is being deleted.
+pub(crate) const IDENTITY: Keep = Keep::Fields(&[
+    ("name", Keep::All),
+    ("namespace", Keep::All),
+    ("uid", Keep::All),
+    ("resourceVersion", Keep::All),
+    ("generation", Keep::All),
+    ("deletionTimestamp", Keep::All),
+]);
+
+/// Reads the metadata of an object without labels, annotations and managedFields.
+pub(crate) fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    read(deserializer, &IDENTITY)
+}
+
+/// Reads the kept fields of an object's metadata. A field of the wrong type counts as absent: an object must be known
+/// by its name whatever else is wrong with it. A deletionTimestamp that is no time still marks the object as deleting,
+/// as of the epoch.
+pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D, keep: &Keep) -> Result<ObjectMeta, D::Error> {
+    let value = Pruned(keep).deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: text(&value, "name"),
+        namespace: text(&value, "namespace"),
+        uid: text(&value, "uid"),
+        resource_version: text(&value, "resourceVersion"),
+        generation: value.get("generation").and_then(Value::as_i64),
+        deletion_timestamp: value
+            .get("deletionTimestamp")
+            .filter(|v| !v.is_null())
+            .map(deletion),
+        labels: texts(&value, "labels"),
+        annotations: texts(&value, "annotations"),
+        ..ObjectMeta::default()
+    })
+}
+
+fn text(meta: &Value, field: &str) -> Option<String> {
+    meta.get(field)?.as_str().map(str::to_owned)
+}
+
+fn texts(meta: &Value, field: &str) -> Option<BTreeMap<String, String>> {
+    let entries = meta.get(field)?.as_object()?;
+    let texts: BTreeMap<_, _> = entries
+        .iter()
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect();
+    (!texts.is_empty()).then_some(texts)
+}
+
+fn deletion(value: &Value) -> Time {
+    let time = value.as_str().and_then(|text| text.parse().ok());
+    Time(time.unwrap_or(jiff::Timestamp::UNIX_EPOCH))
+}
+
+/// Drops what is never read from metadata that came from elsewhere than this crate.
+pub(crate) fn trim(meta: &mut ObjectMeta, labels: &[&str], annotations: &[&str]) {
+    keep_only(&mut meta.labels, labels);
+    keep_only(&mut meta.annotations, annotations);
+    meta.managed_fields = None;
+    meta.finalizers = None;
+    meta.owner_references = None;
+}
+
+fn keep_only(entries: &mut Option<BTreeMap<String, String>>, wanted: &[&str]) {
+    if let Some(map) = entries {
+        map.retain(|key, _| wanted.contains(&key.as_str()));
+        if map.is_empty() {
+            *entries = None;
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Every annotation, label, condition, namespace and default that the watchdog shares with Gardener, Kubernetes or the
+//! Go dependency-watchdog ("DWD"), in one place and with its source.
+
+use std::time::Duration;
+
+// === written and read on scaled workloads ===
+
+/// Annotation with the replica count that a workload had before it was scaled down, a decimal number.
+/// Source: DWD, `internal/prober/scaler` (`replicasAnnotationKey`).
+pub const REPLICAS_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/replicas";
+
+/// Annotation (value empty) that tells gardenlet not to scale the workload up while the meltdown protection holds it
+/// down. Source: DWD, `api/prober/types.go` (`MeltdownProtectionActive`); read by gardenlet since v1.122.
+pub const MELTDOWN_PROTECTION_ANNOTATION: &str =
+    "dependency-watchdog.gardener.cloud/meltdown-protection-active";
+
+/// Annotation by which people take a workload out of the watchdog's hands when its value is true.
+/// Source: DWD, `internal/prober/scaler` (`ignoreScalingAnnotationKey`).
+pub const IGNORE_SCALING_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/ignore-scaling";
+
+/// Replicas to restore when no count was recorded and the configuration names none.
+/// Source: DWD, `internal/prober/scaler` (`defaultScaleUpReplicas`).
+pub const DEFAULT_SCALE_UP_REPLICAS: i32 = 1;
+
+/// Replicas to scale down to when the configuration names none.
+/// Source: DWD, `internal/prober/scaler` (`defaultScaleDownReplicas`).
+pub const DEFAULT_SCALE_DOWN_REPLICAS: i32 = 0;
+
+// === nodes, machines, leases ===
+
+/// Annotation on a Node that machine-controller-manager does not manage; its presence counts, whatever its value.
+/// Source: machine-controller-manager, `pkg/util/provider/machineutils` (`NotManagedByMCM`).
+pub const NOT_MANAGED_BY_MCM_ANNOTATION: &str = "node.machine.sapcloud.io/not-managed-by-mcm";
+
+/// Label on a Node with the name of its worker pool.
+/// Source: Gardener, `pkg/apis/core/v1beta1/constants` (`LabelWorkerPool`).
+pub const WORKER_POOL_LABEL: &str = "worker.gardener.cloud/pool";
+
+/// Label on a Node with its zone. Source: Kubernetes, well-known labels.
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+
+/// Label on a Machine with the name of its Node.
+/// Source: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`NodeLabelKey`).
+pub const NODE_LABEL: &str = "node";
+
+/// Namespace in the shoot where each kubelet renews a Lease named like its Node.
+/// Source: Kubernetes, `k8s.io/api/core/v1` (`NamespaceNodeLease`).
+pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// Node conditions that, when True, mark a node as unhealthy if its worker pool names none.
+/// Source: DWD, `internal/util/node.go` (`DefaultUnhealthyNodeConditions`), the same as in
+/// machine-controller-manager (`--node-conditions`).
+pub const DEFAULT_UNHEALTHY_CONDITIONS: [&str; 4] = [
+    "KernelDeadlock",
+    "ReadonlyFilesystem",
+    "DiskPressure",
+    "NetworkUnavailable",
+];
+
+/// Condition of a Node that is updated in place.
+/// Source: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`NodeInPlaceUpdate`).
+pub const IN_PLACE_UPDATE_CONDITION: &str = "InPlaceUpdate";
+
+/// Reason of [`IN_PLACE_UPDATE_CONDITION`]: the node is drained and its update may begin.
+/// Source: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`ReadyForUpdate`).
+pub const IN_PLACE_READY_FOR_UPDATE: &str = "ReadyForUpdate";
+
+/// Reason of [`IN_PLACE_UPDATE_CONDITION`]: the update failed.
+/// Source: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`UpdateFailed`).
+pub const IN_PLACE_UPDATE_FAILED: &str = "UpdateFailed";
+
+/// The reasons with which [`IN_PLACE_UPDATE_CONDITION`] excludes a node from the candidates, whatever the condition's
+/// status. Source: DWD, `internal/util/node.go` (`IsNodeUndergoingInPlaceUpdate`).
+pub const IN_PLACE_UPDATE_REASONS: [&str; 2] = [IN_PLACE_READY_FOR_UPDATE, IN_PLACE_UPDATE_FAILED];
+
+// === services and pods ===
+
+/// Label on an EndpointSlice with the name of its Service.
+/// Source: Kubernetes, `k8s.io/api/discovery/v1` (`LabelServiceName`).
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// Reason of a waiting container that kubelet restarts with growing delay.
+/// Source: Kubernetes, `pkg/kubelet` (`ErrCrashLoopBackOff`).
+pub const CRASH_LOOP_BACK_OFF: &str = "CrashLoopBackOff";
+
+// === groups and kinds ===
+
+/// Group of the Cluster resource. Source: Gardener, `pkg/apis/extensions/v1alpha1`.
+pub const CLUSTER_GROUP: &str = "extensions.gardener.cloud";
+
+/// Group of the Machine resource. Source: machine-controller-manager, `pkg/apis/machine/v1alpha1`.
+pub const MACHINE_GROUP: &str = "machine.sapcloud.io";
+
+/// Version of both the Cluster and the Machine resource.
+pub const V1ALPHA1: &str = "v1alpha1";
+
+// === places in the seed ===
+
+/// Namespace in which Gardener runs the seed's own components and where membership Leases live.
+/// Source: Gardener, `pkg/apis/core/v1beta1/constants` (`GardenNamespace`).
+pub const DEFAULT_NAMESPACE: &str = "garden";
+
+/// Key of a kubeconfig in a Secret's data. Source: Gardener, `pkg/utils/secrets` (`DataKeyKubeconfig`).
+pub const KUBECONFIG_KEY: &str = "kubeconfig";
+
+/// Name of the Secret that Gardener provides in each shoot's namespace for the probe.
+/// Source: Gardener, `pkg/component/nodemanagement/dependencywatchdog` (`KubeConfigSecretName`).
+pub const GARDENER_PROBE_SECRET: &str = "shoot-access-dependency-watchdog-probe";
+
+// === defaults of the configuration ===
+
+/// `probeInterval`: between two probes of a shoot. Source: DWD, `internal/prober/config.go`.
+pub const DEFAULT_PROBE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// `initialDelay`: before the first probe of a shoot. Source: DWD, `internal/prober/config.go`.
+pub const DEFAULT_PROBE_INITIAL_DELAY: Duration = Duration::from_secs(30);
+
+/// `probeTimeout`: for one probe as a whole. Source: DWD, `internal/prober/config.go`.
+pub const DEFAULT_PROBE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// `backoffJitterFactor`: an interval grows by a random share of up to this much.
+/// Source: DWD, `internal/prober/config.go`.
+pub const DEFAULT_BACKOFF_JITTER_FACTOR: f64 = 0.2;
+
+/// `kcmNodeMonitorGraceDuration`: kube-controller-manager's `--node-monitor-grace-period`.
+/// Source: DWD, `internal/prober/config.go`; Gardener sets the same for shoots.
+pub const DEFAULT_KCM_NODE_MONITOR_GRACE_DURATION: Duration = Duration::from_secs(40);
+
+/// `nodeLeaseFailureFraction`: share of expired leases at which a shoot counts as cut off.
+/// Source: DWD, `internal/prober/config.go`.
+pub const DEFAULT_NODE_LEASE_FAILURE_FRACTION: f64 = 0.6;
+
+/// `successThreshold`: healthy probes in a row before a shoot counts as healthy again.
+pub const DEFAULT_SUCCESS_THRESHOLD: u32 = 1;
+
+/// `failureThreshold`: failed probes in a row before a shoot counts as cut off. Older DWD releases had 3; with it a
+/// loss is seen after kube-controller-manager has acted.
+pub const DEFAULT_FAILURE_THRESHOLD: u32 = 1;
+
+/// `internalProbeFailureBackOffDuration`: pause after the internal endpoint failed. Source: DWD before v1.
+pub const DEFAULT_INTERNAL_PROBE_FAILURE_BACK_OFF: Duration = Duration::from_secs(30);
+
+/// Least pause after a 429, also when Retry-After asks for less.
+/// Source: DWD, `internal/prober/prober.go` (`backOffDurationForThrottledRequests`).
+pub const BACK_OFF_FOR_THROTTLED_REQUESTS: Duration = Duration::from_secs(10);
+
+/// A lease is expired at this share of the grace period. Source: DWD, `internal/prober/prober.go`
+/// (`expiryBufferFraction`).
+pub const LEASE_EXPIRY_FRACTION: f64 = 0.75;
+
+/// kubelet renews its Lease every this share of `leaseDurationSeconds`.
+/// Source: Kubernetes, `pkg/kubelet` (`nodeLeaseRenewIntervalFraction`).
+pub const LEASE_RENEW_FRACTION: f64 = 0.25;
+
+/// `scaleUp.initialDelay` and `scaleDown.initialDelay`. Source: DWD, `internal/prober/config.go`.
+pub const DEFAULT_SCALE_INITIAL_DELAY: Duration = Duration::ZERO;
+
+/// `scaleUp.timeout` and `scaleDown.timeout`. Source: DWD, `internal/prober/config.go`.
+pub const DEFAULT_SCALE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// `watchDuration`: life of a weeder after a service became ready. Source: DWD, `internal/weeder/config.go`.
+pub const DEFAULT_WATCH_DURATION: Duration = Duration::from_secs(300);

@@ -1,0 +1,123 @@
+//! Nodes of a shoot: which of them may testify?
+
+use crate::{list::ItemList, names, text};
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use std::sync::Arc;
+
+/// A `v1` Node.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "Raw")]
+pub struct NodeItem {
+    /// The node's name.
+    pub name: Arc<str>,
+    /// Label [`names::WORKER_POOL_LABEL`].
+    pub pool: Option<Arc<str>>,
+    /// Label [`names::ZONE_LABEL`].
+    pub zone: Option<Arc<str>>,
+    /// Whether the annotation [`names::NOT_MANAGED_BY_MCM_ANNOTATION`] is there, whatever its value.
+    pub not_managed_by_mcm: bool,
+    /// `status.conditions`.
+    pub conditions: Vec<NodeCondition>,
+}
+
+/// One of a node's conditions.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct NodeCondition {
+    /// Such as `Ready` or `DiskPressure`.
+    #[serde(rename = "type")]
+    pub kind: Box<str>,
+    /// `True`, `False` or `Unknown`.
+    #[serde(default)]
+    pub status: Box<str>,
+    /// One word that says why.
+    #[serde(default)]
+    pub reason: Box<str>,
+}
+
+/// A page of nodes.
+pub type NodeList = ItemList<NodeItem>;
+
+#[derive(Deserialize)]
+struct Raw {
+    metadata: RawMeta,
+    #[serde(default)]
+    status: Option<RawStatus>,
+}
+
+#[derive(Deserialize)]
+struct RawMeta {
+    #[serde(deserialize_with = "text::shared")]
+    name: Arc<str>,
+    #[serde(default)]
+    labels: Option<RawLabels>,
+    #[serde(default)]
+    annotations: Option<RawAnnotations>,
+}
+
+#[derive(Default, Deserialize)]
+struct RawLabels {
+    #[serde(default, rename = "worker.gardener.cloud/pool")]
+    pool: Option<Arc<str>>,
+    #[serde(default, rename = "topology.kubernetes.io/zone")]
+    zone: Option<Arc<str>>,
+}
+
+#[derive(Default, Deserialize)]
+struct RawAnnotations {
+    #[serde(
+        default,
+        rename = "node.machine.sapcloud.io/not-managed-by-mcm",
+        deserialize_with = "present"
+    )]
+    not_managed_by_mcm: bool,
+}
+
+#[derive(Deserialize)]
+struct RawStatus {
+    #[serde(default)]
+    conditions: Option<Vec<NodeCondition>>,
+}
+
+// === impl NodeItem ===
+
+impl NodeItem {
+    /// Whether machine-controller-manager updates the node in place, or failed to: its kubelet may be silent then.
+    #[must_use]
+    pub fn in_place_update(&self) -> bool {
+        self.conditions.iter().any(|condition| {
+            &*condition.kind == names::IN_PLACE_UPDATE_CONDITION
+                && names::IN_PLACE_UPDATE_REASONS.contains(&&*condition.reason)
+        })
+    }
+
+    /// The types of the conditions that are True.
+    pub fn true_conditions(&self) -> impl Iterator<Item = &str> {
+        self.conditions
+            .iter()
+            .filter(|condition| &*condition.status == "True")
+            .map(|condition| &*condition.kind)
+    }
+}
+
+impl From<Raw> for NodeItem {
+    fn from(raw: Raw) -> Self {
+        let labels = raw.metadata.labels.unwrap_or_default();
+        Self {
+            name: raw.metadata.name,
+            pool: labels.pool,
+            zone: labels.zone,
+            not_managed_by_mcm: raw
+                .metadata
+                .annotations
+                .is_some_and(|found| found.not_managed_by_mcm),
+            conditions: raw
+                .status
+                .and_then(|status| status.conditions)
+                .unwrap_or_default(),
+        }
+    }
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| true)
+}

@@ -1,0 +1,86 @@
+//! The configuration of the weeder: the file that Gardener writes for DWD's weeder.
+
+use crate::{
+    config::{self, ConfigErrors, Field, Value},
+    names,
+    selector::{self, Selector},
+};
+use std::{collections::BTreeMap, time::Duration};
+
+/// The weeder's configuration, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeederConfig {
+    /// Life of a weeder after its service became ready; more than zero.
+    pub watch_duration: Duration,
+    /// Per service the selectors of the pods that depend on it; at least one service, and one selector for each.
+    pub services: BTreeMap<String, Vec<Selector>>,
+}
+
+const FIELDS: &[Field] = &[
+    Field::new("watchDuration"),
+    Field::new("servicesAndDependantSelectors"),
+];
+const SERVICE_FIELDS: &[Field] = &[Field::new("podSelectors")];
+const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
+
+/// Reads and checks a weeder configuration (YAML or JSON).
+///
+/// # Errors
+/// Everything that is wrong with it, each with line and column.
+pub fn parse(bytes: &[u8]) -> Result<WeederConfig, ConfigErrors> {
+    config::read(bytes, convert)
+}
+
+fn convert(root: &Value<'_>) -> Option<WeederConfig> {
+    let fields = root.section(FIELDS)?;
+    let watch_duration = fields.or("watchDuration", names::DEFAULT_WATCH_DURATION, |value| {
+        value.duration(MIN_WATCH_DURATION)
+    });
+    let services = fields
+        .required("servicesAndDependantSelectors")
+        .and_then(services);
+    Some(WeederConfig {
+        watch_duration,
+        services: services.unwrap_or_default(),
+    })
+}
+
+fn services(value: &Value<'_>) -> Option<BTreeMap<String, Vec<Selector>>> {
+    let entries = value.entries()?;
+    if entries.is_empty() {
+        value.error("must name at least one service");
+    }
+    let mut services = BTreeMap::new();
+    for (name, value) in entries {
+        if !is_service_name(name) {
+            value.error(
+                "the name of a service has lower-case letters, digits and -, and at most 63 characters",
+            );
+        }
+        if let Some(selectors) = selectors(&value) {
+            services.insert(name.to_owned(), selectors);
+        }
+    }
+    Some(services)
+}
+
+fn selectors(service: &Value<'_>) -> Option<Vec<Selector>> {
+    let fields = service.section(SERVICE_FIELDS)?;
+    let list = fields.required("podSelectors")?;
+    let items = list.items()?;
+    if items.is_empty() {
+        list.error("must hold at least one selector");
+    }
+    Some(items.iter().filter_map(selector::convert).collect())
+}
+
+/// A DNS label, as for Services.
+fn is_service_name(name: &str) -> bool {
+    let characters = name
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    characters && (1..=63).contains(&name.len()) && !name.starts_with('-') && !name.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests;

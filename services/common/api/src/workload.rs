@@ -1,0 +1,203 @@
+//! The workloads that are scaled: any kind with a scale sub-resource, reduced to what the scaling rules read.
+
+use crate::{
+    lenient::{Keep, Lenient, Subset},
+    meta, names,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::{ApiResource, DynamicResourceScope};
+use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
+
+/// A workload of any kind (its `DynamicType` is kube's [`ApiResource`]). Reading one fails only on broken JSON.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Workload {
+    /// Identity, resourceVersion, generation, deletionTimestamp and the watchdog's three annotations; nothing else is
+    /// kept.
+    #[serde(default, deserialize_with = "workload_meta")]
+    pub metadata: ObjectMeta,
+    /// Wanted replicas.
+    #[serde(default = "absent_spec")]
+    pub spec: Lenient<WorkloadSpec>,
+    /// Observed replicas.
+    #[serde(default = "absent_status")]
+    pub status: Lenient<WorkloadStatus>,
+}
+
+/// What is read of a workload's specification.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct WorkloadSpec {
+    /// Wanted replicas; absent means one, as for Deployments and StatefulSets.
+    #[serde(default)]
+    pub replicas: Option<i32>,
+}
+
+/// What is read of a workload's status. Controllers leave out what is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadStatus {
+    /// Generation of the specification that this status speaks of.
+    #[serde(default)]
+    pub observed_generation: Option<i64>,
+    /// Pods that exist.
+    #[serde(default)]
+    pub replicas: Option<i32>,
+    /// Pods that are ready.
+    #[serde(default)]
+    pub ready_replicas: Option<i32>,
+}
+
+/// The recorded replica count of a workload ([`names::REPLICAS_ANNOTATION`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordedReplicas {
+    /// Nothing is recorded.
+    Absent,
+    /// This many, at least one.
+    Count(i32),
+    /// Something is recorded that is no count of at least one; the text, cut to 64 characters.
+    Unreadable(String),
+}
+
+// === impl Workload ===
+
+impl Workload {
+    /// The three annotations that the watchdog reads.
+    pub const ANNOTATIONS: [&'static str; 3] = [
+        names::REPLICAS_ANNOTATION,
+        names::MELTDOWN_PROTECTION_ANNOTATION,
+        names::IGNORE_SCALING_ANNOTATION,
+    ];
+
+    /// `spec.replicas`, by default 1; `Err` when it cannot be read.
+    ///
+    /// # Errors
+    /// The reason why the specification cannot be read.
+    pub fn wanted_replicas(&self) -> Result<i32, &str> {
+        Ok(self.spec.as_result()?.replicas.unwrap_or(1))
+    }
+
+    /// `status.readyReplicas`, by default 0; `Err` when it cannot be read.
+    ///
+    /// # Errors
+    /// The reason why the status cannot be read.
+    pub fn ready_replicas(&self) -> Result<i32, &str> {
+        Ok(self.status.as_result()?.ready_replicas.unwrap_or(0))
+    }
+
+    /// Whether the status speaks of the current specification. True when the kind has no generations.
+    #[must_use]
+    pub fn is_observed(&self) -> bool {
+        let observed = self.status.ok().and_then(|status| status.observed_generation);
+        match (observed, self.metadata.generation) {
+            (Some(observed), Some(generation)) => observed >= generation,
+            _ => true,
+        }
+    }
+
+    /// The replica count that was recorded before the workload was scaled down.
+    #[must_use]
+    pub fn recorded_replicas(&self) -> RecordedReplicas {
+        match self.annotation(names::REPLICAS_ANNOTATION) {
+            None => RecordedReplicas::Absent,
+            Some(text) => match text.trim().parse::<i32>() {
+                Ok(count) if count > 0 => RecordedReplicas::Count(count),
+                _ => RecordedReplicas::Unreadable(text.chars().take(64).collect()),
+            },
+        }
+    }
+
+    /// Whether [`names::MELTDOWN_PROTECTION_ANNOTATION`] is there, whatever its value.
+    #[must_use]
+    pub fn is_meltdown_protected(&self) -> bool {
+        self.annotation(names::MELTDOWN_PROTECTION_ANNOTATION).is_some()
+    }
+
+    /// Whether people took the workload out of the watchdog's hands: [`names::IGNORE_SCALING_ANNOTATION`] is `true`,
+    /// exactly as DWD compares it.
+    #[must_use]
+    pub fn ignores_scaling(&self) -> bool {
+        self.annotation(names::IGNORE_SCALING_ANNOTATION) == Some("true")
+    }
+
+    /// Drops what the watchdog never reads. A workload that this crate decoded has nothing to drop.
+    pub fn trim(&mut self) {
+        meta::trim(&mut self.metadata, &[], &Self::ANNOTATIONS);
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+}
+
+impl kube::core::Resource for Workload {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        resource.kind.as_str().into()
+    }
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        resource.group.as_str().into()
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.version.as_str().into()
+    }
+
+    fn api_version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.api_version.as_str().into()
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        resource.plural.as_str().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl Subset for WorkloadSpec {
+    const KEEP: Keep = Keep::Fields(&[("replicas", Keep::All)]);
+}
+
+impl Subset for WorkloadStatus {
+    const KEEP: Keep = Keep::Fields(&[
+        ("observedGeneration", Keep::All),
+        ("replicas", Keep::All),
+        ("readyReplicas", Keep::All),
+    ]);
+}
+
+fn absent_spec() -> Lenient<WorkloadSpec> {
+    Lenient::Ok(WorkloadSpec::default())
+}
+
+fn absent_status() -> Lenient<WorkloadStatus> {
+    Lenient::Ok(WorkloadStatus::default())
+}
+
+fn workload_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    const KEEP: Keep = Keep::Fields(&[
+        ("name", Keep::All),
+        ("namespace", Keep::All),
+        ("uid", Keep::All),
+        ("resourceVersion", Keep::All),
+        ("generation", Keep::All),
+        ("deletionTimestamp", Keep::All),
+        (
+            "annotations",
+            Keep::Fields(&[
+                (names::REPLICAS_ANNOTATION, Keep::All),
+                (names::MELTDOWN_PROTECTION_ANNOTATION, Keep::All),
+                (names::IGNORE_SCALING_ANNOTATION, Keep::All),
+            ]),
+        ),
+    ]);
+    meta::read(deserializer, &KEEP)
+}
