@@ -1,1 +1,10 @@
-//! Placeholder.
+//! Everything about talking to a Kubernetes API that the services share: clients, watches that keep an index,
+//! deadlines, the permission preflight, Kubernetes Events, membership of replicas.
+
+pub mod client;
+pub mod events;
+pub mod key;
+pub mod membership;
+pub mod metrics;
+pub mod permissions;
+pub mod watch;

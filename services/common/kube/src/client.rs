@@ -1,0 +1,134 @@
+//! Clients for the seed, and deadlines on their requests.
+
+use std::future::Future;
+use std::path::Path;
+use std::time::Duration;
+
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::core::Status;
+
+/// One request to the seed may take so long. Above the 5 s in which a healthy API server answers anything that this
+/// project asks for, below the steps that wait for it.
+pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Why a request to a Kubernetes API did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// It took too long. A write may have been applied all the same.
+    #[error("no answer within {0:?}")]
+    Deadline(Duration),
+    /// The API server refused it.
+    #[error("{} ({} {})", .0.message, .0.code, .0.reason)]
+    Refused(Box<Status>),
+    /// It did not arrive or its answer did not. A write may have been applied all the same.
+    #[error("{0}")]
+    Failed(Box<kube::Error>),
+}
+
+impl RequestError {
+    /// The HTTP status code of a refusal.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Refused(status) => Some(status.code),
+            _ => None,
+        }
+    }
+
+    /// The object, or the kind, does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    /// A precondition did not hold: somebody else wrote in between.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.code() == Some(409)
+    }
+
+    /// A permission is missing.
+    #[must_use]
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+
+    /// How long the server asks to wait before the next try; set on 429 and on some 503 and 500.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(status) => {
+                let seconds = status.details.as_ref()?.retry_after_seconds;
+                (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
+            }
+            _ => None,
+        }
+    }
+
+    /// For metrics: `deadline`, `failed`, or the HTTP status code.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self {
+            Self::Deadline(_) => "deadline".to_owned(),
+            Self::Refused(status) => status.code.to_string(),
+            Self::Failed(_) => "failed".to_owned(),
+        }
+    }
+}
+
+impl From<kube::Error> for RequestError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Refused(status),
+            error => Self::Failed(Box::new(error)),
+        }
+    }
+}
+
+/// Runs a request with [`REQUEST_DEADLINE`].
+///
+/// # Errors
+/// When it fails, is refused or takes too long.
+pub async fn request<T>(future: impl Future<Output = kube::Result<T>>) -> Result<T, RequestError> {
+    request_within(REQUEST_DEADLINE, future).await
+}
+
+/// Runs a request with a deadline of its own.
+///
+/// # Errors
+/// When it fails, is refused or takes too long.
+pub async fn request_within<T>(
+    deadline: Duration,
+    future: impl Future<Output = kube::Result<T>>,
+) -> Result<T, RequestError> {
+    match tokio::time::timeout(deadline, future).await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(RequestError::Deadline(deadline)),
+    }
+}
+
+/// A client for the seed: from `kubeconfig`, else the Pod's service account, else the file named by KUBECONFIG.
+/// Requests are not retried behind the caller's back: every part has its own schedule.
+///
+/// # Errors
+/// When none of the three is there or the one that is cannot be used.
+pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result<kube::Client> {
+    use anyhow::Context as _;
+    let options = KubeConfigOptions::default();
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path)
+                .with_context(|| format!("cannot read the kubeconfig {} of --kubeconfig", path.display()))?;
+            Config::from_custom_kubeconfig(file, &options).await.with_context(|| path.display().to_string())?
+        }
+        None if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
+            Config::incluster().context("cannot use the service account of the Pod")?
+        }
+        None => Config::from_kubeconfig(&options)
+            .await
+            .context("not in a Pod and no usable kubeconfig: set --kubeconfig or KUBECONFIG")?,
+    };
+    config.default_retry = false;
+    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_str(user_agent)?));
+    kube::Client::try_from(config).context("cannot build a client for the seed")
+}

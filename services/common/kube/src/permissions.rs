@@ -1,0 +1,177 @@
+//! The permission preflight: a service asks at its start whether it may do what it will have to do.
+
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::Api;
+use kube::api::PostParams;
+use tokio_util::sync::CancellationToken;
+use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::readiness::Readiness;
+
+use crate::client::{RequestError, request};
+use crate::metrics::PERMISSION_MISSING;
+
+/// Something that a service must be allowed to do on the seed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Permission {
+    /// For example `list`.
+    pub verb: &'static str,
+    /// API group; empty for the core group.
+    pub group: String,
+    /// Plural resource, with its sub-resource: `deployments/scale`.
+    pub resource: String,
+    /// Namespace; empty for all.
+    pub namespace: String,
+    /// Name; empty for all.
+    pub name: String,
+}
+
+impl Permission {
+    /// A permission in all namespaces.
+    #[must_use]
+    pub fn new(verb: &'static str, group: &str, resource: &str) -> Self {
+        Self {
+            verb,
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+            namespace: String::new(),
+            name: String::new(),
+        }
+    }
+
+    /// Only in this namespace.
+    #[must_use]
+    pub fn in_namespace(mut self, namespace: &str) -> Self {
+        namespace.clone_into(&mut self.namespace);
+        self
+    }
+
+    /// Only for objects of this name: RBAC may limit it by `resourceNames`.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// `deployments.apps/scale`, as people write it.
+    #[must_use]
+    pub fn full_resource(&self) -> String {
+        let (resource, subresource) = self.split();
+        let mut full = resource.to_owned();
+        if !self.group.is_empty() {
+            full = format!("{full}.{}", self.group);
+        }
+        if subresource.is_empty() { full } else { format!("{full}/{subresource}") }
+    }
+
+    fn split(&self) -> (&str, &str) {
+        self.resource.split_once('/').unwrap_or((&self.resource, ""))
+    }
+}
+
+impl std::fmt::Display for Permission {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.verb, self.full_resource())?;
+        if !self.name.is_empty() {
+            write!(f, " named {}", self.name)?;
+        }
+        if self.namespace.is_empty() {
+            f.write_str(" in all namespaces")
+        } else {
+            write!(f, " in namespace {}", self.namespace)
+        }
+    }
+}
+
+/// Asks for every permission, again and again until all are granted, then returns. Meanwhile the blocker
+/// `permissions` names what is missing, and so do the log and the metric.
+///
+/// # Errors
+/// Never; the type is that of a task.
+pub async fn preflight(
+    client: kube::Client,
+    needed: Vec<Permission>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    readiness.block("permissions", "not checked yet");
+    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+    let mut reported = None;
+    loop {
+        match missing(&client, &needed).await {
+            Ok(missing) => {
+                for permission in &needed {
+                    let labels = [
+                        ("verb", permission.verb.to_owned()),
+                        ("resource", permission.full_resource()),
+                    ];
+                    PERMISSION_MISSING.set(&labels, f64::from(u8::from(missing.contains(permission))));
+                }
+                if missing.is_empty() {
+                    tracing::info!(permissions = needed.len(), "all permissions on the seed are granted");
+                    readiness.clear("permissions");
+                    return Ok(());
+                }
+                let list = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                readiness.block("permissions", format!("grant this service on the seed: {list}"));
+                if reported.as_ref() != Some(&list) {
+                    tracing::error!(missing = list, "permissions on the seed are missing");
+                    reported = Some(list);
+                }
+            }
+            Err(error) => {
+                readiness.block("permissions", format!("cannot ask the seed: {error}"));
+                tracing::warn!(%error, "cannot check the permissions on the seed, trying again");
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+        }
+    }
+}
+
+async fn missing(client: &kube::Client, needed: &[Permission]) -> Result<Vec<Permission>, RequestError> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let mut missing = Vec::new();
+    for permission in needed {
+        let (resource, subresource) = permission.split();
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    group: some(&permission.group),
+                    name: some(&permission.name),
+                    namespace: some(&permission.namespace),
+                    resource: some(resource),
+                    subresource: some(subresource),
+                    verb: Some(permission.verb.to_owned()),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            },
+            ..Default::default()
+        };
+        let answer = request(reviews.create(&PostParams::default(), &review)).await?;
+        if !answer.status.is_some_and(|status| status.allowed) {
+            missing.push(permission.clone());
+        }
+    }
+    Ok(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_read_like_sentences() {
+        let scale = Permission::new("update", "apps", "deployments/scale");
+        assert_eq!(scale.to_string(), "update deployments.apps/scale in all namespaces");
+        let secret = Permission::new("get", "", "secrets").named("probe").in_namespace("garden");
+        assert_eq!(secret.to_string(), "get secrets named probe in namespace garden");
+    }
+}
