@@ -1,0 +1,244 @@
+//! HTTP requests to the store: who asks, may they, what is wrong with the server today, and then the answer.
+
+mod discovery;
+mod patch;
+mod path;
+mod read;
+pub(crate) mod reply;
+mod scale;
+mod watch;
+mod write;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use jiff::Timestamp;
+use tokio::sync::watch as signal;
+
+pub use self::discovery::KUBERNETES_VERSION;
+use self::{
+    path::{Query, RequestInfo, Target},
+    reply::{Body, View},
+};
+use crate::{
+    audit::{AuditEntry, AuditLog},
+    auth::{Credentials, Policy},
+    faults::{FaultAction, Faults},
+    server::ApiOptions,
+    status::ApiError,
+    store::Store,
+};
+
+/// The largest request body that the real server reads.
+const MAX_BODY: usize = 3 * 1024 * 1024;
+
+/// A body must have come in by then (kube-apiserver's default request timeout).
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Everything that handling a request needs.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) store: Arc<Store>,
+    pub(crate) credentials: Credentials,
+    pub(crate) policy: Policy,
+    pub(crate) faults: Faults,
+    pub(crate) audit: AuditLog,
+    pub(crate) options: ApiOptions,
+    /// Any change ends all running watches.
+    pub(crate) drop_watches: signal::Sender<u64>,
+    pub(crate) open_watches: Arc<AtomicUsize>,
+    /// Whether a watch from a forgotten version gets HTTP 410 instead of an ERROR event.
+    pub(crate) gone_as_status: AtomicBool,
+}
+
+/// The connection is to be closed without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("connection cut by a fault")]
+pub(crate) struct Cut;
+
+/// One request, once it is known what it is and who sends it.
+struct Call<'a> {
+    state: &'a State,
+    target: &'a Target,
+    query: &'a Query,
+    headers: &'a HeaderMap,
+    user: &'a str,
+    view: View,
+}
+
+/// Answers one request; `certificate_user` is who the connection's client certificate names.
+pub(crate) async fn serve(
+    state: Arc<State>,
+    certificate_user: Option<Arc<str>>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Cut> {
+    let (parts, body) = request.into_parts();
+    let info = RequestInfo::parse(
+        &parts.method,
+        parts.uri.path(),
+        parts.uri.query().unwrap_or_default(),
+    );
+    let text = |name| {
+        parts
+            .headers
+            .get(name)
+            .and_then(|value: &http::HeaderValue| value.to_str().ok())
+            .unwrap_or_default()
+    };
+    let mut entry = AuditEntry {
+        id: 0,
+        time: Timestamp::now(),
+        verb: info.verb,
+        path: info.path.clone(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        user: String::new(),
+        user_agent: text(header::USER_AGENT).to_owned(),
+        code: 0,
+        body: Bytes::new(),
+    };
+    let user = match text(header::AUTHORIZATION) {
+        "" => certificate_user.as_deref().map(str::to_owned),
+        header => state.credentials.by_header(header),
+    };
+    entry.user = user.clone().unwrap_or_default();
+
+    let verdict = state.faults.judge(info.verb, &info.path, &entry.user);
+    if !verdict.delay.is_zero() {
+        tokio::time::sleep(verdict.delay).await;
+    }
+    let response = match &verdict.action {
+        Some(FaultAction::Cut) => {
+            state.audit.push(entry);
+            return Err(Cut);
+        }
+        Some(FaultAction::Hang) => {
+            state.audit.push(entry);
+            return std::future::pending().await;
+        }
+        Some(FaultAction::TooManyRequests { retry_after }) => {
+            reply::error(&ApiError::too_many_requests(*retry_after))
+        }
+        Some(FaultAction::InternalError) => reply::error(&ApiError::internal("injected fault")),
+        Some(FaultAction::Garbage) => reply::json(200, Bytes::from_static(b"{\"kind\": \x00\xff garbage")),
+        Some(FaultAction::ApplyAndHang | FaultAction::Delay { .. }) | None => {
+            let body = match read_body(&parts.method, body).await {
+                Ok(body) => body,
+                Err(error) => {
+                    entry.code = error.code;
+                    state.audit.push(entry);
+                    return Ok(reply::error(&error));
+                }
+            };
+            entry.body = body.slice(..body.len().min(AuditEntry::MAX_BODY));
+            answer(&state, &info, &parts.headers, user.as_deref(), &body)
+                .unwrap_or_else(|error| reply::error(&error))
+        }
+    };
+    if verdict.action == Some(FaultAction::ApplyAndHang) {
+        state.audit.push(entry);
+        return std::future::pending().await;
+    }
+    entry.code = response.status().as_u16();
+    state.audit.push(entry);
+    Ok(response)
+}
+
+async fn read_body(method: &Method, body: Incoming) -> Result<Bytes, ApiError> {
+    if *method == Method::GET {
+        return Ok(Bytes::new());
+    }
+    let collected = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect())
+        .await
+        .map_err(|_| ApiError::new(504, "Timeout", "the request body did not come in time"))?;
+    match collected {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::too_large(MAX_BODY)),
+        Err(error) => Err(ApiError::bad_request(format!("reading the body: {error}"))),
+    }
+}
+
+fn answer(
+    state: &State,
+    info: &RequestInfo,
+    headers: &HeaderMap,
+    user: Option<&str>,
+    body: &[u8],
+) -> Result<Response<Body>, ApiError> {
+    let user = match user {
+        Some(user) => user,
+        None if discovery::is_public(&info.path) => "system:anonymous",
+        None => return Err(ApiError::unauthorized()),
+    };
+    state.policy.check(&info.attributes(user))?;
+    let Some(target) = &info.target else {
+        return discovery::answer(&state.store, &info.path);
+    };
+    let key = &target.resource;
+    let Some(res) = state.store.resource(key) else {
+        return Err(if discovery::serves(&state.store, &key.group, &key.version) {
+            ApiError::no_such_resource()
+        } else {
+            ApiError::no_such_path()
+        });
+    };
+    if !res.namespaced && !target.namespace.is_empty() {
+        return Err(ApiError::no_such_resource());
+    }
+    let subresource = target.subresource.as_str();
+    let served = match subresource {
+        "" => true,
+        "status" => res.status,
+        "scale" => res.scale.is_some(),
+        _ => false,
+    };
+    if !served {
+        return Err(ApiError::no_such_resource());
+    }
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let call = Call {
+        state,
+        target,
+        query: &info.query,
+        headers,
+        user,
+        view: View::negotiate(accept)?,
+    };
+    let write = || Call {
+        view: write::write_view(call.view),
+        ..call
+    };
+    // A namespaced object can be addressed only within its namespace.
+    let addressable = !res.namespaced || !target.namespace.is_empty();
+    match info.verb {
+        "create" if target.name.is_empty() && addressable => write::create(&write(), &res, body),
+        _ if res.review => Err(ApiError::method_not_allowed()),
+        "list" => read::list(&state.store, &res, target, &info.query, call.view),
+        "watch" if subresource.is_empty() => watch::start(state, &res, target, &info.query, call.view),
+        "deletecollection" if addressable => write::delete_collection(&write(), &res, body),
+        "get" if subresource == "scale" => write::get_scale(&call, &res),
+        "get" if addressable => read::get(&state.store, &res, target, &info.query, call.view),
+        "update" if !target.name.is_empty() && addressable => write::update(&write(), &res, body),
+        "patch" if !target.name.is_empty() && addressable => write::patch(&write(), &res, body),
+        "delete" if addressable => write::delete(&write(), &res, body),
+        _ => Err(ApiError::method_not_allowed()),
+    }
+}
+
+impl State {
+    /// Number of watches being served.
+    pub(crate) fn watches(&self) -> usize {
+        self.open_watches.load(Ordering::SeqCst)
+    }
+}

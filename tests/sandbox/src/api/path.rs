@@ -1,0 +1,192 @@
+//! From method, path and query to what is asked for, as k8s.io/apiserver's RequestInfo does.
+
+use http::Method;
+
+use crate::{auth::Attributes, resource::ResourceKey};
+
+/// The query of a request, decoded.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(crate) fn parse(text: &str) -> Self {
+        Self(form_urlencoded::parse(text.as_bytes()).into_owned().collect())
+    }
+
+    /// The value of a parameter; empty when it is absent.
+    pub(crate) fn get(&self, key: &str) -> &str {
+        self.0
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
+            .unwrap_or_default()
+    }
+
+    /// Whether a parameter is set to a truth.
+    pub(crate) fn flag(&self, key: &str) -> bool {
+        matches!(self.get(key), "true" | "1")
+    }
+
+    /// Whether `dryRun=All` is asked for.
+    pub(crate) fn dry_run(&self) -> bool {
+        self.get("dryRun") == "All"
+    }
+}
+
+/// An object, a collection or a sub-resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) resource: ResourceKey,
+    /// Empty for cluster scope and all namespaces.
+    pub(crate) namespace: String,
+    /// Empty for a collection.
+    pub(crate) name: String,
+    /// Empty for the object itself.
+    pub(crate) subresource: String,
+}
+
+/// What a request is.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestInfo {
+    pub(crate) verb: &'static str,
+    pub(crate) path: String,
+    pub(crate) query: Query,
+    /// `None` for discovery, health and unknown paths.
+    pub(crate) target: Option<Target>,
+}
+
+impl RequestInfo {
+    pub(crate) fn parse(method: &Method, path: &str, query: &str) -> Self {
+        let query = Query::parse(query);
+        let target = target(path);
+        let named = target.as_ref().is_some_and(|target| !target.name.is_empty());
+        let verb = match *method {
+            Method::POST => "create",
+            Method::PUT => "update",
+            Method::PATCH => "patch",
+            Method::DELETE if named || target.is_none() => "delete",
+            Method::DELETE => "deletecollection",
+            _ if target.is_none() => "get",
+            _ if query.flag("watch") => "watch",
+            _ if named => "get",
+            _ => "list",
+        };
+        Self {
+            verb,
+            path: path.to_owned(),
+            query,
+            target,
+        }
+    }
+
+    /// What RBAC looks at.
+    pub(crate) fn attributes(&self, user: &str) -> Attributes {
+        let mut attributes = Attributes {
+            user: user.to_owned(),
+            verb: self.verb.to_owned(),
+            ..Attributes::default()
+        };
+        let Some(target) = &self.target else {
+            attributes.path.clone_from(&self.path);
+            return attributes;
+        };
+        attributes.group = target.resource.group.to_string();
+        attributes.resource = match target.subresource.as_str() {
+            "" => target.resource.plural.to_string(),
+            subresource => format!("{}/{subresource}", target.resource.plural),
+        };
+        attributes.namespace.clone_from(&target.namespace);
+        attributes.name.clone_from(&target.name);
+        if attributes.name.is_empty() && matches!(self.verb, "list" | "watch" | "deletecollection") {
+            // A list by exact name is authorised like access to that object.
+            attributes.name = self
+                .query
+                .get("fieldSelector")
+                .split(',')
+                .filter_map(|term| {
+                    let (field, value) = term.split_once('=')?;
+                    (field == "metadata.name").then(|| value.trim_start_matches('=').to_owned())
+                })
+                .next()
+                .unwrap_or_default();
+        }
+        attributes
+    }
+}
+
+fn target(path: &str) -> Option<Target> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let (group, version, rest) = match parts.as_slice() {
+        ["api", version, rest @ ..] => ("", *version, rest),
+        ["apis", group, version, rest @ ..] => (*group, *version, rest),
+        _ => return None,
+    };
+    let (namespace, rest) = match rest {
+        // `namespaces/x` and its sub-resources are the namespace itself.
+        ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => ("", rest),
+        ["namespaces", namespace, rest @ ..] => (*namespace, rest),
+        _ => ("", rest),
+    };
+    let (plural, name, subresource) = match rest {
+        [plural] => (*plural, "", ""),
+        [plural, name] => (*plural, *name, ""),
+        [plural, name, subresource] => (*plural, *name, *subresource),
+        _ => return None,
+    };
+    Some(Target {
+        resource: ResourceKey {
+            group: group.to_owned().into(),
+            version: version.to_owned().into(),
+            plural: plural.to_owned().into(),
+        },
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        subresource: subresource.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(method: Method, path: &str, query: &str) -> RequestInfo {
+        RequestInfo::parse(&method, path, query)
+    }
+
+    #[test]
+    fn paths() {
+        let scale = info(
+            Method::PATCH,
+            "/apis/apps/v1/namespaces/n/deployments/d/scale",
+            "",
+        );
+        let target = scale.target.clone().unwrap();
+        assert_eq!(
+            (scale.verb, target.namespace.as_str(), target.name.as_str()),
+            ("patch", "n", "d")
+        );
+        assert_eq!(scale.attributes("u").resource, "deployments/scale");
+
+        let namespace = info(Method::GET, "/api/v1/namespaces/n", "");
+        assert_eq!(namespace.target.unwrap().name, "n");
+        let pods = info(Method::GET, "/api/v1/namespaces/n/pods", "watch=true");
+        assert_eq!(
+            (pods.verb, pods.target.unwrap().namespace.as_str()),
+            ("watch", "n")
+        );
+        assert_eq!(info(Method::GET, "/api/v1/pods", "watch=1").verb, "watch");
+        assert_eq!(
+            info(Method::DELETE, "/api/v1/namespaces/n/pods", "").verb,
+            "deletecollection"
+        );
+        assert!(info(Method::GET, "/version", "").target.is_none());
+        assert!(info(Method::GET, "/apis/apps/v1", "").target.is_none());
+    }
+
+    #[test]
+    fn a_list_by_name_is_authorised_by_name() {
+        let query = "fieldSelector=metadata.name%3Dprobe&limit=500";
+        let list = info(Method::GET, "/api/v1/secrets", query);
+        assert_eq!(list.attributes("u").name, "probe");
+    }
+}

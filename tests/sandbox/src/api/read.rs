@@ -1,0 +1,177 @@
+//! GET of objects and collections.
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{
+    path::{Query, Target},
+    reply::{self, Body, View},
+};
+use crate::{
+    resource::ResourceType,
+    status::ApiError,
+    store::{
+        ListQuery, Page, Store,
+        object::ObjectKey,
+        selector::{FieldSelector, LabelSelector},
+    },
+};
+
+/// Position of a paged list, as the real server encodes it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Continue {
+    v: String,
+    rv: u64,
+    /// `namespace/name` after which the next page starts.
+    start: String,
+}
+
+impl Continue {
+    const VERSION: &'static str = "meta.k8s.io/v1";
+
+    fn encode(page: &Page) -> Option<String> {
+        let last = page.items.last()?.key();
+        let token = Self {
+            v: Self::VERSION.into(),
+            rv: page.revision,
+            start: format!("{}/{}", last.namespace, last.name),
+        };
+        Some(URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).ok()?))
+    }
+
+    fn decode(text: &str) -> Result<(u64, ObjectKey), ApiError> {
+        let invalid = || ApiError::bad_request("continue key is not valid");
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
+        let token: Self = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
+        let (namespace, name) = token.start.split_once('/').ok_or_else(invalid)?;
+        if token.v != Self::VERSION {
+            return Err(invalid());
+        }
+        Ok((token.rv, ObjectKey::new(namespace, name)))
+    }
+}
+
+/// A resourceVersion parameter: absent and "0" are `None`.
+pub(super) fn version(text: &str) -> Result<Option<u64>, ApiError> {
+    match text {
+        "" | "0" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            ApiError::bad_request(format!(
+                "Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"
+            ))
+        }),
+    }
+}
+
+/// The selectors of a request; a name in the path counts as one.
+pub(super) fn filter(res: &ResourceType, target: &Target, query: &Query) -> Result<ListQuery, ApiError> {
+    let mut fields = FieldSelector::parse(query.get("fieldSelector"), res)?;
+    if !target.name.is_empty() {
+        fields = fields.and(FieldSelector::name(&target.name));
+    }
+    Ok(ListQuery {
+        namespace: (!target.namespace.is_empty()).then(|| target.namespace.clone()),
+        labels: LabelSelector::parse(query.get("labelSelector"))?,
+        fields,
+        ..ListQuery::default()
+    })
+}
+
+/// GET of one object.
+pub(super) fn get(
+    store: &Store,
+    res: &ResourceType,
+    target: &Target,
+    query: &Query,
+    view: View,
+) -> Result<Response<Body>, ApiError> {
+    not_in_the_future(store, query)?;
+    let object = store.get(&target.resource, &target.namespace, &target.name)?;
+    Ok(reply::json(200, view.object(&object, res)?))
+}
+
+/// GET of a collection.
+pub(super) fn list(
+    store: &Store,
+    res: &ResourceType,
+    target: &Target,
+    query: &Query,
+    view: View,
+) -> Result<Response<Body>, ApiError> {
+    if view == View::Partial {
+        return Err(ApiError::not_acceptable(
+            "you requested PartialObjectMetadata, but the requested object is a list",
+        ));
+    }
+    let mut wanted = filter(res, target, query)?;
+    wanted.limit = match query.get("limit") {
+        "" => 0,
+        limit => limit
+            .parse()
+            .map_err(|_| ApiError::bad_request(format!("invalid limit \"{limit}\"")))?,
+    };
+    let token = query.get("continue");
+    if !token.is_empty() {
+        if version(query.get("resourceVersion"))?.is_some() {
+            return Err(ApiError::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
+        let (revision, after) = Continue::decode(token)?;
+        wanted.revision = Some(revision);
+        wanted.after = Some(after);
+    } else if query.get("resourceVersionMatch") == "Exact" {
+        wanted.revision = version(query.get("resourceVersion"))?;
+    } else {
+        not_in_the_future(store, query)?;
+    }
+    let page = store.list(&target.resource, &wanted)?;
+    Ok(reply::json(200, encode(res, &page, &wanted, view)))
+}
+
+fn not_in_the_future(store: &Store, query: &Query) -> Result<(), ApiError> {
+    let current = store.revision();
+    match version(query.get("resourceVersion"))? {
+        Some(asked) if asked > current => Err(ApiError::too_large_version(asked, current)),
+        _ => Ok(()),
+    }
+}
+
+/// Joins the items' JSON, which each object makes only once.
+fn encode(res: &ResourceType, page: &Page, wanted: &ListQuery, view: View) -> Bytes {
+    let mut metadata = json!({ "resourceVersion": page.revision.to_string() });
+    if page.remaining > 0
+        && let Some(map) = metadata.as_object_mut()
+    {
+        map.insert("continue".into(), Continue::encode(page).into());
+        // The real server cannot count what it has not filtered yet.
+        if wanted.labels.is_empty() && wanted.fields.is_empty() {
+            map.insert("remainingItemCount".into(), page.remaining.into());
+        }
+    }
+    let (kind, version) = match view {
+        View::Full => (format!("{}List", res.kind), res.api_version()),
+        View::Partial | View::PartialList => ("PartialObjectMetadataList".into(), "meta.k8s.io/v1".into()),
+    };
+    let mut out = BytesMut::new();
+    out.put_slice(
+        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":[")
+            .as_bytes(),
+    );
+    for (index, object) in page.items.iter().enumerate() {
+        if index > 0 {
+            out.put_u8(b',');
+        }
+        let json = if view == View::Full {
+            object.item_json(res)
+        } else {
+            object.partial_json()
+        };
+        out.put_slice(&json);
+    }
+    out.put_slice(b"]}");
+    out.freeze()
+}

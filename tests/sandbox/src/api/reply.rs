@@ -1,0 +1,149 @@
+//! Responses, and what the client accepts.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+
+use crate::{
+    resource::ResourceType,
+    status::ApiError,
+    store::object::{Object, encode},
+};
+
+/// A response body: bytes at once, or a watch.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// The media types that the server speaks, for 406.
+const ACCEPTED: &str = "only the following media types are accepted: application/json";
+
+/// A response with a JSON body.
+pub(crate) fn json(code: u16, body: Bytes) -> Response<Body> {
+    with_type(code, body, "application/json")
+}
+
+/// A response with a JSON value.
+pub(crate) fn value(code: u16, value: &serde_json::Value) -> Response<Body> {
+    json(code, encode(value))
+}
+
+/// A response of plain text.
+pub(crate) fn text(code: u16, body: impl Into<Bytes>) -> Response<Body> {
+    with_type(code, body.into(), "text/plain; charset=utf-8")
+}
+
+/// A `Status` response.
+pub(crate) fn error(error: &ApiError) -> Response<Body> {
+    if error.plain {
+        return text(error.code, error.message.clone());
+    }
+    let mut response = value(error.code, &error.to_value());
+    if let Some(seconds) = error.retry_after {
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+fn with_type(code: u16, body: Bytes, content_type: &'static str) -> Response<Body> {
+    streaming(code, Full::new(body).boxed_unsync(), content_type)
+}
+
+/// A response with any body.
+pub(crate) fn streaming(code: u16, body: Body, content_type: &'static str) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(
+        header::CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, private"),
+    );
+    response
+}
+
+/// How objects are to be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum View {
+    /// As they are.
+    Full,
+    /// `PartialObjectMetadata`, for single objects and watches.
+    Partial,
+    /// `PartialObjectMetadataList`.
+    PartialList,
+}
+
+impl View {
+    /// Picks the first media range of an Accept header that the server can produce.
+    pub(crate) fn negotiate(accept: &str) -> Result<Self, ApiError> {
+        if accept.trim().is_empty() {
+            return Ok(Self::Full);
+        }
+        accept
+            .split(',')
+            .find_map(|range| {
+                let mut parts = range.split(';').map(str::trim);
+                let media = parts.next().unwrap_or_default();
+                if !matches!(media, "application/json" | "application/*" | "*/*") {
+                    return None;
+                }
+                let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
+                let parameter = |key: &str| {
+                    parameters
+                        .iter()
+                        .find(|(name, _)| *name == key)
+                        .map(|(_, value)| *value)
+                };
+                if parameter("g").is_some_and(|group| group != "meta.k8s.io")
+                    || parameter("v").is_some_and(|version| version != "v1")
+                {
+                    return None;
+                }
+                match parameter("as") {
+                    None => Some(Self::Full),
+                    Some("PartialObjectMetadata") => Some(Self::Partial),
+                    Some("PartialObjectMetadataList") => Some(Self::PartialList),
+                    // Tables are not served; kubectl then offers plain JSON as its next choice.
+                    Some(_) => None,
+                }
+            })
+            .ok_or_else(|| ApiError::not_acceptable(ACCEPTED))
+    }
+
+    /// JSON of one object.
+    ///
+    /// # Errors
+    /// 406 when a list view was asked for.
+    pub(crate) fn object(self, object: &Object, res: &ResourceType) -> Result<Bytes, ApiError> {
+        match self {
+            Self::Full => Ok(object.json(res)),
+            Self::Partial => Ok(object.partial_json()),
+            Self::PartialList => Err(ApiError::not_acceptable(
+                "you requested PartialObjectMetadataList, but the requested object is not a list",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn negotiation() {
+        let partial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        assert_eq!(View::negotiate(partial), Ok(View::Partial));
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        assert_eq!(View::negotiate(kubectl), Ok(View::Full));
+        assert_eq!(View::negotiate(""), Ok(View::Full));
+        assert_eq!(View::negotiate("*/*"), Ok(View::Full));
+        assert_eq!(
+            View::negotiate("application/vnd.kubernetes.protobuf")
+                .unwrap_err()
+                .code,
+            406
+        );
+    }
+}

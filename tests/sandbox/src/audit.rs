@@ -1,0 +1,92 @@
+//! What was asked of an API server: a bounded log and a counter that never forgets.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct AuditEntry {
+    /// Number of the request, counted from 1 per API server.
+    pub id: u64,
+    /// When it came in.
+    pub time: Timestamp,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
+    pub verb: &'static str,
+    /// Path without the query.
+    pub path: String,
+    /// Query as sent; empty when there is none.
+    pub query: String,
+    /// Authenticated user; empty when there is none.
+    pub user: String,
+    /// `User-Agent` header.
+    pub user_agent: String,
+    /// HTTP status answered; 0 when a fault left the request unanswered.
+    pub code: u16,
+    /// The body of a write, cut at [`AuditEntry::MAX_BODY`].
+    pub body: Bytes,
+}
+
+impl AuditEntry {
+    /// Bytes kept of a request's body.
+    pub const MAX_BODY: usize = 4096;
+
+    /// Whether the request was to change something.
+    pub fn is_write(&self) -> bool {
+        !matches!(self.verb, "get" | "list" | "watch")
+    }
+}
+
+/// The newest requests, and how many there were in all.
+#[derive(Debug)]
+pub(crate) struct AuditLog {
+    inner: Mutex<Inner>,
+    capacity: usize,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    total: u64,
+    entries: VecDeque<AuditEntry>,
+}
+
+impl AuditLog {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            inner: Mutex::default(),
+            capacity,
+        }
+    }
+
+    /// Appends an entry, numbering it.
+    pub(crate) fn push(&self, mut entry: AuditEntry) {
+        let mut inner = self.inner.lock();
+        inner.total += 1;
+        entry.id = inner.total;
+        if self.capacity == 0 {
+            return;
+        }
+        if inner.entries.len() >= self.capacity {
+            inner.entries.pop_front();
+        }
+        inner.entries.push_back(entry);
+    }
+
+    /// Entries after number `id`, oldest first.
+    pub(crate) fn since(&self, id: u64) -> Vec<AuditEntry> {
+        self.inner
+            .lock()
+            .entries
+            .iter()
+            .filter(|entry| entry.id > id)
+            .cloned()
+            .collect()
+    }
+
+    /// Number of requests ever logged.
+    pub(crate) fn total(&self) -> u64 {
+        self.inner.lock().total
+    }
+}

@@ -1,0 +1,214 @@
+//! Faults on command: what happens to requests that match.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+/// What a fault does to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "type")]
+pub enum FaultAction {
+    /// Answer as usual, but this much later.
+    Delay {
+        /// Milliseconds.
+        millis: u64,
+    },
+    /// Never answer.
+    Hang,
+    /// Answer 429 with `Retry-After`.
+    TooManyRequests {
+        /// Seconds for the header.
+        retry_after: u64,
+    },
+    /// Answer 500.
+    InternalError,
+    /// Answer 200 with a body that is no JSON.
+    Garbage,
+    /// Close the connection without an answer.
+    Cut,
+    /// Do what was asked, then never answer.
+    ApplyAndHang,
+}
+
+/// Which requests a fault concerns; absent fields match everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Matcher {
+    /// Verbs as in the audit log; empty: all.
+    pub verbs: Vec<String>,
+    /// The start of the path.
+    pub path_prefix: Option<String>,
+    /// The end of the path, for instance `/scale`.
+    pub path_suffix: Option<String>,
+    /// The authenticated user.
+    pub user: Option<String>,
+}
+
+impl Matcher {
+    fn matches(&self, verb: &str, path: &str, user: &str) -> bool {
+        (self.verbs.is_empty() || self.verbs.iter().any(|wanted| wanted == verb))
+            && self
+                .path_prefix
+                .as_deref()
+                .is_none_or(|prefix| path.starts_with(prefix))
+            && self
+                .path_suffix
+                .as_deref()
+                .is_none_or(|suffix| path.ends_with(suffix))
+            && self.user.as_deref().is_none_or(|wanted| wanted == user)
+    }
+}
+
+/// A fault: which requests, what happens, how often.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Fault {
+    /// The requests concerned.
+    #[serde(default)]
+    pub when: Matcher,
+    /// What happens to them.
+    pub action: FaultAction,
+    /// How many requests are hit before the fault ends; absent: until cleared.
+    #[serde(default)]
+    pub times: Option<u32>,
+}
+
+impl Fault {
+    /// A fault that hits every request until cleared.
+    pub fn always(action: FaultAction) -> Self {
+        Self {
+            when: Matcher::default(),
+            action,
+            times: None,
+        }
+    }
+
+    /// Only requests with this verb.
+    #[must_use]
+    pub fn verb(mut self, verb: &str) -> Self {
+        self.when.verbs.push(verb.to_owned());
+        self
+    }
+
+    /// Only paths that start like this.
+    #[must_use]
+    pub fn path(mut self, prefix: &str) -> Self {
+        self.when.path_prefix = Some(prefix.to_owned());
+        self
+    }
+
+    /// Only requests of this user.
+    #[must_use]
+    pub fn user(mut self, user: &str) -> Self {
+        self.when.user = Some(user.to_owned());
+        self
+    }
+
+    /// Only so many requests.
+    #[must_use]
+    pub fn times(mut self, times: u32) -> Self {
+        self.times = Some(times);
+        self
+    }
+}
+
+/// Identifies an injected fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultId(pub u64);
+
+/// The active faults of one API server.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    inner: Mutex<Active>,
+}
+
+#[derive(Debug, Default)]
+struct Active {
+    next: u64,
+    faults: Vec<(FaultId, Fault)>,
+}
+
+/// What to do with one request.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Wait this long first.
+    pub(crate) delay: Duration,
+    /// Then do this instead of, or after, answering.
+    pub(crate) action: Option<FaultAction>,
+}
+
+impl Faults {
+    pub(crate) fn inject(&self, fault: Fault) -> FaultId {
+        let mut active = self.inner.lock();
+        active.next += 1;
+        let id = FaultId(active.next);
+        active.faults.push((id, fault));
+        id
+    }
+
+    pub(crate) fn clear(&self, id: FaultId) -> bool {
+        let mut active = self.inner.lock();
+        let before = active.faults.len();
+        active.faults.retain(|(known, _)| *known != id);
+        active.faults.len() < before
+    }
+
+    pub(crate) fn clear_all(&self) {
+        self.inner.lock().faults.clear();
+    }
+
+    pub(crate) fn list(&self) -> Vec<(FaultId, Fault)> {
+        self.inner.lock().faults.clone()
+    }
+
+    /// Delays add up; the first fault of another kind decides. Counts those that hit.
+    pub(crate) fn judge(&self, verb: &str, path: &str, user: &str) -> Verdict {
+        let mut active = self.inner.lock();
+        let mut verdict = Verdict::default();
+        for (_, fault) in &mut active.faults {
+            if verdict.action.is_some() || fault.times == Some(0) || !fault.when.matches(verb, path, user) {
+                continue;
+            }
+            if let Some(times) = &mut fault.times {
+                *times -= 1;
+            }
+            match &fault.action {
+                FaultAction::Delay { millis } => verdict.delay += Duration::from_millis(*millis),
+                action => verdict.action = Some(action.clone()),
+            }
+        }
+        active.faults.retain(|(_, fault)| fault.times != Some(0));
+        verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counted_and_matched() {
+        let faults = Faults::default();
+        faults.inject(
+            Fault::always(FaultAction::InternalError)
+                .verb("list")
+                .path("/api/v1")
+                .times(1),
+        );
+        let delay = faults.inject(Fault::always(FaultAction::Delay { millis: 5 }));
+        assert_eq!(faults.judge("get", "/api/v1/pods", "u").action, None);
+        let hit = faults.judge("list", "/api/v1/pods", "u");
+        assert_eq!(hit.action, Some(FaultAction::InternalError));
+        let after = faults.judge("list", "/api/v1/pods", "u");
+        assert_eq!(
+            after,
+            Verdict {
+                delay: Duration::from_millis(5),
+                action: None
+            }
+        );
+        assert!(faults.clear(delay));
+        assert_eq!(faults.list(), []);
+    }
+}

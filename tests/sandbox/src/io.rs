@@ -1,0 +1,123 @@
+//! The wire under TLS: counts bytes, and can go silent as a black-holed network does.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+
+/// Bytes and connections of one API server since it was made.
+#[derive(Debug, Default)]
+pub(crate) struct WireCounters {
+    pub(crate) received: AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) accepted: AtomicU64,
+}
+
+/// Shut, nothing passes in either direction on any connection; open again, everything goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    shut: AtomicBool,
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl Gate {
+    /// Stops all traffic.
+    pub(crate) fn shut(&self) {
+        self.shut.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets traffic pass again.
+    pub(crate) fn open(&self) {
+        self.shut.store(false, Ordering::SeqCst);
+        for waker in std::mem::take(&mut *self.waiting.lock()) {
+            waker.wake();
+        }
+    }
+
+    fn poll_open(&self, context: &Context<'_>) -> Poll<()> {
+        if !self.shut.load(Ordering::SeqCst) {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.waiting.lock();
+        // `open` may have come between the check and the lock.
+        if !self.shut.load(Ordering::SeqCst) {
+            return Poll::Ready(());
+        }
+        if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            waiting.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+/// A TCP connection behind the gate and the counters.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    stream: TcpStream,
+    gate: Arc<Gate>,
+    counters: Arc<WireCounters>,
+}
+
+impl Wire {
+    pub(crate) fn new(stream: TcpStream, gate: Arc<Gate>, counters: Arc<WireCounters>) -> Self {
+        Self {
+            stream,
+            gate,
+            counters,
+        }
+    }
+}
+
+/// `usize` always fits on the platforms that Rust supports today.
+fn count(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        std::task::ready!(self.gate.poll_open(context));
+        let before = buffer.filled().len();
+        let result = std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+        let read = buffer.filled().len().saturating_sub(before);
+        self.counters.received.fetch_add(count(read), Ordering::Relaxed);
+        Poll::Ready(result)
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        std::task::ready!(self.gate.poll_open(context));
+        let result = std::task::ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        if let Ok(written) = result {
+            self.counters.sent.fetch_add(count(written), Ordering::Relaxed);
+        }
+        Poll::Ready(result)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,334 @@
+//! Errors as the Kubernetes API reports them: `Status` objects with the reasons, codes and messages that
+//! k8s.io/apimachinery/pkg/api/errors produces, so that clients tell them apart as they do in production.
+
+use serde_json::{Value, json};
+
+use crate::resource::ResourceType;
+
+/// A failed API request, rendered as a `Status` object.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{message} ({reason}, HTTP {code})")]
+pub struct ApiError {
+    /// HTTP status code.
+    pub code: u16,
+    /// Machine-readable reason, for instance `NotFound`; empty is Kubernetes' "unknown".
+    pub reason: &'static str,
+    /// Sentence for people, worded as the real API server does.
+    pub message: String,
+    /// `Status.details`, if the reason has any.
+    pub details: Option<Box<Value>>,
+    /// Seconds for the `Retry-After` header and `details.retryAfterSeconds`.
+    pub retry_after: Option<u64>,
+    /// Answer with the bare message as `text/plain`: what the server does for paths that no handler knows.
+    pub plain: bool,
+}
+
+impl ApiError {
+    /// An error without details.
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            retry_after: None,
+            plain: false,
+        }
+    }
+
+    fn about(mut self, res: &ResourceType, name: &str) -> Self {
+        let mut details = json!({ "kind": res.plural });
+        if let Some(map) = details.as_object_mut() {
+            if !name.is_empty() {
+                map.insert("name".into(), name.into());
+            }
+            if !res.group.is_empty() {
+                map.insert("group".into(), res.group.as_ref().into());
+            }
+        }
+        self.details = Some(Box::new(details));
+        self
+    }
+
+    fn with_causes(mut self, causes: Value) -> Self {
+        if let Some(map) = self
+            .details
+            .get_or_insert_with(|| Box::new(json!({})))
+            .as_object_mut()
+        {
+            map.insert("causes".into(), causes);
+        }
+        self
+    }
+
+    /// 404 for an object.
+    pub fn not_found(res: &ResourceType, name: &str) -> Self {
+        Self::new(
+            404,
+            "NotFound",
+            format!("{} \"{name}\" not found", res.qualified()),
+        )
+        .about(res, name)
+    }
+
+    /// 404 for a resource or sub-resource that is not served under a known group and version.
+    pub fn no_such_resource() -> Self {
+        let mut error = Self::new(
+            404,
+            "NotFound",
+            "the server could not find the requested resource",
+        );
+        error.details = Some(Box::new(json!({})));
+        error
+    }
+
+    /// 404 for a path that no handler knows, an unknown group and version included.
+    pub fn no_such_path() -> Self {
+        Self {
+            plain: true,
+            ..Self::new(404, "NotFound", "404 page not found\n")
+        }
+    }
+
+    /// 409 on create.
+    pub fn already_exists(res: &ResourceType, name: &str) -> Self {
+        Self::new(
+            409,
+            "AlreadyExists",
+            format!("{} \"{name}\" already exists", res.qualified()),
+        )
+        .about(res, name)
+    }
+
+    /// 409 because of a precondition; `why` completes the server's sentence.
+    pub fn conflict(res: &ResourceType, name: &str, why: &str) -> Self {
+        Self::new(
+            409,
+            "Conflict",
+            format!(
+                "Operation cannot be fulfilled on {} \"{name}\": {why}",
+                res.qualified()
+            ),
+        )
+        .about(res, name)
+    }
+
+    /// 409 because the resourceVersion sent is not the stored one.
+    pub fn modified(res: &ResourceType, name: &str) -> Self {
+        Self::conflict(
+            res,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    }
+
+    /// 409 of a server-side apply without force. `conflicts` are (manager, field path) pairs.
+    pub fn apply_conflict(conflicts: &[(String, String)]) -> Self {
+        let n = conflicts.len();
+        let list: Vec<String> = conflicts
+            .iter()
+            .map(|(manager, path)| format!("conflict with \"{manager}\": {path}"))
+            .collect();
+        let causes: Vec<Value> = conflicts
+            .iter()
+            .map(|(manager, path)| {
+                json!({
+                    "reason": "FieldManagerConflict",
+                    "message": format!("conflict with \"{manager}\""),
+                    "field": path,
+                })
+            })
+            .collect();
+        let plural = if n == 1 { "conflict" } else { "conflicts" };
+        Self::new(
+            409,
+            "Conflict",
+            format!("Apply failed with {n} {plural}: {}", list.join(", ")),
+        )
+        .with_causes(Value::Array(causes))
+    }
+
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    /// 401.
+    pub fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// 422 with one cause. `detail` is the text after the field, for instance `Required value`.
+    pub fn invalid(res: &ResourceType, name: &str, field: &str, detail: &str) -> Self {
+        let qualified = if res.group.is_empty() {
+            res.kind.to_string()
+        } else {
+            format!("{}.{}", res.kind, res.group)
+        };
+        let mut error = Self::new(
+            422,
+            "Invalid",
+            format!("{qualified} \"{name}\" is invalid: {field}: {detail}"),
+        )
+        .about(res, name)
+        .with_causes(json!([{ "reason": "FieldValueInvalid", "message": detail, "field": field }]));
+        // Here alone the server puts the kind, not the plural, into the details.
+        if let Some(map) = error.details.as_mut().and_then(|details| details.as_object_mut()) {
+            map.insert("kind".into(), res.kind.as_ref().into());
+        }
+        error
+    }
+
+    /// 405.
+    pub fn method_not_allowed() -> Self {
+        Self::new(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
+    }
+
+    /// 406; `accepted` lists what the server can produce.
+    pub fn not_acceptable(message: impl Into<String>) -> Self {
+        Self::new(406, "NotAcceptable", message)
+    }
+
+    /// 410 of a list whose continue token or exact resourceVersion is older than the history kept.
+    pub fn expired_continue() -> Self {
+        Self::new(
+            410,
+            "Expired",
+            "The provided continue parameter is too old to display a consistent list result. You can start a \
+             new list without the continue parameter.",
+        )
+    }
+
+    /// 410 of a watch that starts before the history kept.
+    pub fn expired_watch(asked: u64, oldest: u64) -> Self {
+        Self::new(
+            410,
+            "Expired",
+            format!("too old resource version: {asked} ({oldest})"),
+        )
+    }
+
+    /// 504 for a resourceVersion that this server has not reached yet.
+    pub fn too_large_version(asked: u64, current: u64) -> Self {
+        let mut error = Self::new(
+            504,
+            "Timeout",
+            format!("Timeout: Too large resource version: {asked}, current: {current}"),
+        )
+        .with_causes(json!([{
+            "reason": "ResourceVersionTooLarge",
+            "message": "Too large resource version",
+        }]));
+        error.retry_after = Some(1);
+        error
+    }
+
+    /// 413.
+    pub fn too_large(limit: usize) -> Self {
+        Self::new(
+            413,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: limit is {limit}"),
+        )
+    }
+
+    /// 415 of a patch; `accepted` lists the patch types of the resource.
+    pub fn unsupported_patch(accepted: &[&str]) -> Self {
+        Self::new(
+            415,
+            "UnsupportedMediaType",
+            format!(
+                "the body of the request was in an unknown format - accepted media types include: {}",
+                accepted.join(", ")
+            ),
+        )
+    }
+
+    /// 429 with a `Retry-After` in seconds.
+    pub fn too_many_requests(retry_after: u64) -> Self {
+        let mut error = Self::new(
+            429,
+            "TooManyRequests",
+            "The server has received too many requests and has asked us to try again later",
+        );
+        error.retry_after = Some(retry_after);
+        error
+    }
+
+    /// 500.
+    pub fn internal(message: &str) -> Self {
+        Self::new(
+            500,
+            "InternalError",
+            format!("Internal error occurred: {message}"),
+        )
+        .with_causes(json!([{ "message": message }]))
+    }
+
+    /// The `Status` object.
+    pub fn to_value(&self) -> Value {
+        let mut value = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "code": self.code,
+        });
+        let Some(map) = value.as_object_mut() else {
+            return Value::Null;
+        };
+        if !self.reason.is_empty() {
+            map.insert("reason".into(), self.reason.into());
+        }
+        let mut details = self.details.as_deref().cloned();
+        if let Some(seconds) = self.retry_after {
+            let details = details.get_or_insert_with(|| json!({}));
+            if let Some(details) = details.as_object_mut() {
+                details.insert("retryAfterSeconds".into(), seconds.into());
+            }
+        }
+        if let Some(details) = details {
+            map.insert("details".into(), details);
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::builtin;
+
+    #[test]
+    fn conflict_reads_like_the_real_one() {
+        let deployments = builtin()
+            .into_iter()
+            .find(|res| res.plural == "deployments")
+            .unwrap();
+        let status = ApiError::modified(&deployments, "mcm").to_value();
+        assert_eq!(
+            status["message"],
+            "Operation cannot be fulfilled on deployments.apps \"mcm\": the object has been modified; please \
+             apply your changes to the latest version and try again"
+        );
+        assert_eq!(status["reason"], "Conflict");
+        assert_eq!(status["code"], 409);
+        assert_eq!(
+            status["details"],
+            json!({ "name": "mcm", "group": "apps", "kind": "deployments" })
+        );
+    }
+
+    #[test]
+    fn retry_after_is_in_the_details_too() {
+        assert_eq!(
+            ApiError::too_many_requests(7).to_value()["details"]["retryAfterSeconds"],
+            7
+        );
+    }
+}

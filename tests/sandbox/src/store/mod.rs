@@ -1,0 +1,176 @@
+//! The objects of one API server under one growing revision, as etcd keeps them for the real one.
+//!
+//! One mutex guards everything: a write takes the next revision, changes its table and appends to the
+//! table's history in one step, so lists, watches and pages are consistent by construction. Nothing awaits
+//! while it is held.
+
+pub mod fields;
+mod log;
+pub mod object;
+mod read;
+pub mod selector;
+mod watch;
+mod write;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::watch as signal;
+
+use self::{
+    log::{Entry, Log},
+    object::{Object, ObjectKey},
+};
+use crate::{
+    resource::{ResourceKey, ResourceType},
+    status::ApiError,
+};
+
+pub use self::{
+    read::{ListQuery, Page},
+    watch::{EventKind, Watch, WatchEvent, WatchStep},
+    write::{ApplyOptions, Deleted, Part, Preconditions, WriteOptions},
+};
+
+/// The objects of one API server. Cheap to share behind an `Arc`.
+#[derive(Debug)]
+pub struct Store {
+    inner: Mutex<Inner>,
+    log_capacity: usize,
+}
+
+#[derive(Debug)]
+struct Inner {
+    revision: u64,
+    tables: HashMap<ResourceKey, Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    res: Arc<ResourceType>,
+    objects: BTreeMap<ObjectKey, Arc<Object>>,
+    log: Log,
+    /// Tells watchers the revision of the last change.
+    changed: signal::Sender<u64>,
+}
+
+impl Store {
+    /// An empty store that keeps up to `log_capacity` changes per resource for watches and paging.
+    pub fn new(resources: impl IntoIterator<Item = ResourceType>, log_capacity: usize) -> Self {
+        let store = Self {
+            inner: Mutex::new(Inner {
+                revision: 1,
+                tables: HashMap::new(),
+            }),
+            log_capacity,
+        };
+        for res in resources {
+            store.register(res);
+        }
+        store
+    }
+
+    /// Serves one more resource; one that is already there stays as it is.
+    pub fn register(&self, res: ResourceType) {
+        let mut inner = self.inner.lock();
+        let revision = inner.revision;
+        inner.tables.entry(res.key()).or_insert_with(|| Table {
+            res: Arc::new(res),
+            objects: BTreeMap::new(),
+            log: Log::new(self.log_capacity, revision),
+            changed: signal::Sender::new(revision),
+        });
+    }
+
+    /// Stops serving a resource: its objects are gone and its watches end.
+    pub fn unregister(&self, key: &ResourceKey) {
+        self.inner.lock().tables.remove(key);
+    }
+
+    /// The resource served under `key`.
+    pub fn resource(&self, key: &ResourceKey) -> Option<Arc<ResourceType>> {
+        Some(self.inner.lock().tables.get(key)?.res.clone())
+    }
+
+    /// Everything that is served, sorted by group, version and plural.
+    pub fn resources(&self) -> Vec<Arc<ResourceType>> {
+        let mut resources: Vec<_> = self
+            .inner
+            .lock()
+            .tables
+            .values()
+            .map(|table| table.res.clone())
+            .collect();
+        resources.sort_by_key(|res| res.key());
+        resources
+    }
+
+    /// The newest revision.
+    pub fn revision(&self) -> u64 {
+        self.inner.lock().revision
+    }
+
+    /// Forgets all history, so that watches and pages from before get 410 Gone.
+    ///
+    /// The revision moves on by one, as an unrelated write would make it: without that, a client that has
+    /// seen the newest revision could resume.
+    pub fn compact(&self) {
+        let mut inner = self.inner.lock();
+        inner.revision += 1;
+        let revision = inner.revision;
+        for table in inner.tables.values_mut() {
+            table.log.compact(revision);
+        }
+    }
+}
+
+impl Inner {
+    fn table(&self, key: &ResourceKey) -> Result<&Table, ApiError> {
+        self.tables.get(key).ok_or_else(ApiError::no_such_resource)
+    }
+
+    /// Stores a new state of `key` and announces it.
+    fn put(
+        &mut self,
+        resource: &ResourceKey,
+        key: ObjectKey,
+        value: serde_json::Value,
+    ) -> Result<Arc<Object>, ApiError> {
+        let revision = self.revision + 1;
+        let table = self
+            .tables
+            .get_mut(resource)
+            .ok_or_else(ApiError::no_such_resource)?;
+        let object = Arc::new(Object::new(key.clone(), revision, value));
+        let before = table.objects.insert(key, object.clone());
+        table.log.push(Entry {
+            revision,
+            before,
+            after: object.clone(),
+            deleted: false,
+        });
+        table.changed.send_replace(revision);
+        self.revision = revision;
+        Ok(object)
+    }
+
+    /// Removes `key` and announces it; `None` if there is no such object.
+    fn remove(&mut self, resource: &ResourceKey, key: &ObjectKey) -> Option<Arc<Object>> {
+        let revision = self.revision + 1;
+        let table = self.tables.get_mut(resource)?;
+        let before = table.objects.remove(key)?;
+        let after = Arc::new(before.at(revision));
+        table.log.push(Entry {
+            revision,
+            before: Some(before),
+            after: after.clone(),
+            deleted: true,
+        });
+        table.changed.send_replace(revision);
+        self.revision = revision;
+        Some(after)
+    }
+}

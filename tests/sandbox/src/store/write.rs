@@ -1,0 +1,587 @@
+//! Creates, updates and deletes with the rules that the real server's storage strategies enforce.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rand::{Rng, seq::IndexedRandom};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Inner, Store,
+    fields::{self, Manager},
+    object::{Object, ObjectKey, child_mut, metadata_mut, with_type},
+};
+use crate::{
+    resource::{Generation, ResourceKey, ResourceType, keys},
+    status::ApiError,
+    time,
+};
+
+/// Which part of an object a write may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Everything but the status, where there is a status sub-resource.
+    Main,
+    /// The status only.
+    Status,
+    /// Everything: what the simulators use.
+    All,
+}
+
+/// How to write.
+#[derive(Debug, Clone, Default)]
+pub struct WriteOptions {
+    /// Check and answer, but store nothing.
+    pub dry_run: bool,
+    /// Check against the kind's Go type and record field ownership: on for requests, off for simulators.
+    pub manager: Option<Manager>,
+}
+
+/// How to apply.
+#[derive(Debug, Clone)]
+pub struct ApplyOptions {
+    /// The part that may change.
+    pub part: Part,
+    /// Who applies.
+    pub manager: Manager,
+    /// Take fields over from other managers.
+    pub force: bool,
+    /// Check and answer, but store nothing.
+    pub dry_run: bool,
+}
+
+/// What a delete demands of the stored object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Preconditions {
+    /// Its UID.
+    pub uid: Option<String>,
+    /// Its resourceVersion.
+    pub resource_version: Option<String>,
+}
+
+/// The outcome of a delete.
+#[derive(Debug, Clone)]
+pub enum Deleted {
+    /// Gone.
+    Gone(Arc<Object>),
+    /// Marked for deletion; finalizers keep it.
+    Pending(Arc<Object>),
+}
+
+impl Store {
+    /// Creates an object in `namespace` (empty for cluster scope).
+    ///
+    /// # Errors
+    /// 400 for a wrong type or namespace, 404 for an unknown namespace, 409 if it exists, 422 for a bad name.
+    pub fn create(
+        &self,
+        resource: &ResourceKey,
+        namespace: &str,
+        mut value: Value,
+        options: &WriteOptions,
+    ) -> Result<Arc<Object>, ApiError> {
+        let mut inner = self.inner.lock();
+        let res = inner.table(resource)?.res.clone();
+        let name = prepare_create(&inner, &res, namespace, &mut value, options)?;
+        let key = ObjectKey::new(namespace, &name);
+        if inner.table(resource)?.objects.contains_key(&key) {
+            return Err(ApiError::already_exists(&res, &name));
+        }
+        if let Some(manager) = &options.manager {
+            fields::track_update(None, &mut value, manager);
+        }
+        if options.dry_run {
+            return Ok(Arc::new(Object::new(key, inner.revision, value)));
+        }
+        inner.put(resource, key, value)
+    }
+
+    /// Changes an object by `change`, which sees it with apiVersion and kind.
+    ///
+    /// A resourceVersion or UID that `change` puts in is a precondition. An unchanged object is not
+    /// written, as on the real server.
+    ///
+    /// # Errors
+    /// Those of `change`; 404 if it is absent; 409 for a failed precondition; 400 and 422 for a bad result.
+    pub fn modify(
+        &self,
+        resource: &ResourceKey,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        options: &WriteOptions,
+        change: impl FnOnce(&mut Value) -> Result<(), ApiError>,
+    ) -> Result<Arc<Object>, ApiError> {
+        let mut inner = self.inner.lock();
+        let table = inner.table(resource)?;
+        let res = table.res.clone();
+        let key = ObjectKey::new(namespace, name);
+        let old = table
+            .objects
+            .get(&key)
+            .cloned()
+            .ok_or_else(|| ApiError::not_found(&res, name))?;
+        let mut new = with_type(old.value().clone(), &res);
+        change(&mut new)?;
+        settle(&mut inner, &res, &old, new, part, options)
+    }
+
+    /// Server-side apply: creates or merges `config`, tracking field ownership. Also says whether it created.
+    ///
+    /// # Errors
+    /// 409 when another manager owns a field and `force` is off, and those of create and modify.
+    pub fn apply(
+        &self,
+        resource: &ResourceKey,
+        key: &ObjectKey,
+        config: &Value,
+        how: &ApplyOptions,
+    ) -> Result<(Arc<Object>, bool), ApiError> {
+        let ApplyOptions {
+            part,
+            manager,
+            force,
+            dry_run,
+        } = how;
+        let (part, force, dry_run) = (*part, *force, *dry_run);
+        let mut inner = self.inner.lock();
+        let table = inner.table(resource)?;
+        let res = table.res.clone();
+        // Ownership is computed here; the write itself must not record an update on top.
+        let options = WriteOptions {
+            dry_run,
+            manager: None,
+        };
+        match table.objects.get(key).cloned() {
+            Some(old) => {
+                let new = fields::apply(Some(old.value()), config, manager, force)?;
+                let new = normalise(&res, new)?;
+                settle(&mut inner, &res, &old, new, part, &options).map(|object| (object, false))
+            }
+            None if part == Part::Status => Err(ApiError::not_found(&res, &key.name)),
+            None => {
+                let mut new = fields::apply(None, config, manager, force)?;
+                metadata_mut(&mut new).insert("name".into(), key.name.clone().into());
+                let mut new = normalise(&res, new)?;
+                prepare_create(&inner, &res, &key.namespace, &mut new, &options)?;
+                if dry_run {
+                    return Ok((Arc::new(Object::new(key.clone(), inner.revision, new)), true));
+                }
+                inner.put(resource, key.clone(), new).map(|object| (object, true))
+            }
+        }
+    }
+
+    /// Deletes an object, or marks it when finalizers keep it.
+    ///
+    /// # Errors
+    /// 404 if it is absent; 409 for a failed precondition.
+    pub fn delete(
+        &self,
+        resource: &ResourceKey,
+        namespace: &str,
+        name: &str,
+        preconditions: &Preconditions,
+        dry_run: bool,
+    ) -> Result<Deleted, ApiError> {
+        let mut inner = self.inner.lock();
+        let table = inner.table(resource)?;
+        let res = table.res.clone();
+        let key = ObjectKey::new(namespace, name);
+        let old = table
+            .objects
+            .get(&key)
+            .cloned()
+            .ok_or_else(|| ApiError::not_found(&res, name))?;
+        check(&res, &old, preconditions)?;
+        if dry_run {
+            return Ok(Deleted::Gone(old));
+        }
+        if has_finalizers(old.value()) {
+            if !old.text("/metadata/deletionTimestamp").is_empty() {
+                return Ok(Deleted::Pending(old));
+            }
+            let mut new = old.value().clone();
+            let metadata = metadata_mut(&mut new);
+            metadata.insert("deletionTimestamp".into(), time::seconds(Timestamp::now()).into());
+            metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
+            if res.generation != Generation::None {
+                metadata.insert(
+                    "generation".into(),
+                    (old.number("/metadata/generation") + 1).into(),
+                );
+            }
+            return inner.put(resource, key, new).map(Deleted::Pending);
+        }
+        inner
+            .delete_now(resource, &key)
+            .map(Deleted::Gone)
+            .ok_or_else(|| ApiError::not_found(&res, name))
+    }
+}
+
+impl Inner {
+    /// Removes an object; a namespace takes everything in it along.
+    fn delete_now(&mut self, resource: &ResourceKey, key: &ObjectKey) -> Option<Arc<Object>> {
+        if *resource == keys::NAMESPACES {
+            let inside: Vec<_> = self
+                .tables
+                .iter()
+                .flat_map(|(resource, table)| {
+                    table
+                        .objects
+                        .keys()
+                        .filter(|object| object.namespace == key.name)
+                        .map(|object| (resource.clone(), object.clone()))
+                })
+                .collect();
+            for (resource, object) in inside {
+                self.remove(&resource, &object);
+            }
+        }
+        self.remove(resource, key)
+    }
+}
+
+/// Fills in what the server sets on creation and returns the name.
+fn prepare_create(
+    inner: &Inner,
+    res: &ResourceType,
+    namespace: &str,
+    value: &mut Value,
+    options: &WriteOptions,
+) -> Result<String, ApiError> {
+    if options.manager.is_some() {
+        let taken = std::mem::take(value);
+        *value = normalise(res, taken)?;
+        if res.status && !res.status_on_create {
+            remove_key(value, "status");
+        }
+    }
+    let metadata = metadata_mut(value);
+    if metadata
+        .get("resourceVersion")
+        .and_then(Value::as_str)
+        .is_some_and(|rv| !rv.is_empty())
+    {
+        return Err(ApiError::new(
+            500,
+            "",
+            "resourceVersion should not be set on objects to be created",
+        ));
+    }
+    place(metadata, namespace)?;
+    let mut name = string(metadata, "name");
+    if name.is_empty() {
+        let prefix = string(metadata, "generateName");
+        if prefix.is_empty() {
+            return Err(ApiError::invalid(
+                res,
+                "",
+                "metadata.name",
+                "Required value: name or generateName is required",
+            ));
+        }
+        name = format!("{prefix}{}", random_suffix());
+        metadata.insert("name".into(), name.clone().into());
+    }
+    check_name(res, &name)?;
+    let namespace_exists = || {
+        let key = ObjectKey::new("", namespace);
+        inner
+            .tables
+            .get(&keys::NAMESPACES)
+            .is_some_and(|table| table.objects.contains_key(&key))
+    };
+    if res.namespaced && !namespace_exists() {
+        let message = format!("namespaces \"{namespace}\" not found");
+        let mut error = ApiError::new(404, "NotFound", message);
+        error.details = Some(Box::new(json!({ "name": namespace, "kind": "namespaces" })));
+        return Err(error);
+    }
+    metadata.insert("uid".into(), random_uid().into());
+    metadata.insert("creationTimestamp".into(), time::seconds(Timestamp::now()).into());
+    for server_set in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        metadata.remove(server_set);
+    }
+    match res.generation {
+        Generation::None => metadata.remove("generation"),
+        Generation::Spec | Generation::AllButStatus => metadata.insert("generation".into(), 1.into()),
+    };
+    default(res, &name, value);
+    Ok(name)
+}
+
+/// Defaults that clients of the real server rely on.
+fn default(res: &ResourceType, name: &str, value: &mut Value) {
+    if !res.custom && res.scale.is_some() {
+        child_mut(value, "spec")
+            .entry("replicas")
+            .or_insert_with(|| 1.into());
+    }
+    match (res.group.as_ref(), res.plural.as_ref()) {
+        ("", "namespaces") => {
+            child_mut(value, "status").insert("phase".into(), "Active".into());
+            let labels = metadata_mut(value).entry("labels").or_insert_with(|| json!({}));
+            if let Some(labels) = labels.as_object_mut() {
+                labels.insert("kubernetes.io/metadata.name".into(), name.into());
+            }
+        }
+        ("", "pods") => {
+            child_mut(value, "status")
+                .entry("phase")
+                .or_insert_with(|| "Pending".into());
+        }
+        _ => {}
+    }
+}
+
+/// Turns the result of a change into what is stored, and stores it.
+fn settle(
+    inner: &mut Inner,
+    res: &ResourceType,
+    old: &Arc<Object>,
+    mut new: Value,
+    part: Part,
+    options: &WriteOptions,
+) -> Result<Arc<Object>, ApiError> {
+    let key = old.key().clone();
+    let metadata = metadata_mut(&mut new);
+    let version = string(metadata, "resourceVersion");
+    if !version.is_empty() && version != old.resource_version().to_string() {
+        return Err(ApiError::modified(res, &key.name));
+    }
+    let uid = string(metadata, "uid");
+    if !uid.is_empty() && uid != old.uid() {
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            old.uid()
+        );
+        return Err(ApiError::conflict(res, &key.name, &why));
+    }
+    let name = string(metadata, "name");
+    if !name.is_empty() && name != key.name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            key.name
+        )));
+    }
+    metadata.insert("name".into(), key.name.clone().into());
+    place(metadata, &key.namespace)?;
+    let checked = options.manager.is_some();
+    if checked {
+        new = normalise(res, new)?;
+    }
+    keep_server_fields(res, old.value(), &mut new, part, checked);
+    remove_key(&mut new, "apiVersion");
+    remove_key(&mut new, "kind");
+    if same(old.value(), &new) {
+        return Ok(old.clone());
+    }
+    let grows = match res.generation {
+        Generation::None => false,
+        Generation::Spec => old.value().get("spec") != new.get("spec"),
+        Generation::AllButStatus => without_status(old.value()) != without_status(&new),
+    };
+    if grows {
+        metadata_mut(&mut new).insert(
+            "generation".into(),
+            (old.number("/metadata/generation") + 1).into(),
+        );
+    }
+    if let Some(manager) = &options.manager {
+        fields::track_update(Some(old.value()), &mut new, manager);
+    }
+    if options.dry_run {
+        return Ok(Arc::new(Object::new(key, old.resource_version(), new)));
+    }
+    let resource = res.key();
+    let leaving = new.pointer("/metadata/deletionTimestamp").is_some() && !has_finalizers(&new);
+    let stored = inner.put(&resource, key.clone(), new)?;
+    // The last finalizer is gone: so is the object.
+    Ok(if leaving {
+        inner.delete_now(&resource, &key).unwrap_or(stored)
+    } else {
+        stored
+    })
+}
+
+/// Restores what a writer of this part may not change.
+fn keep_server_fields(res: &ResourceType, old: &Value, new: &mut Value, part: Part, checked: bool) {
+    match part {
+        Part::All => {}
+        Part::Main => {
+            if res.status {
+                copy_key(old, new, "status");
+            }
+        }
+        Part::Status => {
+            let status = new.get("status").cloned();
+            *new = old.clone();
+            remove_key(new, "status");
+            if let (Some(status), Some(map)) = (status, new.as_object_mut()) {
+                map.insert("status".into(), status);
+            }
+        }
+    }
+    let old_metadata = old.get("metadata").cloned().unwrap_or_default();
+    let metadata = metadata_mut(new);
+    let mut kept = vec![
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "generation",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ];
+    if checked {
+        kept.push("managedFields");
+    }
+    for key in kept {
+        match old_metadata.get(key) {
+            Some(value) => metadata.insert(key.into(), value.clone()),
+            None => metadata.remove(key),
+        };
+    }
+}
+
+fn normalise(res: &ResourceType, value: Value) -> Result<Value, ApiError> {
+    let Some(normalise) = res.normalise else {
+        return Ok(value);
+    };
+    normalise(with_type(value, res)).map_err(|error| {
+        ApiError::bad_request(format!(
+            "{} in version \"{}\" cannot be handled as a {}: {error}",
+            res.kind, res.version, res.kind
+        ))
+    })
+}
+
+/// The namespace of the object must be that of the request.
+fn place(metadata: &mut Map<String, Value>, namespace: &str) -> Result<(), ApiError> {
+    let given = string(metadata, "namespace");
+    if !given.is_empty() && given != namespace {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    if namespace.is_empty() {
+        metadata.remove("namespace");
+    } else {
+        metadata.insert("namespace".into(), namespace.into());
+    }
+    Ok(())
+}
+
+fn check(res: &ResourceType, old: &Object, preconditions: &Preconditions) -> Result<(), ApiError> {
+    if let Some(uid) = &preconditions.uid
+        && uid != old.uid()
+    {
+        let why = format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have \
+             been deleted and then recreated",
+            old.uid()
+        );
+        return Err(ApiError::conflict(res, old.name(), &why));
+    }
+    if let Some(version) = &preconditions.resource_version
+        && *version != old.resource_version().to_string()
+    {
+        let why = format!(
+            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record \
+             ({}). The object might have been modified",
+            old.resource_version()
+        );
+        return Err(ApiError::conflict(res, old.name(), &why));
+    }
+    Ok(())
+}
+
+/// RFC 1123 subdomain, which suits every kind here.
+fn check_name(res: &ResourceType, name: &str) -> Result<(), ApiError> {
+    let label = |label: &str| {
+        !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    if name.len() <= 253 && name.split('.').all(label) {
+        return Ok(());
+    }
+    let detail = format!(
+        "Invalid value: \"{name}\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric \
+         characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', \
+         regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+    );
+    Err(ApiError::invalid(res, name, "metadata.name", &detail))
+}
+
+fn has_finalizers(value: &Value) -> bool {
+    value
+        .pointer("/metadata/finalizers")
+        .and_then(Value::as_array)
+        .is_some_and(|list| !list.is_empty())
+}
+
+/// Equal but for what the server keeps about the write itself.
+fn same(old: &Value, new: &Value) -> bool {
+    let strip = |value: &Value| {
+        let mut value = value.clone();
+        let metadata = metadata_mut(&mut value);
+        metadata.remove("managedFields");
+        metadata.remove("resourceVersion");
+        value
+    };
+    strip(old) == strip(new)
+}
+
+fn without_status(value: &Value) -> Map<String, Value> {
+    let mut map = value.as_object().cloned().unwrap_or_default();
+    map.remove("status");
+    map.remove("metadata");
+    map
+}
+
+fn string(map: &Map<String, Value>, key: &str) -> String {
+    map.get(key)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn remove_key(value: &mut Value, key: &str) {
+    if let Some(map) = value.as_object_mut() {
+        map.remove(key);
+    }
+}
+
+fn copy_key(from: &Value, to: &mut Value, key: &str) {
+    let Some(map) = to.as_object_mut() else { return };
+    match from.get(key) {
+        Some(value) => map.insert(key.into(), value.clone()),
+        None => map.remove(key),
+    };
+}
+
+/// Five characters of the alphabet that the real server uses: no vowels, so no words.
+pub(crate) fn random_suffix() -> String {
+    let mut rng = rand::rng();
+    (0..5)
+        .filter_map(|_| {
+            b"bcdfghjklmnpqrstvwxz2456789"
+                .choose(&mut rng)
+                .map(|b| char::from(*b))
+        })
+        .collect()
+}
+
+/// A random (version 4) UUID.
+pub(crate) fn random_uid() -> String {
+    let bits: u128 = rand::rng().random();
+    let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
+    [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-")
+}
