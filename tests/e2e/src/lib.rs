@@ -1,1 +1,14 @@
-//! Placeholder.
+//! What the end-to-end tests and the demo stand on: child processes that never outlive their test, waiting with a
+//! bound, and (in [`real`]) real Kubernetes control planes.
+//!
+//! Errors are `anyhow` throughout: a test or the demo shows them to a person and stops, nobody matches on them.
+
+pub mod binaries;
+pub mod log;
+pub mod ports;
+pub mod process;
+pub mod real;
+pub mod scratch;
+mod spawner;
+pub mod tools;
+pub mod wait;

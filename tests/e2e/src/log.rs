@@ -1,0 +1,161 @@
+//! The log file of a child process.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::Value;
+
+/// Lines of a log that are shown with an error: enough for the messages before a crash, short enough to read.
+const TAIL_LINES: usize = 40;
+
+/// One complete line of a log.
+#[derive(Clone, Copy, Debug)]
+pub struct LogLine<'a> {
+    /// The line as written, without its end.
+    pub text: &'a str,
+}
+
+impl LogLine<'_> {
+    /// A field of a JSON log line, as text: a string without its quotes, anything else as JSON. `None` when the line
+    /// is not JSON or lacks the field.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<String> {
+        match serde_json::from_str::<Value>(self.text).ok()?.get(name)? {
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        }
+    }
+
+    /// Whether this is a JSON log line whose `message` is exactly this.
+    #[must_use]
+    pub fn is_message(&self, message: &str) -> bool {
+        self.field("message").as_deref() == Some(message)
+    }
+}
+
+/// Reads a log file that a child process is still writing, from its start, each line once.
+#[derive(Debug)]
+pub struct LogReader {
+    path: PathBuf,
+    offset: u64,
+    /// What was read and not yet used up; ends in the middle of a line at times.
+    unread: Vec<u8>,
+}
+
+impl LogReader {
+    /// Starts at the beginning of the file, which need not exist yet.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            offset: 0,
+            unread: Vec::new(),
+        }
+    }
+
+    /// The first line since the last call for which `pick` gives a value; the lines before it are used up, those after
+    /// it are not.
+    ///
+    /// # Errors
+    /// When the file exists and cannot be read.
+    pub fn find<T>(&mut self, mut pick: impl FnMut(LogLine<'_>) -> Option<T>) -> anyhow::Result<Option<T>> {
+        self.fill()?;
+        let mut used = 0;
+        let mut found = None;
+        for line in self.unread.split_inclusive(|byte| *byte == b'\n') {
+            if found.is_some() || line.last() != Some(&b'\n') {
+                break;
+            }
+            used += line.len();
+            found = pick(LogLine {
+                text: String::from_utf8_lossy(line).trim_end(),
+            });
+        }
+        self.unread.drain(..used);
+        Ok(found)
+    }
+
+    fn fill(&mut self) -> anyhow::Result<()> {
+        let Ok(mut file) = File::open(&self.path) else {
+            return Ok(());
+        };
+        file.seek(SeekFrom::Start(self.offset))?;
+        let read = file
+            .read_to_end(&mut self.unread)
+            .with_context(|| format!("read {}", self.path.display()))?;
+        self.offset += u64::try_from(read)?;
+        Ok(())
+    }
+}
+
+/// The last lines of a log file, for an error message. Never fails: a file that cannot be read says so.
+#[must_use]
+pub fn tail(path: &Path) -> String {
+    match std::fs::read(path) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            let lines: Vec<&str> = text.lines().collect();
+            lines
+                .get(lines.len().saturating_sub(TAIL_LINES)..)
+                .unwrap_or_default()
+                .join("\n")
+        }
+        Err(error) => format!("(no log: {error})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn every_line_is_seen_once_and_only_when_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut reader = LogReader::new(&path);
+        let next = |reader: &mut LogReader| reader.find(|line| Some(line.text.to_owned())).unwrap();
+        assert_eq!(next(&mut reader), None, "no file yet");
+
+        let mut file = File::create(&path).unwrap();
+        write!(file, "one\ntwo\nthr").unwrap();
+        assert_eq!(next(&mut reader).as_deref(), Some("one"));
+        assert_eq!(next(&mut reader).as_deref(), Some("two"));
+        assert_eq!(next(&mut reader), None);
+        writeln!(file, "ee").unwrap();
+        assert_eq!(next(&mut reader).as_deref(), Some("three"));
+    }
+
+    #[test]
+    fn fields_come_from_json_lines_only() {
+        let line = LogLine {
+            text: r#"{"message":"listening","addr":"127.0.0.1:1","port":1}"#,
+        };
+        assert!(line.is_message("listening"));
+        assert_eq!(line.field("addr").as_deref(), Some("127.0.0.1:1"));
+        assert_eq!(line.field("port").as_deref(), Some("1"));
+        assert_eq!(line.field("other"), None);
+        assert_eq!(
+            LogLine {
+                text: "listening on 127.0.0.1:1"
+            }
+            .field("addr"),
+            None
+        );
+    }
+
+    #[test]
+    fn a_tail_is_short_and_never_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        assert!(tail(&path).contains("no log"));
+        let text: String = (0..100).map(|i| format!("line {i}\n")).collect();
+        std::fs::write(&path, text).unwrap();
+        let tail = tail(&path);
+        assert_eq!(tail.lines().count(), TAIL_LINES);
+        assert!(tail.ends_with("line 99"));
+    }
+}

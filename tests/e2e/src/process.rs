@@ -1,0 +1,356 @@
+//! Child processes that never outlive their test.
+//!
+//! A [`Process`] is killed when it is dropped, so also when its test panics, and by the kernel when the test process
+//! itself is killed. It is always reaped, so no zombie stays either.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as StdCommand, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::time::sleep;
+
+use crate::log::{self, LogLine, LogReader};
+use crate::scratch::Scratch;
+use crate::spawner;
+
+/// How often exits and logs are looked at.
+const POLL: Duration = Duration::from_millis(10);
+
+/// How long a process that was sent SIGKILL may take to be gone: milliseconds, unless the disk hangs.
+const KILL_BOUND: Duration = Duration::from_secs(10);
+
+/// Variables that would let a program under test find another cluster than the one its test gives it.
+const NOT_INHERITED: [&str; 3] = ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];
+
+/// What to run. Can be kept, to start the same program again later.
+#[derive(Clone, Debug)]
+pub struct Command {
+    name: String,
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    variables: Vec<(OsString, OsString)>,
+}
+
+impl Command {
+    /// `name` is for people: it is in errors and names the log file.
+    #[must_use]
+    pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            program: program.into(),
+            arguments: Vec::new(),
+            variables: Vec::new(),
+        }
+    }
+
+    /// Adds one argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets an environment variable. The rest is inherited, save what names a cluster (`KUBECONFIG` and the like).
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts the program. Its standard output and error go to `NAME-N.log` in the scratch folder.
+    ///
+    /// # Errors
+    /// When the log file cannot be made or the program not be started.
+    pub fn spawn(&self, scratch: &Arc<Scratch>) -> anyhow::Result<Process> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let log = scratch.join(format!("{}-{count}.log", self.name));
+        let output = File::create(&log).with_context(|| format!("make {}", log.display()))?;
+        if !self.program.is_file() {
+            bail!("{}: there is no program {}", self.name, self.program.display());
+        }
+        let mut command = spawner::command(&self.program);
+        self.fill(&mut command, &output)?;
+        let child = spawner::spawn(command)
+            .with_context(|| format!("start {} ({})", self.name, self.program.display()))?;
+        let pid = i32::try_from(child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("a process id out of range")?;
+        let state = Mutex::new(State { child, exit: None });
+        Ok(Process {
+            name: self.name.clone(),
+            pid,
+            log,
+            state,
+            scratch: Arc::clone(scratch),
+        })
+    }
+
+    fn fill(&self, command: &mut StdCommand, output: &File) -> anyhow::Result<()> {
+        command
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output.try_clone()?);
+        for name in NOT_INHERITED {
+            command.env_remove(name);
+        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        Ok(())
+    }
+}
+
+/// A running (or ended) child process with its log. Killed when dropped; the end of its log is printed if the test is
+/// panicking then.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    pid: Pid,
+    log: PathBuf,
+    state: Mutex<State>,
+    /// Keeps the folder of the log.
+    scratch: Arc<Scratch>,
+}
+
+#[derive(Debug)]
+struct State {
+    child: Child,
+    /// Set once the process was reaped: from then on its id may belong to somebody else.
+    exit: Option<ExitStatus>,
+}
+
+impl State {
+    fn reap(&mut self) -> std::io::Result<Option<ExitStatus>> {
+        if self.exit.is_none() {
+            self.exit = self.child.try_wait()?;
+        }
+        Ok(self.exit)
+    }
+}
+
+// === impl Process ===
+
+impl Process {
+    /// The name given to the command.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn id(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// The file that holds its standard output and error.
+    #[must_use]
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
+    /// The test's folder.
+    #[must_use]
+    pub fn scratch(&self) -> &Arc<Scratch> {
+        &self.scratch
+    }
+
+    /// A reader of its log from the first line on.
+    #[must_use]
+    pub fn log_reader(&self) -> LogReader {
+        LogReader::new(&self.log)
+    }
+
+    /// How it ended; `None` while it runs.
+    ///
+    /// # Errors
+    /// When the system cannot tell.
+    pub fn exit_status(&self) -> anyhow::Result<Option<ExitStatus>> {
+        Ok(self.state.lock().reap()?)
+    }
+
+    /// Asks it to stop (SIGTERM). Does nothing when it has ended.
+    ///
+    /// # Errors
+    /// When the signal cannot be sent.
+    pub fn sigterm(&self) -> anyhow::Result<()> {
+        self.signal(Signal::TERM)
+    }
+
+    /// Freezes it (SIGSTOP): its connections stay open and nobody answers.
+    ///
+    /// # Errors
+    /// When the signal cannot be sent.
+    pub fn sigstop(&self) -> anyhow::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on after [`Process::sigstop`].
+    ///
+    /// # Errors
+    /// When the signal cannot be sent.
+    pub fn sigcont(&self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        // Under the lock, so that nobody reaps it between the look and the signal.
+        let mut state = self.state.lock();
+        if state.reap()?.is_some() {
+            return Ok(());
+        }
+        kill_process(self.pid, signal).with_context(|| format!("send {signal:?} to {}", self.name))
+    }
+
+    /// Kills it (SIGKILL) with everything it started in its process group, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When it does not go away: the system hangs.
+    pub async fn kill_9(&self) -> anyhow::Result<ExitStatus> {
+        self.send_kill();
+        self.wait_exit(KILL_BOUND).await
+    }
+
+    fn send_kill(&self) {
+        let mut state = self.state.lock();
+        if matches!(state.reap(), Ok(Some(_))) {
+            return;
+        }
+        // The group exists from the start of the process until it is reaped, so this cannot fail in a way that
+        // matters; if it does, the wait for the exit says so.
+        let _ = kill_process_group(self.pid, Signal::KILL);
+    }
+
+    /// Waits until it ends, for at most `bound`.
+    ///
+    /// # Errors
+    /// When it still runs then; shows the end of its log.
+    pub async fn wait_exit(&self, bound: Duration) -> anyhow::Result<ExitStatus> {
+        let end = Instant::now() + bound;
+        loop {
+            if let Some(status) = self.exit_status()? {
+                return Ok(status);
+            }
+            if Instant::now() >= end {
+                return Err(self.error(&format!("still runs after {bound:?}")));
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Stops it as Kubernetes does: SIGTERM, `bound` to end, then SIGKILL.
+    ///
+    /// # Errors
+    /// When it had to be killed; shows the end of its log.
+    pub async fn stop(&self, bound: Duration) -> anyhow::Result<ExitStatus> {
+        self.sigterm()?;
+        let ended = self.wait_exit(bound).await;
+        if ended.is_err() {
+            self.kill_9().await?;
+        }
+        ended
+    }
+
+    /// Waits until a line of its log (from the first on) gives a value, for at most `bound`.
+    ///
+    /// # Errors
+    /// When it ends or `bound` passes before; shows the end of its log.
+    pub async fn wait_for_line<T>(
+        &self,
+        what: &str,
+        bound: Duration,
+        mut pick: impl FnMut(LogLine<'_>) -> Option<T>,
+    ) -> anyhow::Result<T> {
+        let end = Instant::now() + bound;
+        let mut reader = self.log_reader();
+        loop {
+            // First the exit, then the log: what it wrote before it ended counts.
+            let exit = self.exit_status()?;
+            if let Some(value) = reader.find(&mut pick)? {
+                return Ok(value);
+            }
+            if let Some(status) = exit {
+                return Err(self.error(&format!("ended ({status}) before {what}")));
+            }
+            if Instant::now() >= end {
+                return Err(self.error(&format!("no {what} within {bound:?}")));
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Waits for a line of its log that contains `text`.
+    ///
+    /// # Errors
+    /// As [`Process::wait_for_line`].
+    pub async fn wait_for_text(&self, text: &str, bound: Duration) -> anyhow::Result<()> {
+        self.wait_for_line(&format!("line with {text:?}"), bound, |line| {
+            line.text.contains(text).then_some(())
+        })
+        .await
+    }
+
+    /// Waits for a JSON log line with this `message` and returns its field `name`: how a test learns the address
+    /// that a server bound.
+    ///
+    /// # Errors
+    /// As [`Process::wait_for_line`].
+    pub async fn wait_for_field(&self, message: &str, name: &str, bound: Duration) -> anyhow::Result<String> {
+        let what = format!("line {message:?} with the field {name:?}");
+        self.wait_for_line(&what, bound, |line| {
+            if line.is_message(message) {
+                line.field(name)
+            } else {
+                None
+            }
+        })
+        .await
+    }
+
+    /// The last lines of its log.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        log::tail(&self.log)
+    }
+
+    fn error(&self, what: &str) -> anyhow::Error {
+        anyhow!("{} {what}; its log ends:\n{}", self.name, self.log_tail())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let running = matches!(self.state.lock().reap(), Ok(None));
+        self.send_kill();
+        // Reaped here and now: a destructor cannot wait for a runtime, and a zombie would stay until the test
+        // process ends.
+        let end = Instant::now() + KILL_BOUND;
+        while matches!(self.state.lock().reap(), Ok(None)) && Instant::now() < end {
+            thread::sleep(POLL);
+        }
+        if thread::panicking() {
+            let state = if running { "was running" } else { "had ended" };
+            eprintln!(
+                "--- {} ({state}), the end of its log:\n{}\n---",
+                self.name,
+                self.log_tail()
+            );
+        }
+    }
+}

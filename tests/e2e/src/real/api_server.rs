@@ -1,0 +1,348 @@
+//! A real kube-apiserver that a test can stop, start again and freeze.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use parking_lot::Mutex;
+
+use super::etcd::Etcd;
+use super::pki::Pki;
+use super::{Assets, bounded, exists_already, kubeconfig};
+use crate::ports::free_port;
+use crate::process::{Command, Process};
+use crate::scratch::Scratch;
+use crate::wait;
+
+/// About ten seconds on two idle cores; several start at once, and other tests run beside.
+const READY_BOUND: Duration = Duration::from_secs(90);
+
+/// Tries with another port each, should somebody take it between the choice and the start.
+const ATTEMPTS: usize = 3;
+
+/// The user of [`ApiServer::client`]: in the group that may do everything.
+const ADMIN: &str = "admin";
+
+/// How long the tokens of service accounts live: longer than any test.
+const TOKEN_SECONDS: i64 = 3600;
+
+/// How to start an API server.
+#[derive(Clone, Debug)]
+pub struct ApiServerOptions {
+    name: String,
+    users: Vec<(String, Vec<String>)>,
+    flags: Vec<String>,
+}
+
+impl ApiServerOptions {
+    /// `name` tells the API servers on one etcd apart (letters, digits, dashes).
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            users: Vec::new(),
+            flags: Vec::new(),
+        }
+    }
+
+    /// Adds a user with a token of its own, without any right until RBAC gives it some.
+    #[must_use]
+    pub fn user(mut self, name: &str, groups: &[&str]) -> Self {
+        self.users.push((
+            name.to_owned(),
+            groups.iter().map(|group| (*group).to_owned()).collect(),
+        ));
+        self
+    }
+
+    /// Adds a flag to the command line, for example `--max-requests-inflight=5`.
+    #[must_use]
+    pub fn flag(mut self, flag: &str) -> Self {
+        self.flags.push(flag.to_owned());
+        self
+    }
+}
+
+/// A kube-apiserver with RBAC. Killed when dropped.
+#[must_use = "the API server stops when this is dropped"]
+pub struct ApiServer {
+    name: String,
+    url: String,
+    ca_pem: String,
+    tokens: BTreeMap<String, String>,
+    client: Client,
+    scratch: Arc<Scratch>,
+    command: Command,
+    process: Mutex<Option<Arc<Process>>>,
+}
+
+// === impl ApiServer ===
+
+impl ApiServer {
+    pub(super) async fn start(
+        assets: &Assets,
+        pki: &Pki,
+        etcd: &Etcd,
+        scratch: &Arc<Scratch>,
+        mut options: ApiServerOptions,
+    ) -> anyhow::Result<Self> {
+        options
+            .users
+            .push((ADMIN.to_owned(), vec!["system:masters".to_owned()]));
+        let tokens: BTreeMap<_, _> = options
+            .users
+            .iter()
+            .map(|(user, _)| (user.clone(), random_token()))
+            .collect();
+        let token_file = scratch.write(
+            &format!("{}-tokens.csv", options.name),
+            token_file(&options, &tokens),
+        )?;
+        let token_file = token_file.display().to_string();
+        let admin = tokens.get(ADMIN).context("no administrator")?;
+        let mut attempt = 1;
+        loop {
+            let port = free_port()?;
+            let url = format!("https://127.0.0.1:{port}");
+            let client = kubeconfig::client(&kubeconfig(&url, &pki.ca_pem, ADMIN, admin)).await?;
+            let server = Self {
+                name: options.name.clone(),
+                url,
+                ca_pem: pki.ca_pem.clone(),
+                tokens: tokens.clone(),
+                client,
+                scratch: Arc::clone(scratch),
+                command: command(assets, pki, etcd, &options, port, &token_file, scratch),
+                process: Mutex::new(None),
+            };
+            match server.start_again().await {
+                Ok(()) => return Ok(server),
+                Err(error)
+                    if attempt < ATTEMPTS && format!("{error:#}").contains("address already in use") =>
+                {
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The name it was started with.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its URL, the same after it was stopped and started again.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The certificate of the authority that signed its certificate.
+    #[must_use]
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// A client that may do everything.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The token of a user named in the options, or of "admin".
+    ///
+    /// # Errors
+    /// When there is no such user.
+    pub fn token_of(&self, user: &str) -> anyhow::Result<&str> {
+        match self.tokens.get(user) {
+            Some(token) => Ok(token),
+            None => bail!(
+                "the API server {:?} was started without the user {user:?}",
+                self.name
+            ),
+        }
+    }
+
+    /// The kubeconfig of a user named in the options, or of "admin".
+    ///
+    /// # Errors
+    /// When there is no such user.
+    pub fn kubeconfig_for(&self, user: &str) -> anyhow::Result<String> {
+        Ok(self.kubeconfig_with_token(user, self.token_of(user)?))
+    }
+
+    /// A kubeconfig with any token; `user` is only its label in the file.
+    #[must_use]
+    pub fn kubeconfig_with_token(&self, user: &str, token: &str) -> String {
+        kubeconfig(&self.url, &self.ca_pem, user, token)
+    }
+
+    /// Makes a service account (unless it is there) and a fresh token for it, as Gardener does for its components.
+    /// Each call gives another token.
+    ///
+    /// # Errors
+    /// When the namespace is missing or the API server does not answer.
+    pub async fn service_account_token(&self, namespace: &str, name: &str) -> anyhow::Result<String> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
+        let account = ServiceAccount {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..ServiceAccount::default()
+        };
+        let params = PostParams::default();
+        match bounded("create a service account", accounts.create(&params, &account)).await {
+            Err(error) if !exists_already(&error) => return Err(error),
+            _ => {}
+        }
+        let spec = TokenRequestSpec {
+            expiration_seconds: Some(TOKEN_SECONDS),
+            ..TokenRequestSpec::default()
+        };
+        let request = TokenRequest {
+            spec,
+            ..TokenRequest::default()
+        };
+        let answer = accounts.create_token_request(name, &params, &request);
+        Ok(bounded("request a token", answer)
+            .await?
+            .status
+            .context("a token request without status")?
+            .token)
+    }
+
+    /// Kills it. Connections to it are refused from then on. Does nothing when it is stopped.
+    ///
+    /// # Errors
+    /// When it does not go away.
+    pub async fn stop(&self) -> anyhow::Result<()> {
+        let process = self.process.lock().take();
+        if let Some(process) = process {
+            process.kill_9().await?;
+        }
+        Ok(())
+    }
+
+    /// Starts it on the same address with the same data and waits until it is ready. Does nothing when it runs.
+    ///
+    /// # Errors
+    /// When it does not get ready; shows the end of its log.
+    pub async fn start_again(&self) -> anyhow::Result<()> {
+        if self.process.lock().is_some() {
+            return Ok(());
+        }
+        let process = Arc::new(self.command.spawn(&self.scratch)?);
+        *self.process.lock() = Some(Arc::clone(&process));
+        let ready = wait::until("it is ready", READY_BOUND, || async {
+            if let Some(status) = process.exit_status()? {
+                return Ok(Some(Err(status)));
+            }
+            let answer = bounded(
+                "GET /readyz",
+                self.client.request_text(kubeconfig::get("/readyz")?),
+            )
+            .await?;
+            Ok((answer == "ok").then_some(Ok(())))
+        });
+        let why = match ready.await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(status)) => format!("ended ({status})"),
+            Err(error) => format!("{error:#}"),
+        };
+        self.stop().await?;
+        bail!(
+            "kube-apiserver {:?}: {why}; its log ends:\n{}",
+            self.name,
+            process.log_tail()
+        )
+    }
+
+    /// Freezes it: connections are accepted by the kernel, nobody answers.
+    ///
+    /// # Errors
+    /// When it is stopped or the signal cannot be sent.
+    pub fn sigstop(&self) -> anyhow::Result<()> {
+        self.running()?.sigstop()
+    }
+
+    /// Lets it go on after [`ApiServer::sigstop`].
+    ///
+    /// # Errors
+    /// When it is stopped or the signal cannot be sent.
+    pub fn sigcont(&self) -> anyhow::Result<()> {
+        self.running()?.sigcont()
+    }
+
+    fn running(&self) -> anyhow::Result<Arc<Process>> {
+        self.process
+            .lock()
+            .clone()
+            .with_context(|| format!("the API server {:?} is stopped", self.name))
+    }
+}
+
+fn command(
+    assets: &Assets,
+    pki: &Pki,
+    etcd: &Etcd,
+    options: &ApiServerOptions,
+    port: u16,
+    token_file: &str,
+    scratch: &Scratch,
+) -> Command {
+    let name = &options.name;
+    Command::new(format!("kube-apiserver-{name}"), &assets.kube_apiserver)
+        .arg(format!("--etcd-servers={}", etcd.url))
+        .arg(format!("--etcd-prefix=/{name}"))
+        .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+        .arg(format!("--secure-port={port}"))
+        .arg(format!(
+            "--cert-dir={}",
+            scratch.join(format!("{name}-certs")).display()
+        ))
+        .arg(format!("--tls-cert-file={}", pki.serving_cert.display()))
+        .arg(format!("--tls-private-key-file={}", pki.serving_key.display()))
+        .arg(format!("--service-account-issuer=https://{name}.test"))
+        .arg(format!(
+            "--service-account-signing-key-file={}",
+            pki.service_account_private.display()
+        ))
+        .arg(format!(
+            "--service-account-key-file={}",
+            pki.service_account_public.display()
+        ))
+        .arg(format!("--token-auth-file={token_file}"))
+        .args([
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
+        ])
+        // A loopback address is refused in the Endpoints of the service "kubernetes", which nobody here uses.
+        .arg("--endpoint-reconciler-type=none")
+        // No controller makes the default service accounts that this plugin asks of every pod.
+        .arg("--disable-admission-plugins=ServiceAccount")
+        .args(options.flags.iter().cloned())
+}
+
+/// Lines of `token,user,uid,"group1,group2"`.
+fn token_file(options: &ApiServerOptions, tokens: &BTreeMap<String, String>) -> String {
+    let mut text = String::new();
+    for (user, groups) in &options.users {
+        if let Some(token) = tokens.get(user) {
+            let _ = writeln!(text, "{token},{user},{user},\"{}\"", groups.join(","));
+        }
+    }
+    text
+}
+
+fn random_token() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}

@@ -1,0 +1,122 @@
+//! The custom resources of a seed that the watchdog reads.
+
+use std::time::Duration;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use super::{bounded, exists_already};
+use crate::wait;
+
+/// An API server needs about a second to serve a new kind.
+const ESTABLISHED_BOUND: Duration = Duration::from_secs(30);
+
+/// Gardener's Cluster (`extensions.gardener.cloud/v1alpha1`, cluster-scoped).
+#[must_use]
+pub fn cluster_resource() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(
+        "extensions.gardener.cloud",
+        "v1alpha1",
+        "Cluster",
+    ))
+}
+
+/// machine-controller-manager's Machine (`machine.sapcloud.io/v1alpha1`, namespaced).
+#[must_use]
+pub fn machine_resource() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(
+        "machine.sapcloud.io",
+        "v1alpha1",
+        "Machine",
+    ))
+}
+
+/// Installs Clusters and Machines and waits until the API server serves them.
+///
+/// # Errors
+/// When the API server refuses them or does not serve them in time.
+pub async fn install_seed_crds(client: &Client) -> anyhow::Result<()> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for definition in [cluster_definition()?, machine_definition()?] {
+        let name = definition.name_any();
+        match bounded(
+            "create a CustomResourceDefinition",
+            api.create(&PostParams::default(), &definition),
+        )
+        .await
+        {
+            Err(error) if !exists_already(&error) => return Err(error),
+            _ => {}
+        }
+        wait::until_true(&format!("{name} is established"), ESTABLISHED_BOUND, || async {
+            let conditions = bounded("get the definition", api.get(&name))
+                .await?
+                .status
+                .unwrap_or_default()
+                .conditions;
+            Ok(conditions
+                .iter()
+                .flatten()
+                .any(|c| c.type_ == "Established" && c.status == "True"))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+fn cluster_definition() -> anyhow::Result<CustomResourceDefinition> {
+    definition(
+        &cluster_resource(),
+        "Cluster",
+        json!({"spec": free_form()}),
+        json!({}),
+    )
+}
+
+fn machine_definition() -> anyhow::Result<CustomResourceDefinition> {
+    let properties = json!({"spec": free_form(), "status": free_form()});
+    definition(
+        &machine_resource(),
+        "Namespaced",
+        properties,
+        json!({"status": {}}),
+    )
+}
+
+fn free_form() -> Value {
+    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+fn definition(
+    resource: &ApiResource,
+    scope: &str,
+    properties: Value,
+    subresources: Value,
+) -> anyhow::Result<CustomResourceDefinition> {
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{}.{}", resource.plural, resource.group)},
+        "spec": {
+            "group": resource.group,
+            "scope": scope,
+            "names": {
+                "kind": resource.kind,
+                "listKind": format!("{}List", resource.kind),
+                "plural": resource.plural,
+                "singular": resource.kind.to_lowercase(),
+            },
+            "versions": [{
+                "name": resource.version,
+                "served": true,
+                "storage": true,
+                "subresources": subresources,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}},
+            }],
+        },
+    });
+    Ok(serde_json::from_value(definition)?)
+}

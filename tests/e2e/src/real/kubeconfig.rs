@@ -1,0 +1,43 @@
+//! Kubeconfigs with inline data.
+
+use std::str::FromStr;
+
+use anyhow::Context;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::json;
+
+/// A kubeconfig for one cluster and one bearer token, all of it inline as Gardener's Secrets have it. The text is
+/// JSON, which is YAML too.
+#[must_use]
+pub fn kubeconfig(url: &str, ca_pem: &str, user: &str, token: &str) -> String {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "default",
+        "contexts": [{"name": "default", "context": {"cluster": "default", "user": user}}],
+        "clusters": [{
+            "name": "default",
+            "cluster": {"server": url, "certificate-authority-data": STANDARD.encode(ca_pem)},
+        }],
+        "users": [{"name": user, "user": {"token": token}}],
+    })
+    .to_string()
+}
+
+/// A client for a kubeconfig.
+pub(super) async fn client(kubeconfig: &str) -> anyhow::Result<Client> {
+    let kubeconfig = Kubeconfig::from_yaml(kubeconfig).context("read the kubeconfig")?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    // Whether a server throttles or fails is what tests look at.
+    config.default_retry = false;
+    Client::try_from(config).context("make a client")
+}
+
+/// Only for what `kube` cannot express: a path on a server.
+pub(super) fn get(path: &str) -> anyhow::Result<http::Request<Vec<u8>>> {
+    let uri = http::Uri::from_str(path)?;
+    Ok(http::Request::get(uri).body(Vec::new())?)
+}

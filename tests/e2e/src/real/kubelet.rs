@@ -1,0 +1,170 @@
+//! One simulated kubelet: it registers its Node, renews its Lease and posts its conditions.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::fleet::FleetOptions;
+use super::{bounded, exists_already};
+
+/// Where kubelets keep their Leases.
+pub(super) const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// Conditions that a healthy kubelet reports as False.
+const PROBLEMS: [&str; 4] = [
+    "MemoryPressure",
+    "DiskPressure",
+    "PIDPressure",
+    "NetworkUnavailable",
+];
+
+#[derive(Debug)]
+pub(super) struct Kubelet {
+    pub(super) name: String,
+    zone: String,
+    nodes: Api<Node>,
+    leases: Api<Lease>,
+    /// Whether the network between this node and the API server is cut. Held during every request, so that no request
+    /// is on its way any more when a cut returns.
+    cut: Mutex<bool>,
+    renewals: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl Kubelet {
+    pub(super) fn new(client: &Client, name: String, zone: String) -> Self {
+        Self {
+            name,
+            zone,
+            nodes: Api::all(client.clone()),
+            leases: Api::namespaced(client.clone(), LEASE_NAMESPACE),
+            cut: Mutex::new(false),
+            renewals: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// Creates Node and Lease, with a first renewal and first conditions.
+    pub(super) async fn register(&self, options: &FleetOptions) -> anyhow::Result<()> {
+        let node = json!({
+            "metadata": {"name": self.name, "labels": {
+                "kubernetes.io/hostname": self.name,
+                "topology.kubernetes.io/zone": self.zone,
+                "worker.gardener.cloud/pool": options.pool,
+            }},
+        });
+        let node: Node = serde_json::from_value(node)?;
+        tolerate_existing(bounded("create a Node", self.nodes.create(&PostParams::default(), &node)).await)?;
+        let lease = json!({
+            "metadata": {"name": self.name},
+            "spec": {
+                "holderIdentity": self.name,
+                "leaseDurationSeconds": options.lease_duration_seconds,
+                "renewTime": now_micro(),
+            },
+        });
+        let lease: Lease = serde_json::from_value(lease)?;
+        tolerate_existing(
+            bounded(
+                "create a Lease",
+                self.leases.create(&PostParams::default(), &lease),
+            )
+            .await,
+        )?;
+        self.post_conditions().await
+    }
+
+    /// Renews and reports until the task is dropped. `offset` spreads the kubelets over the interval.
+    pub(super) async fn run(&self, renew_interval: Duration, status_interval: Duration, offset: Duration) {
+        let first = Instant::now() + offset;
+        let mut renew = interval_at(first, renew_interval);
+        let mut report = interval_at(first + status_interval, status_interval);
+        // As a kubelet does: what was missed is not made up for.
+        renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        report.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let renewal = tokio::select! {
+                _ = renew.tick() => true,
+                _ = report.tick() => false,
+            };
+            let cut = self.cut.lock().await;
+            if *cut {
+                continue;
+            }
+            if renewal {
+                match self.renew().await {
+                    Ok(()) => self.renewals.fetch_add(1, Ordering::Relaxed),
+                    Err(_) => self.failures.fetch_add(1, Ordering::Relaxed),
+                };
+            } else if self.post_conditions().await.is_err() {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(super) async fn set_cut(&self, cut: bool) {
+        *self.cut.lock().await = cut;
+    }
+
+    pub(super) fn renewals(&self) -> u64 {
+        self.renewals.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    async fn renew(&self) -> anyhow::Result<()> {
+        let patch = Patch::Merge(json!({"spec": {"renewTime": now_micro()}}));
+        bounded(
+            "renew a Lease",
+            self.leases.patch(&self.name, &PatchParams::default(), &patch),
+        )
+        .await?;
+        Ok(())
+    }
+
+    async fn post_conditions(&self) -> anyhow::Result<()> {
+        // Strategic, as kubelets do it: conditions merge by type, so those of others stay.
+        let patch = Patch::Strategic(json!({"status": {"conditions": conditions()}}));
+        bounded(
+            "post conditions",
+            self.nodes
+                .patch_status(&self.name, &PatchParams::default(), &patch),
+        )
+        .await?;
+        Ok(())
+    }
+}
+
+/// Two fleets, or one after another, may share a node name.
+fn tolerate_existing<T>(answer: anyhow::Result<T>) -> anyhow::Result<()> {
+    match answer {
+        Err(error) if !exists_already(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn now_micro() -> MicroTime {
+    MicroTime(Timestamp::now())
+}
+
+fn conditions() -> Vec<Value> {
+    let now = Time(Timestamp::now());
+    let condition = |kind: &str, status: &str, reason: &str| json!({"type": kind, "status": status, "reason": reason, "lastHeartbeatTime": now, "lastTransitionTime": now});
+    let problems = PROBLEMS
+        .iter()
+        .map(|kind| condition(kind, "False", "KubeletHasNoProblem"));
+    problems
+        .chain([condition("Ready", "True", "KubeletReady")])
+        .collect()
+}

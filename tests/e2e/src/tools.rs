@@ -1,0 +1,52 @@
+//! Programs that `tests/tools/setup` brings.
+
+use std::env;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+
+/// grpcurl, the gRPC command line client.
+pub const GRPCURL: &str = "grpcurl";
+/// promtool, Prometheus' checker of rules and metrics text.
+pub const PROMTOOL: &str = "promtool";
+
+/// The path of a tool: from `PATH` (`make test` puts the pinned ones in front), else from where
+/// `tests/tools/setup` leaves them, so that a test can also be started by hand.
+///
+/// # Errors
+/// When it is in neither place; the message says which command brings it.
+pub fn path(name: &str) -> anyhow::Result<PathBuf> {
+    let on_path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&on_path)
+        .chain([cache_folder()?.join("bin")])
+        .map(|folder| folder.join(name))
+        .find(|program| program.is_file());
+    match found {
+        Some(program) => Ok(program),
+        None => bail!("{name} is not there: run `tests/tools/setup test`"),
+    }
+}
+
+/// The folder in which the scripts under `tests/tools` keep what they fetch and build.
+///
+/// # Errors
+/// When neither `XDG_CACHE_HOME` nor `HOME` is set.
+pub fn cache_folder() -> anyhow::Result<PathBuf> {
+    let base = match env::var_os("XDG_CACHE_HOME") {
+        Some(folder) if !folder.is_empty() => PathBuf::from(folder),
+        _ => PathBuf::from(env::var_os("HOME").context("neither XDG_CACHE_HOME nor HOME is set")?)
+            .join(".cache"),
+    };
+    Ok(base.join("dependency-watchdog"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_tool_names_the_command_that_brings_it() {
+        let error = path("no-such-tool").unwrap_err().to_string();
+        assert!(error.contains("tests/tools/setup"), "{error}");
+    }
+}
