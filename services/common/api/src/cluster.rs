@@ -32,13 +32,13 @@ pub struct ClusterSpec {
 
 /// What is read of a `core.gardener.cloud` Shoot. The fields have the same names in all its versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct Shoot {
     /// The shoot's own metadata.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub metadata: ShootMeta,
     /// Wanted state.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub spec: ShootSpec,
     /// Observed state.
     #[serde(default, deserialize_with = "null_as_default")]
@@ -47,6 +47,7 @@ pub struct Shoot {
 
 /// What is read of a shoot's metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct ShootMeta {
     /// Whether a deletionTimestamp is set, whatever its value.
     #[serde(default, rename = "deletionTimestamp", deserialize_with = "present")]
@@ -55,7 +56,7 @@ pub struct ShootMeta {
 
 /// What is read of a shoot's specification.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct ShootSpec {
     /// Hibernation settings.
     #[serde(default)]
@@ -70,6 +71,7 @@ pub struct ShootSpec {
 
 /// `spec.hibernation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct Hibernation {
     /// Whether the shoot is to hibernate. Absent means no.
     #[serde(default)]
@@ -78,7 +80,7 @@ pub struct Hibernation {
 
 /// `spec.kubernetes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct Kubernetes {
     /// Settings of the shoot's kube-controller-manager.
     #[serde(default)]
@@ -87,7 +89,7 @@ pub struct Kubernetes {
 
 /// `spec.kubernetes.kubeControllerManager`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct KubeControllerManager {
     /// How long a node may be silent before it counts as lost; absent means the configured default.
     #[serde(default, with = "serde_go_option")]
@@ -96,6 +98,7 @@ pub struct KubeControllerManager {
 
 /// `spec.provider`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct Provider {
     /// Worker pools; empty for a shoot without nodes.
     #[serde(default, deserialize_with = "null_as_default")]
@@ -104,7 +107,7 @@ pub struct Provider {
 
 /// One of `spec.provider.workers`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct Worker {
     /// Name of the pool, which its nodes carry in the label `worker.gardener.cloud/pool`.
     pub name: String,
@@ -115,7 +118,7 @@ pub struct Worker {
 
 /// `spec.provider.workers[].machineControllerManager`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct MachineControllerManager {
     /// Node conditions that, when True, mark a node as unhealthy; absent or empty means the default ones.
     #[serde(default)]
@@ -124,7 +127,7 @@ pub struct MachineControllerManager {
 
 /// What is read of a shoot's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct ShootStatus {
     /// Whether the shoot is hibernated now. In Go the field is `IsHibernated`, in JSON it is `hibernated`.
     #[serde(default, rename = "hibernated", deserialize_with = "null_as_default")]
@@ -136,6 +139,7 @@ pub struct ShootStatus {
 
 /// `status.lastOperation`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct LastOperation {
     /// `Create`, `Reconcile`, `Delete`, `Migrate` or `Restore`.
     #[serde(rename = "type", default)]
@@ -200,18 +204,23 @@ impl Default for ClusterSpec {
 }
 
 fn spec<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ClusterSpec, D::Error> {
-    Ok(match Lenient::<RawSpec>::deserialize(deserializer)? {
-        Lenient::Ok(RawSpec { shoot: Some(shoot) }) => ClusterSpec {
+    Ok(match Lenient::<Option<RawSpec>>::deserialize(deserializer)? {
+        Lenient::Ok(Some(RawSpec { shoot: Some(shoot) })) => ClusterSpec {
             shoot: Lenient::Ok(shoot),
         },
-        Lenient::Ok(RawSpec { shoot: None }) => ClusterSpec::default(),
-        Lenient::Malformed(reason) => ClusterSpec {
-            shoot: Lenient::Malformed(format!("spec.{reason}")),
-        },
+        Lenient::Ok(_) => ClusterSpec::default(),
+        Lenient::Malformed(reason) => {
+            // The reason starts with the path below spec, unless spec itself is wrong.
+            let separator = if reason.starts_with("shoot") { "." } else { ": " };
+            ClusterSpec {
+                shoot: Lenient::Malformed(format!("spec{separator}{reason}")),
+            }
+        }
     })
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct RawSpec {
     #[serde(default)]
     shoot: Option<Shoot>,
@@ -272,3 +281,6 @@ fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests;

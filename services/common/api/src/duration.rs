@@ -217,3 +217,6 @@ pub mod serde_go_option {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -59,3 +59,6 @@ fn micro_time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Times
         .map(Some)
         .map_err(|_| serde::de::Error::custom("not a time in RFC 3339"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -62,6 +62,10 @@ impl<T> Lenient<T> {
     }
 }
 
+impl<T: Subset> Subset for Option<T> {
+    const KEEP: Keep = T::KEEP;
+}
+
 impl<'de, T: Subset> Deserialize<'de> for Lenient<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // A typed parse cannot be resumed where it fails, hence the detour; it holds only what T reads.
@@ -231,3 +235,6 @@ impl<'de> Visitor<'de> for Key<'de> {
         Ok(Cow::Owned(v))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -181,3 +181,6 @@ fn phase<'de, D: Deserializer<'de>>(deserializer: D) -> Result<MachinePhase, D::
         .and_then(serde_json::Value::as_str);
     Ok(phase.map(MachinePhase::from).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub const REPLICAS_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/replicas";
 
 /// Annotation (value empty) that tells gardenlet not to scale the workload up while the meltdown protection holds it
-/// down. Source: DWD, `api/prober/types.go` (`MeltdownProtectionActive`); read by gardenlet since v1.122.
+/// down. Source: DWD, `api/prober/types.go` (`MeltdownProtectionActive`).
 pub const MELTDOWN_PROTECTION_ANNOTATION: &str =
     "dependency-watchdog.gardener.cloud/meltdown-protection-active";
 
@@ -144,8 +144,8 @@ pub const DEFAULT_INTERNAL_PROBE_FAILURE_BACK_OFF: Duration = Duration::from_sec
 /// Source: DWD, `internal/prober/prober.go` (`backOffDurationForThrottledRequests`).
 pub const BACK_OFF_FOR_THROTTLED_REQUESTS: Duration = Duration::from_secs(10);
 
-/// A lease is expired at this share of the grace period. Source: DWD, `internal/prober/prober.go`
-/// (`expiryBufferFraction`).
+/// A lease is expired at this share of the grace period, so that the watchdog acts before kube-controller-manager does.
+/// Source: DWD, `internal/prober/prober.go` (`expiryBufferFraction`).
 pub const LEASE_EXPIRY_FRACTION: f64 = 0.75;
 
 /// kubelet renews its Lease every this share of `leaseDurationSeconds`.

@@ -121,3 +121,6 @@ impl From<Raw> for NodeItem {
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)
 }
+
+#[cfg(test)]
+mod tests;

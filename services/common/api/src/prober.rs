@@ -98,7 +98,7 @@ fn convert(root: &Value<'_>) -> Option<ProberConfig> {
         .and_then(dependents::convert);
     let config = ProberConfig {
         kube_config_secret_name: secret.unwrap_or_default(),
-        external_kube_config_secret_name: fields.get("externalKubeConfigSecretName").and_then(object_name),
+        external_kube_config_secret_name: external_secret(&fields),
         probe_interval: duration("probeInterval", names::DEFAULT_PROBE_INTERVAL, MIN_INTERVAL),
         initial_delay: duration("initialDelay", names::DEFAULT_PROBE_INITIAL_DELAY, Duration::ZERO),
         probe_timeout: duration("probeTimeout", names::DEFAULT_PROBE_TIMEOUT, POSITIVE),
@@ -129,6 +129,16 @@ fn convert(root: &Value<'_>) -> Option<ProberConfig> {
         dependent_resource_infos: dependents.unwrap_or_default(),
     };
     Some(config)
+}
+
+/// Go writes a name that is not set as an empty text.
+fn external_secret(fields: &Section<'_>) -> Option<String> {
+    let value = fields.get("externalKubeConfigSecretName")?;
+    if value.is_empty_text() {
+        None
+    } else {
+        object_name(value)
+    }
 }
 
 fn free_text(fields: &Section<'_>, name: &str) -> Option<String> {

@@ -201,3 +201,6 @@ fn workload_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMet
     ]);
     meta::read(deserializer, &KEEP)
 }
+
+#[cfg(test)]
+mod tests;

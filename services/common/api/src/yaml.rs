@@ -140,3 +140,6 @@ pub(crate) fn cut(text: &str) -> String {
         text.chars().take(LIMIT).chain(['…']).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

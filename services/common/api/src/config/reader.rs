@@ -185,6 +185,10 @@ impl<'d> Value<'d> {
         Some(items.iter().enumerate().map(item).collect())
     }
 
+    pub(crate) fn is_empty_text(&self) -> bool {
+        self.node.as_text() == Some("")
+    }
+
     /// A text; numbers and booleans count as what is written.
     pub(crate) fn text(&self) -> Option<&'d str> {
         self.node.as_text().or_else(|| self.wrong("a text"))
@@ -197,6 +201,14 @@ impl<'d> Value<'d> {
     /// A whole number within the range.
     pub(crate) fn integer(&self, range: RangeInclusive<i32>) -> Option<i32> {
         let text = self.plain_text("a whole number")?;
+        // Octal for Go's YAML libraries, decimal for others.
+        if text
+            .trim_start_matches(['+', '-'])
+            .strip_prefix('0')
+            .is_some_and(|rest| !rest.is_empty())
+        {
+            return self.wrong("a whole number without leading zeros");
+        }
         match text.parse::<i128>() {
             Ok(number) => match i32::try_from(number).ok().filter(|number| range.contains(number)) {
                 Some(number) => Some(number),

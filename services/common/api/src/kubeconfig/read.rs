@@ -1,11 +1,12 @@
 //! From YAML or JSON to a [`ShootAccess`].
 
 use super::{ClientCertificate, Credentials, KubeconfigError, ShootAccess};
-use crate::yaml::{self, Kind, Node};
+use crate::yaml::{self, Kind, Node, Pos};
 use base64::Engine as _;
 use http::Uri;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use secrecy::SecretString;
+use std::collections::HashSet;
 
 type Result<T> = std::result::Result<T, KubeconfigError>;
 
@@ -32,6 +33,16 @@ pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
             "must be a mapping with clusters, contexts and users",
         );
     }
+    if let Some(pos) = repeated_key(&root) {
+        // Which of the two counts differs between libraries.
+        return refuse(
+            "kubeconfig",
+            format!(
+                "has the same field twice, at line {}, column {}",
+                pos.line, pos.column
+            ),
+        );
+    }
     let (context, context_path) = context(&root)?;
     let cluster_name = text(context, &context_path, "cluster")?;
     let Some(cluster_name) = cluster_name else {
@@ -55,6 +66,20 @@ pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
         tls_server_name: server_name(cluster, &cluster_path)?,
         credentials,
     })
+}
+
+fn repeated_key(node: &Node) -> Option<Pos> {
+    match &node.kind {
+        Kind::Scalar(_) => None,
+        Kind::Sequence(items) => items.iter().find_map(repeated_key),
+        Kind::Mapping(entries) => {
+            let mut seen = HashSet::new();
+            let twice = entries.iter().find(|entry| !seen.insert(entry.key.as_str()));
+            twice
+                .map(|entry| entry.key_pos)
+                .or_else(|| entries.iter().find_map(|entry| repeated_key(&entry.value)))
+        }
+    }
 }
 
 /// A field that is refused wherever it has a value.
@@ -154,10 +179,16 @@ fn context(root: &Node) -> Result<(&Node, String)> {
 
 /// The entry of a list by its name: kubeconfigs keep `[{name: ..., cluster: {...}}, ...]`.
 fn named<'n>(root: &'n Node, list: &str, field: &str, name: &str) -> Result<(&'n Node, String)> {
-    for (index, entry) in entries(root, list)?.iter().enumerate() {
-        if entry.get("name").and_then(Node::as_text) == Some(name) {
-            return inner(entry, &format!("{list}[{index}]"), field);
+    let is_named = |(_, entry): &(usize, &Node)| entry.get("name").and_then(Node::as_text) == Some(name);
+    let mut found = entries(root, list)?.iter().enumerate().filter(is_named);
+    if let Some((index, entry)) = found.next() {
+        if let Some((second, _)) = found.next() {
+            return refuse(
+                format!("{list}[{second}].name"),
+                "is the same as that of an entry before",
+            );
         }
+        return inner(entry, &format!("{list}[{index}]"), field);
     }
     refuse(
         list,

@@ -1,0 +1,149 @@
+use super::*;
+use kube::core::{ObjectList, Resource, WatchEvent};
+use serde_json::json;
+
+const FIXTURE: &str = include_str!("../../tests/fixtures/cluster.json");
+
+#[test]
+fn reads_a_cluster_as_gardener_writes_it() {
+    let cluster: Cluster = serde_json::from_str(FIXTURE).unwrap();
+    assert_eq!(cluster.name(), "shoot--core--crazy");
+    assert_eq!(cluster.metadata.resource_version.as_deref(), Some("8161234"));
+    assert_eq!(cluster.metadata.managed_fields, None, "not read at all");
+    assert_eq!(cluster.metadata.annotations, None);
+    let shoot = cluster.spec.shoot.ok().unwrap();
+    let pools: Vec<_> = shoot
+        .spec
+        .provider
+        .workers
+        .iter()
+        .map(|worker| worker.name.as_str())
+        .collect();
+    assert_eq!(pools, ["worker-a", "worker-b"]);
+    assert_eq!(
+        shoot
+            .spec
+            .kubernetes
+            .kube_controller_manager
+            .unwrap()
+            .node_monitor_grace_period,
+        Some(Duration::from_secs(120))
+    );
+    assert!(!shoot.status.is_hibernated);
+    let operation = shoot.status.last_operation.clone().unwrap();
+    assert_eq!(
+        (operation.kind.as_str(), operation.state.as_str()),
+        ("Reconcile", "Succeeded")
+    );
+    let conditions = shoot.spec.provider.workers[1]
+        .machine_controller_manager
+        .clone()
+        .unwrap()
+        .node_conditions;
+    assert_eq!(conditions.unwrap(), ["KernelDeadlock", "DiskPressure"]);
+}
+
+#[test]
+fn is_a_resource_of_the_extensions_group() {
+    assert_eq!(Cluster::api_version(&()), "extensions.gardener.cloud/v1alpha1");
+    assert_eq!(
+        Cluster::url_path(&(), None),
+        "/apis/extensions.gardener.cloud/v1alpha1/clusters"
+    );
+}
+
+#[test]
+fn a_malformed_shoot_leaves_the_name_and_says_where() {
+    let cases = [
+        (json!({}), "spec.shoot is absent"),
+        (json!({"spec": null}), "spec.shoot is absent"),
+        (json!({"spec": {}}), "spec.shoot is absent"),
+        (json!({"spec": {"shoot": null}}), "spec.shoot is absent"),
+        (
+            json!({"spec": "x"}),
+            "spec: invalid type: string …, expected an object",
+        ),
+        (
+            json!({"spec": {"shoot": 7}}),
+            "spec.shoot: invalid type: integer `7`, expected an object",
+        ),
+        (
+            json!({"spec": {"shoot": {"spec": {"provider": {"workers": [{}]}}}}}),
+            "spec.shoot.spec.provider.workers[0]: missing field `name`",
+        ),
+        (
+            json!({"spec": {"shoot": {"spec": {"hibernation": {"enabled": "yes"}}}}}),
+            "spec.shoot.spec.hibernation.enabled: invalid type: string …, expected a boolean",
+        ),
+        (
+            json!({"spec": {"shoot": {"spec": {"kubernetes": {"kubeControllerManager":
+                {"nodeMonitorGracePeriod": "-5s"}}}}}}),
+            "spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod: … is negative; a duration here \
+             must be zero or more",
+        ),
+    ];
+    for (mut object, reason) in cases {
+        object["metadata"] = json!({"name": "shoot--a--b", "deletionTimestamp": "2026-11-21T10:00:00Z"});
+        let cluster: Cluster = serde_json::from_value(object.clone()).unwrap();
+        assert_eq!(cluster.spec.shoot.reason(), Some(reason), "{object}");
+        assert_eq!(cluster.name(), "shoot--a--b");
+        assert!(cluster.metadata.deletion_timestamp.is_some());
+    }
+}
+
+#[test]
+fn malformed_metadata_never_fails_the_object() {
+    for metadata in [
+        json!(null),
+        json!(3),
+        json!([]),
+        json!({"name": 3, "labels": "x", "generation": "y"}),
+    ] {
+        let cluster: Cluster = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        assert_eq!(cluster.name(), "");
+    }
+    let odd = json!({"metadata": {"name": "x", "deletionTimestamp": "yesterday"}});
+    let cluster: Cluster = serde_json::from_value(odd).unwrap();
+    assert!(
+        cluster.metadata.deletion_timestamp.is_some(),
+        "a deletion that cannot be dated is still one"
+    );
+}
+
+#[test]
+fn one_bad_cluster_hides_no_other_in_lists_and_watches() {
+    let list = json!({
+        "apiVersion": "extensions.gardener.cloud/v1alpha1", "kind": "ClusterList",
+        "metadata": {"resourceVersion": "12", "continue": "next"},
+        "items": [
+            {"metadata": {"name": "bad"}, "spec": {"shoot": {"spec": {"provider": {"workers": "none"}}}}},
+            {"metadata": {"name": "good"}, "spec": {"shoot": {"spec": {"provider": {"workers": [{"name": "w"}]}}}}},
+        ],
+    });
+    let list: ObjectList<Cluster> = serde_json::from_value(list).unwrap();
+    let states: Vec<_> = list
+        .items
+        .iter()
+        .map(|c| (c.name(), c.spec.shoot.ok().is_some()))
+        .collect();
+    assert_eq!(states, [("bad", false), ("good", true)]);
+
+    let event = r#"{"object": {"metadata": {"name": "bad"}, "spec": {"shoot": []}}, "type": "DELETED"}"#;
+    let WatchEvent::Deleted(cluster) = serde_json::from_str::<WatchEvent<Cluster>>(event).unwrap() else {
+        panic!("a deletion")
+    };
+    assert_eq!(cluster.name(), "bad");
+}
+
+#[test]
+fn trim_drops_what_came_from_elsewhere() {
+    let mut cluster: Cluster = serde_json::from_str(FIXTURE).unwrap();
+    cluster.metadata.managed_fields = Some(Vec::new());
+    cluster.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
+    cluster.metadata.finalizers = Some(vec!["x".to_owned()]);
+    cluster.trim();
+    assert_eq!(
+        cluster.metadata,
+        serde_json::from_str::<Cluster>(FIXTURE).unwrap().metadata
+    );
+}

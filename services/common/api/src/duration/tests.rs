@@ -1,0 +1,205 @@
+use super::*;
+use proptest::prelude::*;
+
+const NANO: u64 = 1;
+
+/// The accepted half of the table of Go's own test (`time_test.go`, TestParseDuration), the negative ones left out.
+const GO_CASES: &[(&str, u64)] = &[
+    ("0", 0),
+    ("5s", 5 * SECOND),
+    ("30s", 30 * SECOND),
+    ("1478s", 1478 * SECOND),
+    ("+5s", 5 * SECOND),
+    ("-0", 0),
+    ("+0", 0),
+    ("5.0s", 5 * SECOND),
+    ("5.6s", 5 * SECOND + 600 * MILLI),
+    ("5.s", 5 * SECOND),
+    (".5s", 500 * MILLI),
+    ("1.0s", SECOND),
+    ("1.00s", SECOND),
+    ("1.004s", SECOND + 4 * MILLI),
+    ("1.0040s", SECOND + 4 * MILLI),
+    ("100.00100s", 100 * SECOND + MILLI),
+    ("10ns", 10 * NANO),
+    ("11us", 11 * MICRO),
+    ("12µs", 12 * MICRO),
+    ("12μs", 12 * MICRO),
+    ("13ms", 13 * MILLI),
+    ("14s", 14 * SECOND),
+    ("15m", 15 * MINUTE),
+    ("16h", 16 * HOUR),
+    ("3h30m", 3 * HOUR + 30 * MINUTE),
+    ("10.5s4m", 4 * MINUTE + 10 * SECOND + 500 * MILLI),
+    (
+        "1h2m3s4ms5us6ns",
+        HOUR + 2 * MINUTE + 3 * SECOND + 4 * MILLI + 5 * MICRO + 6,
+    ),
+    ("39h9m14.425s", 39 * HOUR + 9 * MINUTE + 14 * SECOND + 425 * MILLI),
+    ("52763797000ns", 52_763_797_000),
+    ("0.3333333333333333333h", 20 * MINUTE),
+    ("9007199254740993ns", (1 << 53) + 1),
+    ("9223372036854775807ns", MAX_NANOS),
+    ("9223372036854775.807us", MAX_NANOS),
+    ("9223372036s854ms775us807ns", MAX_NANOS),
+    ("0.100000000000000000000h", 6 * MINUTE),
+    (
+        "0.830103483285477580700h",
+        49 * MINUTE + 48 * SECOND + 372_539_827,
+    ),
+];
+
+#[test]
+fn reads_what_go_reads() {
+    for (text, nanos) in GO_CASES {
+        assert_eq!(parse(text), Ok(Duration::from_nanos(*nanos)), "{text}");
+    }
+}
+
+#[test]
+fn refuses_what_go_refuses() {
+    let cases = [
+        "",
+        "3",
+        "-",
+        "s",
+        ".",
+        "-.",
+        ".s",
+        "+.s",
+        "1d",
+        "\u{85}\u{85}",
+        "\u{ffff}",
+        "hello \u{ffff} world",
+        " 5s",
+        "5s ",
+        "1 s",
+        "5S",
+        "0x1s",
+        "1e3s",
+        "--5s",
+        "5s-3s",
+        "1.2.3s",
+        "infs",
+        "nan",
+    ];
+    for text in cases {
+        assert!(parse(text).is_err(), "{text:?}");
+    }
+    for text in [
+        "9223372036854775810ns",
+        "9223372036854775808ns",
+        "9223372036854775.808us",
+        "3000000h",
+    ] {
+        assert_eq!(parse(text), Err(DurationError::TooLong(text.to_owned())));
+    }
+}
+
+#[test]
+fn refuses_negative_durations_by_name() {
+    for text in ["-5s", "-1m30s", "-9223372036854775808ns", "-.5s"] {
+        assert_eq!(parse(text), Err(DurationError::Negative(text.to_owned())));
+    }
+    let message = parse("-5s").unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "\"-5s\" is negative; a duration here must be zero or more"
+    );
+}
+
+#[test]
+fn says_what_is_wrong() {
+    let message = |text| parse(text).unwrap_err().to_string();
+    assert_eq!(
+        message("30"),
+        "\"30\" has no unit; write it like 30s, 500ms or 1m30s"
+    );
+    assert_eq!(
+        message("1d"),
+        "\"1d\" has the unknown unit \"d\"; the units are ns, us, ms, s, m and h"
+    );
+    assert_eq!(
+        message("soon"),
+        "\"soon\" is not a duration; write it like 1m30s, 500ms or 0s"
+    );
+    assert!(message(&"x".repeat(10_000)).chars().count() < 200);
+}
+
+/// The table of Go's TestDurationString.
+#[test]
+fn writes_what_go_writes() {
+    let cases = [
+        (0, "0s"),
+        (1, "1ns"),
+        (1100, "1.1µs"),
+        (2_200_000, "2.2ms"),
+        (3_300 * MILLI, "3.3s"),
+        (4 * MINUTE + 5 * SECOND, "4m5s"),
+        (4 * MINUTE + 5_001 * MILLI, "4m5.001s"),
+        (5 * HOUR + 6 * MINUTE + 7_001 * MILLI, "5h6m7.001s"),
+        (8 * MINUTE + 1, "8m0.000000001s"),
+        (MAX_NANOS, "2562047h47m16.854775807s"),
+        (5 * MINUTE, "5m0s"),
+        (30 * SECOND, "30s"),
+        (HOUR, "1h0m0s"),
+    ];
+    for (nanos, text) in cases {
+        assert_eq!(format(Duration::from_nanos(nanos)), text);
+    }
+}
+
+#[test]
+fn serde_helpers_read_and_write_go() {
+    #[derive(Debug, PartialEq, serde::Serialize, Deserialize)]
+    struct Object {
+        #[serde(with = "serde_go")]
+        grace: Duration,
+        #[serde(default, with = "serde_go_option")]
+        period: Option<Duration>,
+    }
+    let object: Object = serde_json::from_str(r#"{"grace":"1m30s"}"#).unwrap();
+    assert_eq!(
+        object,
+        Object {
+            grace: Duration::from_secs(90),
+            period: None
+        }
+    );
+    let object: Object = serde_json::from_str(r#"{"grace":"0s","period":"2m"}"#).unwrap();
+    assert_eq!(
+        serde_json::to_string(&object).unwrap(),
+        r#"{"grace":"0s","period":"2m0s"}"#
+    );
+    assert!(serde_json::from_str::<Object>(r#"{"grace":40}"#).is_err());
+    assert!(serde_json::from_str::<Object>(r#"{"grace":"-4s"}"#).is_err());
+    let null: Object = serde_json::from_str(r#"{"grace":"1s","period":null}"#).unwrap();
+    assert_eq!(null.period, None);
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(nanos in 0..=MAX_NANOS) {
+        let duration = Duration::from_nanos(nanos);
+        // A fraction that format writes times its unit is a whole number of nanoseconds: exact in floating point.
+        prop_assert_eq!(parse(&format(duration)), Ok(duration));
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused(text in ".{0,40}") {
+        if let Ok(duration) = parse(&text) {
+            prop_assert!(duration.as_nanos() <= u128::from(MAX_NANOS));
+        }
+    }
+
+    #[test]
+    fn units_add_up(h in 0u64..1000, m in 0u64..1000, s in 0u64..1000, ms in 0u64..100_000) {
+        let text = format!("{h}h{m}m{s}s{ms}ms");
+        prop_assert_eq!(parse(&text), Ok(Duration::from_nanos(h * HOUR + m * MINUTE + s * SECOND + ms * MILLI)));
+    }
+
+    #[test]
+    fn digits_and_units_never_panic(text in "[-+0-9.nuµmsh]{0,60}") {
+        let _ = parse(&text);
+    }
+}

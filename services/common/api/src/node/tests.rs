@@ -1,0 +1,82 @@
+use super::*;
+use crate::list::Item;
+use serde_json::json;
+
+#[test]
+fn reads_a_list_as_the_api_server_answers_it() {
+    let list = NodeList::from_slice(include_bytes!("../../tests/fixtures/nodes.json")).unwrap();
+    let nodes: Vec<_> = list.items.iter().filter_map(Item::ok).collect();
+    assert_eq!(nodes.len(), list.items.len());
+    let [first, second] = nodes.as_slice() else {
+        panic!("two nodes")
+    };
+    assert_eq!(
+        (&*first.name, first.pool.as_deref(), first.zone.as_deref()),
+        ("node-a", Some("worker-a"), Some("eu-1a"))
+    );
+    assert!(!first.not_managed_by_mcm);
+    assert!(!first.in_place_update());
+    assert_eq!(first.true_conditions().collect::<Vec<_>>(), ["Ready"]);
+    assert!(second.not_managed_by_mcm);
+    assert!(second.in_place_update());
+    assert_eq!(
+        second.true_conditions().collect::<Vec<_>>(),
+        ["DiskPressure", "InPlaceUpdate"]
+    );
+}
+
+#[test]
+fn the_annotation_counts_whatever_its_value() {
+    for value in [json!("1"), json!("false"), json!(""), json!(null)] {
+        let node =
+            json!({"metadata": {"name": "n", "annotations": {names::NOT_MANAGED_BY_MCM_ANNOTATION: value}}});
+        assert!(
+            serde_json::from_value::<NodeItem>(node)
+                .unwrap()
+                .not_managed_by_mcm
+        );
+    }
+}
+
+#[test]
+fn in_place_updates_are_told_by_their_reason() {
+    for (kind, reason, expected) in [
+        ("InPlaceUpdate", "ReadyForUpdate", true),
+        ("InPlaceUpdate", "UpdateFailed", true),
+        ("InPlaceUpdate", "CandidateForUpdate", false),
+        ("InPlaceUpdate", "UpdateSuccessful", false),
+        ("Ready", "UpdateFailed", false),
+    ] {
+        for status in ["True", "False", "Unknown"] {
+            let conditions = json!([{"type": kind, "status": status, "reason": reason}]);
+            let node = json!({"metadata": {"name": "n"}, "status": {"conditions": conditions}});
+            let node: NodeItem = serde_json::from_value(node).unwrap();
+            assert_eq!(node.in_place_update(), expected, "{kind} {reason} {status}");
+        }
+    }
+}
+
+#[test]
+fn a_node_may_lack_all_but_its_name() {
+    for object in [
+        json!({"metadata": {"name": "n"}}),
+        json!({"metadata": {"name": "n", "labels": null, "annotations": null}, "status": null}),
+        json!({"metadata": {"name": "n", "labels": {}, "annotations": {}}, "status": {"conditions": null}}),
+    ] {
+        let node: NodeItem = serde_json::from_value(object).unwrap();
+        assert_eq!((node.pool, node.zone, node.conditions.len()), (None, None, 0));
+    }
+    assert!(serde_json::from_value::<NodeItem>(json!({"metadata": {}})).is_err());
+}
+
+#[test]
+fn the_serde_names_are_the_constants() {
+    // Derive macros take literals only.
+    let labels = json!({names::WORKER_POOL_LABEL: "p", names::ZONE_LABEL: "z"});
+    let node: NodeItem =
+        serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels}})).unwrap();
+    assert_eq!(
+        (node.pool.as_deref(), node.zone.as_deref()),
+        (Some("p"), Some("z"))
+    );
+}

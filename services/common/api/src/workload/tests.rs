@@ -1,0 +1,148 @@
+use super::*;
+use kube::core::{ApiResource, GroupVersionKind, Resource};
+use serde_json::json;
+
+fn workload(object: serde_json::Value) -> Workload {
+    serde_json::from_value(object).unwrap()
+}
+
+fn annotated(key: &str, value: &str) -> Workload {
+    workload(
+        json!({"metadata": {"name": "w", "annotations": {key: value, "deployment.kubernetes.io/revision": "3"}}}),
+    )
+}
+
+#[test]
+fn reads_a_deployment() {
+    let workload = workload(json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {
+            "name": "kube-controller-manager", "namespace": "shoot--a--b", "uid": "u", "resourceVersion": "9",
+            "generation": 4, "labels": {"app": "kubernetes"}, "managedFields": [{}],
+            "annotations": {
+                names::REPLICAS_ANNOTATION: "2", names::MELTDOWN_PROTECTION_ANNOTATION: "", "other": "dropped",
+            },
+        },
+        "spec": {"replicas": 0, "template": {"spec": {"containers": []}}},
+        "status": {"observedGeneration": 4, "replicas": 1, "readyReplicas": 1, "conditions": []},
+    }));
+    assert_eq!(workload.wanted_replicas(), Ok(0));
+    assert_eq!(workload.ready_replicas(), Ok(1));
+    assert_eq!(workload.recorded_replicas(), RecordedReplicas::Count(2));
+    assert!(workload.is_meltdown_protected());
+    assert!(!workload.ignores_scaling());
+    assert!(workload.is_observed());
+    assert_eq!(workload.metadata.resource_version.as_deref(), Some("9"));
+    assert_eq!(
+        workload
+            .metadata
+            .annotations
+            .as_ref()
+            .map(std::collections::BTreeMap::len),
+        Some(2)
+    );
+    assert_eq!(
+        (&workload.metadata.labels, &workload.metadata.managed_fields),
+        (&None, &None)
+    );
+}
+
+#[test]
+fn absent_counts_have_the_api_servers_defaults() {
+    for object in [json!({}), json!({"spec": {}, "status": {}})] {
+        let workload = workload(object);
+        assert_eq!(
+            (workload.wanted_replicas(), workload.ready_replicas()),
+            (Ok(1), Ok(0))
+        );
+        assert_eq!(workload.recorded_replicas(), RecordedReplicas::Absent);
+        assert!(workload.is_observed());
+    }
+}
+
+#[test]
+fn unreadable_counts_are_told_apart_from_zero() {
+    let workload = workload(json!({"metadata": {"name": "w"}, "spec": {"replicas": "two"}, "status": 1}));
+    assert_eq!(
+        workload.wanted_replicas(),
+        Err("replicas: invalid type: string …, expected i32")
+    );
+    assert!(workload.ready_replicas().is_err());
+    assert_eq!(workload.metadata.name.as_deref(), Some("w"));
+}
+
+#[test]
+fn recorded_counts_are_read_strictly() {
+    for (text, expected) in [
+        ("1", RecordedReplicas::Count(1)),
+        (" 3 ", RecordedReplicas::Count(3)),
+        ("0", RecordedReplicas::Unreadable("0".to_owned())),
+        ("-1", RecordedReplicas::Unreadable("-1".to_owned())),
+        ("", RecordedReplicas::Unreadable(String::new())),
+        ("two", RecordedReplicas::Unreadable("two".to_owned())),
+        (
+            "99999999999",
+            RecordedReplicas::Unreadable("99999999999".to_owned()),
+        ),
+        ("1.0", RecordedReplicas::Unreadable("1.0".to_owned())),
+    ] {
+        assert_eq!(
+            annotated(names::REPLICAS_ANNOTATION, text).recorded_replicas(),
+            expected,
+            "{text:?}"
+        );
+    }
+    let long = annotated(names::REPLICAS_ANNOTATION, &"x".repeat(1000)).recorded_replicas();
+    assert_eq!(long, RecordedReplicas::Unreadable("x".repeat(64)));
+}
+
+#[test]
+fn only_the_word_true_takes_a_workload_out_of_our_hands() {
+    for (text, expected) in [
+        ("true", true),
+        ("True", false),
+        ("1", false),
+        ("false", false),
+        ("", false),
+    ] {
+        assert_eq!(
+            annotated(names::IGNORE_SCALING_ANNOTATION, text).ignores_scaling(),
+            expected,
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn an_older_status_is_noticed() {
+    let of = |observed, generation| {
+        workload(json!({"metadata": {"generation": generation}, "status": {"observedGeneration": observed}}))
+    };
+    assert!(!of(3, 4).is_observed());
+    assert!(of(4, 4).is_observed());
+}
+
+#[test]
+fn any_kind_has_its_path() {
+    let etcd = ApiResource::from_gvk(&GroupVersionKind::gvk("druid.gardener.cloud", "v1alpha1", "Etcd"));
+    assert_eq!(
+        Workload::url_path(&etcd, Some("n")),
+        "/apis/druid.gardener.cloud/v1alpha1/namespaces/n/etcds"
+    );
+    assert_eq!(Workload::kind(&etcd), "Etcd");
+}
+
+#[test]
+fn trim_keeps_the_three_annotations() {
+    let mut workload = annotated(names::IGNORE_SCALING_ANNOTATION, "true");
+    workload
+        .metadata
+        .annotations
+        .get_or_insert_default()
+        .insert("other".to_owned(), "x".to_owned());
+    workload.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+    workload.trim();
+    assert!(workload.ignores_scaling());
+    assert_eq!(workload.metadata.annotations.map(|kept| kept.len()), Some(1));
+    assert_eq!(workload.metadata.labels, None);
+}
