@@ -1,1 +1,6 @@
-//! Placeholder.
+//! lease-probe: watches the node leases of every shoot and streams health verdicts.
+//!
+//! `domain` holds the rules, `cluster` talks to the seed and to the shoots, `grpc` serves the verdicts, and only
+//! `app` joins them.
+
+pub mod domain;

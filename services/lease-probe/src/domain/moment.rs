@@ -1,0 +1,39 @@
+//! Points in time.
+
+use std::time::Duration;
+
+/// Microseconds since the Unix epoch: the resolution of a Lease's `renewTime`. Arithmetic saturates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Moment(pub i64);
+
+impl Moment {
+    /// Later by `duration`.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(micros(duration)))
+    }
+
+    /// Earlier by `duration`.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(micros(duration)))
+    }
+
+    /// Time since `earlier`; zero when that is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+
+    /// Moved by a signed number of microseconds.
+    #[must_use]
+    pub const fn shifted(self, by: i64) -> Self {
+        Self(self.0.saturating_add(by))
+    }
+}
+
+/// A duration in microseconds.
+#[must_use]
+pub fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}

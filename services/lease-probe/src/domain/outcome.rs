@@ -1,0 +1,134 @@
+//! What a probe can find.
+
+use std::time::Duration;
+
+use watchdog_api::eligibility::SkipReason;
+
+/// What the last probe of a shoot found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The nodes are connected.
+    Healthy,
+    /// The nodes are cut off.
+    LeasesExpired,
+    /// The internal endpoint answers, the external one does not.
+    ExternalUnreachable,
+    /// The API server does not answer.
+    ApiServerUnreachable,
+    /// The API server answered 429.
+    Throttled,
+    /// Leases, nodes or machines could not be read.
+    Inconclusive,
+    /// One lease counts, and it is expired.
+    TooFewCandidates,
+    /// Not probed.
+    Skipped(SkipReason),
+    /// No probe has come to a result yet.
+    Pending,
+}
+
+impl Outcome {
+    /// As a label value: a closed set.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::LeasesExpired => "leases_expired",
+            Self::ExternalUnreachable => "external_unreachable",
+            Self::ApiServerUnreachable => "api_server_unreachable",
+            Self::Throttled => "throttled",
+            Self::Inconclusive => "inconclusive",
+            Self::TooFewCandidates => "too_few_candidates",
+            Self::Skipped(_) => "skipped",
+            Self::Pending => "pending",
+        }
+    }
+
+    /// Whether consumers scale down on it.
+    #[must_use]
+    pub const fn is_loss(&self) -> bool {
+        matches!(self, Self::LeasesExpired | Self::ExternalUnreachable)
+    }
+}
+
+/// Why a request to a shoot's API server gave no list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The kubeconfig is missing or cannot be used.
+    Kubeconfig(String),
+    /// The name does not resolve, nobody listens, or the connection broke.
+    Connect(String),
+    /// The TLS handshake failed: wrong authority, wrong name, expired certificate.
+    Tls(String),
+    /// No answer in time, not even to GET /version.
+    Timeout(Duration),
+    /// 429; the server asks to wait so long, if it says so.
+    Throttled(Option<Duration>),
+    /// 401: the token or the client certificate is not accepted (any more).
+    Unauthorized,
+    /// 403: the permission that is missing.
+    Forbidden(String),
+    /// The server lives but could not list: its status code and message, a timeout, or an answer that is no list.
+    ListFailed(String),
+    /// The machines could not be listed on the seed.
+    Machines(String),
+}
+
+impl Failure {
+    /// What follows for the shoot. None of these ever leads to a scale-down.
+    #[must_use]
+    pub const fn outcome(&self) -> Outcome {
+        match self {
+            Self::Connect(_) | Self::Tls(_) | Self::Timeout(_) => Outcome::ApiServerUnreachable,
+            Self::Throttled(_) => Outcome::Throttled,
+            Self::Kubeconfig(_)
+            | Self::Unauthorized
+            | Self::Forbidden(_)
+            | Self::ListFailed(_)
+            | Self::Machines(_) => Outcome::Inconclusive,
+        }
+    }
+
+    /// As a label value: a closed set.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Kubeconfig(_) => "kubeconfig",
+            Self::Connect(_) => "connect",
+            Self::Tls(_) => "tls",
+            Self::Timeout(_) => "timeout",
+            Self::Throttled(_) => "throttled",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden(_) => "forbidden",
+            Self::ListFailed(_) => "list_failed",
+            Self::Machines(_) => "machines",
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Kubeconfig(why) => write!(f, "The kubeconfig cannot be used: {why}."),
+            Self::Connect(why) => write!(f, "The API server cannot be reached: {why}."),
+            Self::Tls(why) => write!(f, "The TLS handshake with the API server failed: {why}."),
+            Self::Timeout(limit) => {
+                write!(f, "The API server did not answer within {}.", watchdog_api::duration::format(*limit))
+            }
+            Self::Throttled(Some(wait)) => write!(
+                f,
+                "The API server throttles (429) and asks to wait for {}.",
+                watchdog_api::duration::format(*wait)
+            ),
+            Self::Throttled(None) => f.write_str("The API server throttles (429)."),
+            Self::Unauthorized => f.write_str(
+                "The API server does not accept the credentials of the kubeconfig (401): they may have expired.",
+            ),
+            Self::Forbidden(permission) => {
+                write!(f, "The kubeconfig's user lacks a permission (403): {permission}.")
+            }
+            Self::ListFailed(why) => write!(f, "The API server answers, but the list failed: {why}."),
+            Self::Machines(why) => write!(f, "The machines cannot be listed on the seed: {why}."),
+        }
+    }
+}

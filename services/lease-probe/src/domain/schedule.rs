@@ -1,0 +1,160 @@
+//! When to look again.
+
+use std::time::Duration;
+
+use super::moment::Moment;
+use super::outcome::{Failure, Outcome};
+
+/// Two probes of one shoot are never closer than this.
+pub const MIN_SPACING: Duration = Duration::from_secs(1);
+
+/// After a 429 at least so long passes, whatever the server says: the reference's
+/// `backOffDurationForThrottledRequests`.
+pub const THROTTLED_BACK_OFF: Duration = Duration::from_secs(10);
+
+/// The configured pace.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// `probeInterval`.
+    pub interval: Duration,
+    /// `backoffJitterFactor`: an interval grows by a random share of up to this much.
+    pub jitter: f64,
+    /// `internalProbeFailureBackOffDuration`: after failures the pauses grow from 1 s up to this.
+    pub failure_back_off: Duration,
+}
+
+/// When to probe again after a look at the leases. `random` is in [0, 1).
+///
+/// Besides the interval, a probe is due at the instant at which the threshold would be crossed if no lease were
+/// renewed: a loss is seen when it becomes one, not up to an interval later. While the shoot is not healthy, the pace
+/// is that of the kubelets, so that a recovery is seen within one renewal. While a threshold of several probes in a
+/// row counts, they follow each other as closely as they may.
+#[must_use]
+pub fn after_assessment(
+    now: Moment,
+    pace: Pace,
+    outcome: &Outcome,
+    counting: bool,
+    crossing: Option<Moment>,
+    renew_interval: Duration,
+    random: f64,
+) -> Moment {
+    let mut due = now.after(jittered(pace.interval, pace.jitter, random));
+    if *outcome != Outcome::Healthy {
+        due = due.min(now.after(renew_interval));
+    }
+    if counting {
+        due = due.min(now.after(MIN_SPACING));
+    }
+    // A crossing in the past was judged just now.
+    if let Some(crossing) = crossing.filter(|crossing| *crossing > now) {
+        due = due.min(crossing);
+    }
+    due.max(now.after(MIN_SPACING))
+}
+
+/// When to probe again after the `failures`-th failure in a row (from 1). `random` is in [0, 1).
+#[must_use]
+pub fn after_failure(now: Moment, pace: Pace, failure: &Failure, failures: u32, random: f64) -> Moment {
+    if let Failure::Throttled(wait) = failure {
+        let wait = wait.unwrap_or_default().max(THROTTLED_BACK_OFF);
+        return now.after(jittered(wait, pace.jitter, random));
+    }
+    let doubled = MIN_SPACING.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1).min(16)).unwrap_or(u32::MAX));
+    // A missing permission or Secret is not back sooner for asking every second; an API server is.
+    let most = match failure {
+        Failure::Connect(_) | Failure::Tls(_) | Failure::Timeout(_) => pace.failure_back_off,
+        _ => pace.interval,
+    };
+    now.after(jittered(doubled.min(most), pace.jitter, random)).max(now.after(MIN_SPACING))
+}
+
+/// When the first probe of a shoot is due, for one of `shoots` that may all start at once: they are spread so that
+/// about a thousand start in a second, over at most `initialDelay`. `random` is in [0, 1).
+#[must_use]
+pub fn first(now: Moment, initial_delay: Duration, shoots: usize, random: f64) -> Moment {
+    let spread = Duration::from_millis(u64::try_from(shoots).unwrap_or(u64::MAX)).min(initial_delay);
+    now.after(spread.mul_f64(random.clamp(0.0, 1.0)))
+}
+
+/// Until when a verdict may be acted upon: until the next probe must have ended, and a little more for its way.
+#[must_use]
+pub fn valid_until(next_due: Moment, probe_timeout: Duration) -> Moment {
+    const WAY: Duration = Duration::from_secs(5);
+    next_due.after(probe_timeout).after(WAY)
+}
+
+fn jittered(interval: Duration, factor: f64, random: f64) -> Duration {
+    // At most tenfold: the factor is validated, and a day is more than anybody configures.
+    let grown = interval.as_secs_f64() * factor.mul_add(random, 1.0);
+    Duration::try_from_secs_f64(grown).unwrap_or(interval)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PACE: Pace = Pace {
+        interval: Duration::from_secs(30),
+        jitter: 0.2,
+        failure_back_off: Duration::from_secs(30),
+    };
+    const RENEW: Duration = Duration::from_secs(10);
+
+    fn at(seconds: i64) -> Moment {
+        Moment(seconds * 1_000_000)
+    }
+
+    fn next(outcome: &Outcome, counting: bool, crossing: Option<i64>) -> Moment {
+        after_assessment(at(0), PACE, outcome, counting, crossing.map(at), RENEW, 0.0)
+    }
+
+    #[test]
+    fn after_a_look_at_the_leases() {
+        assert_eq!(next(&Outcome::Healthy, false, None), at(30), "the interval");
+        assert_eq!(next(&Outcome::Healthy, false, Some(22)), at(22), "the crossing comes first");
+        assert_eq!(next(&Outcome::Healthy, false, Some(-5)), at(30), "a crossing in the past was judged");
+        assert_eq!(next(&Outcome::LeasesExpired, false, None), at(10), "the kubelets' pace");
+        assert_eq!(next(&Outcome::Healthy, true, None), at(1), "probes in a row");
+        let close = after_assessment(at(0), PACE, &Outcome::Healthy, false, Some(Moment(5)), RENEW, 0.0);
+        assert_eq!(close, at(1), "never closer than a second");
+        let jittered = after_assessment(at(0), PACE, &Outcome::Healthy, false, None, RENEW, 0.5);
+        assert_eq!(jittered, at(33), "jitter only adds");
+    }
+
+    #[test]
+    fn after_a_failure() {
+        let connect = Failure::Connect(String::new());
+        let pauses: Vec<_> = (1..=7).map(|n| after_failure(at(0), PACE, &connect, n, 0.0)).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30].map(at));
+        assert_eq!(after_failure(at(0), PACE, &Failure::Throttled(None), 1, 0.0), at(10));
+        let long = Failure::Throttled(Some(Duration::from_secs(25)));
+        assert_eq!(after_failure(at(0), PACE, &long, 1, 0.0), at(25), "Retry-After is honoured");
+        let short = Failure::Throttled(Some(Duration::from_secs(1)));
+        assert_eq!(after_failure(at(0), PACE, &short, 1, 0.0), at(10), "but 10 s is the least");
+    }
+
+    #[test]
+    fn first_probes_are_spread() {
+        let delay = Duration::from_secs(30);
+        assert_eq!(first(at(0), delay, 10_000, 0.999_999), at(0).after(Duration::from_micros(9_999_990)));
+        assert_eq!(first(at(0), delay, 1, 0.5), at(0).after(Duration::from_micros(500)));
+        assert!(first(at(0), delay, 1_000_000, 0.9) <= at(30));
+    }
+
+    proptest! {
+        #[test]
+        fn never_closer_than_a_second_never_later_than_the_interval_or_the_crossing(
+            crossing in prop::option::of(-100_i64..100), random in 0.0_f64..1.0, counting: bool,
+        ) {
+            let due = after_assessment(at(0), PACE, &Outcome::Healthy, counting, crossing.map(at), RENEW, random);
+            prop_assert!(due >= at(1));
+            prop_assert!(due <= at(36));
+            if let Some(crossing) = crossing.filter(|c| *c >= 1) {
+                prop_assert!(due <= at(crossing));
+            }
+        }
+    }
+}

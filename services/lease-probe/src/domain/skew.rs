@@ -1,0 +1,99 @@
+//! How far a node's clock is off, as far as its renewals tell.
+//!
+//! kube-controller-manager judges a lease by when it *saw* a renewal and never looks at the clock of the node. The
+//! watchdog reads `renewTime`, which tells more exactly when the kubelet was alive, but by the node's clock. So it
+//! compares each renewal with the moment at which it arrived. A kubelet renews every renew interval, so among a few
+//! renewals one should look younger than that on arrival; and none should look as if it came from the future.
+
+use std::time::Duration;
+
+use super::moment::micros;
+
+/// Renewals that the estimate looks back on. Four renewals span at least 40 s: a single late one cannot look like a
+/// clock that is off, and a clock that was set is believed soon.
+const WINDOW: usize = 4;
+
+/// Ages, on arrival, of the last few renewals of one node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    ages: [i64; WINDOW],
+    seen: u8,
+}
+
+impl Arrivals {
+    /// Notes the age of a renewal on arrival in microseconds: negative when it came from the future.
+    pub fn note(&mut self, age: i64) {
+        self.ages.rotate_right(1);
+        if let Some(newest) = self.ages.first_mut() {
+            *newest = age;
+        }
+        self.seen = self.seen.saturating_add(1).min(WINDOW as u8);
+    }
+
+    /// Forgets all but the newest: the estimate was refuted, so the clock was set.
+    pub fn keep_newest(&mut self) {
+        self.seen = self.seen.min(1);
+    }
+
+    /// By how much the node's clock is off in microseconds, as far as can be said for sure: negative when it runs
+    /// behind. Zero while its renewals look as renewals should.
+    #[must_use]
+    pub fn skew(&self, renew_interval: Duration) -> i64 {
+        let Some(smallest) = self.ages.iter().take(usize::from(self.seen)).min() else {
+            return 0;
+        };
+        let interval = micros(renew_interval);
+        if *smallest > interval {
+            interval.saturating_sub(*smallest)
+        } else if *smallest < 0 {
+            smallest.saturating_neg()
+        } else {
+            0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(10);
+    const SECOND: i64 = 1_000_000;
+
+    fn arrivals(ages: impl IntoIterator<Item = i64>) -> Arrivals {
+        let mut arrivals = Arrivals::default();
+        for age in ages {
+            arrivals.note(age * SECOND);
+        }
+        arrivals
+    }
+
+    #[test]
+    fn table() {
+        let rows: &[(&[i64], i64, &str)] = &[
+            (&[], 0, "nothing seen"),
+            (&[3, 9, 0, 5], 0, "as it should be"),
+            (&[25], -15, "one renewal only, and it looks 15 s too old"),
+            (&[25, 3], 0, "one was late, the next one was not"),
+            (&[70, 65, 68, 62], -52, "a minute behind, less what the fastest may have taken"),
+            (&[-50, -55, -58, -52], 58, "a minute ahead, less what the fastest took"),
+            (&[-60, 5, 5, 5, 5], 0, "the clock was set, and four renewals later that is believed"),
+        ];
+        for (ages, expected, why) in rows {
+            assert_eq!(arrivals(ages.iter().copied()).skew(INTERVAL), expected * SECOND, "{why}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_estimate_never_overshoots(skew in -120_i64..120, delays in prop::collection::vec(0_i64..=10, 1..10)) {
+            let estimate = arrivals(delays.iter().map(|delay| delay - skew)).skew(INTERVAL) / SECOND;
+            prop_assert!(estimate.abs() <= skew.abs());
+            prop_assert!(estimate == 0 || estimate.signum() == skew.signum());
+            // What is left uncorrected is at most a renew interval.
+            prop_assert!((skew - estimate).abs() <= 10);
+        }
+    }
+}
