@@ -1,0 +1,45 @@
+# The only entry points: people, CI and the documentation call these and nothing else.
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint fmt build audit
+SHELL := /bin/bash
+
+# In CI the lock file is law; at a desk a new dependency may change it.
+LOCKED := $(if $(CI),--locked)
+# Where cargo puts what it builds.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Where tests/tools/setup puts the tools; they come before others of the same name.
+test lint fmt audit: export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dependency-watchdog/bin:$(PATH)
+
+help: ## Print this
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+demo: ## See a meltdown prevented and a crash loop cut short; needs only Rust. KEEP=1 leaves it running
+	cargo build $(LOCKED) --workspace --bins
+	$(TARGET)/debug/demo
+
+test: ## All tests, also against real Kubernetes; brings the tools it needs
+	tests/tools/setup test >/dev/null
+	cargo build $(LOCKED) --workspace --bins --tests
+	cargo nextest run $(LOCKED) --workspace
+	cargo test $(LOCKED) --workspace --doc
+
+lint: ## Formatting, clippy, protos, and the licences and sources of dependencies
+	tests/tools/setup lint >/dev/null
+	cargo fmt --all --check
+	cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
+	buf lint
+	buf format --diff --exit-code >/dev/null || { echo "run make fmt: the protos are not formatted" >&2; exit 1; }
+	tests/tools/proto-breaking
+	cargo deny $(LOCKED) check bans licenses sources
+
+fmt: ## Format Rust and protos
+	tests/tools/setup lint >/dev/null
+	cargo fmt --all
+	buf format --write
+
+build: ## Build every program, optimised
+	cargo build $(LOCKED) --workspace --bins --release
+
+audit: ## Look for known vulnerabilities in dependencies; needs the network
+	tests/tools/setup lint >/dev/null
+	cargo deny $(LOCKED) check advisories
