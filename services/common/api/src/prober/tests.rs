@@ -1,1 +1,363 @@
+use super::*;
+use proptest::prelude::*;
 
+const GARDENER: &str = include_str!("../../tests/fixtures/prober-gardener.yaml");
+const OLDER: &str = include_str!("../../tests/fixtures/prober-older-names.yaml");
+const BAD: &str = include_str!("../../tests/fixtures/prober-bad.yaml");
+
+fn config(text: &str) -> ProberConfig {
+    parse(text.as_bytes()).unwrap()
+}
+
+/// `line:column: path: message` of each error.
+fn errors(text: &str) -> Vec<String> {
+    parse(text.as_bytes())
+        .unwrap_err()
+        .errors()
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+/// A valid file with one line put before it.
+fn with(line: &str) -> Vec<String> {
+    let rest = GARDENER
+        .lines()
+        .filter(|kept| !kept.starts_with("probeInterval"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    errors(&format!("{line}\n{rest}\n"))
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn deployment(name: &str) -> ResourceRef {
+    ResourceRef {
+        api_version: "apps/v1".into(),
+        kind: "Deployment".into(),
+        name: name.into(),
+    }
+}
+
+#[test]
+fn the_file_that_gardener_deploys_loads_unchanged() {
+    let scale = |level, delay| ScaleInfo {
+        level,
+        initial_delay: secs(delay),
+        timeout: secs(30),
+        replicas: None,
+    };
+    let dependent = |name, optional, up, delay, down| DependentResource {
+        reference: deployment(name),
+        optional,
+        scale_up: scale(up, delay),
+        scale_down: scale(down, 0),
+    };
+    let expected = ProberConfig {
+        kube_config_secret_name: names::GARDENER_PROBE_SECRET.to_owned(),
+        external_kube_config_secret_name: None,
+        probe_interval: secs(30),
+        initial_delay: secs(30),
+        probe_timeout: secs(30),
+        backoff_jitter_factor: 0.2,
+        kcm_node_monitor_grace_duration: secs(40),
+        node_lease_failure_fraction: 0.6,
+        success_threshold: 1,
+        failure_threshold: 1,
+        internal_probe_failure_back_off_duration: secs(30),
+        name: None,
+        namespace: None,
+        dependent_resource_infos: vec![
+            dependent("kube-controller-manager", false, 0, 0, 1),
+            dependent("machine-controller-manager", false, 1, 30, 0),
+            dependent("cluster-autoscaler", true, 2, 0, 0),
+        ],
+    };
+    assert_eq!(config(GARDENER), expected);
+}
+
+#[test]
+fn the_names_of_older_releases_load() {
+    let config = config(OLDER);
+    assert_eq!(
+        config.kube_config_secret_name,
+        "shoot-access-dependency-watchdog-internal-probe"
+    );
+    assert_eq!(
+        config.external_kube_config_secret_name.as_deref(),
+        Some("shoot-access-dependency-watchdog-external-probe")
+    );
+    assert_eq!(
+        (config.probe_interval, config.initial_delay, config.probe_timeout),
+        (secs(20), secs(5), secs(10))
+    );
+    assert_eq!((config.success_threshold, config.failure_threshold), (2, 3));
+    assert_eq!(config.internal_probe_failure_back_off_duration, secs(15));
+    assert_eq!(
+        (config.backoff_jitter_factor, config.node_lease_failure_fraction),
+        (0.5, 0.75)
+    );
+    assert_eq!(config.kcm_node_monitor_grace_duration, secs(120));
+    assert_eq!(
+        (config.name.as_deref(), config.namespace.as_deref()),
+        (Some("default"), Some("garden"))
+    );
+    let [kcm, ca] = config.dependent_resource_infos.as_slice() else {
+        panic!("two")
+    };
+    assert_eq!((kcm.optional, ca.optional), (false, true));
+    assert_eq!(
+        (kcm.scale_up.replicas, ca.scale_down.replicas),
+        (Some(1), Some(0))
+    );
+    assert_eq!(
+        (kcm.scale_down.initial_delay, kcm.scale_down.timeout),
+        (Duration::from_millis(500), secs(90))
+    );
+    assert_eq!(ca.scale_down.level, 0, "an absent level is 0");
+    assert_eq!((ca.reference.group(), ca.reference.version()), ("apps", "v1"));
+    assert_eq!(ca.reference.to_string(), "apps/v1 StatefulSet cluster-autoscaler");
+}
+
+#[test]
+fn the_same_file_as_json_is_the_same_configuration() {
+    let json = r#"{"dependentResourceInfos":[{"ref":{"kind":"Deployment","name":"a","apiVersion":"v1"},
+        "scaleUp":{"level":1},"scaleDown":{"level":0,"initialDelay":"0s"}}],"kubeConfigSecretName":"s",
+        "probeInterval":"1m0s","externalKubeConfigSecretName":"","initialDelay":null}"#;
+    let config = config(json);
+    assert_eq!(
+        (config.probe_interval, config.initial_delay),
+        (secs(60), names::DEFAULT_PROBE_INITIAL_DELAY)
+    );
+    assert_eq!(config.external_kube_config_secret_name, None);
+    let reference = &config.dependent_resource_infos[0].reference;
+    assert_eq!((reference.group(), reference.version()), ("", "v1"));
+}
+
+#[test]
+fn all_errors_are_reported_at_once_with_their_places() {
+    let expected = [
+        "1:23: kubeConfigSecretName: must be the name of an object: lower-case letters, digits, - and ., at most 253 characters",
+        "2:1: probIntervall: unknown field; did you mean \"probeInterval\"?",
+        "3:15: probeTimeout: \"30\" has no unit; write it like 30s, 500ms or 1m30s",
+        "4:1: probeTimeout: is given twice, first in line 3",
+        "5:15: initialDelay: \"-5s\" is negative; a duration here must be zero or more",
+        "6:22: backoffJitterFactor: must be a number, not \"eleven\"",
+        "7:27: nodeLeaseFailureFraction: must be more than 0 and at most 1, not 1.5",
+        "8:19: failureThreshold: must be from 1 to 1000, not 0",
+        "9:30: kcmNodeMonitorGraceDuration: must be at least 1s, not 0s",
+        "11:5: dependentResourceInfos[0].scaleDown: is required",
+        "11:17: dependentResourceInfos[0].ref.kind: must be like Deployment, not \"deployment\"",
+        "11:41: dependentResourceInfos[0].ref.apiVersion: must be like apps/v1, not \"apps\"",
+        "11:53: dependentResourceInfos[0].ref.name: must not be empty",
+        "12:22: dependentResourceInfos[0].scaleUp.level: must be from 0 to 1000, not -1",
+        "12:35: dependentResourceInfos[0].scaleUp.timeout: must be at least 1ms, not 0s",
+        "14:15: dependentResourceInfos[1].optional: must be true or false, not \"maybe\"",
+        "15:22: dependentResourceInfos[1].scaleUp.level: must be a whole number, not \"one\"",
+        "15:37: dependentResourceInfos[1].scaleUp.replicas: must be from 1 to 10000, not 0",
+        "16:16: dependentResourceInfos[1].scaleDown: must be a mapping, not a list",
+        "17:10: dependentResourceInfos[2].ref: apps/v1 Deployment kube-controller-manager is named before, by dependentResourceInfos[1].ref",
+        "19:41: dependentResourceInfos[2].scaleDown.initialDelay: \"1d\" has the unknown unit \"d\"; the units are ns, us, ms, s, m and h",
+    ];
+    let mut expected: Vec<String> = expected.map(str::to_owned).into();
+    expected.sort_by_key(|error| {
+        error
+            .split(':')
+            .take(2)
+            .map(|n| n.parse::<usize>().unwrap())
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(errors(BAD), expected);
+    let shown = parse(BAD.as_bytes())
+        .unwrap_err()
+        .with_file("dep-config.yaml")
+        .to_string();
+    assert_eq!(shown.lines().count(), expected.len());
+    assert!(
+        shown.starts_with("dep-config.yaml:1:23: kubeConfigSecretName: must be"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    assert_eq!(
+        errors("probeInterval: 30s\n"),
+        [
+            "1:1: dependentResourceInfos: is required",
+            "1:1: kubeConfigSecretName: is required"
+        ]
+    );
+    assert_eq!(
+        errors("kubeConfigSecretName: \"\"\ndependentResourceInfos: []\n"),
+        [
+            "1:23: kubeConfigSecretName: must not be empty",
+            "2:25: dependentResourceInfos: must name at least one resource"
+        ]
+    );
+    assert_eq!(
+        errors("kubeConfigSecretName: s\ndependentResourceInfos: [{}]\n"),
+        [
+            "2:26: dependentResourceInfos[0].ref: is required",
+            "2:26: dependentResourceInfos[0].scaleUp: is required",
+            "2:26: dependentResourceInfos[0].scaleDown: is required"
+        ]
+    );
+}
+
+#[test]
+fn files_as_a_whole_may_be_wrong() {
+    assert_eq!(errors(""), ["1:1: the file is empty"]);
+    assert_eq!(errors("# only a comment\n"), ["1:1: the file is empty"]);
+    assert_eq!(errors("--- null\n"), ["1:1: the file is empty"]);
+    assert_eq!(errors("- a\n"), ["1:1: must be a mapping, not a list"]);
+    assert_eq!(errors("just text"), ["1:1: must be a mapping, not \"just text\""]);
+    assert_eq!(
+        errors("a: 1\n---\nb: 2\n"),
+        ["2:1: the file holds more than one YAML document"]
+    );
+    assert_eq!(errors("a: [1\n").len(), 1);
+    let error = parse(b"kube\xff").unwrap_err();
+    assert_eq!(error.to_string(), "<config>:1:5: the file is not UTF-8");
+    let large = parse(&vec![b'#'; 2 << 20]).unwrap_err();
+    assert_eq!(
+        large.to_string(),
+        "<config>:1:1: the file has 2097152 bytes; the limit is 1048576"
+    );
+}
+
+#[test]
+fn one_field_by_two_names_is_one_too_many() {
+    assert_eq!(
+        with("internalKubeConfigSecretName: a"),
+        ["31:1: kubeConfigSecretName: is the same field as \"internalKubeConfigSecretName\" in line 1"]
+    );
+    let both = GARDENER.replace("- optional: true", "- optional: true\n  shouldExist: false");
+    assert_eq!(
+        errors(&both),
+        [
+            "21:16: dependentResourceInfos[2].shouldExist: is the older, opposite name of \"optional\", which is given too; \
+          remove it"
+        ]
+    );
+}
+
+#[test]
+fn unknown_fields_come_with_a_hint_where_one_is_near() {
+    let rows = [
+        ("probeTimout: 1s", "did you mean \"probeTimeout\"?"),
+        ("kubeconfigSecret: s", "did you mean \"kubeConfigSecretName\"?"),
+        ("failureTreshold: 1", "did you mean \"failureThreshold\"?"),
+        (
+            "dependantResourceInfos: []",
+            "did you mean \"dependentResourceInfos\"?",
+        ),
+    ];
+    for (line, hint) in rows {
+        let errors = with(line);
+        assert!(
+            errors[0].starts_with("1:1: ") && errors[0].ends_with(hint),
+            "{errors:?}"
+        );
+    }
+    assert_eq!(with("color: blue"), ["1:1: color: unknown field"]);
+    assert_eq!(with("\"a.b c\": blue"), ["1:1: [\"a.b c\"]: unknown field"]);
+}
+
+#[test]
+fn numbers_and_durations_have_ranges() {
+    let rows = [
+        ("probeInterval: 999ms", "must be at least 1s, not 999ms"),
+        ("probeInterval: 25h", "must be at most 24h0m0s, not 25h"),
+        (
+            "probeInterval: [30s]",
+            "must be a duration such as 30s or 1m30s, not a list",
+        ),
+        ("probeTimeout: 0s", "must be at least 1ms, not 0s"),
+        ("backoffJitterFactor: -0.1", "must be from 0 to 10, not -0.1"),
+        ("backoffJitterFactor: 10.5", "must be from 0 to 10, not 10.5"),
+        ("backoffJitterFactor: .inf", "must be a number, not \".inf\""),
+        ("backoffJitterFactor: inf", "must be a number, not \"inf\""),
+        ("backoffJitterFactor: 1e999", "must be a number, not \"1e999\""),
+        (
+            "backoffJitterFactor: '0.2'",
+            "must be a number, not the text \"0.2\"",
+        ),
+        (
+            "nodeLeaseFailureFraction: 0",
+            "must be more than 0 and at most 1, not 0",
+        ),
+        (
+            "nodeLeaseFailureFraction: -1",
+            "must be more than 0 and at most 1, not -1",
+        ),
+        ("successThreshold: 1.5", "must be a whole number, not \"1.5\""),
+        (
+            "successThreshold: 010",
+            "must be a whole number without leading zeros, not \"010\"",
+        ),
+        (
+            "successThreshold: 99999999999",
+            "must be from 1 to 1000, not 99999999999",
+        ),
+        ("successThreshold: true", "must be a whole number, not \"true\""),
+    ];
+    for (line, message) in rows {
+        let errors = with(line);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].ends_with(message), "{}", errors[0]);
+    }
+}
+
+#[test]
+fn booleans_are_read_as_gos_yaml_reads_them() {
+    for (text, expected) in [
+        ("true", true),
+        ("yes", true),
+        ("On", true),
+        ("FALSE", false),
+        ("no", false),
+    ] {
+        let config = config(&GARDENER.replace("optional: true", &format!("optional: {text}")));
+        assert_eq!(config.dependent_resource_infos[2].optional, expected, "{text}");
+    }
+}
+
+#[test]
+fn the_number_of_resources_is_bounded() {
+    let one = "- {ref: {apiVersion: v1, kind: A, name: NAME}, scaleUp: {}, scaleDown: {}}\n";
+    let many: String = (0..101).map(|i| one.replace("NAME", &format!("n{i}"))).collect();
+    let errors = errors(&format!(
+        "kubeConfigSecretName: s\ndependentResourceInfos:\n{many}"
+    ));
+    assert_eq!(
+        errors,
+        ["3:3: dependentResourceInfos: must name at most 100 resources, not 101"]
+    );
+}
+
+proptest! {
+    /// A flipped, cut or doubled byte gives a configuration or errors that point into the file.
+    #[test]
+    fn damaged_files_never_panic(at in 0..BAD.len(), byte in any::<u8>(), cut in any::<bool>()) {
+        for text in [GARDENER, OLDER, BAD] {
+            let mut bytes = text.as_bytes().to_vec();
+            let at = at % bytes.len();
+            if cut { bytes.truncate(at) } else { bytes[at] = byte }
+            if let Err(errors) = parse(&bytes) {
+                prop_assert!(!errors.errors().is_empty());
+                let lines = text.lines().count() + 2;
+                prop_assert!(errors.errors().iter().all(|e| (1..=lines).contains(&e.line) && e.column >= 1));
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_configuration_or_errors(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        if let Err(errors) = parse(&bytes) {
+            prop_assert!(!errors.errors().is_empty());
+        }
+    }
+}

@@ -1,1 +1,135 @@
+use super::*;
+use proptest::prelude::*;
 
+const GARDENER: &str = include_str!("../../tests/fixtures/weeder-gardener.yaml");
+
+fn errors(text: &str) -> Vec<String> {
+    parse(text.as_bytes())
+        .unwrap_err()
+        .errors()
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+#[test]
+fn the_file_that_gardener_deploys_loads_unchanged() {
+    let config = parse(GARDENER.as_bytes()).unwrap();
+    assert_eq!(config.watch_duration, Duration::from_secs(300));
+    let services: Vec<_> = config
+        .services
+        .iter()
+        .map(|(name, selectors)| (name.as_str(), selectors.as_slice()))
+        .collect();
+    let [("etcd-main-client", [etcd]), ("kube-apiserver", [apiserver])] = services.as_slice() else {
+        panic!("{services:?}")
+    };
+    assert_eq!(
+        etcd.to_query(),
+        "gardener.cloud/role in (controlplane),role in (apiserver)"
+    );
+    assert_eq!(
+        apiserver.to_query(),
+        "gardener.cloud/role in (controlplane),role notin (apiserver,main)"
+    );
+}
+
+#[test]
+fn the_watch_duration_has_a_default() {
+    let text = GARDENER.replace("watchDuration: 5m0s", "watchDuration: null");
+    assert_eq!(
+        parse(text.as_bytes()).unwrap().watch_duration,
+        names::DEFAULT_WATCH_DURATION
+    );
+}
+
+#[test]
+fn all_errors_are_reported_at_once_with_their_places() {
+    let text = "\
+watchDuration: 0s
+servicesAndDependentSelectors: {}
+servicesAndDependantSelectors:
+  Etcd_Main:
+    podSelectors: [{matchLabels: {role: apiserver}}]
+  empty:
+    podSelectors: []
+  missing: {}
+  wrong: 7
+  all:
+    podSelectors:
+      - {}
+      - matchExpressions: []
+  bad:
+    podSelectors:
+      - matchLabels: {\"-x\": \"a b\", ok: fine, ok: twice}
+        matchExpression: []
+      - matchExpressions:
+          - {key: role, operator: in, values: [a]}
+          - {key: role, operator: In}
+          - {key: role, operator: Exists, values: [a]}
+          - {operator: Exists}
+          - {key: a/b/c, operator: NotIn, values: [x, [y]]}
+";
+    assert_eq!(
+        errors(text),
+        [
+            "1:16: watchDuration: must be at least 1s, not 0s",
+            "2:1: servicesAndDependentSelectors: unknown field; did you mean \"servicesAndDependantSelectors\"?",
+            "5:5: servicesAndDependantSelectors.Etcd_Main: the name of a service has lower-case letters, digits and \
+             -, and at most 63 characters",
+            "7:19: servicesAndDependantSelectors.empty.podSelectors: must hold at least one selector",
+            "8:12: servicesAndDependantSelectors.missing.podSelectors: is required",
+            "9:10: servicesAndDependantSelectors.wrong: must be a mapping, not \"7\"",
+            "12:9: servicesAndDependantSelectors.all.podSelectors[0]: selects every pod of the namespace; name at \
+             least one label in matchLabels or matchExpressions",
+            "13:9: servicesAndDependantSelectors.all.podSelectors[1]: selects every pod of the namespace; name at \
+             least one label in matchLabels or matchExpressions",
+            "16:29: servicesAndDependantSelectors.bad.podSelectors[0].matchLabels.-x: \"-x\" is not the key of a \
+             label, such as app or example.com/role",
+            "16:29: servicesAndDependantSelectors.bad.podSelectors[0].matchLabels.-x: \"a b\" is not the value of a \
+             label: letters, digits, -, _ and ., at most 63",
+            "16:46: servicesAndDependantSelectors.bad.podSelectors[0].matchLabels.ok: is given twice, first in line 16",
+            "17:9: servicesAndDependantSelectors.bad.podSelectors[0].matchExpression: unknown field; did you mean \
+             \"matchExpressions\"?",
+            "19:35: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[0].operator: must be In, \
+             NotIn, Exists or DoesNotExist, not \"in\"",
+            "20:13: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[1]: the operator In needs at \
+             least one value",
+            "21:51: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[2].values: the operator \
+             Exists takes no values",
+            "22:13: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[3].key: is required",
+            "23:19: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[4].key: \"a/b/c\" is not the \
+             key of a label, such as app or example.com/role",
+            "23:55: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[4].values[1]: must be a text, \
+             not a list",
+        ]
+    );
+}
+
+#[test]
+fn a_service_must_be_named() {
+    for text in ["servicesAndDependantSelectors: null", "watchDuration: 5m"] {
+        assert_eq!(errors(text), ["1:1: servicesAndDependantSelectors: is required"]);
+    }
+    let none = errors("servicesAndDependantSelectors: {}");
+    assert_eq!(
+        none,
+        ["1:32: servicesAndDependantSelectors: must name at least one service"]
+    );
+}
+
+proptest! {
+    #[test]
+    fn damaged_files_never_panic(at in 0..GARDENER.len(), byte in any::<u8>(), cut in any::<bool>()) {
+        let mut bytes = GARDENER.as_bytes().to_vec();
+        if cut { bytes.truncate(at) } else { bytes[at] = byte }
+        if let Err(errors) = parse(&bytes) {
+            prop_assert!(!errors.errors().is_empty());
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_configuration_or_errors(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = parse(&bytes);
+    }
+}

@@ -134,7 +134,8 @@ impl Composer {
                 self.count(size, pos)?;
                 self.check_depth(depth, pos)?;
                 let node = self.anchors.get(&id).cloned();
-                node.map_or(Ok(()), |node| self.add(node, 0))
+                // What is wrong with it is wrong here, where it is used.
+                node.map_or(Ok(()), |node| self.add(Node { pos, ..node }, 0))
             }
             _ => Ok(()),
         }
