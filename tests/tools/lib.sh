@@ -8,6 +8,8 @@ TOOLS_DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # Everything that is fetched or built lands here, never in the repository.
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/dependency-watchdog"
 mkdir -p "$CACHE"
+# The pinned tools come before others of the same name.
+PATH="$CACHE/bin:$PATH"
 
 # Progress goes to stderr: stdout carries answers that other scripts read.
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }

@@ -98,7 +98,11 @@ fn built_folder() -> anyhow::Result<String> {
             .map(|(_, value)| value)
             .with_context(|| format!("tests/tools/versions.env lacks {name}"))
     };
-    Ok(format!("{}-{}", value("KUBERNETES_VERSION")?, value("KUBERNETES_BUILD")?))
+    Ok(format!(
+        "{}-{}",
+        value("KUBERNETES_VERSION")?,
+        value("KUBERNETES_BUILD")?
+    ))
 }
 
 #[cfg(test)]
