@@ -190,17 +190,12 @@ fn named<'n>(root: &'n Node, list: &str, field: &str, name: &str) -> Result<(&'n
         }
         return inner(entry, &format!("{list}[{index}]"), field);
     }
-    refuse(
-        list,
-        format!(
-            "no entry has the name that the {} refers to",
-            if field == "context" {
-                "current-context"
-            } else {
-                "context"
-            }
-        ),
-    )
+    let referrer = if field == "context" {
+        "current-context"
+    } else {
+        "the context"
+    };
+    refuse(list, format!("no entry has the name that {referrer} refers to"))
 }
 
 fn inner<'n>(entry: &'n Node, path: &str, field: &str) -> Result<(&'n Node, String)> {

@@ -1,1 +1,433 @@
+use super::*;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use proptest::prelude::*;
+use secrecy::ExposeSecret;
+use serde_json::{Value, json};
+use std::sync::LazyLock;
 
+const TOKEN: &str = "hunter2-hunter2";
+const GARDENER: &str = include_str!("../../tests/fixtures/kubeconfig-gardener.yaml");
+
+struct Pki {
+    cert: String,
+    key: String,
+}
+
+static PKI: LazyLock<Pki> = LazyLock::new(|| {
+    let made = rcgen::generate_simple_self_signed(vec!["kube-apiserver".to_owned()]).unwrap();
+    Pki {
+        cert: made.cert.pem(),
+        key: made.signing_key.serialize_pem(),
+    }
+});
+
+fn encoded(text: &str) -> String {
+    STANDARD.encode(text)
+}
+
+/// A kubeconfig that is used, as JSON (which is YAML too).
+fn good() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "preferences": {}, "extensions": [{"name": "x", "extension": {}}],
+        "current-context": "b",
+        "clusters": [
+            {"name": "other", "cluster": {"server": "http://refused:1", "insecure-skip-tls-verify": true}},
+            {"name": "c", "cluster": {"server": "https://api.example.com:6443/prefix/x",
+                "certificate-authority-data": encoded(&PKI.cert), "tls-server-name": "kube-apiserver"}},
+        ],
+        "users": [
+            {"name": "u", "user": {"token": TOKEN}},
+            {"name": "other", "user": {"exec": {"command": "rm"}}},
+        ],
+        "contexts": [
+            {"name": "a", "context": {"cluster": "other", "user": "other"}},
+            {"name": "b", "context": {"cluster": "c", "user": "u", "namespace": "default"}},
+        ],
+    })
+}
+
+fn with(pointer: &str, value: Value) -> Value {
+    let mut config = good();
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    let parent = config.pointer_mut(parent).unwrap();
+    match parent {
+        Value::Array(items) => items[field.parse::<usize>().unwrap()] = value,
+        _ => parent[field] = value,
+    }
+    config
+}
+
+fn read(config: &Value) -> Result<ShootAccess, KubeconfigError> {
+    parse(config.to_string().as_bytes())
+}
+
+/// The error, checked not to show what it must not.
+fn error(config: &Value) -> String {
+    let error = read(config).unwrap_err();
+    for shown in [error.to_string(), format!("{error:?}")] {
+        assert!(
+            !shown.contains("hunter2") && !shown.contains(&encoded("hunter2")[..8]),
+            "{shown}"
+        );
+    }
+    format!("{}: {}", error.field, error.reason)
+}
+
+#[test]
+fn reads_the_current_context() {
+    let access = read(&good()).unwrap();
+    assert_eq!(access.server, "https://api.example.com:6443/prefix/x");
+    assert_eq!(access.server.path(), "/prefix/x");
+    assert_eq!(access.ca_pem.as_deref(), Some(PKI.cert.as_bytes()));
+    assert_eq!(access.tls_server_name.as_deref(), Some("kube-apiserver"));
+    assert_eq!(access.credentials.token().unwrap().expose_secret(), TOKEN);
+    assert!(access.credentials.client_certificate().is_none());
+}
+
+#[test]
+fn reads_the_file_that_gardener_writes() {
+    let access = parse(GARDENER.replace("CA-DATA", &encoded(&PKI.cert)).as_bytes()).unwrap();
+    assert_eq!(access.server, "https://kube-apiserver");
+    assert_eq!(
+        access.credentials.token().unwrap().expose_secret(),
+        "eyJhbGciOi.J9.x-y_z"
+    );
+    // Before the token requestor has filled it in.
+    let fresh = GARDENER.replace("CA-DATA", &encoded(&PKI.cert));
+    let fresh = fresh.split("  user:\n").next().unwrap().to_owned() + "  user: {}\n";
+    assert!(matches!(
+        parse(fresh.as_bytes()).unwrap().credentials,
+        Credentials::None
+    ));
+}
+
+#[test]
+fn the_only_context_needs_no_name() {
+    let mut config = good();
+    config["contexts"] = json!([{"name": "b", "context": {"cluster": "c"}}]);
+    for current in [json!(null), json!("")] {
+        config["current-context"] = current;
+        let access = read(&config).unwrap();
+        assert!(
+            matches!(access.credentials, Credentials::None),
+            "a context may have no user"
+        );
+    }
+    config = good();
+    config["current-context"] = json!(null);
+    assert_eq!(
+        error(&config),
+        "current-context: is required when there are several contexts"
+    );
+}
+
+#[test]
+fn reads_client_certificates() {
+    let certificate = json!({
+        "client-certificate-data": encoded(&PKI.cert), "client-key-data": encoded(&PKI.key), "token": null,
+    });
+    let access = read(&with("/users/0/user", certificate.clone())).unwrap();
+    let found = access.credentials.client_certificate().unwrap();
+    assert_eq!(found.cert_pem, PKI.cert.as_bytes());
+    assert_eq!(found.key_pem.expose_secret(), PKI.key);
+    assert!(matches!(access.credentials, Credentials::ClientCertificate(_)));
+
+    let mut both = certificate;
+    both["token"] = json!(TOKEN);
+    let access = read(&with("/users/0/user", both)).unwrap();
+    assert!(access.credentials.token().is_some() && access.credentials.client_certificate().is_some());
+}
+
+#[test]
+fn base64_may_be_folded() {
+    let data = encoded(&PKI.cert);
+    let lines: Vec<_> = data.as_bytes().chunks(64).map(String::from_utf8_lossy).collect();
+    let folded = lines.join("\n        ");
+    let text = GARDENER.replace("CA-DATA", &format!(">-\n        {folded}"));
+    assert_eq!(
+        parse(text.as_bytes()).unwrap().ca_pem.as_deref(),
+        Some(PKI.cert.as_bytes())
+    );
+}
+
+#[test]
+fn what_would_leave_the_process_is_refused_by_name() {
+    let user = [
+        (
+            "exec",
+            json!({"command": "hunter2"}),
+            "programs are not run; use token or client-certificate-data",
+        ),
+        (
+            "auth-provider",
+            json!({"name": "hunter2"}),
+            "auth providers are not used; use token or client-certificate-data",
+        ),
+        ("tokenFile", json!("/hunter2"), "files are not read; use token"),
+        (
+            "client-certificate",
+            json!("/hunter2"),
+            "files are not read; use client-certificate-data",
+        ),
+        (
+            "client-key",
+            json!("/hunter2"),
+            "files are not read; use client-key-data",
+        ),
+        (
+            "username",
+            json!("hunter2"),
+            "basic authentication is not used; use token or client-certificate-data",
+        ),
+        (
+            "password",
+            json!("hunter2"),
+            "basic authentication is not used; use token or client-certificate-data",
+        ),
+        (
+            "as",
+            json!("hunter2"),
+            "impersonation is not used; give the user itself the permissions",
+        ),
+        (
+            "as-uid",
+            json!("hunter2"),
+            "impersonation is not used; give the user itself the permissions",
+        ),
+        (
+            "as-groups",
+            json!(["hunter2"]),
+            "impersonation is not used; give the user itself the permissions",
+        ),
+        (
+            "as-user-extra",
+            json!({"a": ["hunter2"]}),
+            "impersonation is not used; give the user itself the permissions",
+        ),
+    ];
+    for (field, value, reason) in user {
+        let expected = format!("users[0].user.{field}: is not supported: {reason}");
+        assert_eq!(error(&with(&format!("/users/0/user/{field}"), value)), expected);
+    }
+    let cluster = [
+        (
+            "certificate-authority",
+            json!("/hunter2"),
+            "files are not read; put the PEM into certificate-authority-data",
+        ),
+        (
+            "proxy-url",
+            json!("socks5://hunter2"),
+            "proxies are not used; name the address of the kube-apiserver itself",
+        ),
+        (
+            "insecure-skip-tls-verify",
+            json!(true),
+            "the server must be verified; set certificate-authority-data and, if need be, tls-server-name",
+        ),
+    ];
+    for (field, value, reason) in cluster {
+        let expected = format!("clusters[1].cluster.{field}: is not supported: {reason}");
+        assert_eq!(
+            error(&with(&format!("/clusters/1/cluster/{field}"), value)),
+            expected
+        );
+    }
+    // Unset or switched off they do no harm.
+    for (pointer, value) in [
+        ("/users/0/user/exec", json!(null)),
+        ("/users/0/user/tokenFile", json!("")),
+        ("/clusters/1/cluster/insecure-skip-tls-verify", json!(false)),
+    ] {
+        assert!(read(&with(pointer, value)).is_ok(), "{pointer}");
+    }
+}
+
+#[test]
+fn malformed_fields_are_refused_by_name() {
+    let rows = [
+        (
+            "/current-context",
+            json!("hunter2"),
+            "contexts: no entry has the name that current-context refers to",
+        ),
+        (
+            "/current-context",
+            json!(["b"]),
+            "current-context: must be a text",
+        ),
+        (
+            "/contexts",
+            json!([]),
+            "contexts: no entry has the name that current-context refers to",
+        ),
+        ("/contexts", json!({}), "contexts: must be a list"),
+        (
+            "/contexts/1/context",
+            json!("c"),
+            "contexts[1].context: must be a mapping",
+        ),
+        (
+            "/contexts/1/context/cluster",
+            json!(null),
+            "contexts[1].context.cluster: is required",
+        ),
+        (
+            "/contexts/1/context/cluster",
+            json!("x"),
+            "clusters: no entry has the name that the context refers to",
+        ),
+        (
+            "/contexts/1/context/user",
+            json!("x"),
+            "users: no entry has the name that the context refers to",
+        ),
+        (
+            "/contexts/0/name",
+            json!("b"),
+            "contexts[1].name: is the same as that of an entry before",
+        ),
+        (
+            "/clusters/1/cluster/server",
+            json!(null),
+            "clusters[1].cluster.server: is required",
+        ),
+        (
+            "/clusters/1/cluster/server",
+            json!("http://hunter2"),
+            "clusters[1].cluster.server: must be https: credentials are not sent in the clear",
+        ),
+        (
+            "/clusters/1/cluster/server",
+            json!("hunter2:443"),
+            "clusters[1].cluster.server: must be an address such as https://host:443",
+        ),
+        (
+            "/clusters/1/cluster/server",
+            json!("https://a b"),
+            "clusters[1].cluster.server: is not an address such as https://host:443",
+        ),
+        (
+            "/clusters/1/cluster/server",
+            json!("https://u:hunter2@host"),
+            "clusters[1].cluster.server: must not hold credentials; put them into the user",
+        ),
+        (
+            "/clusters/1/cluster/server",
+            json!("https://h/?x=1"),
+            "clusters[1].cluster.server: must not have a query",
+        ),
+        (
+            "/clusters/1/cluster/tls-server-name",
+            json!("not a name"),
+            "clusters[1].cluster.tls-server-name: must be a DNS name or an IP address",
+        ),
+        (
+            "/clusters/1/cluster/certificate-authority-data",
+            json!("hunter2!"),
+            "clusters[1].cluster.certificate-authority-data: is not base64",
+        ),
+        (
+            "/clusters/1/cluster/certificate-authority-data",
+            json!(encoded("hunter2")),
+            "clusters[1].cluster.certificate-authority-data: holds no certificate in PEM",
+        ),
+        (
+            "/clusters/1/cluster/certificate-authority-data",
+            json!(encoded(
+                "-----BEGIN CERTIFICATE-----\nhunter2!\n-----END CERTIFICATE-----\n"
+            )),
+            "clusters[1].cluster.certificate-authority-data: is not PEM",
+        ),
+        (
+            "/users/0/user/token",
+            json!("hunter2 with space"),
+            "users[0].user.token: has characters that no HTTP header can carry",
+        ),
+        (
+            "/users/0/user/client-certificate-data",
+            json!(encoded(&PKI.cert)),
+            "users[0].user.client-key-data: is required beside client-certificate-data",
+        ),
+        (
+            "/users/0/user/client-key-data",
+            json!(encoded(&PKI.key)),
+            "users[0].user.client-certificate-data: is required beside client-key-data",
+        ),
+        (
+            "/users/0/user/client-key-data",
+            json!(encoded(&PKI.cert)),
+            "users[0].user.client-key-data: holds no private key in PEM",
+        ),
+    ];
+    for (pointer, value, expected) in rows {
+        assert_eq!(
+            error(&with(pointer, value.clone())),
+            expected,
+            "{pointer} = {value}"
+        );
+    }
+}
+
+#[test]
+fn documents_that_are_no_kubeconfig_are_refused() {
+    let refused = |bytes: &[u8]| parse(bytes).unwrap_err().to_string();
+    let prefix = "the kubeconfig cannot be used: kubeconfig: ";
+    assert_eq!(refused(b""), format!("{prefix}is empty"));
+    assert_eq!(refused(b"null"), format!("{prefix}is empty"));
+    assert_eq!(
+        refused(b"hunter2"),
+        format!("{prefix}must be a mapping with clusters, contexts and users")
+    );
+    assert_eq!(
+        refused(b"a: [hunter2\nb: 1"),
+        format!("{prefix}is not valid YAML at line 2, column 2")
+    );
+    assert_eq!(
+        refused(b"a: \xff"),
+        format!("{prefix}is not valid YAML at line 1, column 4")
+    );
+    assert_eq!(
+        refused(b"users: []\nusers: []"),
+        format!("{prefix}has the same field twice, at line 2, column 1")
+    );
+    assert_eq!(
+        refused(b"a: {b: 1, b: 2}"),
+        format!("{prefix}has the same field twice, at line 1, column 11")
+    );
+    assert_eq!(
+        refused(b"apiVersion: v1"),
+        "the kubeconfig cannot be used: contexts: must hold a context"
+    );
+}
+
+#[test]
+fn debug_shows_no_secret() {
+    let mut config = good();
+    config["users"][0]["user"]["client-certificate-data"] = json!(encoded(&PKI.cert));
+    config["users"][0]["user"]["client-key-data"] = json!(encoded(&PKI.key));
+    let shown = format!("{:?}", read(&config).unwrap());
+    assert!(shown.contains("https://api.example.com:6443/prefix/x"));
+    for secret in ["hunter2", "PRIVATE KEY", &PKI.key[40..60]] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_access_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = parse(&bytes);
+    }
+
+    /// However a kubeconfig is damaged, no error repeats its token or any other text of it.
+    #[test]
+    fn damaged_kubeconfigs_leak_nothing(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+        let mut bytes = good().to_string().into_bytes();
+        let at = at.index(bytes.len());
+        if cut { bytes.truncate(at) } else { bytes[at] = byte }
+        if let Err(error) = parse(&bytes) {
+            let shown = format!("{error} {error:?}");
+            prop_assert!(!shown.contains("hunter2") && !shown.contains("example.com"), "{}", shown);
+        }
+    }
+}

@@ -163,7 +163,7 @@ fn is_api_version(text: &str) -> bool {
         None => (None, text),
     };
     let is_version = version.starts_with('v')
-        && version.bytes().nth(1).is_some_and(|b| b.is_ascii_digit())
+        && version.as_bytes().get(1).is_some_and(u8::is_ascii_digit)
         && version
             .bytes()
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());

@@ -186,8 +186,8 @@ fn what_is_missing_is_named() {
     assert_eq!(
         errors("probeInterval: 30s\n"),
         [
-            "1:1: dependentResourceInfos: is required",
-            "1:1: kubeConfigSecretName: is required"
+            "1:1: kubeConfigSecretName: is required",
+            "1:1: dependentResourceInfos: is required"
         ]
     );
     assert_eq!(
@@ -238,7 +238,7 @@ fn one_field_by_two_names_is_one_too_many() {
     assert_eq!(
         errors(&both),
         [
-            "21:16: dependentResourceInfos[2].shouldExist: is the older, opposite name of \"optional\", which is given too; \
+            "22:16: dependentResourceInfos[2].shouldExist: is the older, opposite name of \"optional\", which is given too; \
           remove it"
         ]
     );

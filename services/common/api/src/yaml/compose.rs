@@ -256,12 +256,10 @@ impl Node {
 
 /// The name of a tag of YAML's core schema; any other tag is refused, because what it means is not known.
 fn core_tag(tag: Option<&Tag>, pos: Pos) -> Result<Option<&str>, YamlError> {
-    match tag {
-        None => Ok(None),
-        Some(tag) if tag.is_yaml_core_schema() => Ok(Some(tag.suffix())),
-        // A lone `!` is the non-specific tag: a plain scalar with it is a text.
-        Some(tag) if tag.suffix().is_empty() => Ok(Some("str")),
-        Some(tag) => fail(pos, format!("the tag {:?} is not known", cut(tag.suffix()))),
+    let Some(tag) = tag else { return Ok(None) };
+    match tag.core_suffix() {
+        Some(name @ ("str" | "int" | "float" | "bool" | "null" | "seq" | "map")) => Ok(Some(name)),
+        _ => fail(pos, format!("the tag {:?} is not known", cut(tag.suffix()))),
     }
 }
 

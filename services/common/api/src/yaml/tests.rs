@@ -58,7 +58,7 @@ fn reads_json_with_tabs() {
 #[test]
 fn scalars_keep_their_text_and_quotes() {
     let node = tree(
-        "- 007\n- '007'\n- null\n- 'null'\n- ~\n- ''\n- !!str null\n- ! 5\n- >-\n  folded\n  text\n- Yes\n",
+        "- 007\n- '007'\n- null\n- 'null'\n- ~\n- ''\n- !!str null\n- !!str 5\n- >-\n  folded\n  text\n- Yes\n",
     );
     assert_eq!(
         texts(&node),
