@@ -45,6 +45,11 @@ impl Gate {
         }
     }
 
+    /// Whether traffic is stopped.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::SeqCst)
+    }
+
     fn poll_open(&self, context: &Context<'_>) -> Poll<()> {
         if !self.shut.load(Ordering::SeqCst) {
             return Poll::Ready(());

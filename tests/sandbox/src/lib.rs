@@ -8,8 +8,10 @@ mod faults;
 mod io;
 mod kubeconfig;
 pub mod resource;
+mod sandbox;
 mod schema;
 mod server;
+mod sim;
 pub mod status;
 pub mod store;
 mod time;
@@ -20,4 +22,9 @@ pub use audit::AuditEntry;
 pub use auth::{Attributes, Rule};
 pub use error::SandboxError;
 pub use faults::{Fault, FaultAction, FaultId, Matcher};
+pub use sandbox::{Sandbox, SandboxConfig};
 pub use server::{ApiOptions, ApiServer, Counters};
+pub use sim::{
+    Cut, MachineView, NEEDS_ANNOTATION, NodeView, PROBE_SECRET, PodView, Shoot, ShootSpec, ShootState,
+    SimTiming, WorkloadView,
+};

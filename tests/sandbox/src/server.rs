@@ -237,6 +237,11 @@ impl ApiServer {
         self.shared.running.lock().is_some()
     }
 
+    /// Whether clients get through: the server listens and is not frozen.
+    pub fn is_reachable(&self) -> bool {
+        self.is_running() && !self.shared.gate.is_shut()
+    }
+
     /// Cuts the connections that are open now; new ones are welcome.
     pub fn cut_connections(&self) {
         if let Some(running) = self.shared.running.lock().as_ref() {

@@ -29,6 +29,7 @@ use crate::{
     status::ApiError,
 };
 
+pub(crate) use self::write::random_suffix;
 pub use self::{
     read::{ListQuery, Page},
     watch::{EventKind, Watch, WatchEvent, WatchStep},

@@ -1,0 +1,113 @@
+//! The status that a kubelet writes for a pod.
+
+use serde_json::{Value, json};
+
+use super::{Surrounding, pod::PodPhase, workloads::Running};
+use crate::{
+    resource::keys,
+    store::{
+        Part, WriteOptions,
+        object::{Object, child_mut},
+    },
+    time,
+};
+
+/// Why a container that waits out its back-off is not running.
+pub(crate) const CRASH_LOOP: &str = "CrashLoopBackOff";
+
+/// Brings the Pod object up to date with the simulated pod.
+pub(super) fn publish(name: &str, pod: &Running, around: &Surrounding<'_>) {
+    let Some(object) = around.seed.find(&keys::PODS, around.namespace, name) else {
+        return;
+    };
+    let container = container(&object, pod, around);
+    if object.value().pointer("/status/containerStatuses/0") == Some(&container) {
+        return;
+    }
+    let now = time::seconds(around.wall);
+    let ready = pod.state.is_ready();
+    let condition = |kind: &str, on: bool| {
+        let status = if on { "True" } else { "False" };
+        let before = object
+            .value()
+            .pointer("/status/conditions")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .find(|condition| condition.get("type").and_then(Value::as_str) == Some(kind))
+            .filter(|condition| condition.get("status").and_then(Value::as_str) == Some(status))
+            .and_then(|condition| condition.get("lastTransitionTime").cloned());
+        let mut condition = json!({
+            "type": kind,
+            "status": status,
+            "lastTransitionTime": before.unwrap_or_else(|| now.clone().into()),
+        });
+        if !on && let Some(map) = condition.as_object_mut() {
+            map.insert("reason".into(), "ContainersNotReady".into());
+        }
+        condition
+    };
+    let start = match object.text("/status/startTime") {
+        "" => now.clone(),
+        start => start.to_owned(),
+    };
+    let status = json!({
+        "phase": "Running",
+        "startTime": start,
+        "podIP": pod.ip,
+        "podIPs": [{ "ip": pod.ip }],
+        "hostIP": "127.0.0.1",
+        "conditions": [
+            condition("PodScheduled", true),
+            condition("Initialized", true),
+            condition("ContainersReady", ready),
+            condition("Ready", ready),
+        ],
+        "containerStatuses": [container],
+    });
+    let options = WriteOptions::default();
+    let result = around.seed.modify(
+        &keys::PODS,
+        around.namespace,
+        name,
+        Part::All,
+        &options,
+        |value| {
+            *child_mut(value, "status") = status.as_object().cloned().unwrap_or_default();
+            Ok(())
+        },
+    );
+    around.report("pod status", result.map(drop));
+}
+
+fn container(object: &Object, pod: &Running, around: &Surrounding<'_>) -> Value {
+    let name = object.text("/spec/containers/0/name");
+    let at = |instant| time::seconds(around.clock.at(instant));
+    let waiting = matches!(pod.state.phase, PodPhase::BackOff { .. });
+    let state = if waiting {
+        let message = format!(
+            "back-off restarting failed container={name} pod={}",
+            object.name()
+        );
+        json!({ "waiting": { "reason": CRASH_LOOP, "message": message } })
+    } else {
+        json!({ "running": { "startedAt": at(pod.state.started) } })
+    };
+    let last = match pod.state.exited {
+        Some(exited) => {
+            json!({ "terminated": { "exitCode": 1, "reason": "Error", "finishedAt": at(exited) } })
+        }
+        None => json!({}),
+    };
+    json!({
+        "name": name,
+        "image": object.text("/spec/containers/0/image"),
+        "imageID": "",
+        "containerID": format!("sandbox://{}-{}", object.uid(), pod.state.restarts),
+        "ready": pod.state.is_ready(),
+        "started": !waiting,
+        "restartCount": pod.state.restarts,
+        "state": state,
+        "lastState": last,
+    })
+}

@@ -1,0 +1,81 @@
+//! What a simulated shoot is to be like.
+
+use serde::{Deserialize, Serialize};
+
+use super::timing::SimTiming;
+
+/// A shoot to simulate.
+#[derive(Debug, Clone)]
+pub struct ShootSpec {
+    /// Gardener project.
+    pub project: String,
+    /// Name of the shoot within the project.
+    pub name: String,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Number of zones that they are spread over, at least 1.
+    pub zones: usize,
+    /// Name of the worker pool.
+    pub pool: String,
+    /// Timing of this shoot's simulators instead of the sandbox's.
+    pub timing: Option<SimTiming>,
+    /// Whether the Shoot states `nodeMonitorGracePeriod`; if not, readers assume 40 s.
+    pub states_grace_period: bool,
+    /// `status.lastOperation`: type and state.
+    pub last_operation: (String, String),
+    /// Hold the probe's user to get and list of nodes and leases, as Gardener does.
+    pub restrict_probe: bool,
+}
+
+impl ShootSpec {
+    /// A shoot of project `sandbox` with `nodes` nodes in three zones.
+    pub fn new(name: &str, nodes: usize) -> Self {
+        Self {
+            project: "sandbox".into(),
+            name: name.into(),
+            nodes,
+            zones: 3,
+            pool: "worker".into(),
+            timing: None,
+            states_grace_period: true,
+            last_operation: ("Reconcile".into(), "Succeeded".into()),
+            restrict_probe: true,
+        }
+    }
+
+    /// Spread over so many zones.
+    #[must_use]
+    pub fn zones(mut self, zones: usize) -> Self {
+        self.zones = zones.max(1);
+        self
+    }
+
+    /// With this timing.
+    #[must_use]
+    pub fn timing(mut self, timing: SimTiming) -> Self {
+        self.timing = Some(timing);
+        self
+    }
+
+    /// `shoot--<project>--<name>`: the namespace on the seed and the name of the Cluster.
+    pub fn namespace(&self) -> String {
+        format!("shoot--{}--{}", self.project, self.name)
+    }
+
+    /// Zone of the node with this index.
+    pub(crate) fn zone(&self, index: usize) -> String {
+        format!("zone-{}", index % self.zones.max(1) + 1)
+    }
+}
+
+/// Which kubelets lose their connection to the API server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cut {
+    /// All of them, those of machines to come included.
+    All,
+    /// Those in one zone, to come included.
+    Zone(String),
+    /// These nodes.
+    Nodes(Vec<String>),
+}

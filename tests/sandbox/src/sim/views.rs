@@ -1,0 +1,159 @@
+//! What people and tests ask about a shoot, read from its objects.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{SimTiming, lifecycle, machines, node_ready};
+use crate::{
+    resource::keys,
+    store::{Store, object::Object},
+};
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeView {
+    /// Name.
+    pub name: String,
+    /// Zone.
+    pub zone: String,
+    /// Status of its Ready condition: True, False or Unknown.
+    pub ready: String,
+    /// Whether it is tainted as unreachable.
+    pub unreachable: bool,
+    /// Whether its kubelet is cut off.
+    pub cut: bool,
+    /// `renewTime` of its Lease; empty without one.
+    pub renew_time: String,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineView {
+    /// Name.
+    pub name: String,
+    /// Name of its node.
+    pub node: String,
+    /// `status.currentStatus.phase`.
+    pub phase: String,
+}
+
+/// A Deployment or StatefulSet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadView {
+    /// Name.
+    pub name: String,
+    /// `spec.replicas`.
+    pub spec_replicas: i64,
+    /// `status.replicas`.
+    pub replicas: i64,
+    /// `status.readyReplicas`.
+    pub ready_replicas: i64,
+    /// The annotations whose key begins with `dependency-watchdog.gardener.cloud/`, without that.
+    pub watchdog_annotations: std::collections::BTreeMap<String, String>,
+}
+
+/// A pod on the seed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodView {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Status of its Ready condition is True.
+    pub ready: bool,
+    /// `restartCount` of its container.
+    pub restarts: i64,
+    /// Why its container waits; empty when it runs.
+    pub waiting: String,
+}
+
+/// Everything about a shoot at one moment.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShootState {
+    /// Namespace on the seed.
+    pub namespace: String,
+    /// Address of its API server.
+    pub api_server: String,
+    /// Whether its API server listens.
+    pub api_server_running: bool,
+    /// Its nodes.
+    pub nodes: Vec<NodeView>,
+    /// Its machines.
+    pub machines: Vec<MachineView>,
+    /// Its control plane's Deployments and StatefulSets.
+    pub workloads: Vec<WorkloadView>,
+    /// Its control plane's pods.
+    pub pods: Vec<PodView>,
+    /// How often a node was marked Unknown so far.
+    pub marked_unknown: u64,
+    /// How many machines were replaced so far.
+    pub machines_replaced: u64,
+    /// The timing of its simulators.
+    pub timing: SimTiming,
+}
+
+/// Prefix of the annotations that the watchdog writes.
+const WATCHDOG_PREFIX: &str = "dependency-watchdog.gardener.cloud/";
+
+pub(super) fn node(node: &Object, store: &Store, cut: impl Fn(&str, &str) -> bool) -> NodeView {
+    let zone = node.label("topology.kubernetes.io/zone").unwrap_or_default();
+    let lease = store.find(&keys::LEASES, super::kubelets::LEASE_NAMESPACE, node.name());
+    NodeView {
+        name: node.name().into(),
+        zone: zone.into(),
+        ready: node_ready(node).into(),
+        unreachable: lifecycle::tainted(node),
+        cut: cut(node.name(), zone),
+        renew_time: lease
+            .map(|lease| lease.text("/spec/renewTime").to_owned())
+            .unwrap_or_default(),
+    }
+}
+
+pub(super) fn machine(machine: &Object) -> MachineView {
+    MachineView {
+        name: machine.name().into(),
+        node: machine.label("node").unwrap_or_default().into(),
+        phase: machines::phase(machine).into(),
+    }
+}
+
+pub(super) fn workload(object: &Object) -> WorkloadView {
+    let annotations = object
+        .value()
+        .pointer("/metadata/annotations")
+        .and_then(Value::as_object);
+    WorkloadView {
+        name: object.name().into(),
+        spec_replicas: object.number("/spec/replicas"),
+        replicas: object.number("/status/replicas"),
+        ready_replicas: object.number("/status/readyReplicas"),
+        watchdog_annotations: annotations
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| {
+                Some((
+                    key.strip_prefix(WATCHDOG_PREFIX)?.to_owned(),
+                    value.as_str()?.to_owned(),
+                ))
+            })
+            .collect(),
+    }
+}
+
+pub(super) fn pod(pod: &Object) -> PodView {
+    PodView {
+        name: pod.name().into(),
+        uid: pod.uid().into(),
+        ready: pod.value().pointer("/status/containerStatuses/0/ready") == Some(&Value::Bool(true)),
+        restarts: pod.number("/status/containerStatuses/0/restartCount"),
+        waiting: pod
+            .text("/status/containerStatuses/0/state/waiting/reason")
+            .into(),
+    }
+}

@@ -1,0 +1,381 @@
+//! Deployments and StatefulSets of a shoot's control plane, their pods, and the Services in front of them.
+//!
+//! Whatever stands in the shoot's namespace is simulated, also what a test puts there: a pod template says
+//! with [`NEEDS_ANNOTATION`](super::NEEDS_ANNOTATION) which Services its pods cannot live without.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::{
+    NEEDS_ANNOTATION, Surrounding, endpoints,
+    pod::{Pod, Surroundings},
+    podstatus,
+    timing::sooner,
+};
+use crate::{
+    resource::{ResourceKey, keys},
+    store::{
+        Part, Preconditions, WriteOptions,
+        object::{Object, ObjectKey, child_mut, string_map},
+        random_suffix,
+    },
+    time,
+};
+
+/// A pod that is simulated.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) state: Pod,
+    /// UID of the object: a pod of the same name that someone else made is not ours.
+    uid: String,
+    pub(super) ip: String,
+    pub(super) labels: BTreeMap<String, String>,
+    needs: BTreeSet<String>,
+    /// When it goes, once it is not wanted any more.
+    leaves: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Workload {
+    pods: BTreeMap<String, Running>,
+}
+
+/// Everything that runs in a shoot's namespace on the seed.
+#[derive(Debug, Default)]
+pub(crate) struct Workloads {
+    workloads: BTreeMap<(&'static str, String), Workload>,
+    /// Services that were told to be unready.
+    out: BTreeSet<String>,
+    addresses: u32,
+    /// Pods made from now on are ready at once: the state that a shoot begins in.
+    pub(crate) settled: bool,
+}
+
+/// Both kinds of workload.
+const KINDS: [(&str, ResourceKey); 2] = [
+    ("Deployment", keys::DEPLOYMENTS),
+    ("StatefulSet", keys::STATEFUL_SETS),
+];
+
+impl Workloads {
+    /// Makes the pods behind a Service unready until told otherwise.
+    pub(crate) fn set_out(&mut self, service: &str, out: bool) {
+        if out {
+            self.out.insert(service.to_owned());
+        } else {
+            self.out.remove(service);
+        }
+    }
+
+    /// Follows the objects, lets the pods live, and reports back.
+    pub(crate) fn step(&mut self, around: &Surrounding<'_>) -> Option<Instant> {
+        let mut wake = None;
+        let mut present = BTreeSet::new();
+        for (kind, resource) in KINDS {
+            for object in around.seed.all(&resource, Some(around.namespace)) {
+                let key = (kind, object.name().to_owned());
+                wake = sooner(wake, self.follow(&key, &object, around));
+                present.insert(key);
+            }
+        }
+        self.retire(&present, around);
+        let services = around.seed.all(&keys::SERVICES, Some(around.namespace));
+        wake = sooner(wake, self.live(&services, around));
+        for service in &services {
+            if let Some(selector) = selector(service) {
+                let pods: Vec<_> = self
+                    .pods()
+                    .filter(|(_, pod)| matches(&selector, &pod.labels))
+                    .collect();
+                endpoints::publish(service, &pods, around);
+            }
+        }
+        for (kind, resource) in KINDS {
+            for object in around.seed.all(&resource, Some(around.namespace)) {
+                if let Some(workload) = self.workloads.get(&(kind, object.name().to_owned())) {
+                    report(&resource, &object, workload, around);
+                }
+            }
+        }
+        wake
+    }
+
+    fn pods(&self) -> impl Iterator<Item = (&str, &Running)> {
+        self.workloads
+            .values()
+            .flat_map(|workload| &workload.pods)
+            .map(|(name, pod)| (name.as_str(), pod))
+    }
+
+    /// Makes as many pods as are wanted, and sends the surplus away.
+    fn follow(
+        &mut self,
+        key: &(&'static str, String),
+        object: &Arc<Object>,
+        around: &Surrounding<'_>,
+    ) -> Option<Instant> {
+        let wanted = usize::try_from(object.number("/spec/replicas")).unwrap_or_default();
+        let workload = self.workloads.entry(key.clone()).or_default();
+        // Deleted pods are replaced at once, with fresh back-off.
+        workload.pods.retain(|name, pod| {
+            around
+                .seed
+                .find(&keys::PODS, around.namespace, name)
+                .is_some_and(|object| object.uid() == pod.uid)
+        });
+        let staying = workload.pods.values().filter(|pod| pod.leaves.is_none()).count();
+        for _ in staying..wanted {
+            self.addresses += 1;
+            let pod = make_pod(key, object, self.addresses, self.settled, around);
+            if let (Some((name, pod)), Some(workload)) = (pod, self.workloads.get_mut(key)) {
+                workload.pods.insert(name, pod);
+            }
+        }
+        let workload = self.workloads.get_mut(key)?;
+        let surplus = staying.saturating_sub(wanted);
+        for pod in workload
+            .pods
+            .values_mut()
+            .filter(|pod| pod.leaves.is_none())
+            .take(surplus)
+        {
+            pod.leaves = Some(around.now + around.timing.stop_delay);
+        }
+        let gone: Vec<String> = workload
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.leaves.is_some_and(|leaves| leaves <= around.now))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in gone {
+            workload.pods.remove(&name);
+            delete_pod(&name, around);
+        }
+        workload.pods.values().filter_map(|pod| pod.leaves).min()
+    }
+
+    /// Ends the pods of workloads that are no more.
+    fn retire(&mut self, present: &BTreeSet<(&'static str, String)>, around: &Surrounding<'_>) {
+        self.workloads.retain(|key, workload| {
+            let keep = present.contains(key);
+            if !keep {
+                workload.pods.keys().for_each(|name| delete_pod(name, around));
+            }
+            keep
+        });
+    }
+
+    /// Lets every pod live on until nothing changes any more: an unready pod may take others down.
+    fn live(&mut self, services: &[Arc<Object>], around: &Surrounding<'_>) -> Option<Instant> {
+        let selectors: Vec<_> = services
+            .iter()
+            .filter_map(|service| Some((service.name().to_owned(), selector(service)?)))
+            .collect();
+        let mut wake = None;
+        for (name, pod) in self
+            .workloads
+            .values_mut()
+            .flat_map(|workload| &mut workload.pods)
+        {
+            podstatus::publish(name, pod, around);
+        }
+        // Readiness passes down a chain of services; its length bounds the rounds.
+        for _ in 0..=selectors.len() {
+            let ready: BTreeSet<String> = selectors
+                .iter()
+                .filter(|(_, selector)| {
+                    self.pods()
+                        .any(|(_, pod)| pod.is_serving() && matches(selector, &pod.labels))
+                })
+                .map(|(name, _)| name.clone())
+                .collect();
+            let out: Vec<_> = selectors
+                .iter()
+                .filter(|(name, _)| self.out.contains(name))
+                .map(|(_, s)| s.clone())
+                .collect();
+            let mut changed = false;
+            wake = None;
+            for (name, pod) in self
+                .workloads
+                .values_mut()
+                .flat_map(|workload| &mut workload.pods)
+            {
+                let surroundings = Surroundings {
+                    needs_met: pod.needs.is_subset(&ready),
+                    out: out.iter().any(|selector| matches(selector, &pod.labels)),
+                };
+                let before = pod.state.phase;
+                wake = sooner(wake, pod.state.step(around.now, surroundings, around.timing));
+                if pod.state.phase != before {
+                    changed = true;
+                    podstatus::publish(name, pod, around);
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        wake
+    }
+}
+
+impl Running {
+    /// Whether it counts as an endpoint.
+    pub(super) fn is_serving(&self) -> bool {
+        self.state.is_ready() && self.leaves.is_none()
+    }
+}
+
+fn make_pod(
+    (kind, workload): &(&'static str, String),
+    object: &Object,
+    address: u32,
+    settled: bool,
+    around: &Surrounding<'_>,
+) -> Option<(String, Running)> {
+    let template = object
+        .value()
+        .pointer("/spec/template")
+        .cloned()
+        .unwrap_or_default();
+    let labels = string_map(template.pointer("/metadata/labels"));
+    let annotations = string_map(template.pointer("/metadata/annotations"));
+    let name = format!("{workload}-{}", random_suffix());
+    // 100.64.0.0/10, as Gardener's pod networks.
+    let ip = format!("100.64.{}.{}", address / 250 % 250, address % 250 + 1);
+    let value = json!({
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": kind, "name": workload, "uid": object.uid(),
+                "controller": true, "blockOwnerDeletion": true,
+            }],
+        },
+        "spec": template.get("spec").cloned().unwrap_or_default(),
+    });
+    let created = around
+        .seed
+        .create(&keys::PODS, around.namespace, value, &WriteOptions::default());
+    let uid = match &created {
+        Ok(pod) => pod.uid().to_owned(),
+        Err(_) => String::new(),
+    };
+    let made = created.is_ok();
+    around.report("pod creation", created.map(drop));
+    let needs = annotations
+        .get(NEEDS_ANNOTATION)
+        .map(String::as_str)
+        .unwrap_or_default();
+    let needs = needs
+        .split(',')
+        .map(str::trim)
+        .filter(|need| !need.is_empty())
+        .map(str::to_owned)
+        .collect();
+    let state = if settled {
+        Pod::settled(around.now)
+    } else {
+        Pod::new(around.now, around.timing)
+    };
+    made.then_some((
+        name,
+        Running {
+            state,
+            uid,
+            ip,
+            labels,
+            needs,
+            leaves: None,
+        },
+    ))
+}
+
+fn delete_pod(name: &str, around: &Surrounding<'_>) {
+    let none = Preconditions::default();
+    match around
+        .seed
+        .delete(&keys::PODS, around.namespace, name, &none, false)
+    {
+        Err(error) if error.code == 404 => {}
+        result => around.report("pod deletion", result.map(drop)),
+    }
+}
+
+/// Writes a workload's status. Go's types leave out counts of 0.
+fn report(resource: &ResourceKey, object: &Object, workload: &Workload, around: &Surrounding<'_>) {
+    let replicas = workload.pods.values().filter(|pod| pod.leaves.is_none()).count();
+    let ready = workload.pods.values().filter(|pod| pod.is_serving()).count();
+    let mut status = Map::new();
+    status.insert(
+        "observedGeneration".into(),
+        object.number("/metadata/generation").into(),
+    );
+    let counts = [
+        ("replicas", replicas),
+        ("updatedReplicas", replicas),
+        ("readyReplicas", ready),
+        ("availableReplicas", ready),
+    ];
+    for (key, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        status.insert(key.into(), count.into());
+    }
+    // StatefulSets must show `replicas` always.
+    if *resource == keys::STATEFUL_SETS {
+        status.insert("replicas".into(), replicas.into());
+    } else if replicas > ready {
+        status.insert("unavailableReplicas".into(), (replicas - ready).into());
+    }
+    let available = i64::try_from(ready).unwrap_or(i64::MAX) >= object.number("/spec/replicas");
+    let available = if available { "True" } else { "False" };
+    let before = object.value().pointer("/status/conditions/0");
+    let changed = before
+        .and_then(|condition| condition.get("status"))
+        .and_then(Value::as_str)
+        != Some(available);
+    let since = before
+        .and_then(|condition| condition.get("lastTransitionTime"))
+        .cloned()
+        .filter(|_| !changed);
+    status.insert(
+        "conditions".into(),
+        json!([{
+            "type": "Available",
+            "status": available,
+            "reason": if available == "True" { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" },
+            "message": "",
+            "lastTransitionTime": since.unwrap_or_else(|| time::seconds(around.wall).into()),
+        }]),
+    );
+    let status = Value::Object(status);
+    if object.value().get("status") == Some(&status) {
+        return;
+    }
+    let ObjectKey { namespace, name } = object.key();
+    let options = WriteOptions::default();
+    let result = around
+        .seed
+        .modify(resource, namespace, name, Part::All, &options, |value| {
+            // Someone may have scaled since: what was observed is still the generation read above.
+            *child_mut(value, "status") = status.as_object().cloned().unwrap_or_default();
+            Ok(())
+        });
+    around.report("workload status", result.map(drop));
+}
+
+/// The selector of a Service that has one.
+fn selector(service: &Object) -> Option<BTreeMap<String, String>> {
+    let selector = string_map(service.value().pointer("/spec/selector"));
+    (!selector.is_empty()).then_some(selector)
+}
+
+fn matches(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}

@@ -1,0 +1,401 @@
+//! Simulated shoots, with second-scale timing.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+mod support;
+
+use std::time::Duration;
+
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    coordination::v1::Lease,
+    core::v1::{Endpoints, Node, Pod, Secret},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use support::{client, client_of, eventually, eventually_async};
+use watchdog_sandbox::{Cut, PROBE_SECRET, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+
+/// Everything 40 times faster: the grace period is a second, a machine is replaced after 15.
+fn fast() -> SimTiming {
+    SimTiming {
+        machine_health_timeout: Duration::from_secs(2),
+        ..SimTiming::scaled(40.0)
+    }
+}
+
+async fn one_shoot() -> (Sandbox, Shoot) {
+    let sandbox = Sandbox::start(SandboxConfig {
+        timing: fast(),
+        ..SandboxConfig::default()
+    })
+    .await
+    .unwrap();
+    let shoot = sandbox.add_shoot(ShootSpec::new("alpha", 6)).await.unwrap();
+    (sandbox, shoot)
+}
+
+#[tokio::test]
+async fn a_shoot_begins_ready() {
+    let (sandbox, shoot) = one_shoot().await;
+    let state = shoot.state();
+    assert_eq!((state.nodes.len(), state.machines.len()), (6, 6));
+    assert!(
+        state
+            .nodes
+            .iter()
+            .all(|node| node.ready == "True" && !node.renew_time.is_empty())
+    );
+    assert!(
+        state
+            .workloads
+            .iter()
+            .all(|workload| workload.ready_replicas == 1),
+        "{:?}",
+        state.workloads
+    );
+    assert!(state.pods.iter().all(|pod| pod.ready && pod.waiting.is_empty()));
+
+    let seed = client(sandbox.seed(), "admin").await;
+    let slices: Api<EndpointSlice> = Api::namespaced(seed.clone(), shoot.namespace());
+    let slices = slices
+        .list(&ListParams::default().labels("kubernetes.io/service-name=etcd-main-client"))
+        .await
+        .unwrap();
+    assert_eq!(
+        slices.items[0].endpoints[0].conditions.as_ref().unwrap().ready,
+        Some(true)
+    );
+    let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), shoot.namespace());
+    let endpoints = endpoints.get("kube-apiserver").await.unwrap();
+    assert_eq!(endpoints.subsets.unwrap()[0].addresses.as_ref().unwrap().len(), 1);
+    let pods: Api<Pod> = Api::namespaced(seed.clone(), shoot.namespace());
+    assert_eq!(
+        pods.list(&ListParams::default().labels("role=apiserver"))
+            .await
+            .unwrap()
+            .items
+            .len(),
+        1
+    );
+    let machines = watchdog_sandbox::resource::keys::MACHINES;
+    assert_eq!(
+        sandbox
+            .seed()
+            .store()
+            .all(&machines, Some(shoot.namespace()))
+            .len(),
+        6
+    );
+
+    // The kubeconfig of the Secret leads to the shoot, with no more rights than Gardener grants.
+    let secrets: Api<Secret> = Api::namespaced(seed, shoot.namespace());
+    let secret = secrets.get(PROBE_SECRET).await.unwrap();
+    let kubeconfig = String::from_utf8(secret.data.unwrap()["kubeconfig"].0.clone()).unwrap();
+    let probe = client_of(&kubeconfig).await;
+    let leases: Api<Lease> = Api::namespaced(probe.clone(), "kube-node-lease");
+    assert_eq!(leases.list(&ListParams::default()).await.unwrap().items.len(), 6);
+    assert!(leases.watch(&Default::default(), "0").await.is_err());
+    let nodes: Api<Node> = Api::all(probe.clone());
+    assert_eq!(nodes.list(&ListParams::default()).await.unwrap().items.len(), 6);
+    let other: Api<Secret> = Api::namespaced(probe, "default");
+    assert!(other.list(&ListParams::default()).await.is_err());
+
+    shoot.rotate_kubeconfig().unwrap();
+    assert!(
+        nodes.list(&ListParams::default()).await.is_err(),
+        "the old token is invalid"
+    );
+    let nodes: Api<Node> = Api::all(client_of(&shoot.probe_kubeconfig()).await);
+    nodes.list(&ListParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn leases_are_renewed_unless_cut() {
+    let (_sandbox, shoot) = one_shoot().await;
+    let renewals = || {
+        shoot
+            .nodes()
+            .into_iter()
+            .map(|node| node.renew_time)
+            .collect::<Vec<_>>()
+    };
+    let first = renewals();
+    eventually("every lease is renewed", || {
+        renewals().iter().zip(&first).all(|(now, then)| now > then)
+    })
+    .await;
+    let victim = shoot.nodes()[0].clone();
+    shoot.cut(Cut::Nodes(vec![victim.name.clone()]));
+    let before = renewals();
+    eventually("the others go on", || {
+        renewals()
+            .iter()
+            .zip(&before)
+            .filter(|(now, then)| now > then)
+            .count()
+            == 5
+    })
+    .await;
+    assert!(shoot.nodes()[0].cut);
+    shoot.heal();
+    eventually("it renews again", || shoot.nodes()[0].renew_time > before[0]).await;
+}
+
+#[tokio::test]
+async fn without_a_watchdog_nodes_melt_down() {
+    let (_sandbox, shoot) = one_shoot().await;
+    let before = shoot.machines();
+    shoot.cut(Cut::All);
+    eventually("all nodes are Unknown", || shoot.nodes_unknown() == 6).await;
+    assert!(shoot.nodes().iter().all(|node| node.unreachable));
+    eventually("all machines are replaced", || shoot.machines_replaced() == 6).await;
+    shoot.heal();
+    eventually("new machines run", || {
+        let machines = shoot.machines();
+        machines.len() == 6
+            && machines.iter().all(|machine| machine.phase == "Running")
+            && machines
+                .iter()
+                .all(|machine| before.iter().all(|old| old.name != machine.name))
+    })
+    .await;
+    eventually("new nodes are ready", || {
+        shoot.nodes().len() == 6
+            && shoot
+                .nodes()
+                .iter()
+                .all(|node| node.ready == "True" && !node.unreachable)
+    })
+    .await;
+    assert_eq!(shoot.marked_unknown(), 6);
+}
+
+#[tokio::test]
+async fn without_a_controller_manager_nothing_melts() {
+    let (_sandbox, shoot) = one_shoot().await;
+    shoot.scale("kube-controller-manager", 0).unwrap();
+    let ready = || shoot.workload("kube-controller-manager").unwrap().ready_replicas;
+    eventually("it is down", || ready() == 0).await;
+    shoot.cut(Cut::All);
+    tokio::time::sleep(fast().node_monitor_grace_period * 2).await;
+    assert_eq!((shoot.nodes_unknown(), shoot.marked_unknown()), (0, 0));
+    // Back again, it gives every node a full grace period, in which the network heals.
+    shoot.scale("kube-controller-manager", 1).unwrap();
+    eventually("it is up", || ready() == 1).await;
+    shoot.heal();
+    let renewed = shoot.nodes()[0].renew_time.clone();
+    eventually("leases are renewed", || shoot.nodes()[0].renew_time > renewed).await;
+    tokio::time::sleep(fast().node_monitor_grace_period).await;
+    assert_eq!(shoot.marked_unknown(), 0);
+    assert_eq!(shoot.machines_replaced(), 0);
+}
+
+#[tokio::test]
+async fn one_zone_is_cut_and_machines_wait_for_it() {
+    let (_sandbox, shoot) = one_shoot().await;
+    shoot.cut(Cut::Zone("zone-1".into()));
+    eventually("its machines are replaced", || shoot.machines_replaced() == 2).await;
+    eventually("the new ones cannot join", || {
+        shoot
+            .machines()
+            .iter()
+            .filter(|machine| machine.phase == "Pending")
+            .count()
+            == 2
+            && shoot.nodes().len() == 4
+    })
+    .await;
+    assert!(shoot.nodes().iter().all(|node| node.ready == "True"));
+    shoot.heal();
+    eventually("they join", || shoot.nodes().len() == 6).await;
+}
+
+#[tokio::test]
+async fn scaling_through_the_api_changes_what_runs() {
+    let (sandbox, shoot) = one_shoot().await;
+    let seed = client(sandbox.seed(), "coordinator").await;
+    let deployments: Api<Deployment> = Api::namespaced(seed.clone(), shoot.namespace());
+    let name = "machine-controller-manager";
+    let scale = async |replicas: i32| {
+        let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+        deployments
+            .patch_scale(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    };
+    scale(0).await;
+    eventually_async("no replica is ready", async || {
+        let deployment = deployments.get(name).await.unwrap();
+        let status = deployment.status.unwrap();
+        status.ready_replicas.is_none() && status.observed_generation == deployment.metadata.generation
+    })
+    .await;
+    scale(2).await;
+    eventually_async("two are ready", async || {
+        deployments
+            .get(name)
+            .await
+            .unwrap()
+            .status
+            .unwrap()
+            .ready_replicas
+            == Some(2)
+    })
+    .await;
+    let pods: Api<Pod> = Api::namespaced(seed, shoot.namespace());
+    let mine = ListParams::default().labels("role=machine-controller-manager");
+    assert_eq!(pods.list(&mine).await.unwrap().items.len(), 2);
+}
+
+#[tokio::test]
+async fn dependants_crash_loop_and_a_deleted_pod_recovers_at_once() {
+    // Back-off in real time: a pod in it stays there for the length of this test.
+    let timing = SimTiming {
+        crash_backoff: Duration::from_secs(600),
+        crash_backoff_max: Duration::from_secs(600),
+        ..fast()
+    };
+    let sandbox = Sandbox::start(SandboxConfig {
+        timing,
+        ..SandboxConfig::default()
+    })
+    .await
+    .unwrap();
+    let shoot = sandbox.add_shoot(ShootSpec::new("alpha", 1)).await.unwrap();
+    shoot.service_down("etcd-main-client");
+    eventually("the chain crash-loops", || {
+        shoot
+            .pods()
+            .iter()
+            .filter(|pod| pod.waiting == "CrashLoopBackOff")
+            .count()
+            == 4
+    })
+    .await;
+    assert_eq!(shoot.workload("kube-apiserver").unwrap().ready_replicas, 0);
+    let seed = client(sandbox.seed(), "weeder").await;
+    let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), shoot.namespace());
+    let subset = endpoints
+        .get("etcd-main-client")
+        .await
+        .unwrap()
+        .subsets
+        .unwrap()
+        .remove(0);
+    assert!(subset.addresses.is_none() && subset.not_ready_addresses.is_some());
+
+    shoot.service_up("etcd-main-client");
+    eventually("etcd is ready", || {
+        shoot.workload("etcd-main").unwrap().ready_replicas == 1
+    })
+    .await;
+    let crashing = |pod: &watchdog_sandbox::PodView| pod.waiting == "CrashLoopBackOff";
+    assert_eq!(
+        shoot.pods().iter().filter(|pod| crashing(pod)).count(),
+        4,
+        "back-off takes no notice"
+    );
+
+    let pods: Api<Pod> = Api::namespaced(seed, shoot.namespace());
+    for (selector, workload) in [
+        ("role=apiserver", "kube-apiserver"),
+        ("role=controller-manager", "kube-controller-manager"),
+    ] {
+        pods.delete_collection(&DeleteParams::default(), &ListParams::default().labels(selector))
+            .await
+            .unwrap();
+        eventually("the new pod is ready", || {
+            shoot.workload(workload).unwrap().ready_replicas == 1
+        })
+        .await;
+    }
+    let restarts: Vec<i64> = shoot
+        .pods()
+        .iter()
+        .filter(|pod| pod.name.starts_with("kube-apiserver"))
+        .map(|pod| pod.restarts)
+        .collect();
+    assert_eq!(restarts, [0]);
+}
+
+#[tokio::test]
+async fn a_stopped_api_server_stops_renewals_and_controllers() {
+    let (_sandbox, shoot) = one_shoot().await;
+    shoot.api().stop().await.unwrap();
+    let renewed = shoot.nodes()[0].renew_time.clone();
+    tokio::time::sleep(fast().node_monitor_grace_period * 2).await;
+    assert_eq!(shoot.marked_unknown(), 0, "the controller sees nothing");
+    assert!(shoot.nodes()[0].renew_time <= renewed);
+    shoot.api().resume().await.unwrap();
+    eventually("leases are renewed", || shoot.nodes()[0].renew_time > renewed).await;
+    assert_eq!(shoot.marked_unknown(), 0);
+}
+
+#[tokio::test]
+async fn clusters_can_be_hibernated_migrated_and_deleted() {
+    let (sandbox, shoot) = one_shoot().await;
+    let clusters = watchdog_sandbox::resource::keys::CLUSTERS;
+    let cluster = || sandbox.seed().store().find(&clusters, "", shoot.namespace());
+    assert_eq!(
+        cluster()
+            .unwrap()
+            .text("/spec/shoot/spec/kubernetes/kubeControllerManager/nodeMonitorGracePeriod"),
+        "1s"
+    );
+    shoot.set_hibernated(true).unwrap();
+    assert_eq!(
+        cluster().unwrap().value()["spec"]["shoot"]["spec"]["hibernation"]["enabled"],
+        true
+    );
+    shoot.set_last_operation("Migrate", "Processing").unwrap();
+    assert_eq!(
+        cluster().unwrap().text("/spec/shoot/status/lastOperation/type"),
+        "Migrate"
+    );
+    shoot.mark_deleting().unwrap();
+    assert!(
+        !cluster()
+            .unwrap()
+            .text("/spec/shoot/metadata/deletionTimestamp")
+            .is_empty()
+    );
+    let again = sandbox.add_shoot(ShootSpec::new("alpha", 1)).await;
+    assert!(again.is_err());
+    sandbox.delete_shoot("alpha").await.unwrap();
+    assert!(cluster().is_none());
+    assert!(shoot.pods().is_empty());
+    assert!(!shoot.api().is_running());
+    assert!(sandbox.shoot("alpha").is_err());
+    sandbox.add_shoot(ShootSpec::new("alpha", 1)).await.unwrap();
+    sandbox.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_clock_that_runs_behind() {
+    let (_sandbox, shoot) = one_shoot().await;
+    let node = shoot.nodes()[0].name.clone();
+    shoot
+        .set_clock_skew(&node, jiff::SignedDuration::from_secs(-3600))
+        .unwrap();
+    let renewed = |index: usize| {
+        shoot.nodes()[index]
+            .renew_time
+            .parse::<jiff::Timestamp>()
+            .unwrap()
+    };
+    eventually("it renews in the past", || {
+        renewed(1).duration_since(renewed(0)) > jiff::SignedDuration::from_secs(3500)
+    })
+    .await;
+    tokio::time::sleep(fast().node_monitor_grace_period * 2).await;
+    assert_eq!(
+        shoot.marked_unknown(),
+        0,
+        "the controller judges by when it saw the renewal"
+    );
+}
