@@ -1,6 +1,34 @@
-//! Typed subset of the Kubernetes, Gardener and machine-controller-manager objects that the watchdog reads, the names
-//! that it writes, and its configuration files.
-#![warn(missing_docs)]
+//! What the watchdog reads and writes: a typed subset of Kubernetes, Gardener and machine-controller-manager objects,
+//! the names that it shares with them, and its configuration files. No I/O, no clock, no runtime.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`names`] | every annotation, label, condition, namespace and default, with its source |
+//! | [`duration`] | `parse`, `format` and serde helpers for durations in Go's notation |
+//! | [`cluster`] | [`cluster::Cluster`] with the subset of its Shoot that matters |
+//! | [`eligibility`] | `eligibility(&Cluster)` and `may_continue(&Cluster)`: which shoots are probed, and how |
+//! | [`lease`], [`node`], [`machine`] | items of lists, and their lists |
+//! | [`workload`] | [`workload::Workload`]: anything with a scale sub-resource |
+//! | [`list`] | [`list::ItemList`], the envelope of all lists |
+//! | [`lenient`] | [`lenient::Lenient`]: a value, or why it cannot be read |
+//! | [`kubeconfig`] | `parse(&[u8])` to a [`kubeconfig::ShootAccess`] |
+//! | [`prober`], [`weeder`] | `parse(&[u8])` to [`prober::ProberConfig`] and [`weeder::WeederConfig`] |
+//! | [`selector`] | [`selector::Selector`]: label selectors of the weeder's configuration |
+//! | [`config`] | [`config::ConfigErrors`]: all that is wrong in a file, with its places |
+//!
+//! Three rules hold throughout:
+//!
+//! - **One bad object hides no other.** Objects of a watch ([`cluster::Cluster`], [`machine::Machine`],
+//!   [`workload::Workload`]) fail to deserialise on broken JSON only; what is wrong inside is a
+//!   [`lenient::Lenient::Malformed`], and name, resourceVersion and deletionTimestamp stay readable. An item of a list
+//!   that cannot be decoded is a [`list::Item::Malformed`] with its name. An answer that is no list at all is an error
+//!   and never an empty list.
+//! - **Only what is read is decoded.** Everything else is skipped without being stored; nothing needs trimming
+//!   afterwards.
+//! - **No secrets in errors.** Neither an error nor a `Debug` shows a credential; a malformed object is described by
+//!   the path and the type of what is wrong.
+//!
+//! All decoders are plain functions over bytes and accept any bytes without a panic, within bounded memory and time.
 
 pub mod cluster;
 pub mod config;

@@ -10,6 +10,9 @@ use std::{cell::RefCell, collections::BTreeMap, ops::RangeInclusive, time::Durat
 /// Longest duration that a configuration may ask for; more is a slip of the unit.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Most errors that are reported; a file of another kind has one in every line.
+const MAX_ERRORS: usize = 100;
+
 /// Collects errors.
 #[derive(Default)]
 pub(crate) struct Sink(RefCell<Vec<ConfigError>>);
@@ -71,6 +74,32 @@ pub(crate) fn read<T>(
     }
 }
 
+// === impl Sink ===
+
+impl Sink {
+    fn is_full(&self) -> bool {
+        self.0.borrow().len() > MAX_ERRORS
+    }
+
+    fn add(&self, pos: Pos, path: String, message: String) {
+        let mut errors = self.0.borrow_mut();
+        let (path, message) = match errors.len() {
+            len if len < MAX_ERRORS => (path, message),
+            MAX_ERRORS => (
+                String::new(),
+                "there are more errors; they are not shown".to_owned(),
+            ),
+            _ => return,
+        };
+        errors.push(ConfigError {
+            line: pos.line,
+            column: pos.column,
+            path,
+            message,
+        });
+    }
+}
+
 // === impl Field ===
 
 impl Field {
@@ -101,12 +130,7 @@ impl<'d> Value<'d> {
     }
 
     fn error_at(&self, pos: Pos, path: String, message: String) {
-        self.sink.0.borrow_mut().push(ConfigError {
-            line: pos.line,
-            column: pos.column,
-            path,
-            message,
-        });
+        self.sink.add(pos, path, message);
     }
 
     fn wrong<T>(&self, wanted: &str) -> Option<T> {
@@ -279,6 +303,9 @@ impl<'d> Value<'d> {
     }
 
     fn unknown(&self, entry: &Entry, known: &[Field]) {
+        if self.sink.is_full() {
+            return;
+        }
         let path = joined(&self.path, &entry.key);
         let message = match nearest(&entry.key, known) {
             Some(name) => format!("unknown field; did you mean {name:?}?"),

@@ -338,6 +338,14 @@ fn the_number_of_resources_is_bounded() {
     );
 }
 
+#[test]
+fn a_file_of_another_kind_does_not_flood_the_log() {
+    let many: String = (0..30_000).map(|i| format!("probeInterval{i}: 1s\n")).collect();
+    let errors = errors(&many);
+    assert_eq!(errors.len(), 101);
+    assert_eq!(errors[100], "101:1: there are more errors; they are not shown");
+}
+
 proptest! {
     /// A flipped, cut or doubled byte gives a configuration or errors that point into the file.
     #[test]

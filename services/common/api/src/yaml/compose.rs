@@ -2,7 +2,7 @@
 
 use super::{Entry, Kind, MAX_BYTES, MAX_DEPTH, MAX_NODES, Node, Pos, Scalar, YamlError, cut};
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Tag};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Reads one document. `None` when the file holds none (empty, or nothing but comments).
 ///
@@ -154,36 +154,10 @@ impl Composer {
         };
         let kind = match frame.content {
             Content::Sequence(items) => Kind::Sequence(items),
-            Content::Mapping(Mapping {
-                mut entries, merges, ..
-            }) => {
-                for source in merges {
-                    self.merge(&mut entries, source)?;
-                }
-                Kind::Mapping(entries)
-            }
+            Content::Mapping(Mapping { entries, merges, .. }) => Kind::Mapping(merged(entries, merges)?),
         };
         let node = Node::collection(frame.pos, kind);
         self.add(node, frame.anchor)
-    }
-
-    /// Adds the entries of a merged mapping, or of each of a list of them, whose keys are not there yet.
-    fn merge(&mut self, entries: &mut Vec<Entry>, source: Node) -> Result<(), YamlError> {
-        match source.kind {
-            Kind::Mapping(merged) => {
-                for entry in merged {
-                    if entries.iter().all(|own| own.key != entry.key) {
-                        entries.push(entry);
-                    }
-                }
-                Ok(())
-            }
-            Kind::Sequence(sources) => sources.into_iter().try_for_each(|source| match source.kind {
-                Kind::Mapping(_) => self.merge(entries, source),
-                _ => fail(source.pos, "<< can merge mappings only"),
-            }),
-            Kind::Scalar(_) => fail(source.pos, "<< can merge mappings only"),
-        }
     }
 
     /// Puts a complete node where it belongs.
@@ -231,6 +205,28 @@ impl Composer {
         }
         Ok(())
     }
+}
+
+/// A mapping's own entries and those of its merged mappings, or lists of them, whose keys are not there yet.
+fn merged(mut entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>, YamlError> {
+    if merges.is_empty() {
+        return Ok(entries);
+    }
+    let mut keys: HashSet<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+    let mut add = |source: Node| match source.kind {
+        Kind::Mapping(more) => {
+            entries.extend(more.into_iter().filter(|entry| keys.insert(entry.key.clone())));
+            Ok(())
+        }
+        _ => fail(source.pos, "<< can merge mappings only"),
+    };
+    for source in merges {
+        match source.kind {
+            Kind::Sequence(sources) => sources.into_iter().try_for_each(&mut add)?,
+            _ => add(source)?,
+        }
+    }
+    Ok(entries)
 }
 
 impl Node {

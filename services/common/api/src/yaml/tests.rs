@@ -172,6 +172,35 @@ fn size_depth_and_aliases_are_bounded() {
     assert!(error(&wide).2.contains("more than 100000 values"));
 }
 
+/// Whatever fits the limits is read in time that grows with its size.
+#[test]
+fn the_largest_files_are_read_in_time() {
+    let start = std::time::Instant::now();
+    let keys: String = (0..33_000).map(|i| format!("k{i}: 1\n")).collect();
+    let files = [
+        keys.clone(),
+        format!("a: &a\n  {}\nb:\n  <<: *a\n", keys.replace('\n', "\n  ")),
+        format!("a: {}\n", "x".repeat(1_000_000)),
+        format!("a: \"{}\"\n", "\\n".repeat(500_000)),
+        format!("a:\n{}", "  x\n".repeat(250_000)),
+        format!("a: |\n{}", "  x\n".repeat(250_000)),
+        "#\n".repeat(500_000),
+        "\n".repeat(1_000_000),
+        " ".repeat(1_000_000),
+        "- ".repeat(500_000),
+        "a: ".repeat(300_000),
+        "[".repeat(1_000_000),
+        "'".repeat(1_000_000),
+        "&a ".repeat(300_000),
+        "? ".repeat(500_000),
+        "%".repeat(1_000_000),
+    ];
+    for file in files {
+        let _ = parse(file.as_bytes());
+    }
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 

@@ -1,0 +1,199 @@
+//! Whatever a file or an API server holds, the decoders answer: they neither panic nor, where one bad object must not
+//! hide the others, fail. The decoders are plain functions over bytes, so that a fuzzer can drive them as well.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "clippy exempts test functions, not their helpers"
+)]
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use watchdog_api::{
+    cluster::Cluster,
+    eligibility::{eligibility, may_continue},
+    kubeconfig,
+    lease::LeaseList,
+    list::{Item, ItemList},
+    machine::{Machine, MachineList},
+    node::NodeList,
+    prober, weeder,
+    workload::Workload,
+};
+
+const CLUSTER: &str = include_str!("fixtures/cluster.json");
+const LEASES: &str = include_str!("fixtures/leases.json");
+const NODES: &str = include_str!("fixtures/nodes.json");
+const KUBECONFIG: &str = include_str!("fixtures/kubeconfig-gardener.yaml");
+const PROBER: &str = include_str!("fixtures/prober-gardener.yaml");
+const WEEDER: &str = include_str!("fixtures/weeder-gardener.yaml");
+
+/// Drives every decoder; what they say is checked elsewhere.
+fn decode_all(bytes: &[u8]) {
+    let _ = LeaseList::from_slice(bytes);
+    let _ = NodeList::from_slice(bytes);
+    let _ = MachineList::from_slice(bytes);
+    let _ = kubeconfig::parse(bytes);
+    let _ = prober::parse(bytes);
+    let _ = weeder::parse(bytes);
+    let _ = serde_json::from_slice::<Machine>(bytes);
+    if let Ok(cluster) = serde_json::from_slice::<Cluster>(bytes) {
+        let _ = (eligibility(&cluster), may_continue(&cluster));
+    }
+    if let Ok(workload) = serde_json::from_slice::<Workload>(bytes) {
+        let _ = (
+            workload.wanted_replicas(),
+            workload.ready_replicas(),
+            workload.recorded_replicas(),
+        );
+    }
+}
+
+/// A document with some bytes changed, a piece taken out, or a piece twice.
+fn damaged(text: &'static str) -> impl Strategy<Value = Vec<u8>> {
+    let span = (any::<prop::sample::Index>(), 0_usize..40);
+    (
+        span,
+        prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        0_u8..3,
+    )
+        .prop_map(move |((start, length), changes, kind)| {
+            let mut bytes = text.as_bytes().to_vec();
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let start = start.index(bytes.len());
+            let end = (start + length).min(bytes.len());
+            match kind {
+                0 => drop(bytes.drain(start..end)),
+                1 => {
+                    let piece = bytes[start..end].to_vec();
+                    bytes.splice(end..end, piece);
+                }
+                _ => {}
+            }
+            bytes
+        })
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        // Not any float: printing and reading one again may change its last digit.
+        prop::sample::select(vec![0.5, -1e300]).prop_map(Value::from),
+        "\\PC{0,8}".prop_map(Value::from),
+        prop::sample::select(vec!["-5s", "40s", "Migrate", "2026-11-21T10:00:00Z"]).prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 16, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("name|spec|status|type|[a-z]{0,4}", inner, 0..4)
+                .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+        ]
+    })
+}
+
+/// All the ways into a document.
+fn pointers(value: &Value, at: &str, found: &mut Vec<String>) {
+    found.push(at.to_owned());
+    match value {
+        Value::Array(items) => {
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(index, item)| pointers(item, &format!("{at}/{index}"), found));
+        }
+        Value::Object(fields) => fields.iter().for_each(|(key, field)| {
+            let key = key.replace('~', "~0").replace('/', "~1");
+            pointers(field, &format!("{at}/{key}"), found);
+        }),
+        _ => {}
+    }
+}
+
+/// The document with another value somewhere below the top.
+fn replaced(text: &'static str) -> impl Strategy<Value = Value> {
+    (any::<prop::sample::Index>(), any_json()).prop_map(move |(at, other)| {
+        let mut document: Value = serde_json::from_str(text).unwrap();
+        let mut found = Vec::new();
+        pointers(&document, "", &mut found);
+        let pointer = &found[1 + at.index(found.len() - 1)];
+        *document.pointer_mut(pointer).unwrap() = other;
+        document
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        decode_all(&bytes);
+    }
+
+    #[test]
+    fn arbitrary_json(value in any_json()) {
+        decode_all(value.to_string().as_bytes());
+    }
+
+    #[test]
+    fn damaged_documents(bytes in prop_oneof![
+        damaged(CLUSTER), damaged(LEASES), damaged(NODES), damaged(KUBECONFIG), damaged(PROBER), damaged(WEEDER),
+    ]) {
+        decode_all(&bytes);
+    }
+
+    /// A Cluster of any shape decodes, and keeps its name unless that is what is wrong.
+    #[test]
+    fn a_cluster_is_decoded_whatever_is_in_it(document in replaced(CLUSTER)) {
+        let cluster: Cluster = serde_json::from_str(&document.to_string()).unwrap();
+        let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        prop_assert_eq!(cluster.name(), name);
+        let buffered: Cluster = serde_json::from_value(document).unwrap();
+        prop_assert_eq!(buffered.spec, cluster.spec);
+        prop_assert_eq!(buffered.metadata, cluster.metadata);
+    }
+
+    /// One item of any shape changes nothing for the others.
+    #[test]
+    fn a_list_keeps_its_good_items(other in any_json(), at in 0_usize..=2) {
+        let mut list: Value = serde_json::from_str(LEASES).unwrap();
+        let items = list["items"].as_array_mut().unwrap();
+        items.insert(at, other);
+        let bytes = list.to_string();
+        let decoded = LeaseList::from_slice(bytes.as_bytes()).unwrap();
+        let mut names: Vec<_> = decoded.items.iter().map(|item| item.ok().map(|lease| &*lease.name)).collect();
+        names.remove(at);
+        prop_assert_eq!(names, [Some("node-a-5c7f9"), Some("node-b-77d2k")]);
+    }
+
+    #[test]
+    fn a_watched_workload_is_decoded_whatever_is_in_it(fields in prop::collection::vec(any_json(), 3)) {
+        let object = json!({"metadata": fields[0], "spec": fields[1], "status": fields[2]}).to_string();
+        prop_assert!(serde_json::from_str::<Workload>(&object).is_ok());
+        prop_assert!(serde_json::from_str::<Machine>(&object).is_ok());
+    }
+}
+
+#[test]
+fn an_item_is_its_value_or_its_name_and_reason() {
+    let list: ItemList<u32> =
+        ItemList::from_slice(br#"{"items": [1, {"metadata": {"name": "x"}}]}"#).unwrap();
+    let [
+        Item::Ok(1),
+        Item::Malformed {
+            name: Some(name),
+            reason,
+        },
+    ] = list.items.as_slice()
+    else {
+        panic!("{list:?}")
+    };
+    assert_eq!(
+        (name.as_str(), reason.as_str()),
+        ("x", "invalid type: map, expected u32 at line 1 column 0")
+    );
+}
