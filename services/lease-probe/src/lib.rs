@@ -3,4 +3,10 @@
 //! `domain` holds the rules, `cluster` talks to the seed and to the shoots, `grpc` serves the verdicts, and only
 //! `app` joins them.
 
+// pub mod app;
+pub mod cluster;
+pub mod config;
 pub mod domain;
+pub mod grpc;
+pub mod metrics;
+pub mod scrape;

@@ -17,6 +17,7 @@ pub mod listeners;
 pub mod metrics;
 pub mod process;
 pub mod readiness;
+pub mod request;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;

@@ -1,0 +1,225 @@
+//! One kept connection to a shoot's API server.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use watchdog_api::kubeconfig::ShootAccess;
+
+use super::tls::{self, ShootTls};
+use crate::domain::outcome::Failure;
+use crate::metrics::CONNECTIONS;
+
+/// A silent connection is asked for a sign of life this often (HTTP/2 PING), also while no probe runs, and given up
+/// when none comes within [`PING_TIMEOUT`]: a dead one is noticed within 10 s.
+const PING_INTERVAL: Duration = Duration::from_secs(6);
+
+/// See [`PING_INTERVAL`].
+const PING_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// TCP connect and TLS handshake together, the wait for a place not counted.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connections that are being opened at the same time, over all shoots: a handshake costs a core about a millisecond.
+static OPENING: Semaphore = Semaphore::const_new(64);
+
+/// A page of 500 leases is about 500 KB, a page of 500 nodes about 8 MB; more than this is no answer of an API server.
+const MAX_BODY: usize = 64 * 1024 * 1024;
+
+/// What a request brought.
+#[derive(Debug)]
+pub struct Answer {
+    /// Status code.
+    pub status: StatusCode,
+    /// `Retry-After` in seconds, where it is there.
+    pub retry_after: Option<Duration>,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// Talks to one API server over one connection, which is opened when needed and kept.
+#[derive(Debug)]
+pub struct Connection {
+    server: Uri,
+    authority: String,
+    tls: ShootTls,
+    authorization: Option<header::HeaderValue>,
+    sender: Option<Sender>,
+}
+
+#[derive(Debug)]
+enum Sender {
+    H1(http1::SendRequest<Empty<Bytes>>),
+    H2(http2::SendRequest<Empty<Bytes>>),
+}
+
+impl Connection {
+    /// Prepares a connection; nothing is opened yet.
+    ///
+    /// # Errors
+    /// When the kubeconfig's data cannot be used.
+    pub fn new(access: &ShootAccess) -> Result<Self, Failure> {
+        let tls = tls::build(access).map_err(Failure::Kubeconfig)?;
+        let bad = |what: &str| Failure::Kubeconfig(what.to_owned());
+        let authority = access.server.authority().ok_or_else(|| bad("the server URL has no host"))?;
+        Ok(Self {
+            authority: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(443)),
+            server: access.server.clone(),
+            tls,
+            authorization: access
+                .credentials
+                .token()
+                .map(bearer)
+                .transpose()
+                .map_err(|()| bad("the token holds characters that cannot stand in a header"))?,
+            sender: None,
+        })
+    }
+
+    /// Sends a GET for `path` (with its query, relative to the server URL) and reads the whole answer. The connection
+    /// is reused; a reused one that turns out to be closed is replaced once. Bound the whole with a timeout:
+    /// cancelling drops only this request.
+    ///
+    /// # Errors
+    /// When the API server cannot be reached or its answer breaks off.
+    pub async fn get(&mut self, path: &str) -> Result<Answer, Failure> {
+        if let Some(sender) = self.sender.take() {
+            match self.exchange(sender, path).await {
+                Ok(answer) => return Ok(answer),
+                // The server may have closed it while it was idle; a fresh one tells whether it lives.
+                Err(error) => tracing::debug!(%error, "kept connection lost, opening another"),
+            }
+        }
+        let sender = self.open().await?;
+        self.exchange(sender, path).await
+    }
+
+    async fn exchange(&mut self, mut sender: Sender, path: &str) -> Result<Answer, Failure> {
+        let broken = |e: hyper::Error| Failure::Connect(chain(&e));
+        let response = match &mut sender {
+            Sender::H1(h1) => {
+                h1.ready().await.map_err(broken)?;
+                h1.send_request(self.request(path, false)?).await.map_err(broken)?
+            }
+            Sender::H2(h2) => {
+                h2.ready().await.map_err(broken)?;
+                h2.send_request(self.request(path, true)?).await.map_err(broken)?
+            }
+        };
+        let answer = read(response).await?;
+        self.sender = Some(sender);
+        Ok(answer)
+    }
+
+    fn request(&self, path: &str, absolute: bool) -> Result<Request<Empty<Bytes>>, Failure> {
+        let prefix = self.server.path().trim_end_matches('/');
+        let uri = if absolute { format!("https://{}{prefix}{path}", self.authority) } else { format!("{prefix}{path}") };
+        let mut request = Request::builder()
+            .method(Method::GET)
+            .uri(uri)
+            .header(header::ACCEPT, "application/json")
+            .header(header::USER_AGENT, concat!("lease-probe/", env!("CARGO_PKG_VERSION")));
+        if !absolute {
+            request = request.header(header::HOST, &self.authority);
+        }
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        request.body(Empty::new()).map_err(|e| Failure::Kubeconfig(format!("the server URL cannot be used: {e}")))
+    }
+
+    async fn open(&self) -> Result<Sender, Failure> {
+        // Never closed.
+        let _place = OPENING.acquire().await;
+        let opened = tokio::time::timeout(CONNECT_TIMEOUT, self.handshake()).await;
+        let (result, sender) = match opened {
+            Ok(Ok(sender)) => ("opened", Ok(sender)),
+            Ok(Err(failure)) => ("failed", Err(failure)),
+            Err(_) => ("failed", Err(Failure::Timeout(CONNECT_TIMEOUT))),
+        };
+        CONNECTIONS.inc(&[("result", result.to_owned())]);
+        sender
+    }
+
+    async fn handshake(&self) -> Result<Sender, Failure> {
+        let unreachable = |e: std::io::Error| Failure::Connect(format!("{}: {e}", self.authority));
+        let tcp = TcpStream::connect(&self.authority).await.map_err(unreachable)?;
+        tcp.set_nodelay(true).map_err(unreachable)?;
+        let connector = tokio_rustls::TlsConnector::from(self.tls.config.clone());
+        let name: ServerName<'static> = self.tls.server_name.clone();
+        let tls = connector.connect(name, tcp).await.map_err(|e| match tls_error(&e) {
+            Some(error) => Failure::Tls(error),
+            None => unreachable(e),
+        })?;
+        let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
+        let broken = |e: hyper::Error| Failure::Connect(chain(&e));
+        let io = TokioIo::new(tls);
+        if h2 {
+            let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING_INTERVAL)
+                .keep_alive_timeout(PING_TIMEOUT)
+                .keep_alive_while_idle(true)
+                .handshake(io)
+                .await
+                .map_err(broken)?;
+            // Ends when the sender is dropped, the server closes or pings are not answered.
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "connection to a shoot ended");
+                }
+            });
+            return Ok(Sender::H2(sender));
+        }
+        let (sender, connection) = http1::handshake(io).await.map_err(broken)?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection to a shoot ended");
+            }
+        });
+        Ok(Sender::H1(sender))
+    }
+}
+
+async fn read(response: hyper::Response<Incoming>) -> Result<Answer, Failure> {
+    let status = response.status();
+    let retry_after = response
+        .headers()
+        .get(header::RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.trim().parse().ok())
+        .map(Duration::from_secs);
+    let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
+    let body = body.map_err(|e| Failure::Connect(format!("the answer broke off: {e}")))?.to_bytes();
+    Ok(Answer { status, retry_after, body })
+}
+
+fn bearer(token: &SecretString) -> Result<header::HeaderValue, ()> {
+    let mut value =
+        header::HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).map_err(|_| ())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// The TLS error inside an I/O error, if that is what it is.
+fn tls_error(error: &std::io::Error) -> Option<String> {
+    error.get_ref()?.downcast_ref::<rustls::Error>().map(ToString::to_string)
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,9 @@
+//! Everything that talks to a Kubernetes API: the seed's and those of the shoots.
+
+pub mod connection;
+pub mod machines;
+pub mod prober;
+pub mod registry;
+pub mod shoot_api;
+pub mod tls;
+pub mod watches;

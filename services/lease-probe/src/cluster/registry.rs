@@ -1,0 +1,323 @@
+//! Which shoots there are, what is known of them, and which of them are probed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::cluster::Cluster;
+use watchdog_api::eligibility::{Eligibility, ShootSettings, SkipReason, eligibility, may_continue};
+use watchdog_api::prober::ProberConfig;
+use watchdog_feed::server::Feed;
+
+use super::prober::{Access, Endpoint, Inputs, Kubeconfig, Prober, Report, Shared};
+use crate::domain::outcome::Failure;
+use crate::domain::verdict::{Teller, Verdict};
+
+/// Verdicts by shoot.
+pub type Verdicts = Feed<String, Verdict>;
+
+/// Failed probes of one shoot, by endpoint and reason.
+pub type FailureCounts = BTreeMap<(Endpoint, &'static str), u64>;
+
+/// Says whether this replica owns a shoot.
+pub type Owns = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// Brings together what the watches see and runs a probe for every shoot that is to be probed.
+pub struct Registry {
+    shared: Arc<Shared>,
+    verdicts: Verdicts,
+    owns: Owns,
+    inner: Mutex<Inner>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    config: Arc<ProberConfig>,
+    clusters: HashMap<String, ClusterFacts>,
+    kubeconfigs: HashMap<(Endpoint, String), Access>,
+    // Whose list is complete: before, a kubeconfig that is not there yet says nothing.
+    listed: BTreeSet<Endpoint>,
+    probes: HashMap<String, Running>,
+    failures: HashMap<String, FailureCounts>,
+    next_probe: u64,
+}
+
+/// What follows from a Cluster, under the start rules and under the stop rules.
+struct ClusterFacts {
+    start: Result<Arc<ShootSettings>, SkipReason>,
+    go_on: Result<Arc<ShootSettings>, SkipReason>,
+}
+
+struct Running {
+    id: u64,
+    inputs: watch::Sender<Inputs>,
+    stop: CancellationToken,
+}
+
+impl Registry {
+    /// An empty registry.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, verdicts: Verdicts, config: Arc<ProberConfig>, owns: Owns) -> Arc<Self> {
+        let inner = Inner {
+            config,
+            clusters: HashMap::new(),
+            kubeconfigs: HashMap::new(),
+            listed: BTreeSet::new(),
+            probes: HashMap::new(),
+            failures: HashMap::new(),
+            next_probe: 0,
+        };
+        Arc::new(Self { shared, verdicts, owns, inner: Mutex::new(inner) })
+    }
+
+    /// A Cluster is there, new or changed.
+    pub fn cluster_applied(self: &Arc<Self>, cluster: &Cluster) {
+        let Some(shoot) = cluster.metadata.name.clone() else {
+            return;
+        };
+        let start = match eligibility(cluster) {
+            Eligibility::Probe(settings) => Ok(Arc::new(settings)),
+            Eligibility::Skip(reason) => Err(reason),
+        };
+        if let Err(SkipReason::Malformed(reason)) = &start {
+            tracing::warn!(shoot, %reason, "the Cluster cannot be used, the shoot is skipped");
+        }
+        let facts = ClusterFacts { start, go_on: may_continue(cluster).map(Arc::new) };
+        let mut inner = self.inner.lock();
+        inner.clusters.insert(shoot.clone(), facts);
+        self.reconcile(&mut inner, &shoot);
+    }
+
+    /// A Cluster is gone.
+    pub fn cluster_deleted(self: &Arc<Self>, shoot: &str) {
+        let mut inner = self.inner.lock();
+        inner.clusters.remove(shoot);
+        self.reconcile(&mut inner, shoot);
+    }
+
+    /// These Clusters exist and no others.
+    pub fn clusters_synced(self: &Arc<Self>, exist: &BTreeSet<String>) {
+        let mut inner = self.inner.lock();
+        let gone: Vec<String> = inner.clusters.keys().filter(|shoot| !exist.contains(*shoot)).cloned().collect();
+        for shoot in gone {
+            inner.clusters.remove(&shoot);
+            self.reconcile(&mut inner, &shoot);
+        }
+    }
+
+    /// A Secret with a kubeconfig is there, new or changed; `data` is its kubeconfig, if it has one.
+    pub fn kubeconfig_applied(self: &Arc<Self>, endpoint: Endpoint, namespace: &str, data: Option<&[u8]>) {
+        let access = parse(data);
+        if let Err(failure) = &access {
+            tracing::warn!(shoot = namespace, error = %failure, "the kubeconfig of a shoot cannot be used");
+        }
+        let mut inner = self.inner.lock();
+        inner.kubeconfigs.insert((endpoint, namespace.to_owned()), access);
+        self.reconcile(&mut inner, namespace);
+    }
+
+    /// A Secret with a kubeconfig is gone.
+    pub fn kubeconfig_deleted(self: &Arc<Self>, endpoint: Endpoint, namespace: &str) {
+        let mut inner = self.inner.lock();
+        inner.kubeconfigs.remove(&(endpoint, namespace.to_owned()));
+        self.reconcile(&mut inner, namespace);
+    }
+
+    /// Secrets with a kubeconfig exist in these namespaces and in no others.
+    pub fn kubeconfigs_synced(self: &Arc<Self>, endpoint: Endpoint, exist: &BTreeSet<String>) {
+        let mut inner = self.inner.lock();
+        let gone = |of: &Endpoint, namespace: &String| *of == endpoint && !exist.contains(namespace);
+        inner.kubeconfigs.retain(|(of, namespace), _| !gone(of, namespace));
+        inner.listed.insert(endpoint);
+        self.reconcile_all(&mut inner);
+    }
+
+    /// Secrets of another name are followed from now on: nothing is known of them yet. Running probes keep what they
+    /// have.
+    pub fn kubeconfigs_renamed(&self, endpoint: Endpoint) {
+        let mut inner = self.inner.lock();
+        inner.kubeconfigs.retain(|(of, _), _| *of != endpoint);
+        inner.listed.remove(&endpoint);
+    }
+
+    /// The configuration has changed.
+    pub fn configured(self: &Arc<Self>, config: Arc<ProberConfig>) {
+        let mut inner = self.inner.lock();
+        inner.config = config;
+        self.reconcile_all(&mut inner);
+    }
+
+    /// Another set of shoots may belong to this replica now.
+    pub fn ownership_changed(self: &Arc<Self>) {
+        self.reconcile_all(&mut self.inner.lock());
+    }
+
+    /// Stops all probes.
+    pub fn stop(&self) {
+        for (_, probe) in self.inner.lock().probes.drain() {
+            probe.stop.cancel();
+        }
+    }
+
+    /// Number of shoots that are probed.
+    #[must_use]
+    pub fn active(&self) -> usize {
+        self.inner.lock().probes.len()
+    }
+
+    /// Failed probes of all shoots that still exist.
+    #[must_use]
+    pub fn failures(&self) -> Vec<(String, FailureCounts)> {
+        self.inner.lock().failures.iter().map(|(shoot, counts)| (shoot.clone(), counts.clone())).collect()
+    }
+
+    fn reconcile_all(self: &Arc<Self>, inner: &mut Inner) {
+        if !inner.is_listed() {
+            return;
+        }
+        let shoots: Vec<String> = inner.clusters.keys().cloned().collect();
+        for shoot in shoots {
+            self.reconcile(inner, &shoot);
+        }
+    }
+
+    /// Starts, changes or stops the probe of a shoot, whichever is right.
+    fn reconcile(self: &Arc<Self>, inner: &mut Inner, shoot: &str) {
+        let Some(facts) = inner.clusters.get(shoot).filter(|_| (self.owns)(shoot)) else {
+            inner.stop(shoot, "the shoot is gone or belongs to another replica");
+            inner.failures.remove(shoot);
+            self.verdicts.remove(&shoot.to_owned());
+            return;
+        };
+        if !inner.is_listed() {
+            return;
+        }
+        // A running probe stops by the stop rules only.
+        let wanted = if inner.probes.contains_key(shoot) { &facts.go_on } else { &facts.start };
+        match wanted.clone() {
+            Err(reason) => {
+                inner.stop(shoot, reason.as_str());
+                let verdict = Teller::new(self.shared.identity.clone(), self.shared.now())
+                    .skipped(&reason, self.shared.now());
+                let same = |old: &Verdict, new: &Verdict| {
+                    old.outcome == new.outcome && old.message == new.message
+                };
+                self.verdicts.upsert_unless(shoot.to_owned(), verdict, same);
+            }
+            Ok(settings) => {
+                let inputs = inner.inputs(shoot, settings);
+                match inner.probes.get(shoot) {
+                    Some(running) => {
+                        running.inputs.send_if_modified(|current| {
+                            let changed = !current.same(&inputs);
+                            if changed {
+                                *current = inputs;
+                            }
+                            changed
+                        });
+                    }
+                    None => self.start(inner, shoot, inputs),
+                }
+            }
+        }
+    }
+
+    fn start(self: &Arc<Self>, inner: &mut Inner, shoot: &str, inputs: Inputs) {
+        inner.next_probe += 1;
+        let id = inner.next_probe;
+        let (sender, receiver) = watch::channel(inputs);
+        let stop = CancellationToken::new();
+        inner.probes.insert(shoot.to_owned(), Running { id, inputs: sender, stop: stop.clone() });
+        let shoot: Arc<str> = shoot.into();
+        tracing::info!(shoot = &*shoot, "probe started");
+        let report = Reporter { registry: self.clone(), shoot: shoot.clone(), id };
+        let prober = Prober::new(shoot, self.shared.clone(), receiver, report);
+        tokio::spawn(prober.run(inner.clusters.len(), stop));
+    }
+}
+
+impl Inner {
+    fn is_listed(&self) -> bool {
+        let external = self.config.external_kube_config_secret_name.is_some();
+        self.listed.contains(&Endpoint::Internal) && (!external || self.listed.contains(&Endpoint::External))
+    }
+
+    fn stop(&mut self, shoot: &str, why: &str) {
+        if let Some(running) = self.probes.remove(shoot) {
+            tracing::info!(shoot, reason = why, "probe stopped");
+            running.stop.cancel();
+        }
+    }
+
+    fn inputs(&self, shoot: &str, settings: Arc<ShootSettings>) -> Inputs {
+        let config = self.config.clone();
+        let access = |endpoint, secret: &str| match self.kubeconfigs.get(&(endpoint, shoot.to_owned())) {
+            Some(access) => access.clone(),
+            None => Err(Failure::Kubeconfig(format!("the Secret {secret} does not exist in namespace {shoot}"))),
+        };
+        let external = config.external_kube_config_secret_name.as_deref();
+        Inputs {
+            settings,
+            internal: access(Endpoint::Internal, &config.kube_config_secret_name),
+            external: external.map(|secret| access(Endpoint::External, secret)),
+            config,
+        }
+    }
+}
+
+impl Inputs {
+    fn same(&self, other: &Self) -> bool {
+        let digest = |access: &Access| access.as_ref().map(|kubeconfig| kubeconfig.digest).map_err(Clone::clone);
+        self.settings == other.settings
+            && self.config == other.config
+            && digest(&self.internal) == digest(&other.internal)
+            && self.external.as_ref().map(digest) == other.external.as_ref().map(digest)
+    }
+}
+
+/// Reports for one probe. What a stopped probe still says is not listened to.
+struct Reporter {
+    registry: Arc<Registry>,
+    shoot: Arc<str>,
+    id: u64,
+}
+
+impl Reporter {
+    fn while_running(&self, act: impl FnOnce(&mut Inner)) {
+        let mut inner = self.registry.inner.lock();
+        if inner.probes.get(&*self.shoot).is_some_and(|running| running.id == self.id) {
+            act(&mut inner);
+        }
+    }
+}
+
+impl Report for Reporter {
+    fn verdict(&self, verdict: Verdict) {
+        // Within the lock, so that nothing is published after the shoot was removed.
+        self.while_running(|_| self.registry.verdicts.upsert(self.shoot.to_string(), verdict));
+    }
+
+    fn failure(&self, endpoint: Endpoint, failure: &Failure) {
+        self.while_running(|inner| {
+            let counts = inner.failures.entry(self.shoot.to_string()).or_default();
+            *counts.entry((endpoint, failure.as_str())).or_default() += 1;
+        });
+    }
+}
+
+fn parse(data: Option<&[u8]>) -> Access {
+    let missing = || Failure::Kubeconfig("the Secret has no data key kubeconfig".to_owned());
+    let data = data.ok_or_else(missing)?;
+    let mut hasher = DefaultHasher::new();
+    data.hash(&mut hasher);
+    let access = watchdog_api::kubeconfig::parse(data).map_err(|e| Failure::Kubeconfig(format!("{}: {}", e.field, e.reason)))?;
+    Ok(Arc::new(Kubeconfig { digest: hasher.finish(), access }))
+}

@@ -1,0 +1,178 @@
+//! What a probe asks a shoot's API server, and what the answers mean.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::Deserialize;
+use watchdog_api::lease::LeaseItem;
+use watchdog_api::list::{Item, ItemList};
+use watchdog_api::names::NODE_LEASE_NAMESPACE;
+use watchdog_api::node::NodeItem;
+
+use super::connection::{Answer, Connection};
+use crate::domain::assessment::Leases;
+use crate::domain::moment::Moment;
+use crate::domain::outcome::Failure;
+use crate::domain::renewals::ListedLease;
+use crate::metrics::SHOOT_REQUESTS;
+
+/// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
+const PAGE: usize = 500;
+
+/// Pages of one list at most: a shoot has at most some thousands of nodes.
+const MAX_PAGES: usize = 100;
+
+/// GET /version, which only tells why something else failed, may take so long.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Lists the leases of the nodes.
+///
+/// # Errors
+/// Says why they could not be listed.
+pub async fn list_leases(connection: &mut Connection) -> Result<Leases, Failure> {
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASE_NAMESPACE}/leases");
+    let mut listed = Leases::default();
+    list::<LeaseItem>(connection, &path, "list leases in namespace kube-node-lease", |item| match item {
+        Item::Ok(lease) => listed.leases.push(ListedLease {
+            name: lease.name,
+            renew_time: lease.renew_time.map(|time| Moment(time.as_microsecond())),
+            duration_seconds: lease.lease_duration_seconds,
+        }),
+        Item::Malformed { name, reason } => {
+            tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
+            listed.malformed += 1;
+        }
+    })
+    .await?;
+    Ok(listed)
+}
+
+/// Lists the nodes.
+///
+/// # Errors
+/// Says why they could not be listed. A single malformed node fails the list: it might be one that counts.
+pub async fn list_nodes(connection: &mut Connection) -> Result<Vec<NodeItem>, Failure> {
+    let mut nodes = Vec::new();
+    let mut malformed = None;
+    list::<NodeItem>(connection, "/api/v1/nodes", "list nodes", |item| match item {
+        Item::Ok(node) => nodes.push(node),
+        Item::Malformed { name, reason } => {
+            malformed = Some(format!("node {} is malformed: {reason}", name.unwrap_or_default()));
+        }
+    })
+    .await?;
+    match malformed {
+        None => Ok(nodes),
+        Some(why) => Err(Failure::ListFailed(why)),
+    }
+}
+
+/// Asks for the version: whether the API server answers at all.
+///
+/// # Errors
+/// Says why it does not.
+pub async fn version(connection: &mut Connection) -> Result<(), Failure> {
+    let answer = tokio::time::timeout(VERSION_TIMEOUT, connection.get("/version"))
+        .await
+        .map_err(|_| Failure::Timeout(VERSION_TIMEOUT))??;
+    count(&answer);
+    match answer.status {
+        // Who answers with a refusal answers.
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
+        StatusCode::TOO_MANY_REQUESTS => Err(Failure::Throttled(answer.retry_after)),
+        status if status.is_success() && is_json_object(&answer.body) => Ok(()),
+        status => Err(Failure::Connect(format!("GET /version answered {status}, which no API server does"))),
+    }
+}
+
+/// Runs the requests of a probe within `limit`. A timeout says only that the list did not come; whether the API
+/// server lives is asked separately.
+///
+/// # Errors
+/// As the requests; [`Failure::Timeout`] when not even GET /version was answered.
+pub async fn within<T>(
+    limit: Duration,
+    connection: &mut Connection,
+    requests: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(limit, requests(connection)).await {
+        Ok(Err(Failure::ListFailed(why))) => match version(connection).await {
+            Ok(()) => Err(Failure::ListFailed(why)),
+            Err(failure) => Err(failure),
+        },
+        Ok(result) => result,
+        Err(_) => match version(connection).await {
+            Ok(()) => {
+                let limit = watchdog_api::duration::format(limit);
+                Err(Failure::ListFailed(format!("it took longer than {limit}")))
+            }
+            Err(Failure::Throttled(wait)) => Err(Failure::Throttled(wait)),
+            Err(_) => Err(Failure::Timeout(limit)),
+        },
+    }
+}
+
+async fn list<T: for<'de> Deserialize<'de>>(
+    connection: &mut Connection,
+    path: &str,
+    permission: &str,
+    mut take: impl FnMut(Item<T>),
+) -> Result<(), Failure> {
+    let mut query = format!("?limit={PAGE}");
+    for _ in 0..MAX_PAGES {
+        let answer = connection.get(&format!("{path}{query}")).await?;
+        count(&answer);
+        let body = accepted(&answer, permission)?;
+        let page = ItemList::<T>::from_slice(body).map_err(|e| Failure::ListFailed(e.to_string()))?;
+        page.items.into_iter().for_each(&mut take);
+        if page.metadata.continue_token.is_empty() {
+            return Ok(());
+        }
+        let token = percent_encode(&page.metadata.continue_token);
+        query = format!("?limit={PAGE}&continue={token}");
+    }
+    Err(Failure::ListFailed(format!("it has more than {MAX_PAGES} pages")))
+}
+
+fn accepted<'a>(answer: &'a Answer, permission: &str) -> Result<&'a [u8], Failure> {
+    match answer.status {
+        StatusCode::OK => Ok(&answer.body),
+        StatusCode::TOO_MANY_REQUESTS => Err(Failure::Throttled(answer.retry_after)),
+        StatusCode::UNAUTHORIZED => Err(Failure::Unauthorized),
+        StatusCode::FORBIDDEN => Err(Failure::Forbidden(permission.to_owned())),
+        status => Err(Failure::ListFailed(format!("{status}{}", message(&answer.body)))),
+    }
+}
+
+/// The message of a `Status`, cut to a sensible length; empty when the body is something else.
+fn message(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Status {
+        message: String,
+    }
+    match serde_json::from_slice::<Status>(body) {
+        Ok(status) => format!(" ({})", status.message.chars().take(200).collect::<String>()),
+        Err(_) => String::new(),
+    }
+}
+
+fn is_json_object(body: &[u8]) -> bool {
+    serde_json::from_slice::<std::collections::HashMap<String, serde::de::IgnoredAny>>(body).is_ok()
+}
+
+fn count(answer: &Answer) {
+    SHOOT_REQUESTS.inc(&[("code", answer.status.as_str().to_owned())]);
+}
+
+/// Tokens are base64: only three of its characters mean something else in a query.
+fn percent_encode(token: &str) -> String {
+    let mut encoded = String::with_capacity(token.len());
+    for byte in token.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}

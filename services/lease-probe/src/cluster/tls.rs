@@ -1,0 +1,81 @@
+//! TLS towards the shoots, from what their kubeconfigs say.
+
+use std::sync::{Arc, LazyLock};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use secrecy::ExposeSecret;
+use watchdog_api::kubeconfig::ShootAccess;
+
+/// One crypto provider for all shoots: it is the larger part of a configuration.
+static PROVIDER: LazyLock<Arc<rustls::crypto::CryptoProvider>> =
+    LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
+
+/// The authorities that the host trusts, read once.
+static HOST_ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
+    let mut roots = RootCertStore::empty();
+    let loaded = rustls_native_certs::load_native_certs();
+    for error in loaded.errors {
+        tracing::warn!(%error, "cannot read an authority that the host trusts");
+    }
+    roots.add_parsable_certificates(loaded.certs);
+    Arc::new(roots)
+});
+
+/// TLS for one shoot: the configuration and the name that the server's certificate must carry.
+#[derive(Debug, Clone)]
+pub struct ShootTls {
+    /// With HTTP/2 and HTTP/1.1 by ALPN.
+    pub config: Arc<ClientConfig>,
+    /// `tls-server-name`, else the host of the server URL.
+    pub server_name: ServerName<'static>,
+}
+
+/// Builds the TLS configuration.
+///
+/// # Errors
+/// When the certificates or the key cannot be used; never shows what is in them.
+pub fn build(access: &ShootAccess) -> Result<ShootTls, String> {
+    let host = access.tls_server_name.as_deref().or(access.server.host()).unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let server_name = ServerName::try_from(host.to_owned())
+        .map_err(|_| format!("{host:?} is neither a DNS name nor an IP address"))?;
+    let roots = match &access.ca_pem {
+        None => HOST_ROOTS.clone(),
+        Some(pem) => Arc::new(roots(pem)?),
+    };
+    let builder = ClientConfig::builder_with_provider(PROVIDER.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?
+        .with_root_certificates(roots);
+    let mut config = match access.credentials.client_certificate() {
+        None => builder.with_no_client_auth(),
+        Some(client) => {
+            let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&client.cert_pem).collect();
+            let chain = chain.map_err(|_| "client-certificate-data is not PEM".to_owned())?;
+            let key = PrivateKeyDer::from_pem_slice(client.key_pem.expose_secret().as_bytes())
+                .map_err(|_| "client-key-data holds no private key in PEM".to_owned())?;
+            let pair = |_| "client-certificate-data and client-key-data do not go together".to_owned();
+            builder.with_client_auth_cert(chain, key).map_err(pair)?
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    // One session per shoot is all there is to resume.
+    config.resumption = rustls::client::Resumption::in_memory_sessions(2);
+    Ok(ShootTls { config: Arc::new(config), server_name })
+}
+
+fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|_| "certificate-authority-data is not PEM".to_owned())?;
+        roots
+            .add(certificate)
+            .map_err(|_| "certificate-authority-data holds a certificate that cannot be used".to_owned())?;
+    }
+    if roots.is_empty() {
+        return Err("certificate-authority-data holds no certificate".to_owned());
+    }
+    Ok(roots)
+}

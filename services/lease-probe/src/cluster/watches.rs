@@ -1,0 +1,145 @@
+//! The watches on the seed that feed the registry.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::runtime::watcher::Config;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::cluster::Cluster;
+use watchdog_api::prober::ProberConfig;
+use watchdog_kube::permissions::Permission;
+use watchdog_kube::watch::{Change, Watch};
+use watchdog_runtime::readiness::Readiness;
+
+use super::prober::Endpoint;
+use super::registry::Registry;
+
+/// Clusters are large, mostly because of the cloud profile in them: pages of 50 keep an answer near a megabyte.
+const CLUSTER_PAGE: u32 = 50;
+
+/// Data key of the kubeconfig in its Secret.
+const KUBECONFIG_KEY: &str = "kubeconfig";
+
+/// What lease-probe must be allowed on the seed, its membership Leases not included.
+#[must_use]
+pub fn permissions(config: &ProberConfig) -> Vec<Permission> {
+    let mut needed = vec![
+        Permission::new("list", "extensions.gardener.cloud", "clusters"),
+        Permission::new("watch", "extensions.gardener.cloud", "clusters"),
+        Permission::new("list", "machine.sapcloud.io", "machines"),
+    ];
+    let secrets = [Some(&config.kube_config_secret_name), config.external_kube_config_secret_name.as_ref()];
+    for secret in secrets.into_iter().flatten() {
+        needed.push(Permission::new("list", "", "secrets").named(secret));
+        needed.push(Permission::new("watch", "", "secrets").named(secret));
+    }
+    needed
+}
+
+/// Follows the Clusters.
+///
+/// # Errors
+/// As [`Watch::run`].
+pub async fn clusters(
+    seed: kube::Client,
+    registry: Arc<Registry>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let watch = Watch {
+        name: "clusters",
+        api: Api::<Cluster>::all(seed),
+        config: Config::default().page_size(CLUSTER_PAGE),
+    };
+    watch
+        .run(readiness, stop, move |change| match change {
+            Change::Applied(cluster) => registry.cluster_applied(&cluster),
+            Change::Deleted(key) => registry.cluster_deleted(&key.name),
+            Change::Synced(keys) => {
+                registry.clusters_synced(&keys.into_iter().map(|key| key.name).collect::<BTreeSet<_>>());
+            }
+        })
+        .await
+}
+
+/// Follows the Secrets with the kubeconfigs for one kind of endpoint. Their name comes from the configuration; when it
+/// changes, another name is followed.
+///
+/// # Errors
+/// As [`Watch::run`].
+pub async fn kubeconfigs(
+    seed: kube::Client,
+    registry: Arc<Registry>,
+    endpoint: Endpoint,
+    mut config: watch::Receiver<Arc<ProberConfig>>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    loop {
+        let secret = name(&config.borrow_and_update(), endpoint);
+        let renamed = async {
+            while config.changed().await.is_ok() {
+                if name(&config.borrow_and_update(), endpoint) != secret {
+                    return;
+                }
+            }
+            std::future::pending().await
+        };
+        let stop_watch = stop.child_token();
+        let follow = follow(&seed, &registry, endpoint, secret.as_deref(), &readiness, stop_watch.clone());
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            result = follow => return result,
+            () = renamed => {
+                stop_watch.cancel();
+                registry.kubeconfigs_renamed(endpoint);
+            }
+        }
+    }
+}
+
+fn name(config: &ProberConfig, endpoint: Endpoint) -> Option<String> {
+    match endpoint {
+        Endpoint::Internal => Some(config.kube_config_secret_name.clone()),
+        Endpoint::External => config.external_kube_config_secret_name.clone(),
+    }
+}
+
+async fn follow(
+    seed: &kube::Client,
+    registry: &Arc<Registry>,
+    endpoint: Endpoint,
+    secret: Option<&str>,
+    readiness: &Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let Some(secret) = secret else {
+        stop.cancelled().await;
+        return Ok(());
+    };
+    let watch = Watch {
+        name: match endpoint {
+            Endpoint::Internal => "kubeconfigs",
+            Endpoint::External => "external-kubeconfigs",
+        },
+        api: Api::<Secret>::all(seed.clone()),
+        config: Config::default().fields(&format!("metadata.name={secret}")),
+    };
+    watch
+        .run(readiness.clone(), stop, |change| match change {
+            Change::Applied(secret) => {
+                let namespace = secret.metadata.namespace.unwrap_or_default();
+                let data = secret.data.as_ref().and_then(|data| data.get(KUBECONFIG_KEY));
+                registry.kubeconfig_applied(endpoint, &namespace, data.map(|data| &*data.0));
+            }
+            Change::Deleted(key) => registry.kubeconfig_deleted(endpoint, &key.namespace),
+            Change::Synced(keys) => {
+                let exist = keys.into_iter().map(|key| key.namespace).collect();
+                registry.kubeconfigs_synced(endpoint, &exist);
+            }
+        })
+        .await
+}

@@ -1,0 +1,200 @@
+//! Domain <-> proto.
+
+use std::time::Duration;
+
+use prost_types::Timestamp;
+use watchdog_api::eligibility::SkipReason as DomainSkip;
+use watchdog_feed::message::{Event, Message};
+use watchdog_proto::feed::v1 as feed;
+use watchdog_proto::probe::v1 as pb;
+
+use crate::domain::assessment::Evidence;
+use crate::domain::candidates::Exclusion;
+use crate::domain::moment::Moment;
+use crate::domain::outcome::Outcome;
+use crate::domain::verdict::Verdict;
+
+/// A verdict as it is told at `now`.
+#[must_use]
+pub fn verdict(shoot: &str, verdict: &Verdict, now: Moment) -> pb::Verdict {
+    pb::Verdict {
+        shoot: shoot.to_owned(),
+        outcome: outcome(&verdict.outcome).into(),
+        skip_reason: skip_reason(&verdict.outcome).into(),
+        message: verdict.message.clone(),
+        evidence: verdict.evidence.as_deref().map(evidence),
+        observed_at: Some(timestamp(verdict.observed_at)),
+        valid_until: Some(timestamp(verdict.valid_until)),
+        age: Some(signed(now.0.saturating_sub(verdict.observed_at.0))),
+        valid_for: Some(signed(verdict.valid_until.0.saturating_sub(now.0))),
+        observer: verdict.observer.to_string(),
+        outcome_since: Some(timestamp(verdict.outcome_since)),
+    }
+}
+
+/// A verdict of another replica, told on `later`.
+#[must_use]
+pub fn aged(verdict: &pb::Verdict, later: Duration) -> pb::Verdict {
+    let later = i64::try_from(later.as_micros()).unwrap_or(i64::MAX);
+    pb::Verdict {
+        age: Some(signed(micros(verdict.age.as_ref()).saturating_add(later))),
+        valid_for: Some(signed(micros(verdict.valid_for.as_ref()).saturating_sub(later))),
+        ..verdict.clone()
+    }
+}
+
+/// The outcome of a verdict.
+#[must_use]
+pub const fn outcome(outcome: &Outcome) -> pb::Outcome {
+    match outcome {
+        Outcome::Healthy => pb::Outcome::Healthy,
+        Outcome::LeasesExpired => pb::Outcome::LeasesExpired,
+        Outcome::ExternalUnreachable => pb::Outcome::ExternalUnreachable,
+        Outcome::ApiServerUnreachable => pb::Outcome::ApiServerUnreachable,
+        Outcome::Throttled => pb::Outcome::Throttled,
+        Outcome::Inconclusive => pb::Outcome::Inconclusive,
+        Outcome::TooFewCandidates => pb::Outcome::TooFewCandidates,
+        Outcome::Skipped(_) => pb::Outcome::Skipped,
+        Outcome::Pending => pb::Outcome::Pending,
+    }
+}
+
+const fn skip_reason(outcome: &Outcome) -> pb::SkipReason {
+    let Outcome::Skipped(reason) = outcome else {
+        return pb::SkipReason::Unspecified;
+    };
+    match reason {
+        DomainSkip::Deleting => pb::SkipReason::Deleting,
+        DomainSkip::Hibernating => pb::SkipReason::Hibernating,
+        DomainSkip::WakingUp => pb::SkipReason::WakingUp,
+        DomainSkip::Migrating => pb::SkipReason::Migrating,
+        DomainSkip::NoWorkers => pb::SkipReason::NoWorkers,
+        DomainSkip::NotReconciled => pb::SkipReason::NotReconciled,
+        DomainSkip::Malformed(_) => pb::SkipReason::Malformed,
+    }
+}
+
+fn evidence(evidence: &Evidence) -> pb::Evidence {
+    pb::Evidence {
+        nodes: evidence.nodes,
+        leases: evidence.leases,
+        candidates: evidence.candidates,
+        expired: evidence.expired,
+        excluded: evidence
+            .excluded
+            .iter()
+            .map(|(reason, leases)| pb::ExclusionCount { reason: exclusion(*reason).into(), leases: *leases })
+            .collect(),
+        expired_fraction: evidence.fraction(),
+        threshold: evidence.threshold,
+        zones: evidence
+            .zones
+            .iter()
+            .map(|(zone, count)| pb::ZoneEvidence {
+                zone: zone.to_string(),
+                candidates: count.candidates,
+                expired: count.expired,
+            })
+            .collect(),
+        expiry_age: Some(signed(i64::try_from(evidence.expiry_age.as_micros()).unwrap_or(i64::MAX))),
+        largest_skew: Some(signed(evidence.largest_skew)),
+        unconfirmed: evidence.unconfirmed,
+    }
+}
+
+const fn exclusion(exclusion: Exclusion) -> pb::Exclusion {
+    match exclusion {
+        Exclusion::NotManagedByMcm => pb::Exclusion::NotManagedByMcm,
+        Exclusion::UnhealthyCondition => pb::Exclusion::UnhealthyCondition,
+        Exclusion::InPlaceUpdate => pb::Exclusion::InPlaceUpdate,
+        Exclusion::NoMachine => pb::Exclusion::NoMachine,
+        Exclusion::MachineFailed => pb::Exclusion::MachineFailed,
+        Exclusion::MachineTerminating => pb::Exclusion::MachineTerminating,
+        Exclusion::NoNode => pb::Exclusion::NoNode,
+        Exclusion::NoRenewTime => pb::Exclusion::NoRenewTime,
+        Exclusion::MalformedLease => pb::Exclusion::MalformedLease,
+    }
+}
+
+/// One message of the stream.
+pub fn response<V>(message: Message<String, V>, encode: impl Fn(&str, V) -> pb::Verdict) -> pb::WatchVerdictsResponse {
+    use pb::watch_verdicts_response::Event as PbEvent;
+    let position = message.position;
+    let event = match message.event {
+        Event::Upsert(shoot, value) => PbEvent::Upsert(encode(&shoot, value)),
+        Event::Removed(shoot) => PbEvent::Removed(shoot),
+        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
+        Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
+    };
+    pb::WatchVerdictsResponse {
+        position: Some(feed::Position {
+            epoch: position.epoch.to_string(),
+            revision: position.revision,
+            uptime: Some(signed(i64::try_from(position.uptime.as_micros()).unwrap_or(i64::MAX))),
+        }),
+        event: Some(event),
+    }
+}
+
+/// One message of another replica's stream.
+///
+/// # Errors
+/// When a part that must be there is missing; the text names it.
+pub fn message(response: pb::WatchVerdictsResponse) -> Result<Message<String, pb::Verdict>, &'static str> {
+    use pb::watch_verdicts_response::Event as PbEvent;
+    let position = response.position.ok_or("position")?;
+    let uptime = Duration::from_micros(micros(position.uptime.as_ref()).max(0).unsigned_abs());
+    let event = match response.event.ok_or("event")? {
+        PbEvent::Upsert(verdict) => Event::Upsert(verdict.shoot.clone(), verdict),
+        PbEvent::Removed(shoot) => Event::Removed(shoot),
+        PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete(complete.items),
+        PbEvent::Heartbeat(_) => Event::Heartbeat,
+    };
+    let position =
+        watchdog_feed::message::Position { epoch: position.epoch.into(), revision: position.revision, uptime };
+    Ok(Message { position, event })
+}
+
+const fn timestamp(moment: Moment) -> Timestamp {
+    Timestamp {
+        seconds: moment.0.div_euclid(1_000_000),
+        // Below 10^9.
+        nanos: (moment.0.rem_euclid(1_000_000) * 1_000) as i32,
+    }
+}
+
+/// A signed number of microseconds; both parts carry the sign, as the proto wants it.
+const fn signed(micros: i64) -> prost_types::Duration {
+    prost_types::Duration { seconds: micros / 1_000_000, nanos: ((micros % 1_000_000) * 1_000) as i32 }
+}
+
+/// The microseconds of a duration; 0 when unset.
+#[must_use]
+pub fn micros(duration: Option<&prost_types::Duration>) -> i64 {
+    duration.map_or(0, |d| d.seconds.saturating_mul(1_000_000).saturating_add(i64::from(d.nanos) / 1_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_keep_their_sign() {
+        for micros_in in [-61_500_000, -1, 0, 1, 2_000_001] {
+            assert_eq!(micros(Some(&signed(micros_in))), micros_in);
+        }
+        assert_eq!(timestamp(Moment(-1)), Timestamp { seconds: -1, nanos: 999_999_000 });
+    }
+
+    #[test]
+    fn a_verdict_ages_on_its_way() {
+        let told = pb::Verdict {
+            age: Some(signed(1_000_000)),
+            valid_for: Some(signed(1_500_000)),
+            ..Default::default()
+        };
+        let later = aged(&told, Duration::from_secs(2));
+        assert_eq!(micros(later.age.as_ref()), 3_000_000);
+        assert_eq!(micros(later.valid_for.as_ref()), -500_000);
+    }
+}

@@ -1,0 +1,5 @@
+//! The gRPC API: request checks, conversion, and the view over all replicas. No kube types.
+
+pub mod convert;
+pub mod service;
+pub mod view;

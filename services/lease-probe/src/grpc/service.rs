@@ -1,0 +1,126 @@
+//! `gardener.watchdog.probe.v1.LeaseProbeService`.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+use watchdog_feed::server::{Feed, Page};
+use watchdog_feed::stream::Streams;
+use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
+use watchdog_runtime::clock::Clock;
+use watchdog_runtime::request;
+
+use super::convert;
+use super::view::{Seen, View};
+use crate::domain::moment::Moment;
+use crate::domain::verdict::Verdict;
+
+/// Serves the verdicts.
+#[derive(Debug)]
+pub struct Service {
+    /// Of this replica.
+    pub local: Feed<String, Verdict>,
+    /// Of all replicas.
+    pub view: View,
+    /// Open streams.
+    pub streams: Streams,
+    /// The clock of the process.
+    pub clock: Clock,
+}
+
+impl Service {
+    fn now(&self) -> Moment {
+        Moment(self.clock.now_micros())
+    }
+}
+
+#[tonic::async_trait]
+impl LeaseProbeService for Service {
+    type WatchVerdictsStream = Pin<Box<dyn Stream<Item = Result<pb::WatchVerdictsResponse, Status>> + Send>>;
+
+    async fn watch_verdicts(
+        &self,
+        request: Request<pb::WatchVerdictsRequest>,
+    ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
+        let request = request.into_inner();
+        let scope = scope(request.scope)?;
+        let shoots = request::shoots(request.shoots)?;
+        let matches = move |shoot: &String| shoots.is_empty() || shoots.contains(shoot);
+        let clock = self.clock;
+        let stream = match scope {
+            pb::Scope::Cluster => {
+                let encode = move |shoot: &str, seen: Arc<Seen>| seen.told(shoot, Moment(clock.now_micros()));
+                let encode = move |message| convert::response(message, encode);
+                self.streams.serve("WatchVerdicts", self.view.merged.subscribe(matches), encode)?
+            }
+            pb::Scope::Local | pb::Scope::Unspecified => {
+                let encode = move |shoot: &str, verdict: Arc<Verdict>| {
+                    convert::verdict(shoot, &verdict, Moment(clock.now_micros()))
+                };
+                let encode = move |message| convert::response(message, encode);
+                self.streams.serve("WatchVerdicts", self.local.subscribe(matches), encode)?
+            }
+        };
+        Ok(Response::new(stream))
+    }
+
+    async fn get_verdict(
+        &self,
+        request: Request<pb::GetVerdictRequest>,
+    ) -> Result<Response<pb::GetVerdictResponse>, Status> {
+        let shoot = request.into_inner().shoot;
+        request::shoot("shoot", &shoot)?;
+        let seen = self.view.merged.get(&shoot).ok_or_else(|| request::unknown_shoot(&shoot))?;
+        Ok(Response::new(pb::GetVerdictResponse { verdict: Some(seen.told(&shoot, self.now())) }))
+    }
+
+    async fn list_verdicts(
+        &self,
+        request: Request<pb::ListVerdictsRequest>,
+    ) -> Result<Response<pb::ListVerdictsResponse>, Status> {
+        let request = request.into_inner();
+        let outcomes: BTreeSet<pb::Outcome> = request.outcomes().collect();
+        if outcomes.contains(&pb::Outcome::Unspecified) {
+            return Err(Status::invalid_argument(
+                "outcomes: holds a value that is unknown or OUTCOME_UNSPECIFIED: leave the field out for all outcomes",
+            ));
+        }
+        let asked = |outcome: pb::Outcome| outcomes.is_empty() || outcomes.contains(&outcome);
+        let limit = request::page_size(request.page_size);
+        let after = request::page_token(&request.page_token)?;
+        let now = self.now();
+        let response = match scope(request.scope)? {
+            pb::Scope::Cluster => {
+                let page = self.view.merged.page(after.as_ref(), limit, |_, seen| match seen {
+                    Seen::Local(verdict) => asked(convert::outcome(&verdict.outcome)),
+                    Seen::Remote(verdict, _) => asked(verdict.outcome()),
+                });
+                list_response(page, |shoot, seen| seen.told(shoot, now))
+            }
+            pb::Scope::Local | pb::Scope::Unspecified => {
+                let matches = |_: &String, verdict: &Verdict| asked(convert::outcome(&verdict.outcome));
+                let page = self.local.page(after.as_ref(), limit, matches);
+                list_response(page, |shoot, verdict| convert::verdict(shoot, verdict, now))
+            }
+        };
+        Ok(Response::new(response))
+    }
+}
+
+fn list_response<V>(page: Page<String, V>, told: impl Fn(&str, &V) -> pb::Verdict) -> pb::ListVerdictsResponse {
+    let last = page.items.last().map(|(shoot, _)| shoot.clone());
+    pb::ListVerdictsResponse {
+        verdicts: page.items.iter().map(|(shoot, value)| told(shoot, value)).collect(),
+        next_page_token: last.filter(|_| page.more).map(|shoot| request::next_page_token(&shoot)).unwrap_or_default(),
+        total_size: u32::try_from(page.total).unwrap_or(u32::MAX),
+    }
+}
+
+fn scope(scope: i32) -> Result<pb::Scope, Status> {
+    pb::Scope::try_from(scope).map_err(|_| {
+        Status::invalid_argument(format!("scope: {scope} is unknown: use SCOPE_LOCAL or SCOPE_CLUSTER"))
+    })
+}

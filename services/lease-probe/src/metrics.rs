@@ -1,0 +1,94 @@
+//! The metrics of lease-probe.
+
+use watchdog_runtime::metrics::{Metric, describe};
+
+/// Probes.
+pub const PROBES: Metric =
+    Metric::counter("watchdog_probes_total", "Probes of shoots, by outcome of the probe (before thresholds).");
+
+/// How long a probe takes.
+pub const PROBE_DURATION: Metric = Metric::histogram(
+    "watchdog_probe_duration_seconds",
+    "Time from the start of a probe to its result, its requests included.",
+);
+
+/// How late a probe starts.
+pub const SCHEDULE_LAG: Metric =
+    Metric::histogram("watchdog_probe_schedule_lag_seconds", "Time from when a probe was due until it started.");
+
+/// How late a loss is told.
+pub const DETECTION_LAG: Metric = Metric::histogram(
+    "watchdog_detection_lag_seconds",
+    "Time from the moment at which the share of expired leases crossed the threshold until the verdict was published.",
+);
+
+/// Requests to shoots.
+pub const SHOOT_REQUESTS: Metric = Metric::counter(
+    "watchdog_shoot_requests_total",
+    "Requests to the API servers of shoots that were answered, by HTTP status code.",
+);
+
+/// Throttling.
+pub const THROTTLED: Metric =
+    Metric::counter("watchdog_shoot_throttled_total", "Probes that a shoot's API server answered with 429.");
+
+/// Connections to shoots.
+pub const CONNECTIONS: Metric = Metric::counter(
+    "watchdog_shoot_connections_total",
+    "Connections to the API servers of shoots, by result: opened or failed.",
+);
+
+/// Probed shoots.
+pub const ACTIVE_PROBES: Metric = Metric::gauge("watchdog_active_probes", "Shoots that this replica probes.");
+
+/// Shoots by outcome.
+pub const SHOOTS: Metric =
+    Metric::gauge("watchdog_shoots", "Shoots that this replica owns, by outcome of their verdict.");
+
+/// Skipped shoots.
+pub const SKIPPED: Metric = Metric::gauge(
+    "watchdog_shoots_skipped",
+    "Shoots that this replica owns and does not probe, by reason.",
+);
+
+/// Failed probes of a shoot.
+pub const PROBE_FAILURES: Metric = Metric::counter(
+    "watchdog_shoot_probe_failures_total",
+    "Probes of a shoot that came to no result, by shoot, endpoint (internal or external) and reason.",
+);
+
+/// Expired share of a shoot.
+pub const EXPIRED_FRACTION: Metric = Metric::gauge(
+    "watchdog_shoot_expired_lease_fraction",
+    "Share of the leases of a shoot that count as evidence and are expired, by shoot.",
+);
+
+/// Age of a verdict.
+pub const VERDICT_AGE: Metric = Metric::gauge(
+    "watchdog_shoot_verdict_age_seconds",
+    "Time since the last verdict on a shoot was observed, by shoot. Only shoots that are probed.",
+);
+
+/// Validity of a verdict.
+pub const VERDICT_STALE: Metric = Metric::gauge(
+    "watchdog_shoots_stale",
+    "Probed shoots whose verdict is past its validity: nobody acts on it.",
+);
+
+/// Skew of a shoot's nodes.
+pub const CLOCK_SKEW: Metric = Metric::gauge(
+    "watchdog_shoot_clock_skew_seconds",
+    "Clock skew furthest from zero among the nodes of a shoot, by shoot; negative when that clock is behind. Only \
+     shoots with a skew of 2 s or more.",
+);
+
+/// Zones without any renewal.
+pub const ZONES_EXPIRED: Metric = Metric::gauge(
+    "watchdog_shoot_zones_expired",
+    "Zones of a shoot in which all leases that count as evidence are expired, by shoot. Only where there is one.",
+);
+
+/// Registers the help texts.
+pub fn register() {
+    describe(&[PROBES, PROBE_DURATION, SCHEDULE_LAG, DETECTION_LAG, SHOOT_REQUESTS, THROTTLED, CONNECTIONS]);
+}

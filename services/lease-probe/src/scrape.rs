@@ -1,0 +1,77 @@
+//! The series of every shoot, read from the verdicts at the scrape.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use watchdog_runtime::metrics::{Collector, Exposition};
+
+use crate::cluster::prober::{Endpoint, Shared};
+use crate::cluster::registry::{Registry, Verdicts};
+use crate::domain::outcome::Outcome;
+use crate::domain::renewals::is_notable;
+use crate::metrics;
+
+/// Reads the verdicts of this replica.
+pub struct Scrape {
+    /// Where the probes are counted.
+    pub registry: Arc<Registry>,
+    /// The verdicts.
+    pub verdicts: Verdicts,
+    /// The clock.
+    pub shared: Arc<Shared>,
+}
+
+impl Collector for Scrape {
+    fn collect(&self, out: &mut Exposition) {
+        let now = self.shared.now();
+        let all = self.verdicts.snapshot();
+        let mut outcomes: BTreeMap<&str, f64> = BTreeMap::new();
+        let mut skipped: BTreeMap<&str, f64> = BTreeMap::new();
+        let (mut ages, mut fractions, mut skews, mut zones) = (vec![], vec![], vec![], vec![]);
+        let mut stale = 0.0;
+        for (shoot, verdict) in &all {
+            *outcomes.entry(verdict.outcome.as_str()).or_default() += 1.0;
+            if let Outcome::Skipped(reason) = &verdict.outcome {
+                *skipped.entry(reason.as_str()).or_default() += 1.0;
+                continue;
+            }
+            let shoot = [("shoot", shoot.as_str())];
+            ages.push((shoot, now.since(verdict.observed_at).as_secs_f64()));
+            if now > verdict.valid_until {
+                stale += 1.0;
+            }
+            let Some(evidence) = &verdict.evidence else {
+                continue;
+            };
+            fractions.push((shoot, evidence.fraction()));
+            if is_notable(evidence.largest_skew) {
+                // Microseconds, far below 2^52.
+                skews.push((shoot, evidence.largest_skew as f64 / 1e6));
+            }
+            let dead = evidence.zones.values().filter(|z| z.candidates > 0 && z.expired == z.candidates).count();
+            if dead > 0 {
+                zones.push((shoot, dead as f64));
+            }
+        }
+        let none: [(&str, &str); 0] = [];
+        out.family(&metrics::ACTIVE_PROBES, [(none, self.registry.active() as f64)]);
+        out.family(&metrics::SHOOTS, outcomes.into_iter().map(|(outcome, n)| ([("outcome", outcome)], n)));
+        out.family(&metrics::SKIPPED, skipped.into_iter().map(|(reason, n)| ([("reason", reason)], n)));
+        out.family(&metrics::VERDICT_STALE, [(none, stale)]);
+        out.family(&metrics::VERDICT_AGE, ages);
+        out.family(&metrics::EXPIRED_FRACTION, fractions);
+        out.family(&metrics::CLOCK_SKEW, skews);
+        out.family(&metrics::ZONES_EXPIRED, zones);
+        let failures = self.registry.failures();
+        let series = failures.iter().flat_map(|(shoot, counts)| {
+            counts.iter().map(|((endpoint, reason), n)| {
+                let endpoint = match endpoint {
+                    Endpoint::Internal => "internal",
+                    Endpoint::External => "external",
+                };
+                ([("shoot", shoot.as_str()), ("endpoint", endpoint), ("reason", *reason)], *n as f64)
+            })
+        });
+        out.family(&metrics::PROBE_FAILURES, series);
+    }
+}
