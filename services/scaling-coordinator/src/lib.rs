@@ -1,1 +1,7 @@
-//! Placeholder.
+//! scaling-coordinator: scales the dependants of a shoot down when its nodes are cut off, and up again, level by
+//! level.
+//!
+//! `domain` holds the rules, `cluster` talks to the seed, `grpc` serves and follows streams, `engine` drives the
+//! rules with what the others see and do, and only `app` joins them.
+
+pub mod domain;

@@ -1,0 +1,433 @@
+//! The flow of one shoot: which requests to make now, what to wait for, and until when.
+//!
+//! It is level-triggered: [`Flow::next`] derives all that matters from what is seen of the resources, so that a crash
+//! between any two writes changes nothing but the time it takes. What a [`Flow`] remembers is only time (when a level
+//! started, when a try began, when the next one may), what is under way, and that it runs.
+//!
+//! The level that is worked on is the lowest in which a resource is not where the direction wants it, or in which a
+//! write is not confirmed. A level therefore starts only when all before it have *reached* their targets (S3), after a
+//! crash and in the middle of a change of direction as well.
+
+mod op;
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+use watchdog_api::prober::ResourceRef;
+
+pub use op::{Action, MAX_TRIES, Outcome, What};
+use op::{Op, Pause};
+
+use super::Direction;
+use super::needs::{Assessment, Need, Write, assess};
+use super::sight::Item;
+use super::status::{Progress, State, Status, Step};
+
+/// What a flow remembers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Flow {
+    direction: Option<Direction>,
+    // Whether something was done since the direction last changed that has not reached its target: the flow then
+    // waits for it, whereas a shoot where nothing was done is settled even if a resource happens to be unready.
+    running: bool,
+    started: BTreeMap<i32, Instant>,
+    ops: BTreeMap<ResourceRef, Op>,
+}
+
+/// What follows now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Steps {
+    /// Requests that may be made now. The caller makes those for which it has room, calls [`Flow::start`] for each of
+    /// them, and then [`Flow::next`] again.
+    pub actions: Vec<Action>,
+    /// When to call [`Flow::next`] again although nothing has happened.
+    pub wake: Option<Instant>,
+    /// What to show.
+    pub status: Status,
+    /// Resources that have just failed their level, and why: for the log and a Kubernetes Event.
+    pub alerts: Vec<(ResourceRef, String)>,
+    /// Whether the flow has just reached its last target.
+    pub finished: bool,
+}
+
+/// What one resource of the current level does.
+struct Advance {
+    step: Step,
+    message: String,
+    wake: Option<Instant>,
+    action: Option<What>,
+}
+
+impl Flow {
+    /// Whether a request for this resource is under way.
+    #[must_use]
+    pub fn is_under_way(&self, reference: &ResourceRef) -> bool {
+        self.ops.get(reference).is_some_and(|op| op.sent.is_some())
+    }
+
+    /// Notes that an action of [`Steps::actions`] is made.
+    pub fn start(&mut self, now: Instant, action: &Action) {
+        let op = self.ops.entry(action.reference.clone()).or_default();
+        op.sent = Some(action.clone());
+        op.since.get_or_insert(now);
+    }
+
+    /// Notes what became of an action.
+    pub fn finish(&mut self, now: Instant, action: &Action, outcome: Outcome) {
+        let stale = self.direction != Some(action.direction);
+        if let Some(op) = self.ops.get_mut(&action.reference) {
+            op.finish(now, outcome, stale);
+        }
+    }
+
+    /// Tells what follows from what is seen now. `items` are all configured resources, in configuration order.
+    pub fn next(&mut self, now: Instant, direction: Option<Direction>, items: &[Item<'_>]) -> Steps {
+        if self.direction != direction {
+            self.turn(direction);
+        }
+        self.ops.retain(|reference, op| {
+            op.sent.is_some() || items.iter().any(|item| item.dependent.reference == *reference)
+        });
+        let Some(direction) = direction else {
+            return self.hold(items);
+        };
+        let assessed: Vec<_> = items.iter().map(|item| (item, assess(direction, item))).collect();
+        for (item, assessment) in &assessed {
+            if let Some(op) = self.ops.get_mut(&item.dependent.reference) {
+                op.observe(
+                    item.sight.seen().map(|seen| &seen.resource_version),
+                    Some(&assessment.need),
+                );
+            }
+        }
+        let was_running = self.running;
+        self.running = assessed
+            .iter()
+            .any(|(item, a)| a.need.is_work() || self.is_busy(item))
+            || (was_running && assessed.iter().any(|(_, a)| !a.need.is_done()));
+        let current = assessed
+            .iter()
+            .filter(|(item, a)| self.is_busy(item) || self.keeps(&a.need))
+            .map(|(item, _)| direction.info(item.dependent).level)
+            .min();
+        match current {
+            Some(current) => self.run(now, direction, current, &assessed),
+            None => self.settle(direction, &assessed, was_running),
+        }
+    }
+
+    fn turn(&mut self, direction: Option<Direction>) {
+        let ops = std::mem::take(&mut self.ops).into_iter();
+        *self = Self {
+            direction,
+            running: false,
+            started: BTreeMap::new(),
+            // What is on its way to a resource does not turn round with us.
+            ops: ops
+                .filter(|(_, op)| op.is_busy())
+                .map(|(reference, op)| (reference, op.turned()))
+                .collect(),
+        };
+    }
+
+    fn is_busy(&self, item: &Item<'_>) -> bool {
+        self.ops.get(&item.dependent.reference).is_some_and(Op::is_busy)
+    }
+
+    /// Whether a resource with this need keeps its level open.
+    fn keeps(&self, need: &Need) -> bool {
+        match need {
+            Need::Wait => self.running,
+            need => !need.is_done(),
+        }
+    }
+
+    fn hold(&mut self, items: &[Item<'_>]) -> Steps {
+        for item in items {
+            if let Some(op) = self.ops.get_mut(&item.dependent.reference) {
+                op.observe(item.sight.seen().map(|seen| &seen.resource_version), None);
+            }
+        }
+        let resources = items.iter().map(|item| {
+            let op = self.ops.get(&item.dependent.reference);
+            let (step, message) = match op.and_then(|op| op.sent.as_ref()) {
+                Some(sent) => (Step::Writing, under_way(&sent.what)),
+                None if item.sight.seen().is_some_and(|seen| seen.ignored) => {
+                    (Step::Ignored, "it carries ignore-scaling".to_owned())
+                }
+                None if item.sight.seen().is_none() && item.dependent.optional => {
+                    (Step::Absent, "it is optional and absent".to_owned())
+                }
+                None => (Step::Pending, "nothing is done while holding".to_owned()),
+            };
+            progress(item, 0, step, message, None, op)
+        });
+        let status = Status {
+            state: State::Holding,
+            level: None,
+            resources: resources.collect(),
+            retry_at: None,
+        };
+        Steps {
+            actions: Vec::new(),
+            wake: None,
+            status,
+            alerts: Vec::new(),
+            finished: false,
+        }
+    }
+
+    fn settle(
+        &mut self,
+        direction: Direction,
+        assessed: &[(&Item<'_>, Assessment)],
+        was_running: bool,
+    ) -> Steps {
+        self.started.clear();
+        self.ops.clear();
+        let resources = assessed.iter().map(|(item, assessment)| {
+            let level = direction.info(item.dependent).level;
+            progress(
+                item,
+                level,
+                rest(&assessment.need),
+                assessment.why.clone(),
+                assessment.target,
+                None,
+            )
+        });
+        let status = Status {
+            state: State::Settled,
+            level: None,
+            resources: resources.collect(),
+            retry_at: None,
+        };
+        Steps {
+            actions: Vec::new(),
+            wake: None,
+            status,
+            alerts: Vec::new(),
+            finished: was_running,
+        }
+    }
+
+    fn run(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        current: i32,
+        assessed: &[(&Item<'_>, Assessment)],
+    ) -> Steps {
+        let mut steps = Steps {
+            actions: Vec::new(),
+            wake: None,
+            status: Status {
+                state: State::Running,
+                level: Some(current),
+                resources: Vec::with_capacity(assessed.len()),
+                retry_at: None,
+            },
+            alerts: Vec::new(),
+            finished: false,
+        };
+        for (item, assessment) in assessed {
+            let reference = &item.dependent.reference;
+            let level = direction.info(item.dependent).level;
+            let busy = self.is_busy(item);
+            let sent = self.ops.get(reference).and_then(|op| op.sent.as_ref());
+            let (step, message) = if let Some(sent) = sent {
+                (Step::Writing, under_way(&sent.what))
+            } else if level == current && (busy || self.keeps(&assessment.need)) {
+                let advance = self.advance(now, direction, item, assessment);
+                if let (Some(what), Some(op)) = (advance.action, self.ops.get(reference)) {
+                    steps.actions.extend(action(now, direction, item, op, what));
+                }
+                steps.wake = earliest(steps.wake, advance.wake);
+                if advance.step == Step::Failed {
+                    steps.status.state = State::Failed;
+                    steps.status.retry_at = earliest(steps.status.retry_at, advance.wake);
+                }
+                (advance.step, advance.message)
+            } else if level > current && !assessment.need.is_done() {
+                (
+                    Step::Pending,
+                    format!("level {current} comes first; {}", assessment.why),
+                )
+            } else {
+                if !busy {
+                    self.ops.remove(reference);
+                }
+                (rest(&assessment.need), assessment.why.clone())
+            };
+            if let Some(op) = self.ops.get_mut(reference)
+                && let Some(alert) = op.alert.take()
+            {
+                steps.alerts.push((reference.clone(), alert));
+            }
+            let op = self.ops.get(reference);
+            steps
+                .status
+                .resources
+                .push(progress(item, level, step, message, assessment.target, op));
+        }
+        steps
+    }
+
+    /// Moves one resource of the current level on.
+    fn advance(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        item: &Item<'_>,
+        assessment: &Assessment,
+    ) -> Advance {
+        let info = direction.info(item.dependent);
+        let op = self.ops.entry(item.dependent.reference.clone()).or_default();
+        let advance = |step, message, wake| Advance {
+            step,
+            message,
+            wake,
+            action: None,
+        };
+        if assessment.need.is_broken() {
+            if !std::mem::replace(&mut op.told_broken, true) {
+                op.alert = Some(assessment.why.clone());
+            }
+            return advance(Step::Failed, assessment.why.clone(), None);
+        }
+        op.told_broken = false;
+        if assessment.need == Need::Sight {
+            return advance(Step::Waiting, assessment.why.clone(), None);
+        }
+        let times_out = op.since.map(|since| since + info.timeout);
+        if times_out.is_some_and(|at| now >= at) {
+            let timeout = watchdog_api::duration::format(info.timeout);
+            op.fail(
+                now,
+                format!("not done within {timeout}: {}", assessment.why),
+                None,
+            );
+        }
+        match op.paused(now) {
+            Some(Pause::BackingOff(until)) => {
+                return advance(Step::BackingOff, op.error.clone(), Some(until));
+            }
+            Some(Pause::Failed(until)) => return advance(Step::Failed, op.error.clone(), Some(until)),
+            None => {}
+        }
+        if let Some(unconfirmed) = &op.unconfirmed {
+            if now < unconfirmed.read_at {
+                let message = "it was written; what came of it is not seen yet".to_owned();
+                return advance(
+                    Step::Waiting,
+                    message,
+                    earliest(Some(unconfirmed.read_at), times_out),
+                );
+            }
+            let message = "it was written; it is to be read to know what came of it".to_owned();
+            return Advance {
+                action: Some(What::Read),
+                ..advance(Step::Waiting, message, times_out)
+            };
+        }
+        match &assessment.need {
+            Need::Write(write) => {
+                let due = *self.started.entry(info.level).or_insert(now) + info.initial_delay;
+                if now < due && op.since.is_none() {
+                    let delay = watchdog_api::duration::format(info.initial_delay);
+                    let message = format!("{}; the initial delay of {delay} runs", assessment.why);
+                    return advance(Step::Delayed, message, Some(due));
+                }
+                let what = What::Write(write.clone());
+                let message = format!("{}; the write waits for its turn", assessment.why);
+                Advance {
+                    action: Some(what),
+                    ..advance(Step::Writing, message, times_out)
+                }
+            }
+            Need::Read => Advance {
+                action: Some(What::Read),
+                ..advance(Step::Waiting, assessment.why.clone(), times_out)
+            },
+            _ => {
+                let since = *op.since.get_or_insert(now);
+                advance(Step::Waiting, assessment.why.clone(), Some(since + info.timeout))
+            }
+        }
+    }
+}
+
+fn action(now: Instant, direction: Direction, item: &Item<'_>, op: &Op, what: What) -> Option<Action> {
+    let timeout = direction.info(item.dependent).timeout;
+    let left = op
+        .since
+        .map_or(timeout, |since| (since + timeout).saturating_duration_since(now));
+    // A read can be about an object that is gone; it has no version then and no write follows from it.
+    let against = item.sight.seen().map(|seen| seen.resource_version.clone());
+    (against.is_some() || what == What::Read).then(|| Action {
+        reference: item.dependent.reference.clone(),
+        direction,
+        against: against.unwrap_or_else(|| "".into()),
+        what,
+        within: left,
+    })
+}
+
+fn progress(
+    item: &Item<'_>,
+    level: i32,
+    step: Step,
+    message: String,
+    target: Option<i32>,
+    op: Option<&Op>,
+) -> Progress {
+    use watchdog_api::workload::RecordedReplicas;
+    let seen = item.sight.seen();
+    Progress {
+        reference: item.dependent.reference.clone(),
+        level,
+        step,
+        replicas: seen.and_then(|seen| seen.replicas),
+        ready: seen.map(|seen| seen.ready),
+        recorded: seen.and_then(|seen| match seen.recorded {
+            RecordedReplicas::Count(count) => Some(count),
+            _ => None,
+        }),
+        protected: seen.is_some_and(|seen| seen.protected),
+        target,
+        attempts: op.map_or(0, Op::attempts),
+        message,
+    }
+}
+
+/// The step of a resource for which nothing is to be done.
+const fn rest(need: &Need) -> Step {
+    match need {
+        Need::AbsentOptional => Step::Absent,
+        Need::Ignored => Step::Ignored,
+        _ => Step::Reached,
+    }
+}
+
+fn under_way(what: &What) -> String {
+    match what {
+        What::Read => "it is being read".to_owned(),
+        What::Write(Write::Record { replicas }) => format!("its {replicas} replicas are being recorded"),
+        What::Write(Write::Scale { from, to, .. }) => format!("it is being scaled from {from} to {to}"),
+        What::Write(Write::CleanUp) => "meltdown-protection-active is being removed".to_owned(),
+    }
+}
+
+fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+#[path = "flow_tests.rs"]
+mod tests;
+#[cfg(test)]
+#[path = "flow_world_tests.rs"]
+mod world_tests;

@@ -1,0 +1,253 @@
+//! The operation on one resource: its tries, its back-off, the request under way, and what is not confirmed yet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use watchdog_api::prober::ResourceRef;
+
+use crate::domain::Direction;
+use crate::domain::needs::{Need, Write};
+
+/// Tries before a level has failed. Design 4.3; the same as in DWD.
+pub const MAX_TRIES: u32 = 3;
+
+/// Pause after the first failed try; the second is twice as long. Short, because kube-controller-manager acts a
+/// quarter of its grace period (10 s by default) after the verdict.
+const TRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Pause after a failed level; it doubles from one failure to the next, up to [`LONGEST_PAUSE`]. Long enough not to
+/// keep an API server busy that has refused three times, short enough that the first repetition may still prevent
+/// the meltdown.
+const FAILED_PAUSE: Duration = Duration::from_secs(5);
+
+/// See [`FAILED_PAUSE`]. A thousand shoots that fail for one reason then make 50 requests a second at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// A server may ask for a longer pause than ours, but not for one that outlasts an incident.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// The watch brings an applied write within milliseconds. When it has not after so long, the object is read.
+const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
+
+/// After a conflict the watch brings what somebody else wrote; when it has not after so long, the object is read.
+/// Grows with every conflict in a row.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
+
+/// So many conflicts in a row make a failed try: somebody writes all the time.
+const MAX_CONFLICTS: u32 = 5;
+
+/// A request to make.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Action {
+    /// On which resource.
+    pub reference: ResourceRef,
+    /// In which direction.
+    pub direction: Direction,
+    /// The version of the resource that the decision rests on: the precondition of a write.
+    pub against: Arc<str>,
+    /// What to do.
+    pub what: What,
+    /// What remains of the timeout.
+    pub within: Duration,
+}
+
+/// What to do with a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum What {
+    /// Write.
+    Write(Write),
+    /// Read it, and its scale sub-resource where it does not show its replicas itself.
+    Read,
+}
+
+/// What became of an [`Action`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The write was applied; or what was read is known from now on.
+    Done,
+    /// The precondition did not hold: somebody else wrote in between. Nothing was applied.
+    Conflict,
+    /// Nothing was applied.
+    Refused {
+        /// Why.
+        why: String,
+        /// The pause that the server asks for.
+        retry_after: Option<Duration>,
+    },
+    /// It may have been applied or not, or may still be.
+    Unknown {
+        /// Why that is not known.
+        why: String,
+    },
+    /// Nothing was sent, because it was not allowed any more when its turn came.
+    Withdrawn,
+}
+
+/// The operation on one resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Op {
+    /// The request under way.
+    pub(super) sent: Option<Action>,
+    /// A write whose effect has not been seen: what is seen of the resource is too old to decide upon.
+    pub(super) unconfirmed: Option<Unconfirmed>,
+    /// When the try began that is under way.
+    pub(super) since: Option<Instant>,
+    /// Why the last try failed.
+    pub(super) error: String,
+    /// What people should be told once.
+    pub(super) alert: Option<String>,
+    /// Whether the absence or defect of the resource was told already.
+    pub(super) told_broken: bool,
+    tries: u32,
+    rounds: u32,
+    conflicts: u32,
+    exhausted: bool,
+    not_before: Option<Instant>,
+}
+
+/// A write whose effect has not been seen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Unconfirmed {
+    against: Arc<str>,
+    write: Option<Write>,
+    pub(super) read_at: Instant,
+}
+
+/// Why nothing is tried now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pause {
+    /// The last try failed.
+    BackingOff(Instant),
+    /// All tries failed.
+    Failed(Instant),
+}
+
+impl Op {
+    /// Whether what is seen of the resource cannot be trusted to be all that was done to it.
+    pub(super) const fn is_busy(&self) -> bool {
+        self.sent.is_some() || self.unconfirmed.is_some()
+    }
+
+    /// Tries made, the one under way included.
+    pub(super) fn attempts(&self) -> u32 {
+        self.tries.saturating_add(u32::from(self.since.is_some()))
+    }
+
+    /// Forgets all but what is still on its way to the resource.
+    pub(super) fn turned(self) -> Self {
+        Self {
+            sent: self.sent,
+            unconfirmed: self.unconfirmed,
+            ..Self::default()
+        }
+    }
+
+    /// Takes note of the version that is seen now; `need` is what follows from it.
+    pub(super) fn observe(&mut self, seen: Option<&Arc<str>>, need: Option<&Need>) {
+        let Some(unconfirmed) = &self.unconfirmed else {
+            return;
+        };
+        if seen == Some(&unconfirmed.against) {
+            return;
+        }
+        // The try that seemed to fail has worked: what comes next need not wait.
+        let worked = match (&unconfirmed.write, need) {
+            (Some(write), Some(need)) => !matches!(need, Need::Write(next) if next == write),
+            _ => false,
+        };
+        if worked && !self.exhausted {
+            self.not_before = None;
+        }
+        self.unconfirmed = None;
+    }
+
+    /// Whether a pause runs. When the pause after a failed level has ended, a new round of tries begins.
+    pub(super) fn paused(&mut self, now: Instant) -> Option<Pause> {
+        let until = self.not_before?;
+        if now < until {
+            return Some(if self.exhausted {
+                Pause::Failed(until)
+            } else {
+                Pause::BackingOff(until)
+            });
+        }
+        self.not_before = None;
+        if self.exhausted {
+            self.exhausted = false;
+            self.tries = 0;
+        }
+        None
+    }
+
+    /// Notes a failed try.
+    pub(super) fn fail(&mut self, now: Instant, why: String, retry_after: Option<Duration>) {
+        let doubled =
+            |first: Duration, times: u32| first.saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX));
+        self.since = None;
+        self.tries = self.tries.saturating_add(1);
+        let pause = if self.tries < MAX_TRIES {
+            doubled(TRY_PAUSE, self.tries - 1)
+        } else {
+            let pause = doubled(FAILED_PAUSE, self.rounds.min(16)).min(LONGEST_PAUSE);
+            self.rounds = self.rounds.saturating_add(1);
+            self.exhausted = true;
+            self.alert = Some(why.clone());
+            pause
+        };
+        self.error = why;
+        let asked = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
+        self.not_before = Some(now + pause.max(asked));
+    }
+
+    /// Notes what became of the request under way. `stale`: the direction has turned since.
+    pub(super) fn finish(&mut self, now: Instant, outcome: Outcome, stale: bool) {
+        let Some(sent) = self.sent.take() else {
+            return;
+        };
+        let (write, against) = match sent.what {
+            What::Write(write) => (Some(write), sent.against),
+            What::Read => (None, sent.against),
+        };
+        let unconfirmed = |read_at| {
+            Some(Unconfirmed {
+                against,
+                write: write.clone(),
+                read_at,
+            })
+        };
+        match outcome {
+            Outcome::Withdrawn => {}
+            Outcome::Done if write.is_none() => self.unconfirmed = None,
+            Outcome::Done => {
+                self.conflicts = 0;
+                self.unconfirmed = unconfirmed(now + CONFIRM_WITHIN);
+            }
+            Outcome::Conflict => {
+                self.conflicts = self.conflicts.saturating_add(1);
+                self.unconfirmed = unconfirmed(now + CONFLICT_PAUSE * self.conflicts);
+                if self.conflicts > MAX_CONFLICTS && !stale {
+                    self.conflicts = 0;
+                    self.fail(
+                        now,
+                        "somebody else changes it all the time (409)".to_owned(),
+                        None,
+                    );
+                }
+            }
+            Outcome::Unknown { why } => {
+                if write.is_some() {
+                    self.unconfirmed = unconfirmed(now);
+                }
+                if !stale {
+                    self.fail(now, why, None);
+                }
+            }
+            Outcome::Refused { why, retry_after } => {
+                if !stale {
+                    self.fail(now, why, retry_after);
+                }
+            }
+        }
+    }
+}

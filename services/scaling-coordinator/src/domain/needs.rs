@@ -1,0 +1,244 @@
+//! What one resource needs in one direction: from what is seen of it, and from nothing that a crash could lose (S6).
+//!
+//! Going down takes two writes, going up two others; each leaves a state from which the next one follows:
+//!
+//! ```text
+//! down:  n replicas --Record--> n replicas, recorded n, protected --Scale--> 0 replicas, recorded n, protected
+//! up:    0 replicas --Scale--> n replicas, protected --CleanUp--> n replicas
+//! ```
+
+use watchdog_api::names::{DEFAULT_SCALE_DOWN_REPLICAS, DEFAULT_SCALE_UP_REPLICAS};
+use watchdog_api::prober::DependentResource;
+use watchdog_api::workload::RecordedReplicas;
+
+use super::Direction;
+use super::sight::{Item, Seen, Sight};
+
+/// A write.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Write {
+    /// Record the replicas and set meltdown-protection-active, in one patch.
+    Record {
+        /// Replicas to record.
+        replicas: i32,
+    },
+    /// Set the replicas through the scale sub-resource.
+    Scale {
+        /// From so many.
+        from: i32,
+        /// To so many.
+        to: i32,
+        /// The recorded count that could not be read, where `to` had to be taken from elsewhere.
+        unreadable: Option<String>,
+    },
+    /// Remove meltdown-protection-active.
+    CleanUp,
+}
+
+/// What a resource needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing: it is where the direction wants it.
+    Nothing,
+    /// Nothing: it carries ignore-scaling.
+    Ignored,
+    /// Nothing: it is optional and absent.
+    AbsentOptional,
+    /// Only that its ready replicas reach the target.
+    Wait,
+    /// A write.
+    Write(Write),
+    /// Its replicas have to be read from the scale sub-resource first.
+    Read,
+    /// To exist, although it does not.
+    Absent,
+    /// To be repaired by somebody: it cannot be worked with.
+    Repair,
+    /// To be seen: it is not known yet.
+    Sight,
+}
+
+/// What a resource needs, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assessment {
+    /// What it needs.
+    pub need: Need,
+    /// The replicas that the direction wants; `None` where it wants none in particular.
+    pub target: Option<i32>,
+    /// One sentence for people.
+    pub why: String,
+}
+
+impl Need {
+    /// Whether the resource does not keep the next level waiting.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        matches!(self, Self::Nothing | Self::Ignored | Self::AbsentOptional)
+    }
+
+    /// Whether there is something to do about it.
+    #[must_use]
+    pub const fn is_work(&self) -> bool {
+        matches!(self, Self::Write(_) | Self::Read)
+    }
+
+    /// Whether its level has failed because of it, and no try can mend that.
+    #[must_use]
+    pub const fn is_broken(&self) -> bool {
+        matches!(self, Self::Absent | Self::Repair)
+    }
+}
+
+/// Assesses one resource for one direction.
+#[must_use]
+pub fn assess(direction: Direction, item: &Item<'_>) -> Assessment {
+    let dependent = item.dependent;
+    match &item.sight {
+        Sight::Present(seen) if seen.ignored => ignored(seen),
+        Sight::Present(seen) => match seen.replicas {
+            None => plain(
+                Need::Read,
+                "its replicas have to be read from its scale sub-resource".into(),
+            ),
+            Some(replicas) => match direction {
+                Direction::Down => down(dependent, seen, replicas),
+                Direction::Up => up(dependent, seen, replicas),
+            },
+        },
+        Sight::Absent if dependent.optional => {
+            plain(Need::AbsentOptional, "it is optional and absent".into())
+        }
+        Sight::Deleting if dependent.optional => {
+            plain(Need::AbsentOptional, "it is optional and being deleted".into())
+        }
+        Sight::Absent => plain(Need::Absent, "it is absent and not optional".into()),
+        Sight::Deleting => plain(Need::Absent, "it is being deleted and not optional".into()),
+        Sight::Unusable(why) => plain(Need::Repair, why.clone()),
+        Sight::Unknown(why) => plain(Need::Sight, why.clone()),
+    }
+}
+
+fn plain(need: Need, why: String) -> Assessment {
+    Assessment {
+        need,
+        target: None,
+        why,
+    }
+}
+
+fn ignored(seen: &Seen) -> Assessment {
+    if seen.protected {
+        plain(
+            Need::Write(Write::CleanUp),
+            "it carries ignore-scaling and a leftover meltdown-protection-active".into(),
+        )
+    } else {
+        plain(Need::Ignored, "it carries ignore-scaling".into())
+    }
+}
+
+fn down(dependent: &DependentResource, seen: &Seen, replicas: i32) -> Assessment {
+    let target = down_target(dependent);
+    let (need, why) = if replicas > target {
+        let recorded = seen.protected && seen.recorded == RecordedReplicas::Count(replicas);
+        let write = if recorded {
+            Write::Scale {
+                from: replicas,
+                to: target,
+                unreadable: None,
+            }
+        } else {
+            Write::Record { replicas }
+        };
+        (
+            Need::Write(write),
+            format!("it has {replicas} replicas, {target} are wanted"),
+        )
+    } else if seen.ready > target {
+        (
+            Need::Wait,
+            format!("it is scaled to {replicas}, but {} are still ready", seen.ready),
+        )
+    } else if !seen.current {
+        (
+            Need::Wait,
+            format!("it is scaled to {replicas}, but its status does not speak of that yet"),
+        )
+    } else {
+        (Need::Nothing, format!("it is scaled to {replicas}"))
+    };
+    // Never up: a resource that has fewer replicas than the configuration wants keeps them.
+    Assessment {
+        need,
+        target: Some(target.min(replicas)),
+        why,
+    }
+}
+
+fn up(dependent: &DependentResource, seen: &Seen, replicas: i32) -> Assessment {
+    let (restored, source, unreadable) = up_target(dependent, seen);
+    // Only with `scaleDown.replicas` above 0 can something be held down that still has replicas.
+    let held_down = seen.protected && replicas <= down_target(dependent) && replicas < restored;
+    if replicas == 0 || held_down {
+        let write = Write::Scale {
+            from: replicas,
+            to: restored,
+            unreadable,
+        };
+        return Assessment {
+            need: Need::Write(write),
+            target: Some(restored),
+            why: format!("it has {replicas} replicas, {restored} are wanted ({source})"),
+        };
+    }
+    let (need, why) = if seen.protected {
+        (
+            Need::Write(Write::CleanUp),
+            format!("it has {replicas} replicas and a leftover meltdown-protection-active"),
+        )
+    } else if !seen.current {
+        (
+            Need::Wait,
+            format!("it is scaled to {replicas}, but its status does not speak of that yet"),
+        )
+    } else if seen.ready < 1 {
+        (
+            Need::Wait,
+            format!("it is scaled to {replicas}, but none is ready yet"),
+        )
+    } else {
+        (
+            Need::Nothing,
+            format!("it is scaled to {replicas}, {} are ready", seen.ready),
+        )
+    };
+    Assessment {
+        need,
+        target: Some(replicas),
+        why,
+    }
+}
+
+fn down_target(dependent: &DependentResource) -> i32 {
+    dependent
+        .scale_down
+        .replicas
+        .unwrap_or(DEFAULT_SCALE_DOWN_REPLICAS)
+}
+
+/// How many replicas to restore, where that number is from, and the recorded text if it could not be read.
+fn up_target(dependent: &DependentResource, seen: &Seen) -> (i32, &'static str, Option<String>) {
+    let (fallback, source) = match dependent.scale_up.replicas {
+        Some(replicas) => (replicas, "as configured"),
+        None => (DEFAULT_SCALE_UP_REPLICAS, "the default"),
+    };
+    match &seen.recorded {
+        RecordedReplicas::Count(count) => (*count, "as recorded", None),
+        RecordedReplicas::Absent => (fallback, source, None),
+        RecordedReplicas::Unreadable(text) => (fallback, source, Some(text.clone())),
+    }
+}
+
+#[cfg(test)]
+#[path = "needs_tests.rs"]
+mod tests;

@@ -1,0 +1,87 @@
+//! What a direction would do to a shoot now, level by level: for people, before anything is touched.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use watchdog_api::prober::ResourceRef;
+
+use super::Direction;
+use super::needs::{Need, Write, assess};
+use super::sight::Item;
+
+/// What a plan does with one resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing.
+    Nothing,
+    /// Scale it.
+    Scale,
+    /// Only remove a leftover annotation.
+    CleanUp,
+    /// Leave it alone.
+    Ignore,
+    /// Leave it out: optional and absent.
+    SkipAbsent,
+    /// Fail: absent and not optional, or not to be worked with.
+    Fail,
+    /// Wait for its ready replicas, or until more is known of it.
+    Wait,
+}
+
+/// One resource of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// Which one.
+    pub reference: ResourceRef,
+    /// What is done with it.
+    pub action: Action,
+    /// Its replicas now; `None` when absent or not known.
+    pub replicas: Option<i32>,
+    /// Its replicas afterwards; `None` when it is not scaled.
+    pub target: Option<i32>,
+    /// How long after the start of its level.
+    pub initial_delay: Duration,
+    /// How long one try may take.
+    pub timeout: Duration,
+    /// One sentence for people.
+    pub why: String,
+}
+
+/// Plans a direction: what it would do to each resource once the levels before have reached their targets. The levels
+/// come in the order in which they run, the resources of a level in configuration order.
+#[must_use]
+pub fn plan(direction: Direction, items: &[Item<'_>]) -> BTreeMap<i32, Vec<Planned>> {
+    let mut levels = BTreeMap::<i32, Vec<Planned>>::new();
+    for item in items {
+        let level = direction.info(item.dependent).level;
+        levels.entry(level).or_default().push(planned(direction, item));
+    }
+    levels
+}
+
+fn planned(direction: Direction, item: &Item<'_>) -> Planned {
+    let assessment = assess(direction, item);
+    let action = match &assessment.need {
+        Need::Nothing => Action::Nothing,
+        Need::Ignored => Action::Ignore,
+        Need::AbsentOptional => Action::SkipAbsent,
+        Need::Wait | Need::Read | Need::Sight => Action::Wait,
+        Need::Write(Write::Record { .. } | Write::Scale { .. }) => Action::Scale,
+        Need::Write(Write::CleanUp) => Action::CleanUp,
+        Need::Absent | Need::Repair => Action::Fail,
+    };
+    let info = direction.info(item.dependent);
+    Planned {
+        reference: item.dependent.reference.clone(),
+        action,
+        replicas: item.sight.seen().and_then(|seen| seen.replicas),
+        target: assessment.target.filter(|_| action == Action::Scale),
+        initial_delay: info.initial_delay,
+        timeout: info.timeout,
+        why: assessment.why,
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

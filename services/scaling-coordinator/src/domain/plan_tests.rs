@@ -1,0 +1,81 @@
+use super::*;
+use crate::domain::sight::{Seen, Sight};
+use crate::domain::testing::{S, gardener, held, item, seen};
+
+fn shown(direction: Direction, sights: [Sight; 3]) -> Vec<(i32, Vec<(String, Action)>)> {
+    let config = gardener();
+    let items: Vec<_> = config
+        .iter()
+        .zip(sights)
+        .map(|(d, sight)| item(d, sight))
+        .collect();
+    plan(direction, &items)
+        .into_iter()
+        .map(|(level, all)| {
+            (
+                level,
+                all.into_iter().map(|p| (p.reference.name, p.action)).collect(),
+            )
+        })
+        .collect()
+}
+
+fn named(name: &str, action: Action) -> (String, Action) {
+    (name.to_owned(), action)
+}
+
+#[test]
+fn levels_ascend_and_keep_the_order_of_the_configuration() {
+    let (kcm, mcm, ca) = (
+        "kube-controller-manager",
+        "machine-controller-manager",
+        "cluster-autoscaler",
+    );
+    assert_eq!(
+        shown(
+            Direction::Down,
+            [seen(2, 2).into(), seen(1, 1).into(), Sight::Absent]
+        ),
+        [
+            (0, vec![named(mcm, Action::Scale), named(ca, Action::SkipAbsent)]),
+            (1, vec![named(kcm, Action::Scale)]),
+        ]
+    );
+    let ignored = Seen {
+        ignored: true,
+        ..held(1)
+    };
+    assert_eq!(
+        shown(Direction::Up, [held(2).into(), Sight::Absent, ignored.into()]),
+        [
+            (0, vec![named(kcm, Action::Scale)]),
+            (1, vec![named(mcm, Action::Fail)]),
+            (2, vec![named(ca, Action::CleanUp)]),
+        ]
+    );
+    assert_eq!(
+        shown(
+            Direction::Up,
+            [
+                seen(2, 0).into(),
+                seen(1, 1).into(),
+                Sight::Unknown("not listed".into())
+            ]
+        ),
+        [
+            (0, vec![named(kcm, Action::Wait)]),
+            (1, vec![named(mcm, Action::Nothing)]),
+            (2, vec![named(ca, Action::Wait)]),
+        ]
+    );
+}
+
+#[test]
+fn a_planned_resource_says_what_becomes_of_it_and_why() {
+    let config = gardener();
+    let plan = plan(Direction::Up, &[item(&config[1], held(2))]);
+    let planned = &plan[&1][0];
+    assert_eq!((planned.replicas, planned.target), (Some(0), Some(2)));
+    assert_eq!((planned.initial_delay, planned.timeout), (30 * S, 30 * S));
+    assert_eq!(planned.why, "it has 0 replicas, 2 are wanted (as recorded)");
+}

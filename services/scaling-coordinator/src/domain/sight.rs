@@ -1,0 +1,60 @@
+//! What the coordinator sees of the resources of a shoot.
+
+use std::sync::Arc;
+
+use watchdog_api::prober::DependentResource;
+use watchdog_api::workload::RecordedReplicas;
+
+/// A resource that exists, as last seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The version that every write takes as its precondition.
+    pub resource_version: Arc<str>,
+    /// Wanted replicas; `None` when the object does not show them and the scale sub-resource has to be read.
+    pub replicas: Option<i32>,
+    /// Ready replicas.
+    pub ready: i32,
+    /// Whether the status speaks of the current specification.
+    pub current: bool,
+    /// The replica count that was recorded before it was scaled down.
+    pub recorded: RecordedReplicas,
+    /// Whether it carries meltdown-protection-active.
+    pub protected: bool,
+    /// Whether it carries ignore-scaling.
+    pub ignored: bool,
+}
+
+/// What is known of a configured resource of a shoot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sight {
+    /// It exists.
+    Present(Seen),
+    /// It does not exist.
+    Absent,
+    /// It is being deleted: as good as absent, its controller stops its pods.
+    Deleting,
+    /// It exists and cannot be worked with, for this reason.
+    Unusable(String),
+    /// It cannot be told yet, for this reason.
+    Unknown(String),
+}
+
+impl Sight {
+    /// The resource, where it exists.
+    #[must_use]
+    pub const fn seen(&self) -> Option<&Seen> {
+        match self {
+            Self::Present(seen) => Some(seen),
+            _ => None,
+        }
+    }
+}
+
+/// A configured resource and what is seen of it in one shoot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item<'a> {
+    /// How it is configured.
+    pub dependent: &'a DependentResource,
+    /// What is seen of it.
+    pub sight: Sight,
+}

@@ -1,0 +1,82 @@
+//! What the tests of the rules share: Gardener's configuration, and resources to look at.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
+use watchdog_api::workload::RecordedReplicas;
+
+use super::sight::{Item, Seen, Sight};
+
+pub(crate) const S: Duration = Duration::from_secs(1);
+
+/// An instant with room before it.
+pub(crate) fn start() -> Instant {
+    Instant::now() + 10_000 * S
+}
+
+pub(crate) fn dependent(name: &str, up: i32, down: i32) -> DependentResource {
+    let info = |level| ScaleInfo {
+        level,
+        initial_delay: Duration::ZERO,
+        timeout: 30 * S,
+        replicas: None,
+    };
+    DependentResource {
+        reference: ResourceRef {
+            api_version: "apps/v1".into(),
+            kind: "Deployment".into(),
+            name: name.into(),
+        },
+        optional: false,
+        scale_up: info(up),
+        scale_down: info(down),
+    }
+}
+
+/// What Gardener deploys: kube-controller-manager up first and down last, machine-controller-manager up 30 s later,
+/// the autoscaler up at the end and optional.
+pub(crate) fn gardener() -> Vec<DependentResource> {
+    let mut all = vec![
+        dependent("kube-controller-manager", 0, 1),
+        dependent("machine-controller-manager", 1, 0),
+        dependent("cluster-autoscaler", 2, 0),
+    ];
+    all[1].scale_up.initial_delay = 30 * S;
+    all[2].optional = true;
+    all
+}
+
+pub(crate) fn seen(replicas: i32, ready: i32) -> Seen {
+    Seen {
+        resource_version: "1".into(),
+        replicas: Some(replicas),
+        ready,
+        current: true,
+        recorded: RecordedReplicas::Absent,
+        protected: false,
+        ignored: false,
+    }
+}
+
+/// Held down by us with a recorded count.
+pub(crate) fn held(recorded: i32) -> Seen {
+    Seen {
+        recorded: RecordedReplicas::Count(recorded),
+        protected: true,
+        ..seen(0, 0)
+    }
+}
+
+pub(crate) fn item(dependent: &DependentResource, sight: impl Into<Sight>) -> Item<'_> {
+    Item {
+        dependent,
+        sight: sight.into(),
+    }
+}
+
+impl From<Seen> for Sight {
+    fn from(seen: Seen) -> Self {
+        Self::Present(seen)
+    }
+}
