@@ -1,1 +1,6 @@
-//! Placeholder.
+//! weeder: deletes the crash-looping dependants of a service once that service is ready again.
+//!
+//! `domain` holds the rules, `cluster` talks to the seed, `grpc` serves what the weeder sees and does, and only `app`
+//! joins them.
+
+pub mod domain;

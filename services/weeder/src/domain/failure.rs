@@ -1,0 +1,97 @@
+//! Why a request did not succeed, and when to try again.
+
+use std::time::Duration;
+
+/// A missing permission is not back sooner for asking every second.
+const FORBIDDEN_PAUSE: Duration = Duration::from_secs(30);
+
+/// The pause after the first failure of another kind; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// See [`FIRST_PAUSE`].
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Longest pause that a server can order: a weeder lives for five minutes, and an absurd Retry-After must not stop all
+/// of them for longer than a missing permission does.
+const LONGEST_THROTTLE: Duration = Duration::from_secs(30);
+
+/// Why a list or a deletion did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// 404: there is no such pod.
+    Gone,
+    /// 409: a precondition does not hold, the pod is another one or has changed.
+    Changed,
+    /// 403: what the API server says, and the permission that is missing.
+    Forbidden(String),
+    /// 429; the server asks to wait so long, if it says so.
+    Throttled(Option<Duration>),
+    /// No answer, a broken one, or another refusal. Whether a deletion took place is not known.
+    Failed(String),
+}
+
+impl Failure {
+    /// As a label value: a closed set.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Gone => "gone",
+            Self::Changed => "changed",
+            Self::Forbidden(_) => "forbidden",
+            Self::Throttled(_) => "throttled",
+            Self::Failed(_) => "failed",
+        }
+    }
+
+    /// The pause before the next try, after so many failures in a row (from 1). Without jitter: the number of
+    /// requests at one time is bounded, and so is a stampede.
+    #[must_use]
+    pub fn pause(&self, failures: u32) -> Duration {
+        match self {
+            Self::Gone | Self::Changed => Duration::ZERO,
+            Self::Forbidden(_) => FORBIDDEN_PAUSE,
+            Self::Throttled(asked) => asked.unwrap_or(FIRST_PAUSE).clamp(FIRST_PAUSE, LONGEST_THROTTLE),
+            Self::Failed(_) => {
+                let doublings = failures.saturating_sub(1).min(16);
+                FIRST_PAUSE.saturating_mul(1 << doublings).min(LONGEST_PAUSE)
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Gone => f.write_str("the pod is gone (404)"),
+            Self::Changed => f.write_str("the pod has changed or was replaced (409)"),
+            Self::Forbidden(why) => write!(f, "it is forbidden (403): {why}"),
+            Self::Throttled(Some(wait)) => {
+                let wait = watchdog_api::duration::format(*wait);
+                write!(f, "the API server throttles (429) and asks to wait for {wait}")
+            }
+            Self::Throttled(None) => f.write_str("the API server throttles (429)"),
+            Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses() {
+        let seconds = |failure: Failure, n| failure.pause(n).as_secs();
+        let failed: Vec<u64> = (1..8)
+            .map(|n| seconds(Failure::Failed(String::new()), n))
+            .collect();
+        assert_eq!(failed, [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(seconds(Failure::Throttled(Some(Duration::from_secs(7))), 1), 7);
+        assert_eq!(
+            seconds(Failure::Throttled(Some(Duration::from_secs(7000))), 1),
+            30
+        );
+        assert_eq!(seconds(Failure::Throttled(None), 9), 1);
+        assert_eq!(seconds(Failure::Forbidden(String::new()), 1), 30);
+    }
+}

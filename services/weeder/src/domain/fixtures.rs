@@ -1,0 +1,58 @@
+//! What the tests of the rules share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use watchdog_api::weeder::WeederConfig;
+
+use super::dependants::Dependants;
+use super::moment::Moment;
+use super::pods::{CrashLoop, Pod, PodKey};
+
+/// A moment.
+pub(crate) fn at(seconds: f64) -> Moment {
+    Moment((seconds * 1e6) as i64)
+}
+
+/// etcd, needed by kube-apiserver, which is needed by the control plane.
+pub(crate) fn config() -> WeederConfig {
+    let file = b"
+watchDuration: 5m
+servicesAndDependantSelectors:
+  etcd: {podSelectors: [{matchLabels: {role: apiserver}}]}
+  kube-apiserver: {podSelectors: [{matchExpressions: [{key: role, operator: In, values: [kcm, apiserver]}]}]}
+";
+    watchdog_api::weeder::parse(file).unwrap()
+}
+
+/// The dependants of one of its services.
+pub(crate) fn dependants(service: &str) -> Arc<Dependants> {
+    Arc::new(Dependants::new(&config().services[service]))
+}
+
+/// A pod with the label `role`, in a crash loop, in the namespace `shoot`.
+pub(crate) fn crashing(name: &str, role: &str, uid: &str, version: &str) -> Pod {
+    Pod {
+        key: PodKey {
+            namespace: "shoot".into(),
+            name: name.into(),
+        },
+        uid: uid.to_owned(),
+        resource_version: version.to_owned(),
+        labels: BTreeMap::from([("role".to_owned(), role.to_owned())]),
+        owner: None,
+        deleting: false,
+        crash: Some(CrashLoop {
+            container: "main".to_owned(),
+            init: false,
+            restarts: 5,
+            ended_at: None,
+        }),
+    }
+}
+
+/// The same pod, running.
+pub(crate) fn running(mut pod: Pod) -> Pod {
+    pod.crash = None;
+    pod
+}

@@ -1,0 +1,24 @@
+//! Points in time.
+
+use std::time::Duration;
+
+/// Microseconds since the Unix epoch, by the process's clock. Arithmetic saturates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Moment(pub i64);
+
+impl Moment {
+    /// Later by `duration`.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)),
+        )
+    }
+
+    /// Time since `earlier`; zero when that is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+}

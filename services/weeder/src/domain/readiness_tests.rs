@@ -1,0 +1,215 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn key(name: &str) -> SliceKey {
+    SliceKey {
+        namespace: "shoot".into(),
+        name: name.into(),
+    }
+}
+
+fn slice(name: &str, service: &str, conditions: &[Option<bool>]) -> Slice {
+    Slice {
+        key: key(name),
+        service: Some(service.into()),
+        endpoints: Endpoints::of(conditions.iter().copied()),
+    }
+}
+
+fn at(seconds: i64) -> Moment {
+    Moment(seconds * 1_000_000)
+}
+
+fn readiness(index: &Index, service: &str) -> Option<Readiness> {
+    index
+        .services
+        .get(&ServiceKey::new("shoot", service))
+        .map(ServiceState::readiness)
+}
+
+const READY: Option<bool> = Some(true);
+const BAD: Option<bool> = Some(false);
+
+#[test]
+fn one_ready_endpoint_is_enough() {
+    for (conditions, wanted) in [
+        (&[][..], Readiness::NotReady),
+        (&[BAD], Readiness::NotReady),
+        (&[None], Readiness::Ready),
+        (&[READY, BAD, READY], Readiness::Ready),
+        (&[BAD, BAD, READY], Readiness::Ready),
+    ] {
+        assert_eq!(
+            Endpoints::of(conditions.iter().copied()).readiness(),
+            wanted,
+            "{conditions:?}"
+        );
+    }
+}
+
+#[test]
+fn readiness_is_over_all_slices() {
+    let mut index = Index::default();
+    let first = index.apply(slice("v4", "etcd", &[BAD]), at(1));
+    assert!(!first[0].became_ready(), "first seen not ready");
+    let second = index.apply(slice("v6", "etcd", &[READY]), at(2));
+    assert!(second[0].became_ready(), "the other address family is ready");
+    assert_eq!(second[0].after.unwrap().since, at(2));
+    let more = index.apply(slice("v4", "etcd", &[READY, READY]), at(3));
+    assert!(!more[0].became_ready(), "it was ready already");
+    assert_eq!(more[0].after.unwrap().since, at(2), "and is since then");
+    assert_eq!(more[0].after.unwrap().endpoints, Endpoints { ready: 3, total: 3 });
+    assert_eq!(
+        index.apply(slice("v4", "etcd", &[READY, READY]), at(4)),
+        [],
+        "seen again"
+    );
+    assert!(!index.remove(&key("v6"), at(5)).unwrap().became_ready());
+    let empty = index.apply(slice("v4", "etcd", &[]), at(6));
+    assert_eq!(
+        empty[0].after.unwrap().readiness(),
+        Readiness::NotReady,
+        "an empty slice"
+    );
+    let gone = index.remove(&key("v4"), at(7)).unwrap();
+    assert_eq!((gone.after, gone.became_ready()), (None, false), "no slice");
+    assert!(
+        index.apply(slice("v4", "etcd", &[READY]), at(8))[0].became_ready(),
+        "first seen ready"
+    );
+}
+
+#[test]
+fn a_slice_moves_to_another_service() {
+    let mut index = Index::default();
+    index.apply(slice("a", "etcd", &[READY]), at(1));
+    index.apply(slice("b", "etcd", &[BAD]), at(1));
+    let moved = index.apply(slice("a", "kube-apiserver", &[READY]), at(2));
+    assert_eq!(moved.len(), 2);
+    assert!(!moved[0].became_ready() && moved[1].became_ready());
+    assert_eq!(readiness(&index, "etcd"), Some(Readiness::NotReady));
+    assert_eq!(readiness(&index, "kube-apiserver"), Some(Readiness::Ready));
+    let nameless = Slice {
+        service: None,
+        ..slice("a", "", &[READY])
+    };
+    index.apply(nameless, at(3));
+    assert_eq!(readiness(&index, "kube-apiserver"), None);
+}
+
+#[test]
+fn a_renamed_slice_changes_nothing() {
+    let mut index = Index::default();
+    index.apply(slice("old", "etcd", &[READY]), at(1));
+    let added = index.apply(slice("new", "etcd", &[READY]), at(2));
+    let synced = index.synced(None, &BTreeSet::from([key("new")]), at(3));
+    assert!(!added[0].became_ready() && !synced[0].became_ready());
+    assert_eq!(index.services[&ServiceKey::new("shoot", "etcd")].since, at(1));
+}
+
+#[test]
+fn a_sync_of_one_service_leaves_the_others_alone() {
+    let mut index = Index::default();
+    index.apply(slice("etcd", "etcd", &[READY]), at(1));
+    index.apply(slice("kube-apiserver", "kube-apiserver", &[READY]), at(1));
+    let gone = index.synced(Some("etcd"), &BTreeSet::new(), at(2));
+    assert_eq!(gone.len(), 1);
+    assert_eq!(readiness(&index, "kube-apiserver"), Some(Readiness::Ready));
+    assert_eq!(index.keep_services(|_| false, at(3)).len(), 1);
+    assert_eq!(index.services().count(), 0);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Apply(Slice),
+    Remove(SliceKey),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let name = prop::sample::select(vec!["a", "b", "c", "d"]);
+    let service = prop::option::weighted(0.9, prop::sample::select(vec!["etcd", "kube-apiserver"]));
+    let conditions = prop::collection::vec(any::<Option<bool>>(), 0..4);
+    let apply = (name.clone(), service, conditions).prop_map(|(name, service, conditions)| {
+        Step::Apply(Slice {
+            key: key(name),
+            service: service.map(Into::into),
+            endpoints: Endpoints::of(conditions),
+        })
+    });
+    let remove = name.prop_map(|name| Step::Remove(key(name)));
+    prop::collection::vec(prop_oneof![4 => apply, 1 => remove], 0..40)
+}
+
+/// The readiness of a service, straight from the rule.
+fn by_the_rule(slices: &BTreeMap<SliceKey, Slice>, service: &str) -> Option<Readiness> {
+    let of_service: Vec<_> = slices
+        .values()
+        .filter(|s| s.service.as_deref() == Some(service))
+        .collect();
+    let any_ready = of_service.iter().any(|slice| slice.endpoints.ready > 0);
+    (!of_service.is_empty()).then_some(if any_ready {
+        Readiness::Ready
+    } else {
+        Readiness::NotReady
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_change_is_that_of_the_rule(steps in steps()) {
+        let mut index = Index::default();
+        let mut slices = BTreeMap::new();
+        for (i, step) in steps.into_iter().enumerate() {
+            let before = slices.clone();
+            let changes = match step {
+                Step::Apply(slice) => {
+                    slices.insert(slice.key.clone(), slice.clone());
+                    index.apply(slice, at(i as i64))
+                }
+                Step::Remove(key) => {
+                    slices.remove(&key);
+                    index.remove(&key, at(i as i64)).into_iter().collect()
+                }
+            };
+            for service in ["etcd", "kube-apiserver"] {
+                let was = by_the_rule(&before, service);
+                let is = by_the_rule(&slices, service);
+                prop_assert_eq!(readiness(&index, service), is);
+                let starts = changes.iter().any(|c| *c.key.service == *service && c.became_ready());
+                let wanted = is == Some(Readiness::Ready) && was != Some(Readiness::Ready);
+                prop_assert_eq!(starts, wanted, "{} was {:?}, is {:?}", service, was, is);
+            }
+        }
+    }
+
+    #[test]
+    fn a_first_list_starts_every_ready_service_once_in_any_order(
+        slices in prop::collection::vec((0_u8..3, prop::collection::vec(any::<Option<bool>>(), 0..3)), 0..8)
+            .prop_map(|slices| {
+                let named = |(i, (service, conditions)): (usize, (u8, Vec<_>))| {
+                    slice(&i.to_string(), &format!("service-{service}"), &conditions)
+                };
+                slices.into_iter().enumerate().map(named).collect::<Vec<_>>()
+            })
+            .prop_flat_map(|slices| (Just(slices.clone()), Just(slices).prop_shuffle())),
+    ) {
+        let run = |slices: Vec<Slice>| {
+            let mut index = Index::default();
+            let mut started: Vec<_> = slices
+                .into_iter()
+                .flat_map(|slice| index.apply(slice, at(0)))
+                .filter(Change::became_ready)
+                .map(|change| change.key)
+                .collect();
+            started.sort();
+            let end: Vec<_> = index.services().map(|(key, state)| (key.clone(), *state)).collect();
+            (started, end)
+        };
+        let (sorted, shuffled) = slices;
+        let (started, end) = run(sorted);
+        let unique: BTreeSet<_> = started.iter().collect();
+        prop_assert_eq!(unique.len(), started.len(), "each starts once");
+        prop_assert_eq!((started, end), run(shuffled));
+    }
+}
