@@ -1,12 +1,37 @@
 //! An in-memory Kubernetes API over HTTPS, and simulated shoots behind it.
+//!
+//! [`ApiServer`] is one API server on loopback: generic objects of the kinds that the watchdog has to do with,
+//! watches, scale sub-resources, authentication and rules as the real one has them, plus faults on command and
+//! an audit log. [`Sandbox`] is a seed with any number of [`Shoot`]s: each has an API server of its own, and its
+//! kubelets, controllers and control-plane pods are simulated by one task that writes to both stores.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), watchdog_sandbox::SandboxError> {
+//! use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, ShootSpec, SimTiming};
+//!
+//! let config = SandboxConfig { timing: SimTiming::scaled(10.0), ..SandboxConfig::default() };
+//! let sandbox = Sandbox::start(config).await?;
+//! let shoot = sandbox.add_shoot(ShootSpec::new("alpha", 5)).await?;
+//! let kubeconfig = sandbox.seed().kubeconfig("lease-probe");
+//! shoot.cut(Cut::All);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it does not do as the real thing does: deletion is immediate (no grace period); the two Event APIs
+//! do not show each other's objects; server-side apply owns lists as a whole; admission is limited to
+//! namespaces, names and types; Endpoints and EndpointSlices are written by the simulation, not mirrored.
 
 mod api;
 mod audit;
 mod auth;
+pub mod cli;
+mod control;
 mod error;
 mod faults;
 mod io;
 mod kubeconfig;
+mod listener;
 pub mod resource;
 mod sandbox;
 mod schema;
@@ -20,6 +45,7 @@ mod tls;
 pub use api::KUBERNETES_VERSION;
 pub use audit::AuditEntry;
 pub use auth::{Attributes, Rule};
+pub use control::Control;
 pub use error::SandboxError;
 pub use faults::{Fault, FaultAction, FaultId, Matcher};
 pub use sandbox::{Sandbox, SandboxConfig};

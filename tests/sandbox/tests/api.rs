@@ -1,6 +1,10 @@
 //! The API server as kube's client sees it.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a failed test may panic"
+)]
 
 mod support;
 

@@ -1,7 +1,11 @@
 //! Any interleaving of writes and watches: what a watch delivers, applied to the list that it starts from,
 //! is the store; and a page from the past shows that past.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a failed test may panic"
+)]
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,6 +1,10 @@
 //! Watches, as kube's client and its watcher use them.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a failed test may panic"
+)]
 
 mod support;
 

@@ -2,6 +2,7 @@
 //! two API servers. One task per shoot drives everything; it sleeps until something is due.
 
 mod endpoints;
+mod engine;
 mod kubelets;
 mod lifecycle;
 mod machines;

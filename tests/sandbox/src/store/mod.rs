@@ -9,6 +9,7 @@ mod log;
 pub mod object;
 mod read;
 pub mod selector;
+mod strategy;
 mod watch;
 mod write;
 
@@ -29,7 +30,7 @@ use crate::{
     status::ApiError,
 };
 
-pub(crate) use self::write::random_suffix;
+pub(crate) use self::strategy::random_suffix;
 pub use self::{
     read::{ListQuery, Page},
     watch::{EventKind, Watch, WatchEvent, WatchStep},

@@ -1,0 +1,272 @@
+//! The inside of a simulated shoot: what it is made of, and the one task that drives its simulators.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Surrounding,
+    kubelets::Kubelets,
+    lifecycle::Lifecycle,
+    machines::Machines,
+    objects::{self, COMPONENTS, PROBE_SECRET},
+    spec::ShootSpec,
+    timing::{Clock, SimTiming, sooner},
+    workloads::Workloads,
+};
+use crate::{
+    auth::Rule,
+    error::SandboxError,
+    resource::{ResourceKey, keys},
+    server::{ApiOptions, ApiServer},
+    status::ApiError,
+    store::{Part, WriteOptions, object::Object, random_suffix},
+};
+
+/// The user that the probe's kubeconfig stands for.
+pub(super) const PROBE_USER: &str = "system:serviceaccount:kube-system:dependency-watchdog-probe";
+
+/// Changes kept per resource of a shoot: there may be hundreds of shoots, and nobody watches them for long.
+const WATCH_LOG: usize = 128;
+
+/// Requests kept in a shoot's audit log.
+const AUDIT_LOG: usize = 512;
+
+/// When nothing is due the task looks again after this long, in case a signal was missed.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Everything that belongs to one shoot.
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub(super) spec: ShootSpec,
+    pub(super) namespace: String,
+    pub(super) timing: SimTiming,
+    pub(super) clock: Clock,
+    pub(super) seed: ApiServer,
+    pub(super) api: ApiServer,
+    pub(super) sim: Mutex<Sim>,
+    wake: Notify,
+    /// Something that concerns the workloads may have changed.
+    dirty: AtomicBool,
+    pub(super) stop: CancellationToken,
+}
+
+/// The simulators. Locked before any store, never the other way round.
+#[derive(Debug, Default)]
+pub(super) struct Sim {
+    pub(super) kubelets: Kubelets,
+    pub(super) lifecycle: Lifecycle,
+    pub(super) machines: Machines,
+    pub(super) workloads: Workloads,
+    /// When the workloads need another step although nothing changes around them.
+    workloads_due: Option<Instant>,
+}
+
+impl Engine {
+    /// Makes the shoot's API server and all its objects, everything ready, and starts its task.
+    pub(super) async fn start(
+        seed: &ApiServer,
+        spec: ShootSpec,
+        timing: &SimTiming,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, SandboxError> {
+        let namespace = spec.namespace();
+        let timing = spec.timing.clone().unwrap_or_else(|| timing.clone());
+        let api = ApiServer::start(ApiOptions {
+            name: namespace.clone(),
+            watch_log: WATCH_LOG,
+            audit_log: AUDIT_LOG,
+            ..ApiOptions::default()
+        })
+        .await?;
+        if spec.restrict_probe {
+            api.restrict(PROBE_USER, probe_rules());
+        }
+        let engine = Arc::new(Self {
+            spec,
+            namespace,
+            timing,
+            clock: Clock::new(),
+            seed: seed.clone(),
+            api,
+            sim: Mutex::default(),
+            wake: Notify::new(),
+            dirty: AtomicBool::new(true),
+            stop,
+        });
+        engine.populate()?;
+        tokio::spawn(drive(engine.clone()));
+        Ok(engine)
+    }
+
+    pub(super) fn poke(&self) {
+        self.dirty.store(true, Ordering::SeqCst);
+        self.wake.notify_one();
+    }
+
+    fn surrounding(&self, now: Instant) -> Surrounding<'_> {
+        Surrounding {
+            shoot: self.api.store(),
+            seed: self.seed.store(),
+            namespace: &self.namespace,
+            pool: &self.spec.pool,
+            timing: &self.timing,
+            clock: self.clock,
+            now,
+            wall: self.clock.at(now),
+        }
+    }
+
+    pub(super) fn on_seed(&self, resource: &ResourceKey) -> Vec<Arc<Object>> {
+        self.seed.store().all(resource, Some(&self.namespace))
+    }
+
+    pub(super) fn change(
+        &self,
+        resource: &ResourceKey,
+        name: &str,
+        part: Part,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<(), SandboxError> {
+        let options = WriteOptions::default();
+        self.seed
+            .store()
+            .modify(resource, &self.namespace, name, part, &options, |value| {
+                change(value);
+                Ok(())
+            })?;
+        Ok(())
+    }
+
+    /// Makes all objects of the shoot; the Cluster comes last, as everything it leads to is there then.
+    fn populate(&self) -> Result<(), ApiError> {
+        let now = Instant::now();
+        let around = self.surrounding(now);
+        let options = WriteOptions::default();
+        let seed = self.seed.store();
+        let namespace = self.namespace.as_str();
+        let labels = json!({ "gardener.cloud/role": "shoot" });
+        seed.create(
+            &keys::NAMESPACES,
+            "",
+            json!({ "metadata": { "name": namespace, "labels": labels } }),
+            &options,
+        )?;
+        let kubeconfig = STANDARD.encode(self.api.kubeconfig(PROBE_USER));
+        seed.create(
+            &keys::SECRETS,
+            namespace,
+            json!({
+                "metadata": { "name": PROBE_SECRET },
+                "type": "Opaque",
+                "data": { "kubeconfig": kubeconfig },
+            }),
+            &options,
+        )?;
+        for component in COMPONENTS {
+            let resource = if component.stateful {
+                keys::STATEFUL_SETS
+            } else {
+                keys::DEPLOYMENTS
+            };
+            seed.create(&resource, namespace, component.workload(), &options)?;
+            if let Some(service) = component.service() {
+                seed.create(&keys::SERVICES, namespace, service, &options)?;
+            }
+        }
+        let mut sim = self.sim.lock();
+        for index in 0..self.spec.nodes {
+            let zone = self.spec.zone(index);
+            let name = format!("{}-{zone}-{}", self.spec.pool, random_suffix());
+            let machine = objects::machine(&name, namespace, &zone, "Running", around.wall);
+            seed.create(&keys::MACHINES, namespace, machine, &options)?;
+            sim.kubelets.start(&name, &zone, &around);
+        }
+        sim.workloads.settled = true;
+        sim.workloads.step(&around);
+        sim.workloads.settled = false;
+        drop(sim);
+        let cluster = objects::cluster(&self.spec, &self.timing, around.wall);
+        seed.create(&keys::CLUSTERS, "", cluster, &options)?;
+        Ok(())
+    }
+
+    /// Does everything that is due; returns when something is next.
+    fn step(&self, now: Instant) -> Option<Instant> {
+        let around = self.surrounding(now);
+        // Without its API server nothing in the shoot can read or write.
+        let reachable = self.api.is_reachable();
+        let mut sim = self.sim.lock();
+        let Sim {
+            kubelets,
+            lifecycle,
+            machines,
+            workloads,
+            workloads_due,
+        } = &mut *sim;
+        if self.dirty.swap(false, Ordering::SeqCst) || workloads_due.is_some_and(|due| due <= now) {
+            *workloads_due = workloads.step(&around);
+        }
+        let mut due = *workloads_due;
+        let running = |name: &str| {
+            reachable
+                && around
+                    .seed
+                    .find(&keys::DEPLOYMENTS, around.namespace, name)
+                    .is_some_and(|deployment| deployment.number("/status/readyReplicas") > 0)
+        };
+        if reachable {
+            due = sooner(due, kubelets.step(&around));
+        } else {
+            due = sooner(due, Some(now + self.timing.renew_interval));
+        }
+        due = sooner(due, lifecycle.step(running("kube-controller-manager"), &around));
+        sooner(
+            due,
+            machines.step(running("machine-controller-manager"), kubelets, &around),
+        )
+    }
+}
+
+/// The shoot's only task.
+async fn drive(shoot: Arc<Engine>) {
+    loop {
+        let now = Instant::now();
+        let due = shoot.step(now).unwrap_or(now + IDLE).min(now + IDLE);
+        tokio::select! {
+            () = shoot.stop.cancelled() => return,
+            () = shoot.wake.notified() => {}
+            () = tokio::time::sleep_until(due) => {}
+        }
+    }
+}
+
+/// What Gardener grants the probe in the shoot: to get and list, not to watch.
+fn probe_rules() -> Vec<Rule> {
+    let read = || vec!["get".to_owned(), "list".to_owned()];
+    vec![
+        Rule {
+            verbs: read(),
+            groups: vec![String::new()],
+            resources: vec!["nodes".into()],
+            ..Rule::default()
+        },
+        Rule {
+            verbs: read(),
+            groups: vec!["coordination.k8s.io".into()],
+            resources: vec!["leases".into()],
+            namespaces: vec!["kube-node-lease".into()],
+            ..Rule::default()
+        },
+    ]
+}
