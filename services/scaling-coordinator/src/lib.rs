@@ -4,4 +4,6 @@
 //! `domain` holds the rules, `cluster` talks to the seed, `grpc` serves and follows streams, `engine` drives the
 //! rules with what the others see and do, and only `app` joins them.
 
+pub mod cluster;
 pub mod domain;
+pub mod wake;

@@ -120,6 +120,7 @@ fn recorded(replicas: i32) -> Seen {
 fn unknown() -> Outcome {
     Outcome::Unknown {
         why: "no answer within 10s".into(),
+        retry_after: None,
     }
 }
 

@@ -182,7 +182,10 @@ impl World {
     }
 
     fn answer(&mut self, action: &Action, fate: Fate) {
-        let unknown = Outcome::Unknown { why: "lost".into() };
+        let unknown = Outcome::Unknown {
+            why: "lost".into(),
+            retry_after: None,
+        };
         let outcome = match fate {
             Fate::Applied if self.apply(action) => Outcome::Done,
             Fate::Applied => Outcome::Conflict,

@@ -79,6 +79,8 @@ pub enum Outcome {
     Unknown {
         /// Why that is not known.
         why: String,
+        /// The pause that the server asks for.
+        retry_after: Option<Duration>,
     },
     /// Nothing was sent, because it was not allowed any more when its turn came.
     Withdrawn,
@@ -235,12 +237,12 @@ impl Op {
                     );
                 }
             }
-            Outcome::Unknown { why } => {
+            Outcome::Unknown { why, retry_after } => {
                 if write.is_some() {
                     self.unconfirmed = unconfirmed(now);
                 }
                 if !stale {
-                    self.fail(now, why, None);
+                    self.fail(now, why, retry_after);
                 }
             }
             Outcome::Refused { why, retry_after } => {

@@ -1,0 +1,10 @@
+//! Everything that talks to the seed's Kubernetes API: the indexes of Clusters and of the configured resources, and
+//! the writes.
+
+pub mod clusters;
+pub mod kinds;
+pub mod permissions;
+pub mod resources;
+pub mod version;
+pub mod watches;
+pub mod writer;

@@ -1,0 +1,294 @@
+//! The index of the configured resources in all shoots, trimmed to what the rules read.
+//!
+//! The watches feed it, and so do the answers to our own writes and reads, which are often earlier. An object never
+//! goes back to an older version. Kinds whose objects do not show their replicas in `spec.replicas` are completed from
+//! their scale sub-resource, which is read only when a direction asks for it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::core::ApiResource;
+use parking_lot::RwLock;
+use watchdog_api::prober::ResourceRef;
+use watchdog_api::workload::Workload;
+
+use super::version;
+use crate::domain::sight::{Seen, Sight};
+use crate::wake::Wakes;
+
+/// Why nothing is known of a configured resource, or that its objects are.
+#[derive(Debug, Clone)]
+pub enum Listing {
+    /// Not yet, for this reason.
+    Pending(String),
+    /// Its kind is not served: it is absent everywhere.
+    NotServed,
+    /// Its kind cannot be scaled, for this reason.
+    NotScalable(String),
+    /// Listed and watched.
+    Listed,
+}
+
+/// What the scale sub-resource said of one version of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScaleSeen {
+    /// The version of the object.
+    pub version: Arc<str>,
+    /// Wanted replicas.
+    pub replicas: i32,
+    /// Replicas that exist: there is no count of the ready ones in a scale sub-resource.
+    pub existing: i32,
+}
+
+/// The index.
+#[derive(Debug)]
+pub struct Resources {
+    wakes: Arc<Wakes>,
+    inner: RwLock<BTreeMap<ResourceRef, Configured>>,
+}
+
+#[derive(Debug)]
+struct Configured {
+    listing: Listing,
+    served: Option<ApiResource>,
+    objects: HashMap<Arc<str>, Entry>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    uid: Option<String>,
+    version: Arc<str>,
+    sight: Sight,
+    scale: Option<ScaleSeen>,
+}
+
+impl Resources {
+    /// An empty index.
+    #[must_use]
+    pub fn new(wakes: Arc<Wakes>) -> Self {
+        Self {
+            wakes,
+            inner: RwLock::default(),
+        }
+    }
+
+    /// Takes a resource up; what is known of it already stays.
+    pub fn add(&self, reference: &ResourceRef) {
+        let configured = || Configured {
+            listing: Listing::Pending("its objects are not listed yet".to_owned()),
+            served: None,
+            objects: HashMap::new(),
+        };
+        self.inner
+            .write()
+            .entry(reference.clone())
+            .or_insert_with(configured);
+    }
+
+    /// Drops a resource that is not configured any more.
+    pub fn remove(&self, reference: &ResourceRef) {
+        self.inner.write().remove(reference);
+    }
+
+    /// Its listing has come to another state.
+    pub fn listing(&self, reference: &ResourceRef, listing: Listing, served: Option<ApiResource>) {
+        if let Some(configured) = self.inner.write().get_mut(reference) {
+            configured.listing = listing;
+            if served.is_some() {
+                configured.served = served;
+            }
+        }
+        self.wakes.all();
+    }
+
+    /// An object is there, new or changed.
+    pub fn applied(&self, reference: &ResourceRef, workload: &Workload) {
+        let Some(shoot) = workload.metadata.namespace.as_deref() else {
+            return;
+        };
+        let entry = Entry::of(workload);
+        let mut inner = self.inner.write();
+        let Some(configured) = inner.get_mut(reference) else {
+            return;
+        };
+        let changed = match configured.objects.get(shoot) {
+            Some(old) if old.uid == entry.uid && version::newer(&old.version, &entry.version) => false,
+            Some(old) if old.version == entry.version => false,
+            Some(old) => {
+                // What the scale sub-resource said of the old version stays known, but is not believed any more.
+                let entry = Entry {
+                    scale: old.scale.clone(),
+                    ..entry
+                };
+                configured.objects.insert(shoot.into(), entry);
+                true
+            }
+            None => {
+                configured.objects.insert(shoot.into(), entry);
+                true
+            }
+        };
+        drop(inner);
+        if changed {
+            self.wakes.one(shoot);
+        }
+    }
+
+    /// The scale sub-resource of an object was read.
+    pub fn scale_read(&self, reference: &ResourceRef, shoot: &str, scale: ScaleSeen) {
+        if let Some(configured) = self.inner.write().get_mut(reference)
+            && let Some(entry) = configured.objects.get_mut(shoot)
+        {
+            entry.scale = Some(scale);
+        }
+        self.wakes.one(shoot);
+    }
+
+    /// An object is gone.
+    pub fn deleted(&self, reference: &ResourceRef, shoot: &str) {
+        if let Some(configured) = self.inner.write().get_mut(reference) {
+            configured.objects.remove(shoot);
+        }
+        self.wakes.one(shoot);
+    }
+
+    /// Objects exist in these shoots and in no others.
+    pub fn synced(&self, reference: &ResourceRef, exist: &BTreeSet<String>) {
+        let mut gone = Vec::new();
+        let mut first = false;
+        if let Some(configured) = self.inner.write().get_mut(reference) {
+            gone.extend(
+                configured
+                    .objects
+                    .keys()
+                    .filter(|shoot| !exist.contains(&***shoot))
+                    .cloned(),
+            );
+            for shoot in &gone {
+                configured.objects.remove(shoot);
+            }
+            first = !matches!(configured.listing, Listing::Listed);
+            configured.listing = Listing::Listed;
+        }
+        for shoot in gone {
+            self.wakes.one(&shoot);
+        }
+        if first {
+            self.wakes.all();
+        }
+    }
+
+    /// What is seen of a resource in a shoot.
+    #[must_use]
+    pub fn sight(&self, reference: &ResourceRef, shoot: &str) -> Sight {
+        let inner = self.inner.read();
+        let Some(configured) = inner.get(reference) else {
+            return Sight::Unknown("its objects are not listed yet".to_owned());
+        };
+        match &configured.listing {
+            Listing::Pending(why) => Sight::Unknown(why.clone()),
+            Listing::NotServed => Sight::Absent,
+            Listing::NotScalable(why) => Sight::Unusable(why.clone()),
+            Listing::Listed => configured.objects.get(shoot).map_or(Sight::Absent, Entry::sight),
+        }
+    }
+
+    /// How the API server serves a resource; `None` while that is not known.
+    #[must_use]
+    pub fn served(&self, reference: &ResourceRef) -> Option<ApiResource> {
+        self.inner.read().get(reference)?.served.clone()
+    }
+
+    /// How the API server serves each of the resources for which that is known.
+    #[must_use]
+    pub fn all_served(&self) -> Vec<(ResourceRef, ApiResource)> {
+        let inner = self.inner.read();
+        let served = inner
+            .iter()
+            .filter_map(|(reference, c)| Some((reference.clone(), c.served.clone()?)));
+        served.collect()
+    }
+
+    /// The object, for a Kubernetes Event about it.
+    #[must_use]
+    pub fn about(&self, reference: &ResourceRef, shoot: &str) -> ObjectReference {
+        let inner = self.inner.read();
+        let entry = inner
+            .get(reference)
+            .and_then(|configured| configured.objects.get(shoot));
+        ObjectReference {
+            api_version: Some(reference.api_version.clone()),
+            kind: Some(reference.kind.clone()),
+            name: Some(reference.name.clone()),
+            namespace: Some(shoot.to_owned()),
+            uid: entry.and_then(|entry| entry.uid.clone()),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+impl Entry {
+    fn of(workload: &Workload) -> Self {
+        let version: Arc<str> = workload
+            .metadata
+            .resource_version
+            .as_deref()
+            .unwrap_or_default()
+            .into();
+        Self {
+            uid: workload.metadata.uid.clone(),
+            sight: sight(workload, version.clone()),
+            version,
+            scale: None,
+        }
+    }
+
+    /// What is seen, completed from the scale sub-resource where the object does not show its replicas.
+    fn sight(&self) -> Sight {
+        match (&self.sight, &self.scale) {
+            (Sight::Present(seen), Some(scale))
+                if seen.replicas.is_none() && scale.version == self.version =>
+            {
+                let ready = if seen.ready > 0 {
+                    seen.ready
+                } else {
+                    scale.existing
+                };
+                Sight::Present(Seen {
+                    replicas: Some(scale.replicas),
+                    ready,
+                    ..seen.clone()
+                })
+            }
+            (sight, _) => sight.clone(),
+        }
+    }
+}
+
+fn sight(workload: &Workload, resource_version: Arc<str>) -> Sight {
+    if workload.metadata.deletion_timestamp.is_some() {
+        return Sight::Deleting;
+    }
+    let spec = match workload.spec.as_result() {
+        Ok(spec) => spec,
+        Err(why) => return Sight::Unusable(format!("its spec cannot be read: {why}")),
+    };
+    let ready = match workload.ready_replicas() {
+        Ok(ready) => ready,
+        Err(why) => return Sight::Unusable(format!("its status cannot be read: {why}")),
+    };
+    Sight::Present(Seen {
+        resource_version,
+        replicas: spec.replicas,
+        ready,
+        current: workload.is_observed(),
+        recorded: workload.recorded_replicas(),
+        protected: workload.is_meltdown_protected(),
+        ignored: workload.ignores_scaling(),
+    })
+}
+
+#[cfg(test)]
+#[path = "resources_tests.rs"]
+mod tests;

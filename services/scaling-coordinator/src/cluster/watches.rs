@@ -1,0 +1,216 @@
+//! The watches that feed the indexes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Api;
+use kube::runtime::watcher::Config;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::cluster::Cluster;
+use watchdog_api::prober::{ProberConfig, ResourceRef};
+use watchdog_api::workload::Workload;
+use watchdog_kube::watch::{Change, Watch};
+use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::readiness::Readiness;
+
+use super::clusters::Clusters;
+use super::kinds::{self, Kind};
+use super::resources::{Listing, Resources};
+
+/// Clusters are large, mostly because of the cloud profile in them: pages of 50 keep an answer near a megabyte.
+const CLUSTER_PAGE: u32 = 50;
+
+/// Follows the Clusters.
+///
+/// # Errors
+/// As [`Watch::run`].
+pub async fn clusters(
+    seed: kube::Client,
+    clusters: Arc<Clusters>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let watch = Watch {
+        name: "clusters",
+        api: Api::<Cluster>::all(seed),
+        config: Config::default().page_size(CLUSTER_PAGE),
+    };
+    watch
+        .run(readiness, stop, move |change| match change {
+            Change::Applied(cluster) => clusters.applied(&cluster),
+            Change::Deleted(key) => clusters.deleted(&key.name),
+            Change::Synced(keys) => clusters.synced(&keys.into_iter().map(|key| key.name).collect()),
+        })
+        .await
+}
+
+/// Follows the resources that the configuration names, one watch each, and takes up its changes.
+///
+/// # Errors
+/// When a watch ends although it never should.
+pub async fn resources(
+    seed: kube::Client,
+    resources: Arc<Resources>,
+    mut config: watch::Receiver<Arc<ProberConfig>>,
+    kinds_known: watch::Sender<u64>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut tasks = JoinSet::new();
+    let mut followed: BTreeMap<ResourceRef, CancellationToken> = BTreeMap::new();
+    loop {
+        let wanted: BTreeSet<ResourceRef> = {
+            let config = config.borrow_and_update();
+            config
+                .dependent_resource_infos
+                .iter()
+                .map(|dependent| dependent.reference.clone())
+                .collect()
+        };
+        followed.retain(|reference, stop_one| {
+            let keep = wanted.contains(reference);
+            if !keep {
+                stop_one.cancel();
+                resources.remove(reference);
+            }
+            keep
+        });
+        for reference in wanted {
+            if followed.contains_key(&reference) {
+                continue;
+            }
+            resources.add(&reference);
+            let stop_one = stop.child_token();
+            followed.insert(reference.clone(), stop_one.clone());
+            let follow = Follow {
+                seed: seed.clone(),
+                resources: resources.clone(),
+                reference,
+                kinds_known: kinds_known.clone(),
+                readiness: readiness.clone(),
+            };
+            tasks.spawn(async move {
+                let ended = follow.run(stop_one).await;
+                follow.readiness.clear(name(&follow.reference));
+                ended
+            });
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            Ok(()) = config.changed() => {}
+            Some(ended) = tasks.join_next() => ended??,
+        }
+    }
+}
+
+struct Follow {
+    seed: kube::Client,
+    resources: Arc<Resources>,
+    reference: ResourceRef,
+    kinds_known: watch::Sender<u64>,
+    readiness: Readiness,
+}
+
+impl Follow {
+    async fn run(&self, stop: CancellationToken) -> anyhow::Result<()> {
+        let Self {
+            seed,
+            resources,
+            reference,
+            kinds_known,
+            readiness,
+        } = self;
+        let name = name(reference);
+        readiness.block(name, "not listed yet");
+        // A kind that is not served may come with the next component of the seed; nobody tells when.
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+        let served = loop {
+            match kinds::resolve(seed, reference).await {
+                Ok(Kind::Scalable(served)) => break served,
+                Ok(Kind::NotServed) => {
+                    let kind = format!("{} {}", reference.api_version, reference.kind);
+                    readiness.block(
+                        name,
+                        format!("the seed does not serve {kind}: correct the configuration"),
+                    );
+                    tracing::warn!(resource = %reference, "its kind is not served, it counts as absent");
+                    resources.listing(reference, Listing::NotServed, None);
+                }
+                Ok(Kind::NotScalable(why)) => {
+                    readiness.block(name, format!("{why}: correct the configuration"));
+                    tracing::warn!(resource = %reference, %why, "it cannot be scaled");
+                    resources.listing(reference, Listing::NotScalable(why), None);
+                }
+                Err(error) => {
+                    readiness.block(name, format!("cannot ask for its kind: {error}"));
+                    tracing::warn!(resource = %reference, %error, "cannot ask for its kind, trying again");
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+            }
+        };
+        let pending = Listing::Pending("its objects are not listed yet".to_owned());
+        resources.listing(reference, pending, Some(served.clone()));
+        kinds_known.send_modify(|count| *count = count.wrapping_add(1));
+        let watch = Watch {
+            name,
+            api: Api::<Workload>::all_with(seed.clone(), &served),
+            config: Config::default().fields(&format!("metadata.name={}", reference.name)),
+        };
+        let hear = |change| match change {
+            Change::Applied(workload) => resources.applied(reference, &workload),
+            Change::Deleted(key) => resources.deleted(reference, &key.namespace),
+            Change::Synced(keys) => {
+                resources.synced(reference, &keys.into_iter().map(|key| key.namespace).collect());
+            }
+        };
+        watch.run(readiness.clone(), stop, hear).await
+    }
+}
+
+/// The name of a watch in logs, metrics and readiness, as `deployment/kube-controller-manager`. Names live as long as
+/// the process; there are as many as resources were ever configured in it.
+fn name(reference: &ResourceRef) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let group = reference.group();
+    let kind = reference.kind.to_ascii_lowercase();
+    let kind = if group.is_empty() || group == "apps" {
+        kind
+    } else {
+        format!("{kind}.{group}")
+    };
+    let name = format!("{kind}/{}", reference.name);
+    let mut names = NAMES.lock();
+    if let Some(known) = names.get(&*name) {
+        return known;
+    }
+    let known: &'static str = Box::leak(name.into_boxed_str());
+    names.insert(known);
+    known
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watches_are_named_once() {
+        let reference = |api_version: &str| ResourceRef {
+            api_version: api_version.into(),
+            kind: "Deployment".into(),
+            name: "kcm".into(),
+        };
+        assert_eq!(name(&reference("apps/v1")), "deployment/kcm");
+        assert_eq!(name(&reference("a.b/v1")), "deployment.a.b/kcm");
+        assert!(std::ptr::eq(
+            name(&reference("apps/v1")),
+            name(&reference("apps/v1"))
+        ));
+    }
+}
