@@ -4,11 +4,16 @@
 //! Errors are `anyhow` throughout: a test or the demo shows them to a person and stops, nobody matches on them.
 
 pub mod binaries;
+pub mod certs;
+pub mod demo;
+pub mod fixtures;
 pub mod log;
 pub mod ports;
 pub mod process;
 pub mod real;
+pub mod sandboxed;
 pub mod scratch;
 mod spawner;
 pub mod tools;
 pub mod wait;
+pub mod watchdog;

@@ -1,0 +1,258 @@
+//! The story, and the checks that make it more than a story.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use watchdog_sandbox::{Cut, Sandbox, Shoot};
+
+use super::tell::Teller;
+use super::witness::Witness;
+use super::{SHOOTS, Watchdog, timing};
+use crate::wait::{holds, until, until_true};
+use crate::watchdog::Setup;
+
+/// One thing that had to be so.
+struct Check {
+    good: bool,
+    what: String,
+}
+
+pub(super) struct Story<'a> {
+    tell: &'a Teller,
+    seed: &'a Sandbox,
+    shoot: Shoot,
+    twin: Shoot,
+    others: Vec<Shoot>,
+    _witness: Witness,
+}
+
+const KCM: &str = "kube-controller-manager";
+const MCM: &str = "machine-controller-manager";
+const CA: &str = "cluster-autoscaler";
+
+impl<'a> Story<'a> {
+    pub(super) fn new(
+        tell: &'a Teller,
+        seed: &'a Sandbox,
+        unprotected: &Sandbox,
+        setup: &Setup,
+        watchdog: &Watchdog,
+    ) -> anyhow::Result<Self> {
+        let [first, rest @ ..] = SHOOTS;
+        let shoot = seed.shoot(first)?;
+        let others: Result<Vec<Shoot>, _> = rest.iter().map(|name| seed.shoot(name)).collect();
+        Ok(Self {
+            tell,
+            seed,
+            twin: unprotected.shoot(first)?,
+            others: others?,
+            _witness: Witness::start(*tell, setup, watchdog, &shoot)?,
+            shoot,
+        })
+    }
+
+    pub(super) async fn play(self) -> anyhow::Result<bool> {
+        let mut checks = self.loss().await?;
+        checks.extend(self.recovery().await?);
+        checks.extend(self.crash_loop().await?);
+        let untouched = self
+            .others
+            .iter()
+            .all(|other| self.scale_writes(other).is_empty());
+        checks.push(Check {
+            good: untouched,
+            what: "the other shoots were never written to".to_owned(),
+        });
+        self.tell.title("Summary");
+        for check in &checks {
+            self.tell.plain(&format!(
+                "  {}  {}\n",
+                if check.good { "ok  " } else { "FAIL" },
+                check.what
+            ));
+        }
+        Ok(checks.iter().all(|check| check.good))
+    }
+
+    /// The network between the nodes and the API server breaks.
+    async fn loss(&self) -> anyhow::Result<Vec<Check>> {
+        let grace = timing().node_monitor_grace_period;
+        self.tell.title(&format!(
+            "The nodes of {} lose their API server; so do those of its twin on a seed without the watchdog",
+            self.shoot.name()
+        ));
+        let cut = Instant::now();
+        self.shoot.cut(Cut::All);
+        self.twin.cut(Cut::All);
+        until_true("all dependants are at 0", Duration::from_secs(25), || async {
+            Ok([KCM, MCM, CA].iter().all(|name| self.replicas(name) == (0, 0)))
+        })
+        .await?;
+        let took = cut.elapsed();
+        self.tell.line(format!(
+            "all dependants are at 0, {:.1} s after the cut; nodes would be Unknown after {} s",
+            took.as_secs_f64(),
+            grace.as_secs()
+        ));
+        let order = self.scale_writes(&self.shoot);
+        let replaced = until(
+            "the twin's machines are replaced",
+            Duration::from_secs(40),
+            || async {
+                let replaced = self.twin.machines_replaced();
+                Ok((replaced > 0).then_some(replaced))
+            },
+        )
+        .await?;
+        self.tell.line(format!(
+            "without the watchdog: {} nodes Unknown, {replaced} machines replaced so far",
+            self.twin.marked_unknown()
+        ));
+        let position = |name: &str| order.iter().position(|written| written == name);
+        let kcm_last = position(KCM) > position(MCM) && position(KCM) > position(CA) && order.len() == 3;
+        Ok(vec![
+            Check {
+                good: took < grace,
+                what: format!(
+                    "all dependants at 0 within {:.1} s, before the {} s after which nodes turn Unknown",
+                    took.as_secs_f64(),
+                    grace.as_secs()
+                ),
+            },
+            Check {
+                good: kcm_last,
+                what: format!("scaled down in order: {}", order.join(", ")),
+            },
+            Check {
+                good: self.shoot.marked_unknown() == 0 && self.shoot.machines_replaced() == 0,
+                what: format!(
+                    "with the watchdog: {} nodes Unknown, {} machines replaced",
+                    self.shoot.marked_unknown(),
+                    self.shoot.machines_replaced()
+                ),
+            },
+            Check {
+                good: self.twin.marked_unknown() > 0 && replaced > 0,
+                what: format!(
+                    "without the watchdog: {} nodes Unknown, {replaced} machines replaced",
+                    self.twin.marked_unknown()
+                ),
+            },
+        ])
+    }
+
+    /// The network is back.
+    async fn recovery(&self) -> anyhow::Result<Vec<Check>> {
+        self.tell.title("The network is back");
+        let before = self.scale_writes(&self.shoot).len();
+        let healed = Instant::now();
+        self.shoot.heal();
+        until_true("all dependants are restored", Duration::from_secs(25), || async {
+            Ok([KCM, MCM, CA].iter().all(|name| self.replicas(name) == (1, 1)) && self.unmarked())
+        })
+        .await?;
+        self.tell.line(format!(
+            "all dependants are back, {:.1} s after the network",
+            healed.elapsed().as_secs_f64()
+        ));
+        let order = self.scale_writes(&self.shoot).split_off(before);
+        Ok(vec![
+            Check {
+                good: order == [KCM, MCM, CA],
+                what: format!("restored in order: {}", order.join(", ")),
+            },
+            Check {
+                good: self.shoot.marked_unknown() == 0 && self.shoot.machines_replaced() == 0,
+                what: "still no node Unknown and no machine lost".to_owned(),
+            },
+        ])
+    }
+
+    /// A service that others need goes down and comes back.
+    async fn crash_loop(&self) -> anyhow::Result<Vec<Check>> {
+        self.tell.title(&format!(
+            "The kube-apiserver of {} goes down; what needs it crashes",
+            self.shoot.name()
+        ));
+        self.shoot.service_down("kube-apiserver");
+        until_true(
+            "the dependants crash in a loop",
+            Duration::from_secs(20),
+            || async { Ok(self.crash_looping() >= 3) },
+        )
+        .await?;
+        let looping = self.crash_looping();
+        self.tell.line(format!(
+            "{looping} pods wait in CrashLoopBackOff; kubelet would start them again in 10 s and more"
+        ));
+        holds(
+            "nothing is weeded while the service is down",
+            Duration::from_secs(1),
+            || async { Ok(self.crash_looping() >= 1) },
+        )
+        .await
+        .context("pods were deleted although what they need is down")?;
+        let up = Instant::now();
+        self.shoot.service_up("kube-apiserver");
+        self.tell.line("kube-apiserver is started again");
+        until_true("the dependants run again", Duration::from_secs(25), || async {
+            let pods = self.shoot.pods();
+            Ok(pods.iter().all(|pod| pod.ready && pod.waiting.is_empty()))
+        })
+        .await?;
+        let took = up.elapsed().as_secs_f64();
+        self.tell.line(format!("all pods run again, {took:.1} s later"));
+        let deleted = self.pod_deletions();
+        Ok(vec![Check {
+            good: deleted > 0,
+            what: format!(
+                "{deleted} crash-looping pods were weeded; all pods ran {took:.1} s after the service was started"
+            ),
+        }])
+    }
+
+    fn replicas(&self, name: &str) -> (i64, i64) {
+        self.shoot
+            .workload(name)
+            .map_or((-1, -1), |w| (w.spec_replicas, w.ready_replicas))
+    }
+
+    /// Whether no resource is marked as held down any more.
+    fn unmarked(&self) -> bool {
+        let marked = |name: &&str| {
+            self.shoot
+                .workload(name)
+                .is_some_and(|w| w.watchdog_annotations.contains_key("meltdown-protection-active"))
+        };
+        ![KCM, MCM, CA].iter().any(|name| marked(name))
+    }
+
+    fn crash_looping(&self) -> usize {
+        self.shoot
+            .pods()
+            .iter()
+            .filter(|pod| pod.waiting == "CrashLoopBackOff")
+            .count()
+    }
+
+    /// Names of the resources of a shoot that were scaled, in the order of the writes.
+    fn scale_writes(&self, shoot: &Shoot) -> Vec<String> {
+        let prefix = format!("/apis/apps/v1/namespaces/{}/deployments/", shoot.namespace());
+        let scaled = |path: &str| Some(path.strip_prefix(&prefix)?.strip_suffix("/scale")?.to_owned());
+        let audit = self.seed.seed().audit();
+        audit
+            .iter()
+            .filter(|entry| entry.is_write() && entry.code < 300)
+            .filter_map(|entry| scaled(&entry.path))
+            .collect()
+    }
+
+    fn pod_deletions(&self) -> usize {
+        let prefix = format!("/api/v1/namespaces/{}/pods/", self.shoot.namespace());
+        let audit = self.seed.seed().audit();
+        audit
+            .iter()
+            .filter(|entry| entry.verb == "delete" && entry.code < 300 && entry.path.starts_with(&prefix))
+            .count()
+    }
+}

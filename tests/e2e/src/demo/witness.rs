@@ -1,0 +1,183 @@
+//! Tasks that watch the services over gRPC and the seed, and tell what changes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio_util::task::AbortOnDropHandle;
+use watchdog_proto::probe::v1 as probe;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::scaling::v1 as scaling;
+use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
+use watchdog_proto::weeder::v1 as weeder;
+use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
+use watchdog_sandbox::Shoot;
+
+use super::Watchdog;
+use super::tell::Teller;
+use crate::watchdog::Setup;
+
+/// Tells about replicas this often: what is told is read from the store, in this process.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Watches as long as it is held.
+pub(super) struct Witness {
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Witness {
+    pub(super) fn start(
+        tell: Teller,
+        setup: &Setup,
+        watchdog: &Watchdog,
+        shoot: &Shoot,
+    ) -> anyhow::Result<Self> {
+        let verdicts = verdicts(
+            tell,
+            LeaseProbeServiceClient::new(setup.channel(&watchdog.lease_probe)?),
+        );
+        let scalings = scalings(
+            tell,
+            ScalingServiceClient::new(setup.channel(&watchdog.coordinator)?),
+        );
+        let weedings = weedings(tell, WeederServiceClient::new(setup.channel(&watchdog.weeder)?));
+        let replicas = replicas(tell, shoot.clone());
+        let report = move |name: &'static str, result: anyhow::Result<()>| {
+            if let Err(error) = result {
+                tell.line(format!("the {name} stream ended: {error:#}"));
+            }
+        };
+        let spawn = |task| AbortOnDropHandle::new(tokio::spawn(task));
+        let tasks = vec![
+            spawn(Box::pin(async move { report("verdict", verdicts.await) }) as futures::future::BoxFuture<_>),
+            spawn(Box::pin(async move { report("scaling", scalings.await) })),
+            spawn(Box::pin(async move { report("weeding", weedings.await) })),
+            spawn(Box::pin(replicas)),
+        ];
+        Ok(Self { _tasks: tasks })
+    }
+}
+
+async fn verdicts(
+    tell: Teller,
+    mut client: LeaseProbeServiceClient<tonic::transport::Channel>,
+) -> anyhow::Result<()> {
+    use probe::watch_verdicts_response::Event;
+    let mut stream = client
+        .watch_verdicts(probe::WatchVerdictsRequest::default())
+        .await?
+        .into_inner();
+    let mut told: BTreeMap<String, (i32, u32)> = BTreeMap::new();
+    while let Some(message) = stream.message().await? {
+        let Some(Event::Upsert(verdict)) = message.event else {
+            continue;
+        };
+        let expired = verdict.evidence.as_ref().map_or(0, |evidence| evidence.expired);
+        let now = (verdict.outcome, expired);
+        if told.insert(verdict.shoot.clone(), now) != Some(now) {
+            let outcome = verdict
+                .outcome()
+                .as_str_name()
+                .trim_start_matches("OUTCOME_")
+                .to_owned();
+            tell.line(format!(
+                "verdict  {}: {outcome}. {}",
+                verdict.shoot, verdict.message
+            ));
+        }
+    }
+    Ok(())
+}
+
+async fn scalings(
+    tell: Teller,
+    mut client: ScalingServiceClient<tonic::transport::Channel>,
+) -> anyhow::Result<()> {
+    use scaling::watch_scaling_response::Event;
+    let mut stream = client
+        .watch_scaling(scaling::WatchScalingRequest::default())
+        .await?
+        .into_inner();
+    let mut told: BTreeMap<(String, String), i32> = BTreeMap::new();
+    while let Some(message) = stream.message().await? {
+        let Some(Event::Upsert(shoot)) = message.event else {
+            continue;
+        };
+        let direction = match shoot.direction() {
+            scaling::Direction::Down => "down",
+            scaling::Direction::Up => "up",
+            _ => continue,
+        };
+        for resource in &shoot.resources {
+            let name = resource
+                .resource
+                .as_ref()
+                .map(|r| r.name.clone())
+                .unwrap_or_default();
+            let step = resource.step();
+            let last = told.insert((shoot.shoot.clone(), name.clone()), resource.step);
+            let quiet = matches!(step, scaling::Step::Pending | scaling::Step::Unspecified)
+                || (step == scaling::Step::Reached && last.is_none());
+            if last != Some(resource.step) && !quiet {
+                let step = step.as_str_name().trim_start_matches("STEP_").to_lowercase();
+                tell.line(format!(
+                    "scaling  {} {direction}, level {}: {name} {step}",
+                    shoot.shoot, resource.level
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn weedings(
+    tell: Teller,
+    mut client: WeederServiceClient<tonic::transport::Channel>,
+) -> anyhow::Result<()> {
+    use weeder::watch_weeding_response::Event;
+    let mut stream = client
+        .watch_weeding(weeder::WatchWeedingRequest::default())
+        .await?
+        .into_inner();
+    let mut told: BTreeMap<(String, String), u64> = BTreeMap::new();
+    while let Some(message) = stream.message().await? {
+        let Some(Event::Upsert(weeding)) = message.event else {
+            continue;
+        };
+        let key = weeding.key.unwrap_or_default();
+        let seen = told
+            .entry((key.namespace.clone(), key.service.clone()))
+            .or_default();
+        for deletion in weeding
+            .deletions
+            .iter()
+            .filter(|deletion| deletion.sequence > *seen)
+        {
+            tell.line(format!(
+                "weeding  {}: {} after {} restarts. {}",
+                key.namespace, deletion.pod, deletion.restart_count, deletion.message
+            ));
+        }
+        *seen = weeding.deletions.last().map_or(0, |deletion| deletion.sequence);
+    }
+    Ok(())
+}
+
+async fn replicas(tell: Teller, shoot: Shoot) {
+    let mut told: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+    loop {
+        for workload in shoot.state().workloads {
+            let now = (workload.spec_replicas, workload.ready_replicas);
+            let last = told.insert(workload.name.clone(), now);
+            if last.is_some_and(|last| last != now) {
+                tell.line(format!(
+                    "seed     {}: {} wants {}, {} ready",
+                    shoot.name(),
+                    workload.name,
+                    now.0,
+                    now.1
+                ));
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,250 @@
+//! A sandbox seed with the three services beside it, for tests that need many quick turns.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use kube::Client;
+use kube::config::{Config, Kubeconfig};
+use watchdog_proto::probe::v1 as probe;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::scaling::v1 as scaling;
+use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
+use watchdog_sandbox::{Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+
+use crate::fixtures::{self, CA, KCM, MCM};
+use crate::scratch::Scratch;
+use crate::wait;
+use crate::watchdog::{Service, Setup};
+
+/// A sandbox turns so many times faster than a real shoot: a grace period of 8 s.
+const SPEED: f64 = 5.0;
+
+/// Everything of one test. The services belong to the test itself.
+pub struct World {
+    /// The seed and its shoots.
+    pub sandbox: Sandbox,
+    /// Starts services.
+    pub setup: Setup,
+    /// An administrator's client for the seed.
+    pub seed: Client,
+    /// The test's folder.
+    pub scratch: Arc<Scratch>,
+}
+
+/// Times of the simulated world.
+#[must_use]
+pub fn timing() -> SimTiming {
+    SimTiming {
+        ready_delay: Duration::from_millis(300),
+        stop_delay: Duration::from_millis(200),
+        ..SimTiming::scaled(SPEED)
+    }
+}
+
+impl World {
+    /// Starts a seed with shoots of five nodes.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn start(name: &str, shoots: &[&str]) -> anyhow::Result<Self> {
+        let specs: Vec<_> = shoots.iter().map(|name| ShootSpec::new(name, 5)).collect();
+        let head = "probeInterval: 5s\ninitialDelay: 1s\nprobeTimeout: 3s";
+        Self::start_with(
+            name,
+            specs,
+            &fixtures::prober(head, "500ms"),
+            &fixtures::weeder("1m"),
+        )
+        .await
+    }
+
+    /// Starts a seed with these shoots and configuration files.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn start_with(
+        name: &str,
+        shoots: Vec<ShootSpec>,
+        prober: &str,
+        weeder: &str,
+    ) -> anyhow::Result<Self> {
+        let scratch = Scratch::new(name)?;
+        let config = SandboxConfig {
+            timing: timing(),
+            shoots,
+            ..SandboxConfig::default()
+        };
+        let sandbox = Sandbox::start(config).await?;
+        let seed = client(&sandbox.seed().kubeconfig("administrator")).await?;
+        Ok(Self {
+            setup: Setup::new(&scratch, prober, weeder)?,
+            sandbox,
+            seed,
+            scratch,
+        })
+    }
+
+    /// Kubeconfig of the services.
+    #[must_use]
+    pub fn kubeconfig(&self) -> String {
+        self.sandbox.seed().kubeconfig("watchdog")
+    }
+
+    /// Starts lease-probe and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn lease_probe(&self) -> anyhow::Result<Service> {
+        let service = self
+            .setup
+            .lease_probe("lease-probe-0", &self.kubeconfig())
+            .await?;
+        service.wait_ready().await?;
+        Ok(service)
+    }
+
+    /// Starts scaling-coordinator.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn coordinator(&self) -> anyhow::Result<Service> {
+        self.setup
+            .coordinator("scaling-coordinator-0", &self.kubeconfig(), &[])
+            .await
+    }
+
+    /// Starts weeder.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn weeder(&self) -> anyhow::Result<Service> {
+        self.setup.weeder("weeder-0", &self.kubeconfig()).await
+    }
+
+    /// A shoot by its short name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn shoot(&self, name: &str) -> anyhow::Result<Shoot> {
+        Ok(self.sandbox.shoot(name)?)
+    }
+
+    /// The verdict on a shoot.
+    ///
+    /// # Errors
+    /// When lease-probe does not answer or does not know the shoot.
+    pub async fn verdict(&self, lease_probe: &Service, shoot: &str) -> anyhow::Result<probe::Verdict> {
+        let mut client = LeaseProbeServiceClient::new(self.setup.channel(lease_probe)?);
+        let request = probe::GetVerdictRequest {
+            shoot: shoot.to_owned(),
+        };
+        client
+            .get_verdict(request)
+            .await?
+            .into_inner()
+            .verdict
+            .context("an answer without a verdict")
+    }
+
+    /// Waits for a verdict with this outcome and returns it.
+    ///
+    /// # Errors
+    /// When it does not come within `bound`; says what the verdict is instead.
+    pub async fn wait_outcome(
+        &self,
+        lease_probe: &Service,
+        shoot: &str,
+        outcome: probe::Outcome,
+        bound: Duration,
+    ) -> anyhow::Result<probe::Verdict> {
+        wait::until(
+            &format!("the verdict on {shoot} is {outcome:?}"),
+            bound,
+            || async {
+                let verdict = self.verdict(lease_probe, shoot).await?;
+                let found = verdict.outcome();
+                anyhow::ensure!(found == outcome, "it is {found:?}: {}", verdict.message);
+                Ok(Some(verdict))
+            },
+        )
+        .await
+    }
+
+    /// The scaling state of a shoot.
+    ///
+    /// # Errors
+    /// When the coordinator does not answer or does not know the shoot.
+    pub async fn scaling(&self, coordinator: &Service, shoot: &str) -> anyhow::Result<scaling::ShootScaling> {
+        let mut client = ScalingServiceClient::new(self.setup.channel(coordinator)?);
+        let request = scaling::GetScalingRequest {
+            shoot: shoot.to_owned(),
+        };
+        client
+            .get_scaling(request)
+            .await?
+            .into_inner()
+            .scaling
+            .context("an answer without a state")
+    }
+
+    /// Waits until the three dependants want and have so many replicas.
+    ///
+    /// # Errors
+    /// When they do not within `bound`.
+    pub async fn wait_replicas(&self, shoot: &Shoot, replicas: i64, bound: Duration) -> anyhow::Result<()> {
+        wait::until(
+            &format!("the dependants of {} are at {replicas}", shoot.name()),
+            bound,
+            || async {
+                for name in [KCM, MCM, CA] {
+                    let workload = shoot.workload(name).context("absent")?;
+                    let now = (workload.spec_replicas, workload.ready_replicas);
+                    anyhow::ensure!(
+                        now == (replicas, replicas),
+                        "{name} wants {} and has {}",
+                        now.0,
+                        now.1
+                    );
+                }
+                Ok(Some(()))
+            },
+        )
+        .await
+    }
+
+    /// Names of the resources of a shoot that were scaled, in the order of the writes.
+    #[must_use]
+    pub fn scale_writes(&self, shoot: &Shoot) -> Vec<String> {
+        let prefix = format!("/apis/apps/v1/namespaces/{}/deployments/", shoot.namespace());
+        let scaled = |path: &str| Some(path.strip_prefix(&prefix)?.strip_suffix("/scale")?.to_owned());
+        let audit = self.sandbox.seed().audit();
+        let writes = audit.iter().filter(|entry| entry.is_write() && entry.code < 300);
+        writes.filter_map(|entry| scaled(&entry.path)).collect()
+    }
+
+    /// Paths of all writes into a shoot's namespace by the services, Kubernetes Events not counted.
+    #[must_use]
+    pub fn writes(&self, shoot: &Shoot) -> Vec<String> {
+        let namespace = format!("/namespaces/{}/", shoot.namespace());
+        let audit = self.sandbox.seed().audit();
+        let ours = |entry: &&watchdog_sandbox::AuditEntry| {
+            entry.is_write() && entry.path.contains(&namespace) && !entry.path.contains("/events")
+        };
+        audit
+            .iter()
+            .filter(ours)
+            .map(|entry| format!("{} {}", entry.verb, entry.path))
+            .collect()
+    }
+}
+
+/// A client from a kubeconfig.
+///
+/// # Errors
+/// When the kubeconfig cannot be used.
+pub async fn client(kubeconfig: &str) -> anyhow::Result<Client> {
+    let config =
+        Config::from_custom_kubeconfig(Kubeconfig::from_yaml(kubeconfig)?, &Default::default()).await?;
+    Ok(Client::try_from(config)?)
+}

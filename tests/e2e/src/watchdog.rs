@@ -1,0 +1,257 @@
+//! The three services, started as their users start them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tonic::transport::Channel;
+use watchdog_runtime::grpc_client::Dialer;
+use watchdog_runtime::tls::{Tls, TlsPaths};
+
+use crate::binaries;
+use crate::certs::{Authority, TlsFiles};
+use crate::process::{Command, Process};
+use crate::scratch::Scratch;
+
+/// A service binds its sockets within milliseconds; a busy machine may need longer to start it.
+const START_BOUND: Duration = Duration::from_secs(20);
+
+/// DNS name in every certificate of these tests, the one that the chart gives lease-probe.
+pub const SERVER_NAME: &str = "dependency-watchdog-lease-probe.garden.svc";
+
+/// Namespace of the membership Leases.
+pub const NAMESPACE: &str = "garden";
+
+/// What the services of one test share: a folder, certificates and configuration files.
+pub struct Setup {
+    scratch: Arc<Scratch>,
+    authority: Authority,
+    client: Tls,
+    client_files: TlsFiles,
+    prober: PathBuf,
+    weeder: PathBuf,
+}
+
+/// A running service. Killed when dropped.
+#[derive(Debug)]
+pub struct Service {
+    /// The process.
+    pub process: Process,
+    /// Where its gRPC API listens.
+    pub grpc: String,
+    /// Where its admin endpoint listens.
+    pub admin: String,
+    command: Command,
+}
+
+impl Setup {
+    /// Writes certificates and both configuration files.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn new(scratch: &Arc<Scratch>, prober: &str, weeder: &str) -> anyhow::Result<Self> {
+        let authority = Authority::new(scratch, "watchdog")?;
+        let client_files = authority.issue("client", &["client.test"])?;
+        let paths = TlsPaths {
+            cert: client_files.cert.clone(),
+            key: client_files.key.clone(),
+            ca: client_files.ca.clone(),
+        };
+        Ok(Self {
+            client: Tls::load(paths).map_err(anyhow::Error::msg)?,
+            client_files,
+            authority,
+            prober: scratch.write("prober.yaml", prober)?,
+            weeder: scratch.write("weeder.yaml", weeder)?,
+            scratch: scratch.clone(),
+        })
+    }
+
+    /// The certificate of a caller, for grpcurl and the like.
+    #[must_use]
+    pub fn client_files(&self) -> &TlsFiles {
+        &self.client_files
+    }
+
+    /// The prober configuration file, for tests that change it.
+    #[must_use]
+    pub fn prober_file(&self) -> &PathBuf {
+        &self.prober
+    }
+
+    /// The weeder configuration file, for tests that change it.
+    #[must_use]
+    pub fn weeder_file(&self) -> &PathBuf {
+        &self.weeder
+    }
+
+    /// Starts lease-probe.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn lease_probe(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
+        self.start(self.command(binaries::LEASE_PROBE, identity, kubeconfig, &self.prober)?)
+            .await
+    }
+
+    /// Starts scaling-coordinator. With `lease_probes` it subscribes to these addresses, else to the replicas that it
+    /// discovers.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn coordinator(
+        &self,
+        identity: &str,
+        kubeconfig: &str,
+        lease_probes: &[String],
+    ) -> anyhow::Result<Service> {
+        let mut command = self.command(binaries::SCALING_COORDINATOR, identity, kubeconfig, &self.prober)?;
+        for address in lease_probes {
+            command = command.arg("--lease-probe").arg(address);
+        }
+        self.start(command).await
+    }
+
+    /// Starts weeder.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn weeder(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
+        self.start(self.command(binaries::WEEDER, identity, kubeconfig, &self.weeder)?)
+            .await
+    }
+
+    /// Starts a service again, with the same command line, after its process has ended.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn again(&self, service: &Service) -> anyhow::Result<Service> {
+        self.start(service.command.clone()).await
+    }
+
+    /// A channel to a service, authenticated as a consumer.
+    ///
+    /// # Errors
+    /// When the address cannot be used.
+    pub fn channel(&self, service: &Service) -> anyhow::Result<Channel> {
+        let dialer = Dialer {
+            tls: Some(self.client.clone()),
+            server_name: SERVER_NAME.to_owned(),
+        };
+        dialer.channel(&service.grpc).map_err(anyhow::Error::msg)
+    }
+
+    fn command(
+        &self,
+        binary: &str,
+        identity: &str,
+        kubeconfig: &str,
+        config: &PathBuf,
+    ) -> anyhow::Result<Command> {
+        let tls = self.authority.issue(identity, &[SERVER_NAME, "localhost"])?;
+        let kubeconfig = self
+            .scratch
+            .write(&format!("{identity}.kubeconfig"), kubeconfig)?;
+        let common = [("--config-file", config), ("--kubeconfig", &kubeconfig)];
+        let tls = [
+            ("--tls-cert", &tls.cert),
+            ("--tls-key", &tls.key),
+            ("--tls-client-ca", &tls.ca),
+        ];
+        let mut command = Command::new(identity, binaries::path(binary)?);
+        for (flag, path) in common.into_iter().chain(tls) {
+            command = command.arg(flag).arg(path.as_os_str());
+        }
+        Ok(command
+            .args(["--identity", identity, "--namespace", NAMESPACE])
+            .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"]))
+    }
+
+    async fn start(&self, command: Command) -> anyhow::Result<Service> {
+        let process = command.spawn(&self.scratch)?;
+        let grpc = process
+            .wait_for_field("listening", "grpc_addr", START_BOUND)
+            .await?;
+        let admin = process
+            .wait_for_field("listening", "admin_addr", START_BOUND)
+            .await?;
+        Ok(Service {
+            process,
+            grpc,
+            admin,
+            command,
+        })
+    }
+}
+
+impl Service {
+    /// GET on the admin endpoint: the status code and the body.
+    ///
+    /// # Errors
+    /// When it does not answer within 10 s.
+    pub async fn admin_get(&self, path: &str) -> anyhow::Result<(u16, String)> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let exchange = async {
+            let mut tcp = tokio::net::TcpStream::connect(&self.admin).await?;
+            let request = format!(
+                "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+                self.admin
+            );
+            tcp.write_all(request.as_bytes()).await?;
+            let mut answer = String::new();
+            tcp.read_to_string(&mut answer).await?;
+            let code = answer
+                .split_whitespace()
+                .nth(1)
+                .and_then(|code| code.parse().ok())
+                .context("no HTTP answer")?;
+            let body = answer
+                .split_once("\r\n\r\n")
+                .map(|(_, body)| body.to_owned())
+                .unwrap_or_default();
+            Ok((code, body))
+        };
+        tokio::time::timeout(Duration::from_secs(10), exchange)
+            .await
+            .context("the admin endpoint hangs")?
+    }
+
+    /// The value of one series of /metrics, by its name with its labels as they stand there; none when it is not
+    /// there.
+    ///
+    /// # Errors
+    /// When the admin endpoint does not answer.
+    pub async fn metric(&self, series: &str) -> anyhow::Result<Option<f64>> {
+        let (_, text) = self.admin_get("/metrics").await?;
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+        Ok(value)
+    }
+
+    /// Whether /readyz says ready.
+    ///
+    /// # Errors
+    /// When the admin endpoint does not answer.
+    pub async fn is_ready(&self) -> anyhow::Result<bool> {
+        Ok(self.admin_get("/readyz").await?.0 == 200)
+    }
+
+    /// Waits until the service is ready.
+    ///
+    /// # Errors
+    /// When it is not within 30 s; says what blocks it.
+    pub async fn wait_ready(&self) -> anyhow::Result<()> {
+        crate::wait::until(
+            &format!("{} is ready", self.process.name()),
+            Duration::from_secs(30),
+            || async {
+                let (code, body) = self.admin_get("/readyz").await?;
+                anyhow::ensure!(code == 200, "{body}");
+                Ok(Some(()))
+            },
+        )
+        .await
+    }
+}

@@ -1,0 +1,409 @@
+//! Bad input and faults: each gives a clear log line, metric and gRPC answer, nothing else stops, and the right thing
+//! happens once the fault is gone.
+
+#![cfg(test)]
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tonic::Code;
+use watchdog_e2e::fixtures::{CA, KCM, MCM, PROBE_SECRET};
+use watchdog_e2e::real::cluster_resource;
+use watchdog_e2e::sandboxed::World;
+use watchdog_e2e::wait::{holds, until, until_true};
+use watchdog_proto::probe::v1 as probe;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::scaling::v1 as scaling;
+use watchdog_sandbox::Cut;
+
+const SHOOT: &str = "shoot--sandbox--one";
+const BOUND: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_cluster_is_reported_and_stops_nobody() {
+    let world = World::start("malformed", &["one"]).await.unwrap();
+    let clusters: Api<DynamicObject> = Api::all_with(world.seed.clone(), &cluster_resource());
+    let bad = |shoot| {
+        DynamicObject::new("shoot--sandbox--bad", &cluster_resource()).data(json!({"spec": {"shoot": shoot}}))
+    };
+    clusters
+        .create(
+            &PostParams::default(),
+            &bad(json!({"spec": {"provider": "none"}})),
+        )
+        .await
+        .unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    let skipped = world.verdict(&lease_probe, "shoot--sandbox--bad").await.unwrap();
+    assert_eq!(skipped.outcome(), probe::Outcome::Skipped);
+    assert_eq!(skipped.skip_reason(), probe::SkipReason::Malformed);
+    assert!(skipped.message.contains("provider"), "{}", skipped.message);
+    let metric = lease_probe
+        .metric("watchdog_shoots_skipped{reason=\"malformed\"}")
+        .await
+        .unwrap();
+    assert_eq!(metric, Some(1.0));
+    lease_probe
+        .process
+        .wait_for_text("the Cluster cannot be used", BOUND)
+        .await
+        .unwrap();
+
+    let unknown = world
+        .verdict(&lease_probe, "shoot--sandbox--none")
+        .await
+        .unwrap_err();
+    assert_eq!(
+        unknown.downcast_ref::<tonic::Status>().unwrap().code(),
+        Code::NotFound
+    );
+    clusters
+        .delete("shoot--sandbox--bad", &DeleteParams::default())
+        .await
+        .unwrap();
+    until_true("the skipped shoot is forgotten", BOUND, || async {
+        Ok(world.verdict(&lease_probe, "shoot--sandbox--bad").await.is_err())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_or_broken_kubeconfig_holds_until_it_is_repaired() {
+    let world = World::start("kubeconfig", &["one", "two"]).await.unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    let secrets: Api<Secret> = Api::namespaced(world.seed.clone(), SHOOT);
+    let good = secrets.get(PROBE_SECRET).await.unwrap();
+
+    let broken = json!({"stringData": null, "data": {"kubeconfig": "bm90IGEga3ViZWNvbmZpZw=="}});
+    secrets
+        .patch(PROBE_SECRET, &PatchParams::default(), &Patch::Merge(broken))
+        .await
+        .unwrap();
+    let verdict = world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Inconclusive, BOUND)
+        .await
+        .unwrap();
+    assert!(
+        verdict.message.starts_with("The kubeconfig cannot be used"),
+        "{}",
+        verdict.message
+    );
+    let series = format!(
+        "watchdog_shoot_probe_failures_total{{shoot=\"{SHOOT}\",endpoint=\"internal\",reason=\"kubeconfig\"}}"
+    );
+    assert!(
+        lease_probe
+            .metric(&series)
+            .await
+            .unwrap()
+            .is_some_and(|n| n >= 1.0)
+    );
+
+    secrets
+        .delete(PROBE_SECRET, &DeleteParams::default())
+        .await
+        .unwrap();
+    until("the verdict names the missing Secret", BOUND, || async {
+        let verdict = world.verdict(&lease_probe, SHOOT).await?;
+        Ok(verdict.message.contains(PROBE_SECRET).then_some(()))
+    })
+    .await
+    .unwrap();
+    assert_eq!(
+        world
+            .verdict(&lease_probe, "shoot--sandbox--two")
+            .await
+            .unwrap()
+            .outcome(),
+        probe::Outcome::Healthy
+    );
+
+    let mut repaired = Secret {
+        data: good.data,
+        ..Secret::default()
+    };
+    repaired.metadata.name = Some(PROBE_SECRET.to_owned());
+    secrets.create(&PostParams::default(), &repaired).await.unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_refuses_or_hangs_never_scales_anything() {
+    let world = World::start("unreachable", &["one", "two"]).await.unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    let shoot = world.shoot("one").unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+
+    shoot.api().stop().await.unwrap();
+    let refused = world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::ApiServerUnreachable, BOUND)
+        .await
+        .unwrap();
+    assert!(
+        refused.message.contains("cannot be reached"),
+        "{}",
+        refused.message
+    );
+    shoot.api().resume().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+
+    shoot.api().freeze();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::ApiServerUnreachable, BOUND)
+        .await
+        .unwrap();
+    shoot.api().thaw();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    assert_eq!(
+        world
+            .verdict(&lease_probe, "shoot--sandbox--two")
+            .await
+            .unwrap()
+            .outcome(),
+        probe::Outcome::Healthy
+    );
+    assert_eq!(world.writes(&shoot), Vec::<String>::new(), "nothing was written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_without_renew_time_is_left_out_and_reported() {
+    let world = World::start("bare-lease", &["one"]).await.unwrap();
+    let shoot = world.shoot("one").unwrap();
+    let lease = json!({"metadata": {"name": "bare"}, "spec": {"holderIdentity": "bare"}});
+    shoot
+        .api()
+        .create(
+            &watchdog_sandbox::resource::keys::LEASES,
+            "kube-node-lease",
+            lease,
+        )
+        .unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let verdict = world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    let evidence = verdict.evidence.unwrap();
+    assert_eq!((evidence.leases, evidence.candidates), (6, 5));
+    let reasons: Vec<_> = evidence
+        .excluded
+        .iter()
+        .map(|count| (count.reason(), count.leases))
+        .collect();
+    assert_eq!(reasons, [(probe::Exclusion::NoRenewTime, 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_absent_dependant_fails_its_level_visibly_and_an_optional_one_does_not() {
+    let world = World::start("absent", &["one"]).await.unwrap();
+    let shoot = world.shoot("one").unwrap();
+    let deployments: Api<k8s_openapi::api::apps::v1::Deployment> = Api::namespaced(world.seed.clone(), SHOOT);
+    let saved = deployments.get(MCM).await.unwrap();
+    for name in [MCM, CA] {
+        deployments.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    shoot.cut(Cut::All);
+    let failed = until("the level with the absent resource has failed", BOUND, || async {
+        let state = world.scaling(&coordinator, SHOOT).await?;
+        Ok((state.state() == scaling::FlowState::Failed).then_some(state))
+    })
+    .await
+    .unwrap();
+    let step = |name: &str| {
+        let named = |r: &&scaling::ResourceScaling| r.resource.as_ref().is_some_and(|r| r.name == name);
+        failed
+            .resources
+            .iter()
+            .find(named)
+            .map(|r| (r.step(), r.message.clone()))
+            .unwrap()
+    };
+    assert_eq!(step(MCM).0, scaling::Step::Failed, "{failed:?}");
+    assert_eq!(step(CA).0, scaling::Step::Absent);
+    assert_eq!(
+        shoot.workload(KCM).unwrap().spec_replicas,
+        1,
+        "the next level has not started"
+    );
+    // The fault is gone: somebody creates it again, and the flow goes on.
+    let mut again = saved;
+    again.metadata.resource_version = None;
+    again.metadata.uid = None;
+    deployments.create(&PostParams::default(), &again).await.unwrap();
+    until_true("the flow went on to the end", Duration::from_secs(60), || async {
+        Ok(shoot
+            .workload(KCM)
+            .is_some_and(|w| w.spec_replicas == 0 && w.ready_replicas == 0))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_starts_first_holds_until_it_hears_something() {
+    let world = World::start("order", &["one"]).await.unwrap();
+    let shoot = world.shoot("one").unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    shoot.cut(Cut::All);
+    let held = until("the coordinator knows the shoot", BOUND, || async {
+        Ok(Some(world.scaling(&coordinator, SHOOT).await?))
+    })
+    .await
+    .unwrap();
+    assert_eq!(held.direction(), scaling::Direction::Hold, "{}", held.reason);
+    holds(
+        "nothing is written without a verdict",
+        Duration::from_secs(2),
+        || async { Ok(world.writes(&shoot).is_empty()) },
+    )
+    .await
+    .unwrap();
+    let _lease_probe = world.lease_probe().await.unwrap();
+    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    shoot.heal();
+    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+}
+
+/// Each of the services is killed during a loss and during a recovery, and started again.
+#[tokio::test(flavor = "multi_thread")]
+async fn services_that_are_killed_go_on_where_they_were() {
+    let world = World::start("killed", &["one"]).await.unwrap();
+    let shoot = world.shoot("one").unwrap();
+    let mut lease_probe = world.lease_probe().await.unwrap();
+    let mut coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    shoot.cut(Cut::All);
+    until_true("the first level is being scaled", BOUND, || async {
+        Ok(!world.scale_writes(&shoot).is_empty())
+    })
+    .await
+    .unwrap();
+    coordinator.process.kill_9().await.unwrap();
+    coordinator = world.setup.again(&coordinator).await.unwrap();
+    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    assert_eq!(world.scale_writes(&shoot).last().map(String::as_str), Some(KCM));
+
+    lease_probe.process.kill_9().await.unwrap();
+    until_true("the coordinator holds without its source", BOUND, || async {
+        Ok(world.scaling(&coordinator, SHOOT).await?.direction() == scaling::Direction::Hold)
+    })
+    .await
+    .unwrap();
+    let before = world.writes(&shoot).len();
+    shoot.heal();
+    holds(
+        "nothing is written without a verdict",
+        Duration::from_secs(2),
+        || async { Ok(world.writes(&shoot).len() == before) },
+    )
+    .await
+    .unwrap();
+    lease_probe = world.setup.again(&lease_probe).await.unwrap();
+    until_true("the restoration has begun", BOUND, || async {
+        Ok(shoot.workload(KCM).is_some_and(|w| w.spec_replicas == 1))
+    })
+    .await
+    .unwrap();
+    coordinator.process.kill_9().await.unwrap();
+    let coordinator = world.setup.again(&coordinator).await.unwrap();
+    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+    until("nothing is held down any more", BOUND, || async {
+        let state = world.scaling(&coordinator, SHOOT).await?;
+        Ok((!state.meltdown_protection_active).then_some(()))
+    })
+    .await
+    .unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    assert_eq!(shoot.machines_replaced(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hibernated_and_deleted_shoots_are_skipped_and_never_written_to() {
+    let world = World::start("lifecycle", &["one", "two"]).await.unwrap();
+    let (one, two) = (world.shoot("one").unwrap(), world.shoot("two").unwrap());
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    one.set_hibernated(true).unwrap();
+    two.set_last_operation("Migrate", "Processing").unwrap();
+    let skipped = world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Skipped, BOUND)
+        .await
+        .unwrap();
+    assert_eq!(skipped.skip_reason(), probe::SkipReason::Hibernating);
+    let migrating = world
+        .wait_outcome(&lease_probe, two.namespace(), probe::Outcome::Skipped, BOUND)
+        .await
+        .unwrap();
+    assert_eq!(migrating.skip_reason(), probe::SkipReason::Migrating);
+    one.cut(Cut::All);
+    two.cut(Cut::All);
+    holds("nothing is written", Duration::from_secs(12), || async {
+        Ok(world.writes(&one).is_empty() && world.writes(&two).is_empty())
+    })
+    .await
+    .unwrap();
+    one.heal();
+    one.set_hibernated(false).unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+
+    let mut client = LeaseProbeServiceClient::new(world.setup.channel(&lease_probe).unwrap());
+    let request = probe::ListVerdictsRequest {
+        outcomes: vec![probe::Outcome::Skipped.into()],
+        ..Default::default()
+    };
+    let listed = client.list_verdicts(request).await.unwrap().into_inner();
+    let names: Vec<_> = listed
+        .verdicts
+        .iter()
+        .map(|verdict| verdict.shoot.as_str())
+        .collect();
+    assert_eq!(names, [two.namespace()]);
+}
