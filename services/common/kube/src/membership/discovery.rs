@@ -1,0 +1,140 @@
+//! The live replicas of another service, by the same rule of liveness. Reads only.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::runtime::watcher::{self, Event};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::card::Identity;
+use super::lease::Leases;
+use super::roster::{Moment, Roster};
+use super::run::{follow, report, retries};
+use super::timing::Timing;
+
+/// Identity to gRPC address.
+pub type Addresses = BTreeMap<Identity, Arc<str>>;
+
+/// Follows the replicas of another service.
+#[derive(Debug)]
+pub struct Discovery {
+    service: &'static str,
+    timing: Timing,
+    started: Instant,
+    leases: Leases,
+    roster: Roster,
+    found: watch::Sender<Addresses>,
+    stop: CancellationToken,
+}
+
+// === impl Discovery ===
+
+impl Discovery {
+    /// Follows the live replicas of `service` in `namespace`: the receiver always has the latest, and is empty until
+    /// the first list. [`Self::run`] is to be spawned as a critical task.
+    ///
+    /// A replica that has crashed shows for up to 18 s; one that has left is gone at once. While the API server cannot
+    /// be reached the last known replicas stay.
+    #[must_use]
+    pub fn follow(
+        client: kube::Client,
+        namespace: &str,
+        service: &'static str,
+        timing: Timing,
+        stop: CancellationToken,
+    ) -> (watch::Receiver<Addresses>, Self) {
+        let (found, addresses) = watch::channel(Addresses::new());
+        let discovery = Self {
+            service,
+            timing,
+            started: Instant::now(),
+            leases: Leases::new(client, namespace, service, None, &timing),
+            roster: Roster::new(timing.foreign),
+            found,
+            stop,
+        };
+        (addresses, discovery)
+    }
+
+    /// Runs until the stop token is cancelled.
+    pub async fn run(mut self) {
+        let mut watch = follow(&self.leases);
+        let mut backoff = retries(&self.timing);
+        let (mut list_at, mut retry_at) = (Moment::ZERO, Moment::ZERO);
+        let stop = self.stop.clone();
+        loop {
+            let due = self
+                .roster
+                .suspect_at()
+                .unwrap_or(list_at)
+                .min(list_at)
+                .max(retry_at);
+            let started = self.started.elapsed();
+            if due > started {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    event = watch.next() => if self.watched(event) { list_at = Moment::ZERO },
+                    () = sleep_until(self.started + due) => {}
+                }
+                continue;
+            }
+            let mark = self.roster.mark();
+            let listed = tokio::select! {
+                () = stop.cancelled() => return,
+                listed = self.leases.list() => listed,
+            };
+            let now = self.started.elapsed();
+            match listed {
+                Ok(leases) => {
+                    backoff.reset();
+                    let unsure = self.roster.listed(started, mark, now, leases);
+                    list_at = if unsure {
+                        Moment::ZERO
+                    } else {
+                        now + self.timing.resync
+                    };
+                }
+                Err(error) => {
+                    tracing::warn!(service = self.service, %error, "cannot list the replicas, trying again");
+                    retry_at = now + backoff.next_delay();
+                }
+            }
+            self.publish();
+        }
+    }
+
+    /// True when a list should follow at once.
+    fn watched(&mut self, event: Option<watcher::Result<Event<Lease>>>) -> bool {
+        let look = match event {
+            Some(Ok(Event::Apply(lease) | Event::InitApply(lease))) => match self.leases.read(&lease) {
+                Some(seen) => self.roster.observed(self.started.elapsed(), seen),
+                None => true,
+            },
+            Some(Ok(Event::Delete(_) | Event::InitDone)) => true,
+            Some(Ok(Event::Init)) | None => false,
+            Some(Err(error)) => {
+                report(self.service, &error);
+                false
+            }
+        };
+        self.publish();
+        look
+    }
+
+    fn publish(&self) {
+        let live = self
+            .roster
+            .live()
+            .map(|m| (Arc::clone(&m.card.identity), Arc::clone(&m.card.address)));
+        let live: Addresses = live.collect();
+        self.found.send_if_modified(|found| {
+            let changed = *found != live;
+            *found = live;
+            changed
+        });
+    }
+}

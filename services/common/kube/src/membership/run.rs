@@ -1,0 +1,314 @@
+//! The run loop: carries out what the rules ask for and tells them what happened.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use watchdog_runtime::backoff::Backoff;
+
+use super::MembershipConfig;
+use super::card::{Identity, Session};
+use super::handle::{Listed, Member, Shared, Snapshot};
+use super::lease::Leases;
+use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS};
+use super::roster::Moment;
+use super::state::{Answer, Note, Request, State};
+use super::timing::Timing;
+use crate::client::RequestError;
+use crate::metrics::WATCH_ERRORS;
+
+/// Events of the Leases of a service.
+pub(crate) type Watch = BoxStream<'static, watcher::Result<Event<Lease>>>;
+
+/// The part of a membership that runs: joins, renews, follows the others, releases at the end.
+pub struct MembershipTask {
+    service: &'static str,
+    me: Identity,
+    address: Arc<str>,
+    timing: Timing,
+    started: Instant,
+    leases: Arc<Leases>,
+    state: State,
+    shared: Arc<Shared>,
+    backoff: Backoff,
+    stop: CancellationToken,
+}
+
+impl std::fmt::Debug for MembershipTask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MembershipTask")
+            .field("service", &self.service)
+            .field("state", &self.state)
+            .finish()
+    }
+}
+
+impl MembershipTask {
+    pub(crate) fn new(config: MembershipConfig, shared: Arc<Shared>, stop: CancellationToken) -> Self {
+        let MembershipConfig {
+            client,
+            namespace,
+            service,
+            identity,
+            address,
+            ownership,
+            timing,
+        } = config;
+        let me: Identity = identity.into();
+        let address: Arc<str> = address.into();
+        let leases = Leases::new(client, &namespace, service, Some(Arc::clone(&me)), &timing);
+        let state = State::new(
+            Arc::clone(&me),
+            Arc::clone(&address),
+            Session::random(),
+            ownership,
+            timing,
+        );
+        Self {
+            service,
+            me,
+            address,
+            timing,
+            started: Instant::now(),
+            leases: Arc::new(leases),
+            state,
+            shared,
+            backoff: retries(&timing),
+            stop,
+        }
+    }
+
+    /// Runs until the stop token is cancelled and the own Lease is released, or cannot be within
+    /// [`Timing::drain`]. To be spawned as a critical task of the process.
+    pub async fn run(mut self) {
+        let mut watch = follow(&self.leases);
+        let mut request: Option<BoxFuture<'static, Result<Answer, RequestError>>> = None;
+        let mut drained_by: Option<Instant> = None;
+        loop {
+            let now = self.now();
+            // In this order: nobody may begin to act on a key that is about to be handed over, and nobody must be at
+            // it, when the request goes out by which the new owner learns that it may.
+            self.show(now);
+            let busy_until = self.shared.busy_until(drained_by.is_some());
+            self.state.set_busy(busy_until.is_some());
+            if let Some(wanted) = self.state.next(now) {
+                request = Some(perform(Arc::clone(&self.leases), wanted).boxed());
+            }
+            self.log_notes();
+            // A lapse may just have been noticed.
+            self.show(now);
+            if self.state.has_left() {
+                tracing::info!(service = self.service, "left the membership");
+                return;
+            }
+            if drained_by.is_some_and(|by| Instant::now() >= by) {
+                tracing::warn!(
+                    service = self.service,
+                    "could not release the membership lease in time, others must wait for its end"
+                );
+                return;
+            }
+            let wake = self.state.wake_at().map(|at| self.started + at);
+            let wake = wake.into_iter().chain(busy_until).chain(drained_by).min();
+            tokio::select! {
+                () = self.stop.cancelled(), if drained_by.is_none() => {
+                    drained_by = Some(Instant::now() + self.timing.drain);
+                    self.state.leave();
+                }
+                result = done(&mut request) => {
+                    let now = self.now();
+                    let answer = self.answer(result);
+                    self.state.answered(now, answer);
+                }
+                event = watch.next() => self.watched(event),
+                () = self.shared.returned.notified() => {}
+                () = wait(wake) => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    fn show(&mut self, now: Moment) {
+        let at = |moment: Moment| self.started + moment;
+        let ring = self.state.ring();
+        let act_until = self.state.act_until(now).map(at);
+        let others = self.state.others().map(|member| Listed {
+            member: Member {
+                identity: Arc::clone(&member.card.identity),
+                address: Arc::clone(&member.card.address),
+                live: true,
+                acknowledges: self.state.acknowledges(&member.card),
+                me: false,
+            },
+            live_until: at(member.changed + self.timing.foreign),
+        });
+        let valid = self.state.valid_until(now);
+        let me = Listed {
+            member: Member {
+                identity: Arc::clone(&self.me),
+                address: Arc::clone(&self.address),
+                live: true,
+                acknowledges: true,
+                me: true,
+            },
+            live_until: at(valid.unwrap_or_default()),
+        };
+        let mut members: Vec<_> = others.chain([me]).collect();
+        members.sort_by(|a, b| a.member.identity.cmp(&b.member.identity));
+        let labels = [("service", self.service.to_owned())];
+        #[allow(clippy::cast_precision_loss, reason = "far below 2^52 members")]
+        MEMBERS.set(&labels, ring.len() as f64);
+        LEASE_VALID.set(&labels, f64::from(u8::from(valid.is_some())));
+        let shares = self.state.shares();
+        if self.shared.show(Snapshot {
+            ring,
+            shares,
+            act_until,
+            members,
+        }) {
+            CHANGES.inc(&labels);
+        }
+    }
+
+    fn watched(&mut self, event: Option<watcher::Result<Event<Lease>>>) {
+        let now = self.now();
+        match event {
+            Some(Ok(Event::Apply(lease) | Event::InitApply(lease))) => match self.leases.read(&lease) {
+                Some(seen) => self.state.observed(now, seen),
+                None => self.state.look(),
+            },
+            Some(Ok(Event::Delete(_) | Event::InitDone)) => self.state.look(),
+            Some(Ok(Event::Init)) | None => {}
+            Some(Err(error)) => report(self.service, &error),
+        }
+    }
+
+    /// What the rules are told about the end of a request.
+    fn answer(&mut self, result: Result<Answer, RequestError>) -> Answer {
+        let error = match result {
+            Ok(answer) => {
+                self.backoff.reset();
+                if matches!(answer, Answer::Written(_)) {
+                    self.count("ok");
+                }
+                return answer;
+            }
+            Err(error) => error,
+        };
+        let delay = self.backoff.next_delay();
+        // As long as the server asks for, but the lease must live.
+        let delay = delay.max(error.retry_after().unwrap_or_default().min(self.timing.renew));
+        let writing = self.state.is_writing();
+        if writing && (error.is_conflict() || error.is_not_found()) {
+            self.count("conflict");
+            return Answer::Conflict(delay);
+        }
+        if writing {
+            self.count(match error {
+                RequestError::Deadline(_) => "deadline",
+                RequestError::Refused(_) => "refused",
+                RequestError::Failed(_) => "failed",
+            });
+        }
+        tracing::warn!(
+            service = self.service,
+            writing,
+            %error,
+            "a membership request failed, trying again"
+        );
+        Answer::Failed(delay)
+    }
+
+    fn count(&self, result: &str) {
+        RENEWALS.inc(&[
+            ("service", self.service.to_owned()),
+            ("result", result.to_owned()),
+        ]);
+    }
+
+    fn log_notes(&mut self) {
+        let (service, identity) = (self.service, &self.me);
+        while let Some(note) = self.state.take_note() {
+            match note {
+                Note::Joined => tracing::info!(service, %identity, "joined the membership"),
+                Note::Lapsed => tracing::warn!(
+                    service,
+                    %identity,
+                    "the own membership lease could not be renewed in time, not acting until it is"
+                ),
+                Note::Disturbed => tracing::warn!(
+                    service,
+                    %identity,
+                    "the own membership lease was deleted or changed by somebody else, joining anew"
+                ),
+                Note::TakenBy(session) => tracing::error!(
+                    service,
+                    %identity,
+                    %session,
+                    "another process has the identity of this one and took its membership lease"
+                ),
+                Note::Occupied(session) => tracing::warn!(
+                    service,
+                    %identity,
+                    %session,
+                    "the own membership lease is held by another process with this identity, waiting for its end"
+                ),
+            }
+        }
+    }
+}
+
+/// Two retries fit between the first failure of a renewal and the end of the lease.
+pub(crate) fn retries(timing: &Timing) -> Backoff {
+    Backoff::new(timing.renew / 20, timing.renew / 5)
+}
+
+/// Follows the Leases of a service.
+pub(crate) fn follow(leases: &Leases) -> Watch {
+    let config = watcher::Config::default().labels(&leases.selector());
+    watcher(leases.api.clone(), config).default_backoff().boxed()
+}
+
+pub(crate) fn report(service: &'static str, error: &watcher::Error) {
+    WATCH_ERRORS.inc(&[("watch", "membership".to_owned())]);
+    tracing::warn!(service, %error, "the watch of the membership leases failed, trying again");
+}
+
+async fn perform(leases: Arc<Leases>, request: Request) -> Result<Answer, RequestError> {
+    match request {
+        Request::List => leases.list().await.map(Answer::Listed),
+        Request::Write { base, card } => leases.write(base, &card).await.map(Answer::Written),
+        Request::Collect { identity, stamp } => {
+            if let Err(error) = leases.delete(&identity, &stamp).await {
+                tracing::info!(%identity, %error, "an old membership lease could not be deleted, trying again later");
+            }
+            Ok(Answer::Collected)
+        }
+    }
+}
+
+async fn done<T>(request: &mut Option<BoxFuture<'static, T>>) -> T {
+    let Some(running) = request else {
+        return pending().await;
+    };
+    let result = running.await;
+    *request = None;
+    result
+}
+
+async fn wait(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => pending().await,
+    }
+}

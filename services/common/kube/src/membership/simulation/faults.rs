@@ -1,0 +1,46 @@
+//! What goes wrong.
+
+use std::sync::Arc;
+
+use rand::Rng;
+
+use super::world::{World, ms};
+
+/// How much goes wrong.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Faults {
+    /// Expected number of faults per second and replica. At 0 no request is lost or late either.
+    pub(super) rate: f64,
+    /// Whether no watch brings anything, ever.
+    pub(super) deaf: bool,
+}
+
+impl World {
+    /// Something happens to a replica, or to its Lease.
+    pub(super) fn fault(&mut self, slot: usize) {
+        let now = self.now;
+        let Self {
+            rng, slots, store, ..
+        } = self;
+        let place = &mut slots[slot];
+        let Some(process) = &mut place.process else { return };
+        let long = ms(rng.random_range(500..40_000));
+        match rng.random_range(0..9) {
+            0 => {
+                place.restart = now + if rng.random_bool(0.5) { ms(100) } else { long };
+                self.kill(slot);
+            }
+            1 | 2 => process.paused = now + long,
+            3 => process.cut_off = now + long,
+            4 => process.watch_stalled = now + long,
+            // A watch that starts anew from a cache that lags behind.
+            5 => process.watched = process.watched.saturating_sub(rng.random_range(0..20)),
+            6 => store.delete(&Arc::clone(&process.identity), None),
+            7 => process.state.leave(),
+            _ => {
+                process.cut_off = now + long;
+                process.watch_stalled = now + long;
+            }
+        }
+    }
+}

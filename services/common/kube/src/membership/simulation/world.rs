@@ -1,0 +1,368 @@
+//! All replicas, the API server, what is under way between them, and everything that goes wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::faults::Faults;
+use super::process::{Action, Process};
+use super::store::Store;
+use super::{Rule, Violation};
+use crate::membership::card::Identity;
+use crate::membership::roster::Moment;
+use crate::membership::state::{Answer, Request};
+use crate::membership::timing::Timing;
+
+/// Enough that every replica owns some.
+pub(super) const KEYS: [&str; 6] = [
+    "shoot--a--a",
+    "shoot--b--b",
+    "shoot--c--c",
+    "shoot--d--d",
+    "shoot--e--e",
+    "f",
+];
+
+pub(super) struct Slot {
+    pub(super) identity: Identity,
+    pub(super) process: Option<Process>,
+    pub(super) restart: Duration,
+}
+
+/// A request or an answer under way.
+struct Message {
+    due: Duration,
+    slot: usize,
+    process: u64,
+    request: u64,
+    content: Content,
+}
+
+enum Content {
+    /// Reaches the API server; the answer gets lost unless `answered`.
+    Request {
+        request: Request,
+        answered: bool,
+    },
+    Answer(Answer),
+}
+
+pub(super) struct World {
+    pub(super) rng: StdRng,
+    pub(super) now: Duration,
+    timing: Timing,
+    broken: Option<Rule>,
+    pub(super) store: Store,
+    pub(super) slots: Vec<Slot>,
+    messages: Vec<Message>,
+    /// Actions of processes that died in the middle.
+    orphans: Vec<(usize, Action)>,
+    numbers: u64,
+}
+
+pub(super) fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+impl World {
+    /// One replica per name.
+    pub(super) fn new(seed: u64, names: &[&str], timing: Timing, broken: Option<Rule>) -> Self {
+        let slot = |name: &&str| Slot {
+            identity: Arc::from(*name),
+            process: None,
+            restart: Duration::ZERO,
+        };
+        Self {
+            rng: StdRng::seed_from_u64(seed),
+            now: Duration::ZERO,
+            timing,
+            broken,
+            store: Store::default(),
+            slots: names.iter().map(slot).collect(),
+            messages: Vec::new(),
+            orphans: Vec::new(),
+            numbers: 0,
+        }
+    }
+
+    /// Lets time pass, with faults.
+    pub(super) fn run(&mut self, span: Duration, faults: Faults) -> Result<(), Violation> {
+        let end = self.now + span;
+        while self.now < end {
+            let step = if self.rng.random_bool(0.3) {
+                self.rng.random_range(50..400)
+            } else {
+                self.rng.random_range(1..50)
+            };
+            self.pass(ms(step));
+            for slot in 0..self.slots.len() {
+                let chance = (faults.rate * ms(step).as_secs_f64()).min(1.0);
+                if self.rng.random_bool(chance) {
+                    self.fault(slot);
+                }
+                self.turn(slot, faults);
+                self.check()?;
+            }
+            self.deliver()?;
+        }
+        Ok(())
+    }
+
+    /// Ends all faults.
+    pub(super) fn heal(&mut self) {
+        for slot in &mut self.slots {
+            slot.restart = self.now;
+            if let Some(process) = &mut slot.process {
+                (process.paused, process.cut_off, process.watch_stalled) = (self.now, self.now, self.now);
+            }
+        }
+        self.messages.retain(|m| m.due < self.now + ms(3000));
+    }
+
+    /// Whether every key has a replica that may act on it.
+    pub(super) fn is_covered(&self) -> bool {
+        KEYS.iter()
+            .all(|key| self.processes().any(|(_, p)| p.may_act(key)))
+    }
+
+    fn processes(&self) -> impl Iterator<Item = (usize, &Process)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| Some((i, s.process.as_ref()?)))
+    }
+
+    fn pass(&mut self, step: Duration) {
+        self.now += step;
+        for slot in &mut self.slots {
+            if let Some(process) = &mut slot.process {
+                process.local += step.mul_f64(process.rate);
+            }
+        }
+        let now = self.now;
+        self.orphans.retain(|(_, action)| now < action.ends);
+    }
+
+    /// A replica does what it does in its run loop.
+    fn turn(&mut self, slot: usize, faults: Faults) {
+        let now = self.now;
+        let Self {
+            rng,
+            slots,
+            store,
+            numbers,
+            ..
+        } = self;
+        let place = &mut slots[slot];
+        let Some(process) = &mut place.process else {
+            if now >= place.restart {
+                *numbers += 1;
+                let mut process =
+                    Process::start(*numbers, &place.identity, self.timing, store.history.len(), rng);
+                process.state.broken = self.broken;
+                place.process = Some(process);
+            }
+            return;
+        };
+        if process.state.has_left() {
+            place.restart = now + ms(rng.random_range(0..8000));
+            self.kill(slot);
+            return;
+        }
+        if now < process.paused {
+            return;
+        }
+        if !faults.deaf && now >= process.watch_stalled {
+            let most = if rng.random_bool(0.7) {
+                usize::MAX
+            } else {
+                rng.random_range(0..3)
+            };
+            process.watch(store, most);
+        }
+        if let Some((_, deadline)) = process.asked
+            && process.local >= deadline
+        {
+            let delay = ms(rng.random_range(100..1000));
+            process.answered(Answer::Failed(delay));
+        }
+        process.note_actions(now);
+        if let Some(request) = process.next() {
+            *numbers += 1;
+            process.asked = Some((*numbers, process.local + self.timing.request));
+            let cut_off = now < process.cut_off;
+            let luck = if faults.rate > 0.0 {
+                rng.random_range(0..100)
+            } else {
+                100
+            };
+            let (due, answered) = match luck {
+                // Arrives long after the client gave up, perhaps.
+                0..3 => (ms(rng.random_range(0..70_000)), false),
+                3..6 => (ms(rng.random_range(0..3000)), false),
+                6..12 => (ms(rng.random_range(0..3000)), true),
+                _ => (ms(rng.random_range(0..40)), true),
+            };
+            let mostly_lost = cut_off && !rng.random_bool(0.05);
+            if !mostly_lost {
+                let content = Content::Request {
+                    request,
+                    answered: answered && !cut_off,
+                };
+                let message = Message {
+                    due: now + due,
+                    slot,
+                    process: process.number,
+                    request: *numbers,
+                    content,
+                };
+                self.messages.push(message);
+            }
+        }
+        if rng.random_bool(0.3) {
+            process.start_action(KEYS[rng.random_range(0..KEYS.len())], now, rng);
+        }
+    }
+
+    fn deliver(&mut self) -> Result<(), Violation> {
+        let now = self.now;
+        self.messages.sort_by_key(|m| m.due);
+        let split = self.messages.partition_point(|m| m.due <= now);
+        let due: Vec<_> = self.messages.drain(..split).collect();
+        for message in due {
+            let Message {
+                slot,
+                process: number,
+                request: asked,
+                ..
+            } = message;
+            match message.content {
+                Content::Request { request, answered } => {
+                    let answer = self.apply(slot, number, request);
+                    if answered {
+                        let due = now + ms(self.rng.random_range(0..40));
+                        let content = Content::Answer(answer);
+                        self.messages.push(Message {
+                            due,
+                            slot,
+                            process: number,
+                            request: asked,
+                            content,
+                        });
+                    }
+                }
+                Content::Answer(answer) => {
+                    let Some(process) = &mut self.slots[slot].process else {
+                        continue;
+                    };
+                    if process.number != number || process.asked.is_none_or(|(n, _)| n != asked) {
+                        continue;
+                    }
+                    if now < process.paused {
+                        // Lies in the socket until the process goes on.
+                        let due = process.paused;
+                        let content = Content::Answer(answer);
+                        self.messages.push(Message {
+                            due,
+                            slot,
+                            process: number,
+                            request: asked,
+                            content,
+                        });
+                    } else {
+                        process.answered(answer);
+                        self.check()?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, slot: usize, number: u64, request: Request) -> Answer {
+        match request {
+            Request::List if self.is_hidden_from(slot, number) => Answer::Failed(ms(500)),
+            Request::List => Answer::Listed(self.store.list()),
+            Request::Write { base, card } => {
+                let conflict = Answer::Conflict(ms(self.rng.random_range(100..500)));
+                self.store
+                    .write(base.as_ref(), card)
+                    .map_or(conflict, Answer::Written)
+            }
+            Request::Collect { identity, stamp } => {
+                self.store.delete(&identity, Some(&stamp));
+                Answer::Collected
+            }
+        }
+    }
+
+    /// The one thing that this simulation spares the protocol: a Lease is deleted by hand, and before its holder, who
+    /// may act, has written it again and its last action from before has ended, a replica starts a session and cannot
+    /// know of it.
+    fn is_hidden_from(&self, slot: usize, number: u64) -> bool {
+        let starting = self
+            .processes()
+            .any(|(i, p)| i == slot && p.number == number && !p.state.has_joined());
+        let holds = |p: &Process| {
+            p.state.valid_until(p.local).is_some() || p.actions.iter().any(|a| self.now < a.ends)
+        };
+        let holders = self
+            .processes()
+            .filter(|(i, p)| *i != slot && holds(p))
+            .map(|(i, _)| i);
+        let orphans = self
+            .orphans
+            .iter()
+            .filter(|(_, action)| self.now < action.ends)
+            .map(|(i, _)| *i);
+        let deleted = |i: usize| self.store.get(&self.slots[i].identity).is_none();
+        starting && holders.chain(orphans).any(deleted)
+    }
+
+    pub(super) fn kill(&mut self, slot: usize) {
+        if let Some(process) = self.slots[slot].process.take() {
+            self.orphans
+                .extend(process.actions.into_iter().map(|action| (slot, action)));
+        }
+    }
+
+    /// No two replicas may act on one key, or be at it.
+    fn check(&self) -> Result<(), Violation> {
+        for key in KEYS {
+            let orphaned = self
+                .orphans
+                .iter()
+                .filter(|(_, a)| a.key == key && self.now < a.ends)
+                .map(|(i, _)| *i);
+            let acting = self
+                .processes()
+                .filter(|(_, p)| p.acts(key, self.now))
+                .map(|(i, _)| i);
+            let mut actors: Vec<_> = acting.chain(orphaned).collect();
+            actors.sort_unstable();
+            actors.dedup();
+            if actors.len() > 1 {
+                return Err(Violation {
+                    key,
+                    actors,
+                    at: self.now,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// So that a violation tells more than that it happened.
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let local: Vec<(usize, Moment)> = self.processes().map(|(i, p)| (i, p.local)).collect();
+        f.debug_struct("World")
+            .field("now", &self.now)
+            .field("local", &local)
+            .field("leases", &self.store.list())
+            .finish()
+    }
+}

@@ -1,0 +1,351 @@
+//! The rules of membership, without any I/O: what happened goes in with the time, requests and decisions come out.
+//! See the module documentation for the protocol and the argument why it is safe.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Ownership;
+use super::card::{Card, Identity, Seen, Session, Stamp, View};
+use super::rendezvous::Ring;
+use super::roster::{Mark, Member, Moment, Roster};
+#[cfg(test)]
+use super::simulation::Rule;
+use super::timing::Timing;
+
+mod agenda;
+mod session;
+
+/// A request to the API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// List all Leases of the service, by a consistent read.
+    List,
+    /// Create the own Lease when there is no `base`, else replace exactly that version of it.
+    Write { base: Option<Stamp>, card: Card },
+    /// Delete exactly that version of somebody's Lease.
+    Collect { identity: Identity, stamp: Stamp },
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// All Leases, the own one included.
+    Listed(Vec<Seen>),
+    /// Written; the new version.
+    Written(Stamp),
+    /// The Lease was not as expected: nothing was written. Look and try again after that time.
+    Conflict(Moment),
+    /// Anything else. A write may or may not have happened, or may happen later. Try again after that time.
+    Failed(Moment),
+    /// The deletion was tried, with whatever result.
+    Collected,
+}
+
+/// Something that people should know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// A new session has begun to count.
+    Joined,
+    /// The own lease could not be renewed in time.
+    Lapsed,
+    /// Somebody deleted, released or spoiled the own Lease.
+    Disturbed,
+    /// Another process writes the own Lease: two with one identity.
+    TakenBy(Session),
+    /// The own Lease is that of a process that may still live; waiting for its end.
+    Occupied(Session),
+}
+
+/// Where the current session stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// It wants to know who is there.
+    Starting,
+    /// It knows, and waits for the right moment to publish itself.
+    Waiting,
+    /// It has published itself and wants to know who was there before.
+    Published,
+    /// It knows.
+    Joined,
+    /// The Lease is released; nothing follows.
+    Left,
+}
+
+/// What is known of the own Lease object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Base {
+    Unknown,
+    Absent,
+    /// Written or inherited by this process.
+    Own(Stamp),
+    /// Written by another process, seen so since then.
+    Occupied(Stamp, Moment),
+}
+
+#[derive(Debug, Clone)]
+enum Asked {
+    List {
+        started: Moment,
+        mark: Mark,
+    },
+    Write {
+        started: Moment,
+        session: Session,
+        view: View,
+    },
+    Release,
+    Collect(Identity),
+}
+
+/// The membership of one replica.
+#[derive(Debug, Clone)]
+pub(crate) struct State {
+    me: Identity,
+    address: Arc<str>,
+    ownership: Ownership,
+    timing: Timing,
+    roster: Roster,
+
+    first: Session,
+    session: Session,
+    stage: Stage,
+    /// Since when the current session is in `Waiting`.
+    waiting_since: Moment,
+    /// Whether any session ever was `Joined`.
+    joined: bool,
+    /// Whether anything was ever sent that writes the own Lease.
+    wrote: bool,
+    leaving: bool,
+
+    base: Base,
+    /// When the session ends unless a renewal succeeds; none before it was sent out for the first time. The attempt
+    /// counts: others may have seen it, acknowledged it, waited a foreign lifetime and forgotten it, all of which the
+    /// session must not survive.
+    ends_at: Option<Moment>,
+    renew_at: Moment,
+    /// The last view of this session that was certainly written.
+    published: Option<View>,
+    /// Actions are in progress that a new member must not overlap with: do not acknowledge it yet.
+    busy: bool,
+
+    asked: Option<Asked>,
+    retry_at: Moment,
+    listed_at: Moment,
+    list_wanted: bool,
+    notes: VecDeque<Note>,
+    #[cfg(test)]
+    pub(crate) broken: Option<Rule>,
+}
+
+// === impl State ===
+
+impl State {
+    pub(crate) fn new(
+        me: Identity,
+        address: Arc<str>,
+        session: Session,
+        ownership: Ownership,
+        timing: Timing,
+    ) -> Self {
+        Self {
+            me,
+            address,
+            ownership,
+            timing,
+            roster: Roster::new(timing.foreign),
+            first: session,
+            session,
+            stage: Stage::Starting,
+            waiting_since: Moment::ZERO,
+            joined: false,
+            wrote: false,
+            leaving: false,
+            base: Base::Unknown,
+            ends_at: None,
+            renew_at: Moment::ZERO,
+            published: None,
+            busy: false,
+            asked: None,
+            retry_at: Moment::ZERO,
+            listed_at: Moment::ZERO,
+            list_wanted: false,
+            notes: VecDeque::new(),
+            #[cfg(test)]
+            broken: None,
+        }
+    }
+
+    // --- decisions
+
+    /// Until when this replica may act on what it owns: none when it may not act at all. It may when its own lease is
+    /// valid, a list was made after the session was published, and every live member acknowledges the session.
+    pub(crate) fn act_until(&self, now: Moment) -> Option<Moment> {
+        let allowed = self.stage == Stage::Joined && !self.leaving && self.is_acknowledged();
+        self.ends_at.filter(|until| allowed && now < *until)
+    }
+
+    /// Whether this replica takes part in the sharing of keys that may overlap.
+    pub(crate) fn shares(&self) -> bool {
+        self.joined && !self.leaving
+    }
+
+    /// All live members, this replica among them once it has joined.
+    pub(crate) fn ring(&self) -> Ring {
+        let me = self.shares().then(|| Arc::clone(&self.me));
+        Ring::new(self.roster.live().map(|m| Arc::clone(&m.card.identity)).chain(me))
+    }
+
+    /// The other live members.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &Member> {
+        self.roster.live()
+    }
+
+    /// Until when the own lease is valid, if it is.
+    pub(crate) fn valid_until(&self, now: Moment) -> Option<Moment> {
+        let written = matches!(self.stage, Stage::Published | Stage::Joined);
+        self.ends_at.filter(|until| written && now < *until)
+    }
+
+    /// Whether the request under way writes the own Lease.
+    pub(crate) const fn is_writing(&self) -> bool {
+        matches!(self.asked, Some(Asked::Write { .. } | Asked::Release))
+    }
+
+    /// Whether the current session has come as far as it can on its own; others may still have to acknowledge it.
+    #[cfg(test)]
+    pub(crate) const fn has_joined(&self) -> bool {
+        matches!(self.stage, Stage::Joined)
+    }
+
+    pub(crate) const fn has_left(&self) -> bool {
+        matches!(self.stage, Stage::Left)
+    }
+
+    /// What people should know since the last call.
+    pub(crate) fn take_note(&mut self) -> Option<Note> {
+        self.notes.pop_front()
+    }
+
+    /// Whether that card acknowledges the current session.
+    pub(crate) fn acknowledges(&self, card: &Card) -> bool {
+        card.view.get(&self.me) == Some(&self.session)
+    }
+
+    fn is_acknowledged(&self) -> bool {
+        #[cfg(test)]
+        if self.is_broken(Rule::Acknowledgement) {
+            return true;
+        }
+        self.roster.live().all(|m| self.acknowledges(&m.card))
+    }
+
+    #[cfg(test)]
+    fn is_broken(&self, rule: Rule) -> bool {
+        self.broken == Some(rule)
+    }
+
+    // --- what happens
+
+    /// Whether actions are in progress on keys that this replica no longer owns (or, when leaving, on any).
+    pub(crate) const fn set_busy(&mut self, busy: bool) {
+        self.busy = busy;
+    }
+
+    /// Stops acting, and releases the own Lease as soon as no action is in progress.
+    pub(crate) fn leave(&mut self) {
+        self.leaving = true;
+        self.finish_leaving();
+    }
+
+    /// The watch brought a Lease.
+    pub(crate) fn observed(&mut self, now: Moment, seen: Seen) {
+        if seen.card.identity == self.me {
+            let mine = seen.card.held && seen.card.session.within(self.first, self.session);
+            self.list_wanted |= !mine && matches!(self.base, Base::Own(_));
+        } else {
+            #[cfg(test)]
+            if self.is_broken(Rule::ConfirmedRelease) && !seen.card.held {
+                return self.roster.remove(&seen.card.identity);
+            }
+            self.list_wanted |= self.roster.observed(now, seen);
+        }
+    }
+
+    /// The watch may have missed something or said that a Lease is gone: look.
+    pub(crate) const fn look(&mut self) {
+        self.list_wanted = true;
+    }
+
+    /// The request under way has ended.
+    pub(crate) fn answered(&mut self, now: Moment, answer: Answer) {
+        self.check_lapse(now);
+        match (self.asked.take(), answer) {
+            (asked, Answer::Failed(delay)) => {
+                self.retry_at = now + delay;
+                self.list_wanted |= matches!(asked, Some(Asked::List { .. }));
+                // A creation that failed may have happened nevertheless.
+                if matches!(asked, Some(Asked::Write { .. })) && self.base == Base::Absent {
+                    self.base = Base::Unknown;
+                }
+            }
+            (Some(Asked::List { started, mark }), Answer::Listed(leases)) => {
+                self.listed(started, mark, now, leases);
+            }
+            (
+                Some(Asked::Write {
+                    started,
+                    session,
+                    view,
+                }),
+                Answer::Written(stamp),
+            ) => {
+                self.base = Base::Own(stamp);
+                if session == self.session {
+                    self.renewed(started, now, view);
+                }
+            }
+            (Some(Asked::Release), Answer::Written(_)) => self.left(),
+            (Some(Asked::Write { .. } | Asked::Release), Answer::Conflict(delay)) => {
+                self.retry_at = now + delay;
+                self.base = Base::Unknown;
+            }
+            (Some(Asked::Collect(identity)), _) => self.roster.collected(now, &identity),
+            // No other pair is ever handed in.
+            (Some(Asked::List { .. } | Asked::Write { .. } | Asked::Release) | None, _) => {}
+        }
+        self.finish_leaving();
+    }
+
+    fn renewed(&mut self, started: Moment, now: Moment, view: View) {
+        self.ends_at = Some(started + self.timing.own);
+        self.renew_at = started + self.timing.renew;
+        self.published = Some(view);
+        if self.stage == Stage::Waiting {
+            self.stage = Stage::Published;
+            #[cfg(test)]
+            if self.is_broken(Rule::ListAfterPublication) {
+                self.join();
+            }
+        }
+        // The answer may have been handled long after it came.
+        self.check_lapse(now);
+    }
+
+    fn listed(&mut self, started: Moment, mark: Mark, now: Moment, mut leases: Vec<Seen>) {
+        let own = leases
+            .iter()
+            .position(|seen| seen.card.identity == self.me)
+            .map(|at| leases.swap_remove(at));
+        self.own_lease(started, now, own);
+        self.list_wanted |= self.roster.listed(started, mark, now, leases);
+        self.listed_at = now;
+        match self.stage {
+            Stage::Starting => {
+                self.stage = Stage::Waiting;
+                self.waiting_since = now;
+            }
+            Stage::Published => self.join(),
+            Stage::Waiting | Stage::Joined | Stage::Left => {}
+        }
+    }
+}

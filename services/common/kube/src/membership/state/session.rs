@@ -1,0 +1,98 @@
+//! The life of a session: when it begins to count, and everything that ends it.
+
+use super::{Base, Note, Stage, State};
+use crate::membership::Ownership;
+use crate::membership::card::Seen;
+use crate::membership::roster::Moment;
+#[cfg(test)]
+use crate::membership::simulation::Rule;
+
+// === impl State ===
+
+impl State {
+    pub(super) fn join(&mut self) {
+        self.stage = Stage::Joined;
+        self.joined = true;
+        self.notes.push_back(Note::Joined);
+    }
+
+    /// What a list says about the own Lease.
+    pub(super) fn own_lease(&mut self, started: Moment, now: Moment, own: Option<Seen>) {
+        let Some(Seen { card, stamp }) = own else {
+            self.base = Base::Absent;
+            return self.disturbed(Note::Disturbed);
+        };
+        if matches!(&self.base, Base::Own(known) if *known == stamp) {
+            return;
+        }
+        if !card.held {
+            self.base = Base::Own(stamp);
+            return self.disturbed(Note::Disturbed);
+        }
+        if card.session.within(self.first, self.session) {
+            self.base = Base::Own(stamp);
+            if card.session != self.session {
+                self.disturbed(Note::Disturbed);
+            }
+            return;
+        }
+        self.disturbed(Note::TakenBy(card.session));
+        let since = match &self.base {
+            Base::Occupied(before, since) if *before == stamp => *since,
+            _ => {
+                self.notes.push_back(Note::Occupied(card.session));
+                now
+            }
+        };
+        // Somebody who dies leaves his Lease as it is. Where overlapping is allowed, and this process is new, the
+        // other one is taken for its predecessor at once.
+        let ended = started >= since + self.timing.foreign;
+        let inherited = self.ownership == Ownership::Overlapping && !self.wrote;
+        self.base = if ended || inherited {
+            Base::Own(stamp)
+        } else {
+            Base::Occupied(stamp, since)
+        };
+    }
+
+    fn disturbed(&mut self, note: Note) {
+        if matches!(self.stage, Stage::Published | Stage::Joined) && !self.leaving {
+            self.notes.push_back(note);
+            self.new_session();
+        }
+    }
+
+    /// The own lease is valid or it is not: a session that missed its renewal never comes back.
+    pub(super) fn check_lapse(&mut self, now: Moment) {
+        if self.ends_at.is_some_and(|until| now >= until) {
+            if !self.leaving {
+                self.notes.push_back(Note::Lapsed);
+            }
+            self.new_session();
+        }
+    }
+
+    fn new_session(&mut self) {
+        self.session = self.session.next();
+        #[cfg(test)]
+        if self.is_broken(Rule::Session) {
+            self.session = self.first;
+        }
+        self.ends_at = None;
+        self.published = None;
+        self.stage = Stage::Starting;
+    }
+
+    /// Nothing is left to release.
+    pub(super) fn finish_leaving(&mut self) {
+        let nothing = !self.wrote || matches!(self.base, Base::Absent | Base::Occupied(..));
+        if self.leaving && nothing && self.asked.is_none() {
+            self.left();
+        }
+    }
+
+    pub(super) const fn left(&mut self) {
+        self.stage = Stage::Left;
+        self.ends_at = None;
+    }
+}

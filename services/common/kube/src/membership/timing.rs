@@ -1,0 +1,91 @@
+//! How long everything takes, and why that is safe.
+
+use std::time::Duration;
+
+/// Written to `spec.leaseDurationSeconds`, and what the other numbers derive from. Short enough that a dead replica
+/// is replaced well within kube-controller-manager's grace period of 40 s, long enough for two lost renewals.
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
+
+/// A third of the lease: two renewals in a row may fail.
+pub const RENEW_INTERVAL: Duration = Duration::from_secs(5);
+
+/// All durations of a membership. Tests scale them; the service uses [`Timing::PRODUCTION`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// What the Lease says in `spec.leaseDurationSeconds`. For people and tools; nothing here reads it.
+    pub lease: Duration,
+    /// From one successful renewal to the next.
+    pub renew: Duration,
+    /// Deadline of one request to the API server.
+    pub request: Duration,
+    /// How long the own lease is valid, by the own monotonic clock, from the *start* of the last renewal that
+    /// succeeded.
+    pub own: Duration,
+    /// How long a foreign lease counts as live, by the own monotonic clock, from the instant at which its last
+    /// change was *seen*.
+    pub foreign: Duration,
+    /// Members are listed at least this often, so that a watch that died silently does not hide them for ever.
+    pub resync: Duration,
+    /// Leases that were released or ran out so long ago are deleted. Kept until then for people to look at.
+    pub forget: Duration,
+    /// How long the drain may take: waiting for actions in progress, then releasing.
+    pub drain: Duration,
+}
+
+impl Timing {
+    /// What the services use.
+    ///
+    /// Clocks run up to 10 % fast or slow. A holder whose clock is slow believes in its lease for up to
+    /// 13.5 s / 0.9 = 15.0 s; an observer whose clock is fast gives up on it after 18 s / 1.1 = 16.4 s or later. The
+    /// observer starts counting no earlier than the holder (it can only see a renewal that was requested before), so
+    /// the holder has always stopped 1.36 s or more before anybody takes over. (The same as 13.5 * 1.1 <= 18 * 0.9.)
+    pub const PRODUCTION: Self = Self {
+        lease: LEASE_DURATION,
+        renew: RENEW_INTERVAL,
+        request: Duration::from_secs(3),
+        own: Duration::from_millis(13_500),
+        foreign: Duration::from_secs(18),
+        resync: LEASE_DURATION,
+        forget: Duration::from_secs(3600),
+        drain: Duration::from_secs(10),
+    };
+
+    /// Everything faster by `factor`, for tests.
+    #[must_use]
+    pub fn faster(self, factor: u32) -> Self {
+        let factor = factor.max(1);
+        Self {
+            lease: self.lease,
+            renew: self.renew / factor,
+            request: self.request / factor,
+            own: self.own / factor,
+            foreign: self.foreign / factor,
+            resync: self.resync / factor,
+            forget: self.forget / factor,
+            drain: self.drain / factor,
+        }
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self::PRODUCTION
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_takes_over_before_the_holder_has_stopped() {
+        let timing = Timing::PRODUCTION;
+        let longest_own = timing.own.div_f64(0.9);
+        let shortest_foreign = timing.foreign.div_f64(1.1);
+        assert!(longest_own + Duration::from_secs(1) < shortest_foreign);
+        assert!(
+            timing.renew * 2 + timing.request <= timing.own,
+            "two renewals may fail before the lease is lost"
+        );
+    }
+}
