@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tonic::service::RoutesBuilder;
 use watchdog_feed::server::Feed;
 use watchdog_feed::stream::Streams;
-use watchdog_kube::membership::{Membership, MembershipConfig};
-use watchdog_kube::permissions::preflight;
+use watchdog_kube::membership::{self, Discovery, Membership, MembershipConfig, Ownership, Timing};
+use watchdog_kube::permissions::{self, preflight};
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::clock::Clock;
@@ -39,6 +39,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     metrics::register();
     watchdog_feed::metrics::register();
     watchdog_kube::metrics::register();
+    membership::metrics::register();
     let Config { common, server_name, file } = config;
     let identity = common.identity_or_random();
     let listeners = Listeners::bind(&common).await?;
@@ -57,14 +58,26 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tasks.critical("tls-files", tls.follow(draining.clone()));
     }
 
-    let (membership, join) = Membership::join(MembershipConfig::new(
-        seed.clone(),
-        &common.namespace,
-        SERVICE,
-        &identity,
-        &common.advertised(grpc_addr),
-    ));
-    tasks.critical("membership", join.run(draining.clone()));
+    let membership_config = MembershipConfig {
+        client: seed.clone(),
+        namespace: common.namespace.clone(),
+        service: SERVICE,
+        identity: identity.clone(),
+        address: common.advertised(grpc_addr),
+        ownership: Ownership::Overlapping,
+        timing: Timing::PRODUCTION,
+    };
+    let (membership, join) = Membership::join(membership_config, draining.clone());
+    tasks.critical("membership", async move {
+        join.run().await;
+        Ok(())
+    });
+    let (replicas, discovery) =
+        Discovery::follow(seed.clone(), &common.namespace, SERVICE, Timing::PRODUCTION, draining.clone());
+    tasks.critical("discovery", async move {
+        discovery.run().await;
+        Ok(())
+    });
 
     let shared = Arc::new(Shared { seed: seed.clone(), clock: Clock::start(), identity: identity.as_str().into() });
     let verdicts = Feed::new();
@@ -105,7 +118,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         }
     });
     let mut needed = watches::permissions(&current);
-    needed.extend(watchdog_kube::membership::permissions(&common.namespace));
+    needed.extend(permissions::membership(&common.namespace));
     let check = preflight(seed.clone(), needed, readiness.clone(), draining.clone());
     tokio::spawn(check);
 
@@ -118,7 +131,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     tasks.critical("local-verdicts", local);
     let dialer = Dialer { tls: tls.clone(), server_name };
     let peers =
-        view.clone().follow_peers(shared.identity.clone(), membership.addresses(), dialer, now, draining.clone());
+        view.clone().follow_peers(shared.identity.clone(), replicas, dialer, now, draining.clone());
     tasks.critical("peer-verdicts", peers);
 
     let service = Service {

@@ -45,9 +45,15 @@ impl Config {
             let _ = error.print();
             ExitCode::from(u8::try_from(code).unwrap_or(2))
         })?;
-        Self::from_args(args).map_err(|error| usage_error(&error)).and_then(|config| {
-            if config.common.check_config { Err(ExitCode::SUCCESS) } else { Ok(config) }
-        })
+        Self::from_args(args)
+            .map_err(|error| usage_error(&error))
+            .and_then(|config| {
+                if config.common.check_config {
+                    Err(ExitCode::SUCCESS)
+                } else {
+                    Ok(config)
+                }
+            })
     }
 
     /// Reads the configuration file.
@@ -57,7 +63,11 @@ impl Config {
     pub fn from_args(args: Args) -> Result<Self, String> {
         let parse = |bytes: &[u8]| {
             prober::parse(bytes).map_err(|errors| {
-                let lines = errors.errors().iter().map(ToString::to_string).collect::<Vec<_>>();
+                let lines = errors
+                    .errors()
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>();
                 lines.join("\n")
             })
         };
@@ -65,6 +75,10 @@ impl Config {
         let server_name = args
             .tls_server_name
             .unwrap_or_else(|| format!("dependency-watchdog-lease-probe.{}.svc", args.common.namespace));
-        Ok(Self { common: args.common, server_name, file })
+        Ok(Self {
+            common: args.common,
+            server_name,
+            file,
+        })
     }
 }

@@ -3,7 +3,7 @@
 //! `domain` holds the rules, `cluster` talks to the seed and to the shoots, `grpc` serves the verdicts, and only
 //! `app` joins them.
 
-// pub mod app;
+pub mod app;
 pub mod cluster;
 pub mod config;
 pub mod domain;

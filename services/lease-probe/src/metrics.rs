@@ -3,8 +3,10 @@
 use watchdog_runtime::metrics::{Metric, describe};
 
 /// Probes.
-pub const PROBES: Metric =
-    Metric::counter("watchdog_probes_total", "Probes of shoots, by outcome of the probe (before thresholds).");
+pub const PROBES: Metric = Metric::counter(
+    "watchdog_probes_total",
+    "Probes of shoots, by outcome of the probe (before thresholds).",
+);
 
 /// How long a probe takes.
 pub const PROBE_DURATION: Metric = Metric::histogram(
@@ -13,8 +15,10 @@ pub const PROBE_DURATION: Metric = Metric::histogram(
 );
 
 /// How late a probe starts.
-pub const SCHEDULE_LAG: Metric =
-    Metric::histogram("watchdog_probe_schedule_lag_seconds", "Time from when a probe was due until it started.");
+pub const SCHEDULE_LAG: Metric = Metric::histogram(
+    "watchdog_probe_schedule_lag_seconds",
+    "Time from when a probe was due until it started.",
+);
 
 /// How late a loss is told.
 pub const DETECTION_LAG: Metric = Metric::histogram(
@@ -29,8 +33,10 @@ pub const SHOOT_REQUESTS: Metric = Metric::counter(
 );
 
 /// Throttling.
-pub const THROTTLED: Metric =
-    Metric::counter("watchdog_shoot_throttled_total", "Probes that a shoot's API server answered with 429.");
+pub const THROTTLED: Metric = Metric::counter(
+    "watchdog_shoot_throttled_total",
+    "Probes that a shoot's API server answered with 429.",
+);
 
 /// Connections to shoots.
 pub const CONNECTIONS: Metric = Metric::counter(
@@ -42,8 +48,10 @@ pub const CONNECTIONS: Metric = Metric::counter(
 pub const ACTIVE_PROBES: Metric = Metric::gauge("watchdog_active_probes", "Shoots that this replica probes.");
 
 /// Shoots by outcome.
-pub const SHOOTS: Metric =
-    Metric::gauge("watchdog_shoots", "Shoots that this replica owns, by outcome of their verdict.");
+pub const SHOOTS: Metric = Metric::gauge(
+    "watchdog_shoots",
+    "Shoots that this replica owns, by outcome of their verdict.",
+);
 
 /// Skipped shoots.
 pub const SKIPPED: Metric = Metric::gauge(
@@ -90,5 +98,13 @@ pub const ZONES_EXPIRED: Metric = Metric::gauge(
 
 /// Registers the help texts.
 pub fn register() {
-    describe(&[PROBES, PROBE_DURATION, SCHEDULE_LAG, DETECTION_LAG, SHOOT_REQUESTS, THROTTLED, CONNECTIONS]);
+    describe(&[
+        PROBES,
+        PROBE_DURATION,
+        SCHEDULE_LAG,
+        DETECTION_LAG,
+        SHOOT_REQUESTS,
+        THROTTLED,
+        CONNECTIONS,
+    ]);
 }

@@ -48,15 +48,27 @@ impl Collector for Scrape {
                 // Microseconds, far below 2^52.
                 skews.push((shoot, evidence.largest_skew as f64 / 1e6));
             }
-            let dead = evidence.zones.values().filter(|z| z.candidates > 0 && z.expired == z.candidates).count();
+            let dead = evidence
+                .zones
+                .values()
+                .filter(|z| z.candidates > 0 && z.expired == z.candidates)
+                .count();
             if dead > 0 {
                 zones.push((shoot, dead as f64));
             }
         }
         let none: [(&str, &str); 0] = [];
         out.family(&metrics::ACTIVE_PROBES, [(none, self.registry.active() as f64)]);
-        out.family(&metrics::SHOOTS, outcomes.into_iter().map(|(outcome, n)| ([("outcome", outcome)], n)));
-        out.family(&metrics::SKIPPED, skipped.into_iter().map(|(reason, n)| ([("reason", reason)], n)));
+        out.family(
+            &metrics::SHOOTS,
+            outcomes
+                .into_iter()
+                .map(|(outcome, n)| ([("outcome", outcome)], n)),
+        );
+        out.family(
+            &metrics::SKIPPED,
+            skipped.into_iter().map(|(reason, n)| ([("reason", reason)], n)),
+        );
         out.family(&metrics::VERDICT_STALE, [(none, stale)]);
         out.family(&metrics::VERDICT_AGE, ages);
         out.family(&metrics::EXPIRED_FRACTION, fractions);
@@ -69,7 +81,14 @@ impl Collector for Scrape {
                     Endpoint::Internal => "internal",
                     Endpoint::External => "external",
                 };
-                ([("shoot", shoot.as_str()), ("endpoint", endpoint), ("reason", *reason)], *n as f64)
+                (
+                    [
+                        ("shoot", shoot.as_str()),
+                        ("endpoint", endpoint),
+                        ("reason", *reason),
+                    ],
+                    *n as f64,
+                )
             })
         });
         out.family(&metrics::PROBE_FAILURES, series);

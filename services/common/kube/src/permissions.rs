@@ -64,7 +64,11 @@ impl Permission {
         if !self.group.is_empty() {
             full = format!("{full}.{}", self.group);
         }
-        if subresource.is_empty() { full } else { format!("{full}/{subresource}") }
+        if subresource.is_empty() {
+            full
+        } else {
+            format!("{full}/{subresource}")
+        }
     }
 
     fn split(&self) -> (&str, &str) {
@@ -84,6 +88,15 @@ impl std::fmt::Display for Permission {
             write!(f, " in namespace {}", self.namespace)
         }
     }
+}
+
+/// What a replica needs for its membership Lease and those of the others.
+#[must_use]
+pub fn membership(namespace: &str) -> Vec<Permission> {
+    ["get", "list", "watch", "create", "update", "delete"]
+        .into_iter()
+        .map(|verb| Permission::new(verb, "coordination.k8s.io", "leases").in_namespace(namespace))
+        .collect()
 }
 
 /// Asks for every permission, again and again until all are granted, then returns. Meanwhile the blocker
@@ -111,11 +124,18 @@ pub async fn preflight(
                     PERMISSION_MISSING.set(&labels, f64::from(u8::from(missing.contains(permission))));
                 }
                 if missing.is_empty() {
-                    tracing::info!(permissions = needed.len(), "all permissions on the seed are granted");
+                    tracing::info!(
+                        permissions = needed.len(),
+                        "all permissions on the seed are granted"
+                    );
                     readiness.clear("permissions");
                     return Ok(());
                 }
-                let list = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                let list = missing
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join("; ");
                 readiness.block("permissions", format!("grant this service on the seed: {list}"));
                 if reported.as_ref() != Some(&list) {
                     tracing::error!(missing = list, "permissions on the seed are missing");
@@ -170,8 +190,13 @@ mod tests {
     #[test]
     fn permissions_read_like_sentences() {
         let scale = Permission::new("update", "apps", "deployments/scale");
-        assert_eq!(scale.to_string(), "update deployments.apps/scale in all namespaces");
-        let secret = Permission::new("get", "", "secrets").named("probe").in_namespace("garden");
+        assert_eq!(
+            scale.to_string(),
+            "update deployments.apps/scale in all namespaces"
+        );
+        let secret = Permission::new("get", "", "secrets")
+            .named("probe")
+            .in_namespace("garden");
         assert_eq!(secret.to_string(), "get secrets named probe in namespace garden");
     }
 }

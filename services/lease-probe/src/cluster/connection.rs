@@ -69,7 +69,10 @@ impl Connection {
     pub fn new(access: &ShootAccess) -> Result<Self, Failure> {
         let tls = tls::build(access).map_err(Failure::Kubeconfig)?;
         let bad = |what: &str| Failure::Kubeconfig(what.to_owned());
-        let authority = access.server.authority().ok_or_else(|| bad("the server URL has no host"))?;
+        let authority = access
+            .server
+            .authority()
+            .ok_or_else(|| bad("the server URL has no host"))?;
         Ok(Self {
             authority: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(443)),
             server: access.server.clone(),
@@ -107,7 +110,9 @@ impl Connection {
         let response = match &mut sender {
             Sender::H1(h1) => {
                 h1.ready().await.map_err(broken)?;
-                h1.send_request(self.request(path, false)?).await.map_err(broken)?
+                h1.send_request(self.request(path, false)?)
+                    .await
+                    .map_err(broken)?
             }
             Sender::H2(h2) => {
                 h2.ready().await.map_err(broken)?;
@@ -121,19 +126,28 @@ impl Connection {
 
     fn request(&self, path: &str, absolute: bool) -> Result<Request<Empty<Bytes>>, Failure> {
         let prefix = self.server.path().trim_end_matches('/');
-        let uri = if absolute { format!("https://{}{prefix}{path}", self.authority) } else { format!("{prefix}{path}") };
+        let uri = if absolute {
+            format!("https://{}{prefix}{path}", self.authority)
+        } else {
+            format!("{prefix}{path}")
+        };
         let mut request = Request::builder()
             .method(Method::GET)
             .uri(uri)
             .header(header::ACCEPT, "application/json")
-            .header(header::USER_AGENT, concat!("lease-probe/", env!("CARGO_PKG_VERSION")));
+            .header(
+                header::USER_AGENT,
+                concat!("lease-probe/", env!("CARGO_PKG_VERSION")),
+            );
         if !absolute {
             request = request.header(header::HOST, &self.authority);
         }
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        request.body(Empty::new()).map_err(|e| Failure::Kubeconfig(format!("the server URL cannot be used: {e}")))
+        request
+            .body(Empty::new())
+            .map_err(|e| Failure::Kubeconfig(format!("the server URL cannot be used: {e}")))
     }
 
     async fn open(&self) -> Result<Sender, Failure> {
@@ -155,10 +169,13 @@ impl Connection {
         tcp.set_nodelay(true).map_err(unreachable)?;
         let connector = tokio_rustls::TlsConnector::from(self.tls.config.clone());
         let name: ServerName<'static> = self.tls.server_name.clone();
-        let tls = connector.connect(name, tcp).await.map_err(|e| match tls_error(&e) {
-            Some(error) => Failure::Tls(error),
-            None => unreachable(e),
-        })?;
+        let tls = connector
+            .connect(name, tcp)
+            .await
+            .map_err(|e| match tls_error(&e) {
+                Some(error) => Failure::Tls(error),
+                None => unreachable(e),
+            })?;
         let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
         let broken = |e: hyper::Error| Failure::Connect(chain(&e));
         let io = TokioIo::new(tls);
@@ -197,8 +214,14 @@ async fn read(response: hyper::Response<Incoming>) -> Result<Answer, Failure> {
         .and_then(|value| value.to_str().ok()?.trim().parse().ok())
         .map(Duration::from_secs);
     let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
-    let body = body.map_err(|e| Failure::Connect(format!("the answer broke off: {e}")))?.to_bytes();
-    Ok(Answer { status, retry_after, body })
+    let body = body
+        .map_err(|e| Failure::Connect(format!("the answer broke off: {e}")))?
+        .to_bytes();
+    Ok(Answer {
+        status,
+        retry_after,
+        body,
+    })
 }
 
 fn bearer(token: &SecretString) -> Result<header::HeaderValue, ()> {
@@ -210,7 +233,10 @@ fn bearer(token: &SecretString) -> Result<header::HeaderValue, ()> {
 
 /// The TLS error inside an I/O error, if that is what it is.
 fn tls_error(error: &std::io::Error) -> Option<String> {
-    error.get_ref()?.downcast_ref::<rustls::Error>().map(ToString::to_string)
+    error
+        .get_ref()?
+        .downcast_ref::<rustls::Error>()
+        .map(ToString::to_string)
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

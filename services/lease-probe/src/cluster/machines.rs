@@ -22,15 +22,20 @@ pub async fn list(seed: &kube::Client, namespace: &str) -> Result<Vec<MachineIte
         names::MACHINE_GROUP,
         names::V1ALPHA1
     );
-    let get = http::Request::get(path).body(Vec::new()).map_err(|e| Failure::Machines(e.to_string()))?;
-    let text = request(seed.request_text(get)).await.map_err(|e| Failure::Machines(e.to_string()))?;
+    let get = http::Request::get(path)
+        .body(Vec::new())
+        .map_err(|e| Failure::Machines(e.to_string()))?;
+    let text = request(seed.request_text(get))
+        .await
+        .map_err(|e| Failure::Machines(e.to_string()))?;
     let list = ItemList::<MachineItem>::from_slice(text.as_bytes());
     let list = list.map_err(|e| Failure::Machines(e.to_string()))?;
     let machine = |item| match item {
         Item::Ok(machine) => Ok(machine),
-        Item::Malformed { name, reason } => {
-            Err(Failure::Machines(format!("machine {} is malformed: {reason}", name.unwrap_or_default())))
-        }
+        Item::Malformed { name, reason } => Err(Failure::Machines(format!(
+            "machine {} is malformed: {reason}",
+            name.unwrap_or_default()
+        ))),
     };
     list.items.into_iter().map(machine).collect()
 }

@@ -181,11 +181,19 @@ impl<R: Report> Prober<R> {
         next_due
     }
 
-    fn assessed(&mut self, inputs: &Inputs, found: Assessment, now: Moment) -> (Verdict, Moment, Option<Moment>) {
+    fn assessed(
+        &mut self,
+        inputs: &Inputs,
+        found: Assessment,
+        now: Moment,
+    ) -> (Verdict, Moment, Option<Moment>) {
         PROBES.inc(&[("outcome", found.outcome.as_str().to_owned())]);
         self.failures = 0;
         let config = &inputs.config;
-        let thresholds = Thresholds { failure: config.failure_threshold, success: config.success_threshold };
+        let thresholds = Thresholds {
+            failure: config.failure_threshold,
+            success: config.success_threshold,
+        };
         let turn = self.streak.note(&found.outcome, self.teller.told(), thresholds);
         let next_due = schedule::after_assessment(
             now,
@@ -202,11 +210,18 @@ impl<R: Report> Prober<R> {
             verdict::sentence(&found, turn.counting)
         };
         let valid_until = schedule::valid_until(next_due, config.probe_timeout);
-        let verdict = self.teller.assessed(turn.outcome, message, found.evidence, now, valid_until);
+        let verdict = self
+            .teller
+            .assessed(turn.outcome, message, found.evidence, now, valid_until);
         (verdict, next_due, found.crossing)
     }
 
-    fn failed(&mut self, inputs: &Inputs, failure: &Failure, now: Moment) -> (Verdict, Moment, Option<Moment>) {
+    fn failed(
+        &mut self,
+        inputs: &Inputs,
+        failure: &Failure,
+        now: Moment,
+    ) -> (Verdict, Moment, Option<Moment>) {
         let outcome = failure.outcome();
         PROBES.inc(&[("outcome", outcome.as_str().to_owned())]);
         if outcome == Outcome::Throttled {
@@ -217,7 +232,14 @@ impl<R: Report> Prober<R> {
             tracing::warn!(shoot = &*self.shoot, reason = failure.as_str(), error = %failure, "probe failed");
         }
         self.failures = self.failures.saturating_add(1);
-        self.streak.note(&outcome, self.teller.told(), Thresholds { failure: 1, success: 1 });
+        self.streak.note(
+            &outcome,
+            self.teller.told(),
+            Thresholds {
+                failure: 1,
+                success: 1,
+            },
+        );
         let next_due =
             schedule::after_failure(now, pace(&inputs.config), failure, self.failures, rand::random());
         let valid_until = schedule::valid_until(next_due, inputs.config.probe_timeout);
@@ -269,9 +291,17 @@ impl<R: Report> Prober<R> {
 /// The connection for a kubeconfig, a new one when the kubeconfig has changed.
 fn client<'a>(slot: &'a mut Option<Client>, access: &Access) -> Result<&'a mut Connection, Failure> {
     let kubeconfig = access.as_ref().map_err(Clone::clone)?;
-    if slot.as_ref().is_none_or(|client| client.digest != kubeconfig.digest) {
+    if slot
+        .as_ref()
+        .is_none_or(|client| client.digest != kubeconfig.digest)
+    {
         let connection = Connection::new(&kubeconfig.access)?;
-        return Ok(&mut slot.insert(Client { digest: kubeconfig.digest, connection }).connection);
+        return Ok(&mut slot
+            .insert(Client {
+                digest: kubeconfig.digest,
+                connection,
+            })
+            .connection);
     }
     match slot {
         Some(client) => Ok(&mut client.connection),
@@ -280,14 +310,22 @@ fn client<'a>(slot: &'a mut Option<Client>, access: &Access) -> Result<&'a mut C
 }
 
 fn rule(inputs: &Inputs) -> Rule {
-    let grace = inputs.settings.node_monitor_grace.unwrap_or(inputs.config.kcm_node_monitor_grace_duration);
-    Rule { expiry_age: expiry_age(grace), threshold: inputs.config.node_lease_failure_fraction }
+    let grace = inputs
+        .settings
+        .node_monitor_grace
+        .unwrap_or(inputs.config.kcm_node_monitor_grace_duration);
+    Rule {
+        expiry_age: expiry_age(grace),
+        threshold: inputs.config.node_lease_failure_fraction,
+    }
 }
 
 fn pace(config: &ProberConfig) -> Pace {
     Pace {
         interval: config.probe_interval,
         jitter: config.backoff_jitter_factor,
-        failure_back_off: config.internal_probe_failure_back_off_duration.max(Duration::from_secs(1)),
+        failure_back_off: config
+            .internal_probe_failure_back_off_duration
+            .max(Duration::from_secs(1)),
     }
 }

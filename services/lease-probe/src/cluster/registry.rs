@@ -75,7 +75,12 @@ impl Registry {
             failures: HashMap::new(),
             next_probe: 0,
         };
-        Arc::new(Self { shared, verdicts, owns, inner: Mutex::new(inner) })
+        Arc::new(Self {
+            shared,
+            verdicts,
+            owns,
+            inner: Mutex::new(inner),
+        })
     }
 
     /// A Cluster is there, new or changed.
@@ -90,7 +95,10 @@ impl Registry {
         if let Err(SkipReason::Malformed(reason)) = &start {
             tracing::warn!(shoot, %reason, "the Cluster cannot be used, the shoot is skipped");
         }
-        let facts = ClusterFacts { start, go_on: may_continue(cluster).map(Arc::new) };
+        let facts = ClusterFacts {
+            start,
+            go_on: may_continue(cluster).map(Arc::new),
+        };
         let mut inner = self.inner.lock();
         inner.clusters.insert(shoot.clone(), facts);
         self.reconcile(&mut inner, &shoot);
@@ -106,7 +114,12 @@ impl Registry {
     /// These Clusters exist and no others.
     pub fn clusters_synced(self: &Arc<Self>, exist: &BTreeSet<String>) {
         let mut inner = self.inner.lock();
-        let gone: Vec<String> = inner.clusters.keys().filter(|shoot| !exist.contains(*shoot)).cloned().collect();
+        let gone: Vec<String> = inner
+            .clusters
+            .keys()
+            .filter(|shoot| !exist.contains(*shoot))
+            .cloned()
+            .collect();
         for shoot in gone {
             inner.clusters.remove(&shoot);
             self.reconcile(&mut inner, &shoot);
@@ -135,7 +148,9 @@ impl Registry {
     pub fn kubeconfigs_synced(self: &Arc<Self>, endpoint: Endpoint, exist: &BTreeSet<String>) {
         let mut inner = self.inner.lock();
         let gone = |of: &Endpoint, namespace: &String| *of == endpoint && !exist.contains(namespace);
-        inner.kubeconfigs.retain(|(of, namespace), _| !gone(of, namespace));
+        inner
+            .kubeconfigs
+            .retain(|(of, namespace), _| !gone(of, namespace));
         inner.listed.insert(endpoint);
         self.reconcile_all(&mut inner);
     }
@@ -176,7 +191,12 @@ impl Registry {
     /// Failed probes of all shoots that still exist.
     #[must_use]
     pub fn failures(&self) -> Vec<(String, FailureCounts)> {
-        self.inner.lock().failures.iter().map(|(shoot, counts)| (shoot.clone(), counts.clone())).collect()
+        self.inner
+            .lock()
+            .failures
+            .iter()
+            .map(|(shoot, counts)| (shoot.clone(), counts.clone()))
+            .collect()
     }
 
     fn reconcile_all(self: &Arc<Self>, inner: &mut Inner) {
@@ -201,15 +221,18 @@ impl Registry {
             return;
         }
         // A running probe stops by the stop rules only.
-        let wanted = if inner.probes.contains_key(shoot) { &facts.go_on } else { &facts.start };
+        let wanted = if inner.probes.contains_key(shoot) {
+            &facts.go_on
+        } else {
+            &facts.start
+        };
         match wanted.clone() {
             Err(reason) => {
                 inner.stop(shoot, reason.as_str());
                 let verdict = Teller::new(self.shared.identity.clone(), self.shared.now())
                     .skipped(&reason, self.shared.now());
-                let same = |old: &Verdict, new: &Verdict| {
-                    old.outcome == new.outcome && old.message == new.message
-                };
+                let same =
+                    |old: &Verdict, new: &Verdict| old.outcome == new.outcome && old.message == new.message;
                 self.verdicts.upsert_unless(shoot.to_owned(), verdict, same);
             }
             Ok(settings) => {
@@ -235,10 +258,21 @@ impl Registry {
         let id = inner.next_probe;
         let (sender, receiver) = watch::channel(inputs);
         let stop = CancellationToken::new();
-        inner.probes.insert(shoot.to_owned(), Running { id, inputs: sender, stop: stop.clone() });
+        inner.probes.insert(
+            shoot.to_owned(),
+            Running {
+                id,
+                inputs: sender,
+                stop: stop.clone(),
+            },
+        );
         let shoot: Arc<str> = shoot.into();
         tracing::info!(shoot = &*shoot, "probe started");
-        let report = Reporter { registry: self.clone(), shoot: shoot.clone(), id };
+        let report = Reporter {
+            registry: self.clone(),
+            shoot: shoot.clone(),
+            id,
+        };
         let prober = Prober::new(shoot, self.shared.clone(), receiver, report);
         tokio::spawn(prober.run(inner.clusters.len(), stop));
     }
@@ -261,7 +295,9 @@ impl Inner {
         let config = self.config.clone();
         let access = |endpoint, secret: &str| match self.kubeconfigs.get(&(endpoint, shoot.to_owned())) {
             Some(access) => access.clone(),
-            None => Err(Failure::Kubeconfig(format!("the Secret {secret} does not exist in namespace {shoot}"))),
+            None => Err(Failure::Kubeconfig(format!(
+                "the Secret {secret} does not exist in namespace {shoot}"
+            ))),
         };
         let external = config.external_kube_config_secret_name.as_deref();
         Inputs {
@@ -275,7 +311,12 @@ impl Inner {
 
 impl Inputs {
     fn same(&self, other: &Self) -> bool {
-        let digest = |access: &Access| access.as_ref().map(|kubeconfig| kubeconfig.digest).map_err(Clone::clone);
+        let digest = |access: &Access| {
+            access
+                .as_ref()
+                .map(|kubeconfig| kubeconfig.digest)
+                .map_err(Clone::clone)
+        };
         self.settings == other.settings
             && self.config == other.config
             && digest(&self.internal) == digest(&other.internal)
@@ -293,7 +334,11 @@ struct Reporter {
 impl Reporter {
     fn while_running(&self, act: impl FnOnce(&mut Inner)) {
         let mut inner = self.registry.inner.lock();
-        if inner.probes.get(&*self.shoot).is_some_and(|running| running.id == self.id) {
+        if inner
+            .probes
+            .get(&*self.shoot)
+            .is_some_and(|running| running.id == self.id)
+        {
             act(&mut inner);
         }
     }
@@ -318,6 +363,10 @@ fn parse(data: Option<&[u8]>) -> Access {
     let data = data.ok_or_else(missing)?;
     let mut hasher = DefaultHasher::new();
     data.hash(&mut hasher);
-    let access = watchdog_api::kubeconfig::parse(data).map_err(|e| Failure::Kubeconfig(format!("{}: {}", e.field, e.reason)))?;
-    Ok(Arc::new(Kubeconfig { digest: hasher.finish(), access }))
+    let access = watchdog_api::kubeconfig::parse(data)
+        .map_err(|e| Failure::Kubeconfig(format!("{}: {}", e.field, e.reason)))?;
+    Ok(Arc::new(Kubeconfig {
+        digest: hasher.finish(),
+        access,
+    }))
 }

@@ -32,17 +32,22 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn list_leases(connection: &mut Connection) -> Result<Leases, Failure> {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASE_NAMESPACE}/leases");
     let mut listed = Leases::default();
-    list::<LeaseItem>(connection, &path, "list leases in namespace kube-node-lease", |item| match item {
-        Item::Ok(lease) => listed.leases.push(ListedLease {
-            name: lease.name,
-            renew_time: lease.renew_time.map(|time| Moment(time.as_microsecond())),
-            duration_seconds: lease.lease_duration_seconds,
-        }),
-        Item::Malformed { name, reason } => {
-            tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
-            listed.malformed += 1;
-        }
-    })
+    list::<LeaseItem>(
+        connection,
+        &path,
+        "list leases in namespace kube-node-lease",
+        |item| match item {
+            Item::Ok(lease) => listed.leases.push(ListedLease {
+                name: lease.name,
+                renew_time: lease.renew_time.map(|time| Moment(time.as_microsecond())),
+                duration_seconds: lease.lease_duration_seconds,
+            }),
+            Item::Malformed { name, reason } => {
+                tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
+                listed.malformed += 1;
+            }
+        },
+    )
     .await?;
     Ok(listed)
 }
@@ -57,7 +62,10 @@ pub async fn list_nodes(connection: &mut Connection) -> Result<Vec<NodeItem>, Fa
     list::<NodeItem>(connection, "/api/v1/nodes", "list nodes", |item| match item {
         Item::Ok(node) => nodes.push(node),
         Item::Malformed { name, reason } => {
-            malformed = Some(format!("node {} is malformed: {reason}", name.unwrap_or_default()));
+            malformed = Some(format!(
+                "node {} is malformed: {reason}",
+                name.unwrap_or_default()
+            ));
         }
     })
     .await?;
@@ -81,7 +89,9 @@ pub async fn version(connection: &mut Connection) -> Result<(), Failure> {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
         StatusCode::TOO_MANY_REQUESTS => Err(Failure::Throttled(answer.retry_after)),
         status if status.is_success() && is_json_object(&answer.body) => Ok(()),
-        status => Err(Failure::Connect(format!("GET /version answered {status}, which no API server does"))),
+        status => Err(Failure::Connect(format!(
+            "GET /version answered {status}, which no API server does"
+        ))),
     }
 }
 

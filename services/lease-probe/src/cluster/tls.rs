@@ -37,7 +37,11 @@ pub struct ShootTls {
 /// # Errors
 /// When the certificates or the key cannot be used; never shows what is in them.
 pub fn build(access: &ShootAccess) -> Result<ShootTls, String> {
-    let host = access.tls_server_name.as_deref().or(access.server.host()).unwrap_or_default();
+    let host = access
+        .tls_server_name
+        .as_deref()
+        .or(access.server.host())
+        .unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let server_name = ServerName::try_from(host.to_owned())
         .map_err(|_| format!("{host:?} is neither a DNS name nor an IP address"))?;
@@ -63,7 +67,10 @@ pub fn build(access: &ShootAccess) -> Result<ShootTls, String> {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // One session per shoot is all there is to resume.
     config.resumption = rustls::client::Resumption::in_memory_sessions(2);
-    Ok(ShootTls { config: Arc::new(config), server_name })
+    Ok(ShootTls {
+        config: Arc::new(config),
+        server_name,
+    })
 }
 
 fn roots(pem: &[u8]) -> Result<RootCertStore, String> {

@@ -31,7 +31,10 @@ pub fn permissions(config: &ProberConfig) -> Vec<Permission> {
         Permission::new("watch", "extensions.gardener.cloud", "clusters"),
         Permission::new("list", "machine.sapcloud.io", "machines"),
     ];
-    let secrets = [Some(&config.kube_config_secret_name), config.external_kube_config_secret_name.as_ref()];
+    let secrets = [
+        Some(&config.kube_config_secret_name),
+        config.external_kube_config_secret_name.as_ref(),
+    ];
     for secret in secrets.into_iter().flatten() {
         needed.push(Permission::new("list", "", "secrets").named(secret));
         needed.push(Permission::new("watch", "", "secrets").named(secret));
@@ -89,7 +92,14 @@ pub async fn kubeconfigs(
             std::future::pending().await
         };
         let stop_watch = stop.child_token();
-        let follow = follow(&seed, &registry, endpoint, secret.as_deref(), &readiness, stop_watch.clone());
+        let follow = follow(
+            &seed,
+            &registry,
+            endpoint,
+            secret.as_deref(),
+            &readiness,
+            stop_watch.clone(),
+        );
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             result = follow => return result,

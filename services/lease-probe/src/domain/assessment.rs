@@ -65,7 +65,11 @@ impl Evidence {
     /// expired / candidates; 0 without candidates.
     #[must_use]
     pub fn fraction(&self) -> f64 {
-        if self.candidates == 0 { 0.0 } else { f64::from(self.expired) / f64::from(self.candidates) }
+        if self.candidates == 0 {
+            0.0
+        } else {
+            f64::from(self.expired) / f64::from(self.candidates)
+        }
     }
 }
 
@@ -91,7 +95,9 @@ pub fn required(candidates: u32, threshold: f64) -> u32 {
     let estimate = (f64::from(candidates) * threshold).ceil();
     // In range: the threshold is at most 1.
     let estimate = (estimate as u32).clamp(1, candidates.max(1));
-    (estimate.saturating_sub(1).max(1)..=estimate).find(|k| reaches(*k)).unwrap_or(estimate)
+    (estimate.saturating_sub(1).max(1)..=estimate)
+        .find(|k| reaches(*k))
+        .unwrap_or(estimate)
 }
 
 /// Judges the leases at `now`. Without a roster every lease that can be judged counts as a candidate.
@@ -114,7 +120,9 @@ pub fn assess(
         ..Default::default()
     };
     if listed.malformed > 0 {
-        evidence.excluded.insert(Exclusion::MalformedLease, listed.malformed);
+        evidence
+            .excluded
+            .insert(Exclusion::MalformedLease, listed.malformed);
     }
     let mut instants = Vec::with_capacity(listed.leases.len());
     let mut next_expiry: Option<Moment> = None;
@@ -122,7 +130,10 @@ pub fn assess(
         let freshness = renewals.freshness(&lease.name, now, rule.expiry_age);
         let exclusion = excluded(&lease.name);
         let (None, Some(freshness)) = (exclusion, freshness) else {
-            *evidence.excluded.entry(exclusion.unwrap_or(Exclusion::NoRenewTime)).or_default() += 1;
+            *evidence
+                .excluded
+                .entry(exclusion.unwrap_or(Exclusion::NoRenewTime))
+                .or_default() += 1;
             continue;
         };
         evidence.candidates += 1;
@@ -152,7 +163,12 @@ pub fn assess(
     let required = required(evidence.candidates, rule.threshold) as usize;
     // One candidate is too little evidence for a loss: nothing to be on time for.
     let crossing = (evidence.candidates > 1).then(|| *instants.select_nth_unstable(required - 1).1);
-    Assessment { outcome: outcome(&evidence, required), evidence, crossing, next_expiry }
+    Assessment {
+        outcome: outcome(&evidence, required),
+        evidence,
+        crossing,
+        next_expiry,
+    }
 }
 
 fn outcome(evidence: &Evidence, required: usize) -> Outcome {
@@ -161,9 +177,17 @@ fn outcome(evidence: &Evidence, required: usize) -> Outcome {
         return Outcome::Healthy;
     }
     if expired >= required {
-        return if evidence.candidates == 1 { Outcome::TooFewCandidates } else { Outcome::LeasesExpired };
+        return if evidence.candidates == 1 {
+            Outcome::TooFewCandidates
+        } else {
+            Outcome::LeasesExpired
+        };
     }
-    if expired + unconfirmed >= required { Outcome::Pending } else { Outcome::Healthy }
+    if expired + unconfirmed >= required {
+        Outcome::Pending
+    } else {
+        Outcome::Healthy
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@ use proptest::prelude::*;
 use super::super::renewals::Listing;
 use super::*;
 
-const RULE: Rule = Rule { expiry_age: Duration::from_secs(30), threshold: 0.6 };
+const RULE: Rule = Rule {
+    expiry_age: Duration::from_secs(30),
+    threshold: 0.6,
+};
 const S: i64 = 1_000_000;
 
 fn at(seconds: i64) -> Moment {
@@ -26,13 +29,37 @@ fn leases(ages: &[i64]) -> (Leases, Renewals) {
         renew_time: l.renew_time.filter(|r| *r <= at(t)).or(Some(at(0))),
         ..l.clone()
     };
-    renewals.observe(Listing { sent: at(0), received: at(1) }, &now.iter().map(|l| earlier(l, 0)).collect::<Vec<_>>());
+    renewals.observe(
+        Listing {
+            sent: at(0),
+            received: at(1),
+        },
+        &now.iter().map(|l| earlier(l, 0)).collect::<Vec<_>>(),
+    );
     for t in order {
         let seen: Vec<_> = now.iter().map(|l| earlier(l, t)).collect();
-        renewals.observe(Listing { sent: at(t), received: at(t) }, &seen);
+        renewals.observe(
+            Listing {
+                sent: at(t),
+                received: at(t),
+            },
+            &seen,
+        );
     }
-    renewals.observe(Listing { sent: at(1000), received: at(1000) }, &now);
-    (Leases { leases: now, malformed: 0 }, renewals)
+    renewals.observe(
+        Listing {
+            sent: at(1000),
+            received: at(1000),
+        },
+        &now,
+    );
+    (
+        Leases {
+            leases: now,
+            malformed: 0,
+        },
+        renewals,
+    )
 }
 
 fn judge(ages: &[i64]) -> Assessment {
@@ -62,7 +89,10 @@ fn the_threshold_at_its_boundary() {
 fn the_crossing_is_the_expiry_of_the_lease_that_tips_the_balance() {
     // Three of five are required: ages 20, 12, 8 expire at 1010, 1018, 1022.
     let healthy = judge(&[20, 8, 12, 1, 2]);
-    assert_eq!((healthy.crossing, healthy.next_expiry), (Some(at(1022)), Some(at(1010))));
+    assert_eq!(
+        (healthy.crossing, healthy.next_expiry),
+        (Some(at(1022)), Some(at(1010)))
+    );
     let lost = judge(&[40, 35, 32, 1, 2]);
     assert_eq!(lost.crossing, Some(at(998)));
     assert_eq!(judge(&[3]).crossing, None);
@@ -72,27 +102,54 @@ fn the_crossing_is_the_expiry_of_the_lease_that_tips_the_balance() {
 fn leases_that_do_not_count_are_counted_by_reason() {
     let (mut listed, renewals) = leases(&[31, 31, 31, 5]);
     listed.malformed = 2;
-    listed.leases.push(ListedLease { name: "bare".into(), renew_time: None, duration_seconds: None });
+    listed.leases.push(ListedLease {
+        name: "bare".into(),
+        renew_time: None,
+        duration_seconds: None,
+    });
     let gone = |name: &str| (name == "n0" || name == "n1").then_some(Exclusion::NoMachine);
     let assessment = assess(&listed, &renewals, gone, None, RULE, at(1000));
     assert_eq!(assessment.outcome, Outcome::Healthy);
     let evidence = assessment.evidence;
-    assert_eq!((evidence.leases, evidence.candidates, evidence.expired), (7, 2, 1));
-    let expected =
-        [(Exclusion::NoMachine, 2), (Exclusion::NoRenewTime, 1), (Exclusion::MalformedLease, 2)].into();
+    assert_eq!(
+        (evidence.leases, evidence.candidates, evidence.expired),
+        (7, 2, 1)
+    );
+    let expected = [
+        (Exclusion::NoMachine, 2),
+        (Exclusion::NoRenewTime, 1),
+        (Exclusion::MalformedLease, 2),
+    ]
+    .into();
     assert_eq!(evidence.excluded, expected);
 }
 
 #[test]
 fn what_is_not_confirmed_holds_the_verdict() {
-    let lease = |i| ListedLease { name: format!("n{i}").into(), renew_time: Some(at(0)), duration_seconds: None };
-    let listed = Leases { leases: (0..3).map(lease).collect(), malformed: 0 };
+    let lease = |i| ListedLease {
+        name: format!("n{i}").into(),
+        renew_time: Some(at(0)),
+        duration_seconds: None,
+    };
+    let listed = Leases {
+        leases: (0..3).map(lease).collect(),
+        malformed: 0,
+    };
     let mut renewals = Renewals::default();
-    renewals.observe(Listing { sent: at(1000), received: at(1000) }, &listed.leases);
+    renewals.observe(
+        Listing {
+            sent: at(1000),
+            received: at(1000),
+        },
+        &listed.leases,
+    );
     let early = assess(&listed, &renewals, |_| None, None, RULE, at(1000));
     assert_eq!((early.outcome, early.evidence.unconfirmed), (Outcome::Pending, 3));
     let due = early.crossing.unwrap();
-    assert_eq!(assess(&listed, &renewals, |_| None, None, RULE, due).outcome, Outcome::LeasesExpired);
+    assert_eq!(
+        assess(&listed, &renewals, |_| None, None, RULE, due).outcome,
+        Outcome::LeasesExpired
+    );
 }
 
 proptest! {

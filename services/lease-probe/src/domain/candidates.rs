@@ -60,7 +60,12 @@ impl Roster {
             exclusion: exclusion(node, phases.get(&*node.name).copied(), settings),
             zone: node.zone.clone(),
         };
-        Self { nodes: nodes.iter().map(|node| (node.name.clone(), entry(node))).collect() }
+        Self {
+            nodes: nodes
+                .iter()
+                .map(|node| (node.name.clone(), entry(node)))
+                .collect(),
+        }
     }
 
     /// Number of nodes.
@@ -78,13 +83,18 @@ impl Roster {
     /// Why the lease of this name does not count; none when it does.
     #[must_use]
     pub fn exclusion(&self, lease: &str) -> Option<Exclusion> {
-        self.nodes.get(lease).map_or(Some(Exclusion::NoNode), |entry| entry.exclusion)
+        self.nodes
+            .get(lease)
+            .map_or(Some(Exclusion::NoNode), |entry| entry.exclusion)
     }
 
     /// Zone of the node; empty when unknown.
     #[must_use]
     pub fn zone(&self, lease: &str) -> Arc<str> {
-        self.nodes.get(lease).and_then(|entry| entry.zone.clone()).unwrap_or_else(|| "".into())
+        self.nodes
+            .get(lease)
+            .and_then(|entry| entry.zone.clone())
+            .unwrap_or_else(|| "".into())
     }
 }
 
@@ -93,7 +103,10 @@ fn exclusion(node: &NodeItem, machine: Option<MachinePhase>, settings: &ShootSet
         return Some(Exclusion::NotManagedByMcm);
     }
     let pool = node.pool.as_deref();
-    if node.true_conditions().any(|condition| settings.is_unhealthy_condition(pool, condition)) {
+    if node
+        .true_conditions()
+        .any(|condition| settings.is_unhealthy_condition(pool, condition))
+    {
         return Some(Exclusion::UnhealthyCondition);
     }
     if node.in_place_update() {
@@ -142,11 +155,19 @@ mod tests {
     }
 
     fn condition(kind: &str, status: &str, reason: &str) -> NodeCondition {
-        NodeCondition { kind: kind.into(), status: status.into(), reason: reason.into() }
+        NodeCondition {
+            kind: kind.into(),
+            status: status.into(),
+            reason: reason.into(),
+        }
     }
 
     fn machine(node: &str, phase: MachinePhase) -> MachineItem {
-        MachineItem { name: format!("machine-{node}").into(), node: Some(node.into()), phase }
+        MachineItem {
+            name: format!("machine-{node}").into(),
+            node: Some(node.into()),
+            phase,
+        }
     }
 
     #[test]
@@ -156,12 +177,18 @@ mod tests {
             unhealthy_conditions: [("pool".to_owned(), vec!["MemoryPressure".to_owned()])].into(),
             ..Default::default()
         };
-        let with = |conditions| NodeItem { conditions, ..node("n") };
+        let with = |conditions| NodeItem {
+            conditions,
+            ..node("n")
+        };
         let running = || vec![machine("n", MachinePhase::Other)];
         let rows: Vec<(NodeItem, Vec<MachineItem>, &ShootSettings, Option<Exclusion>)> = vec![
             (node("n"), running(), &settings, None),
             (
-                NodeItem { not_managed_by_mcm: true, ..node("n") },
+                NodeItem {
+                    not_managed_by_mcm: true,
+                    ..node("n")
+                },
                 running(),
                 &settings,
                 Some(Exclusion::NotManagedByMcm),
@@ -172,15 +199,30 @@ mod tests {
                 &settings,
                 Some(Exclusion::UnhealthyCondition),
             ),
-            (with(vec![condition("DiskPressure", "Unknown", "")]), running(), &settings, None),
-            (with(vec![condition("MemoryPressure", "True", "")]), running(), &settings, None),
+            (
+                with(vec![condition("DiskPressure", "Unknown", "")]),
+                running(),
+                &settings,
+                None,
+            ),
+            (
+                with(vec![condition("MemoryPressure", "True", "")]),
+                running(),
+                &settings,
+                None,
+            ),
             (
                 with(vec![condition("MemoryPressure", "True", "")]),
                 running(),
                 &own,
                 Some(Exclusion::UnhealthyCondition),
             ),
-            (with(vec![condition("DiskPressure", "True", "")]), running(), &own, None),
+            (
+                with(vec![condition("DiskPressure", "True", "")]),
+                running(),
+                &own,
+                None,
+            ),
             (
                 with(vec![condition("InPlaceUpdate", "True", "ReadyForUpdate")]),
                 running(),
@@ -193,9 +235,19 @@ mod tests {
                 &settings,
                 Some(Exclusion::InPlaceUpdate),
             ),
-            (with(vec![condition("InPlaceUpdate", "True", "UpdateSuccessful")]), running(), &settings, None),
+            (
+                with(vec![condition("InPlaceUpdate", "True", "UpdateSuccessful")]),
+                running(),
+                &settings,
+                None,
+            ),
             (node("n"), vec![], &settings, Some(Exclusion::NoMachine)),
-            (node("n"), vec![machine("other", MachinePhase::Other)], &settings, Some(Exclusion::NoMachine)),
+            (
+                node("n"),
+                vec![machine("other", MachinePhase::Other)],
+                &settings,
+                Some(Exclusion::NoMachine),
+            ),
             (
                 node("n"),
                 vec![machine("n", MachinePhase::Failed)],
@@ -210,7 +262,10 @@ mod tests {
             ),
             (
                 node("n"),
-                vec![machine("n", MachinePhase::Terminating), machine("n", MachinePhase::Other)],
+                vec![
+                    machine("n", MachinePhase::Terminating),
+                    machine("n", MachinePhase::Other),
+                ],
                 &settings,
                 None,
             ),

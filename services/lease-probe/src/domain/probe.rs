@@ -41,7 +41,8 @@ impl ProbeState {
     pub fn leases(&mut self, listing: Listing, listed: &Leases, rule: Rule) -> Next {
         self.renewals.observe(listing, &listed.leases);
         let now = listing.received;
-        self.remembered.take_if(|remembered| now.since(remembered.as_of) >= REMEMBER);
+        self.remembered
+            .take_if(|remembered| now.since(remembered.as_of) >= REMEMBER);
         let known = |lease: &str| self.remembered.as_ref()?.excluded.get(lease).copied();
         let mut assessment = assess(listed, &self.renewals, known, None, rule, now);
         if assessment.evidence.expired > 0 || assessment.evidence.unconfirmed > 0 {
@@ -59,8 +60,18 @@ impl ProbeState {
             let exclusion = roster.exclusion(&lease.name)?;
             Some((lease.name.clone(), exclusion))
         });
-        self.remembered = Some(Remembered { excluded: excluded.collect(), as_of: now });
-        assess(listed, &self.renewals, |lease| roster.exclusion(lease), Some(roster), rule, now)
+        self.remembered = Some(Remembered {
+            excluded: excluded.collect(),
+            as_of: now,
+        });
+        assess(
+            listed,
+            &self.renewals,
+            |lease| roster.exclusion(lease),
+            Some(roster),
+            rule,
+            now,
+        )
     }
 
     /// The rule for candidates has changed: what was found out before says nothing any more.
@@ -85,7 +96,10 @@ mod tests {
     use super::super::renewals::ListedLease;
     use super::*;
 
-    const RULE: Rule = Rule { expiry_age: Duration::from_secs(30), threshold: 0.6 };
+    const RULE: Rule = Rule {
+        expiry_age: Duration::from_secs(30),
+        threshold: 0.6,
+    };
 
     fn at(seconds: i64) -> Moment {
         Moment(seconds * 1_000_000)
@@ -97,11 +111,17 @@ mod tests {
             renew_time: Some(at(*t)),
             duration_seconds: Some(40),
         };
-        Leases { leases: renewed.iter().enumerate().map(lease).collect(), malformed: 0 }
+        Leases {
+            leases: renewed.iter().enumerate().map(lease).collect(),
+            malformed: 0,
+        }
     }
 
     fn listing(seconds: i64) -> Listing {
-        Listing { sent: at(seconds), received: at(seconds) }
+        Listing {
+            sent: at(seconds),
+            received: at(seconds),
+        }
     }
 
     fn roster(nodes: &[&str]) -> Roster {
@@ -129,7 +149,11 @@ mod tests {
             panic!("asked for the nodes")
         };
         assert_eq!(assessment.outcome, Outcome::Healthy);
-        assert_eq!(assessment.crossing, Some(at(30)), "looks again when the first lease would expire");
+        assert_eq!(
+            assessment.crossing,
+            Some(at(30)),
+            "looks again when the first lease would expire"
+        );
     }
 
     #[test]
@@ -146,7 +170,10 @@ mod tests {
         };
         assert_eq!(next.evidence.excluded, [(Exclusion::NoNode, 1)].into());
         // But not for ever.
-        assert_eq!(state.leases(listing(160), &listed(&[0, 151, 152]), RULE), Next::ListNodes);
+        assert_eq!(
+            state.leases(listing(160), &listed(&[0, 151, 152]), RULE),
+            Next::ListNodes
+        );
     }
 
     #[test]
@@ -160,6 +187,9 @@ mod tests {
         assert_eq!(state.leases(listing(65), &lost, RULE), Next::ListNodes);
         let judged = state.judge(&lost, &roster(&["n0", "n1", "n2"]), RULE, at(65));
         assert_eq!(judged.outcome, Outcome::LeasesExpired);
-        assert_eq!(judged.evidence.zones.get("z").map(|z| (z.candidates, z.expired)), Some((3, 3)));
+        assert_eq!(
+            judged.evidence.zones.get("z").map(|z| (z.candidates, z.expired)),
+            Some((3, 3))
+        );
     }
 }

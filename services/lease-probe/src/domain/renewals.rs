@@ -80,9 +80,10 @@ impl Renewals {
             };
             let interval = renew_interval(lease.duration_seconds);
             let renewal = match (before.get(&lease.name), self.previous) {
-                (Some(known), _) if known.renew_time == renew_time => {
-                    Renewal { renew_interval: interval, ..known.clone() }
-                }
+                (Some(known), _) if known.renew_time == renew_time => Renewal {
+                    renew_interval: interval,
+                    ..known.clone()
+                },
                 (Some(known), Some(previous)) => known.renewed(renew_time, interval, previous, listing),
                 _ => Renewal::first_seen(renew_time, interval, listing.received),
             };
@@ -100,7 +101,9 @@ impl Renewals {
 
     /// By how much the clocks of the nodes are off, in microseconds.
     pub fn skews(&self) -> impl Iterator<Item = i64> {
-        self.nodes.values().map(|node| node.arrivals.skew(node.renew_interval))
+        self.nodes
+            .values()
+            .map(|node| node.arrivals.skew(node.renew_interval))
     }
 
     /// The skew that is furthest from zero, in microseconds; negative when that node's clock runs behind.
@@ -119,7 +122,9 @@ impl Renewals {
 
 /// kubelet renews every quarter of the lease duration.
 fn renew_interval(duration_seconds: Option<i32>) -> Duration {
-    let seconds = duration_seconds.filter(|s| *s > 0).unwrap_or(DEFAULT_LEASE_DURATION_SECONDS);
+    let seconds = duration_seconds
+        .filter(|s| *s > 0)
+        .unwrap_or(DEFAULT_LEASE_DURATION_SECONDS);
     Duration::from_secs(u64::from(seconds.unsigned_abs())) / 4
 }
 
@@ -170,7 +175,11 @@ impl Renewal {
             return Freshness::Fresh(expires);
         }
         let known = self.first_seen.after(self.renew_interval.mul_f64(CONFIRM_FACTOR));
-        if self.confirmed || now >= known { Freshness::Expired(expires) } else { Freshness::Unconfirmed(known) }
+        if self.confirmed || now >= known {
+            Freshness::Expired(expires)
+        } else {
+            Freshness::Unconfirmed(known)
+        }
     }
 }
 

@@ -10,11 +10,18 @@ fn at(seconds: i64) -> Moment {
 }
 
 fn lease(renewed: i64) -> ListedLease {
-    ListedLease { name: "n".into(), renew_time: Some(at(renewed)), duration_seconds: Some(40) }
+    ListedLease {
+        name: "n".into(),
+        renew_time: Some(at(renewed)),
+        duration_seconds: Some(40),
+    }
 }
 
 fn listing(seconds: i64) -> Listing {
-    Listing { sent: at(seconds), received: at(seconds) }
+    Listing {
+        sent: at(seconds),
+        received: at(seconds),
+    }
 }
 
 #[test]
@@ -22,8 +29,15 @@ fn the_formula_is_exact_without_skew() {
     let mut renewals = Renewals::default();
     renewals.observe(listing(0), &[lease(-5)]);
     renewals.observe(listing(10), &[lease(5)]);
-    assert_eq!(renewals.freshness("n", at(34), EXPIRY), Some(Freshness::Fresh(at(35))));
-    assert_eq!(renewals.freshness("n", at(35), EXPIRY), Some(Freshness::Expired(at(35))), "the boundary belongs to expired");
+    assert_eq!(
+        renewals.freshness("n", at(34), EXPIRY),
+        Some(Freshness::Fresh(at(35)))
+    );
+    assert_eq!(
+        renewals.freshness("n", at(35), EXPIRY),
+        Some(Freshness::Expired(at(35))),
+        "the boundary belongs to expired"
+    );
 }
 
 #[test]
@@ -34,23 +48,35 @@ fn a_lease_that_looks_expired_at_first_sight_is_watched_for_a_renew_interval_fir
         renewals.freshness("n", at(0), EXPIRY),
         Some(Freshness::Unconfirmed(at(12).after(Duration::from_millis(500))))
     );
-    assert_eq!(renewals.freshness("n", at(13), EXPIRY), Some(Freshness::Expired(at(-70))));
+    assert_eq!(
+        renewals.freshness("n", at(13), EXPIRY),
+        Some(Freshness::Expired(at(-70)))
+    );
     // It was alive all the time: only its clock is 100 s behind.
     renewals.observe(listing(10), &[lease(-91)]);
-    assert_eq!(renewals.freshness("n", at(13), EXPIRY), Some(Freshness::Fresh(at(30))));
+    assert_eq!(
+        renewals.freshness("n", at(13), EXPIRY),
+        Some(Freshness::Fresh(at(30)))
+    );
 }
 
 #[test]
 fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
     let mut renewals = Renewals::default();
     renewals.observe(listing(0), &[lease(60)]);
-    assert_eq!(renewals.freshness("n", at(0), EXPIRY), Some(Freshness::Fresh(at(30))));
+    assert_eq!(
+        renewals.freshness("n", at(0), EXPIRY),
+        Some(Freshness::Fresh(at(30)))
+    );
 }
 
 #[test]
 fn a_lease_without_renew_time_is_not_judged_and_a_vanished_one_is_forgotten() {
     let mut renewals = Renewals::default();
-    let without = ListedLease { renew_time: None, ..lease(0) };
+    let without = ListedLease {
+        renew_time: None,
+        ..lease(0)
+    };
     renewals.observe(listing(0), &[without]);
     assert_eq!(renewals.freshness("n", at(0), EXPIRY), None);
     renewals.observe(listing(1), &[lease(0)]);
@@ -74,7 +100,10 @@ fn simulate(skew: i64, phase: i64, gaps: &[i64], dies_at: i64) -> Vec<(i64, bool
         let alive = now.min(dies_at);
         let last = (alive - phase).div_euclid(10) * 10 + phase;
         renewals.observe(listing(now), &[lease(last + skew)]);
-        let expired = matches!(renewals.freshness("n", at(now), EXPIRY), Some(Freshness::Expired(_)));
+        let expired = matches!(
+            renewals.freshness("n", at(now), EXPIRY),
+            Some(Freshness::Expired(_))
+        );
         judged.push((now, expired, last));
     }
     judged

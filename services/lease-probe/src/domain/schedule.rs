@@ -60,13 +60,18 @@ pub fn after_failure(now: Moment, pace: Pace, failure: &Failure, failures: u32, 
         let wait = wait.unwrap_or_default().max(THROTTLED_BACK_OFF);
         return now.after(jittered(wait, pace.jitter, random));
     }
-    let doubled = MIN_SPACING.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1).min(16)).unwrap_or(u32::MAX));
+    let doubled = MIN_SPACING.saturating_mul(
+        1_u32
+            .checked_shl(failures.saturating_sub(1).min(16))
+            .unwrap_or(u32::MAX),
+    );
     // A missing permission or Secret is not back sooner for asking every second; an API server is.
     let most = match failure {
         Failure::Connect(_) | Failure::Tls(_) | Failure::Timeout(_) => pace.failure_back_off,
         _ => pace.interval,
     };
-    now.after(jittered(doubled.min(most), pace.jitter, random)).max(now.after(MIN_SPACING))
+    now.after(jittered(doubled.min(most), pace.jitter, random))
+        .max(now.after(MIN_SPACING))
 }
 
 /// When the first probe of a shoot is due, for one of `shoots` that may all start at once: they are spread so that
@@ -114,9 +119,21 @@ mod tests {
     #[test]
     fn after_a_look_at_the_leases() {
         assert_eq!(next(&Outcome::Healthy, false, None), at(30), "the interval");
-        assert_eq!(next(&Outcome::Healthy, false, Some(22)), at(22), "the crossing comes first");
-        assert_eq!(next(&Outcome::Healthy, false, Some(-5)), at(30), "a crossing in the past was judged");
-        assert_eq!(next(&Outcome::LeasesExpired, false, None), at(10), "the kubelets' pace");
+        assert_eq!(
+            next(&Outcome::Healthy, false, Some(22)),
+            at(22),
+            "the crossing comes first"
+        );
+        assert_eq!(
+            next(&Outcome::Healthy, false, Some(-5)),
+            at(30),
+            "a crossing in the past was judged"
+        );
+        assert_eq!(
+            next(&Outcome::LeasesExpired, false, None),
+            at(10),
+            "the kubelets' pace"
+        );
         assert_eq!(next(&Outcome::Healthy, true, None), at(1), "probes in a row");
         let close = after_assessment(at(0), PACE, &Outcome::Healthy, false, Some(Moment(5)), RENEW, 0.0);
         assert_eq!(close, at(1), "never closer than a second");
@@ -127,20 +144,39 @@ mod tests {
     #[test]
     fn after_a_failure() {
         let connect = Failure::Connect(String::new());
-        let pauses: Vec<_> = (1..=7).map(|n| after_failure(at(0), PACE, &connect, n, 0.0)).collect();
+        let pauses: Vec<_> = (1..=7)
+            .map(|n| after_failure(at(0), PACE, &connect, n, 0.0))
+            .collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30].map(at));
-        assert_eq!(after_failure(at(0), PACE, &Failure::Throttled(None), 1, 0.0), at(10));
+        assert_eq!(
+            after_failure(at(0), PACE, &Failure::Throttled(None), 1, 0.0),
+            at(10)
+        );
         let long = Failure::Throttled(Some(Duration::from_secs(25)));
-        assert_eq!(after_failure(at(0), PACE, &long, 1, 0.0), at(25), "Retry-After is honoured");
+        assert_eq!(
+            after_failure(at(0), PACE, &long, 1, 0.0),
+            at(25),
+            "Retry-After is honoured"
+        );
         let short = Failure::Throttled(Some(Duration::from_secs(1)));
-        assert_eq!(after_failure(at(0), PACE, &short, 1, 0.0), at(10), "but 10 s is the least");
+        assert_eq!(
+            after_failure(at(0), PACE, &short, 1, 0.0),
+            at(10),
+            "but 10 s is the least"
+        );
     }
 
     #[test]
     fn first_probes_are_spread() {
         let delay = Duration::from_secs(30);
-        assert_eq!(first(at(0), delay, 10_000, 0.999_999), at(0).after(Duration::from_micros(9_999_990)));
-        assert_eq!(first(at(0), delay, 1, 0.5), at(0).after(Duration::from_micros(500)));
+        assert_eq!(
+            first(at(0), delay, 10_000, 0.999_999),
+            at(0).after(Duration::from_micros(9_999_990))
+        );
+        assert_eq!(
+            first(at(0), delay, 1, 0.5),
+            at(0).after(Duration::from_micros(500))
+        );
         assert!(first(at(0), delay, 1_000_000, 0.9) <= at(30));
     }
 

@@ -77,12 +77,28 @@ mod tests {
             (&[3, 9, 0, 5], 0, "as it should be"),
             (&[25], -15, "one renewal only, and it looks 15 s too old"),
             (&[25, 3], 0, "one was late, the next one was not"),
-            (&[70, 65, 68, 62], -52, "a minute behind, less what the fastest may have taken"),
-            (&[-50, -55, -58, -52], 58, "a minute ahead, less what the fastest took"),
-            (&[-60, 5, 5, 5, 5], 0, "the clock was set, and four renewals later that is believed"),
+            (
+                &[70, 65, 68, 62],
+                -52,
+                "a minute behind, less what the fastest may have taken",
+            ),
+            (
+                &[-50, -55, -58, -52],
+                58,
+                "a minute ahead, less what the fastest took",
+            ),
+            (
+                &[-60, 5, 5, 5, 5],
+                0,
+                "the clock was set, and four renewals later that is believed",
+            ),
         ];
         for (ages, expected, why) in rows {
-            assert_eq!(arrivals(ages.iter().copied()).skew(INTERVAL), expected * SECOND, "{why}");
+            assert_eq!(
+                arrivals(ages.iter().copied()).skew(INTERVAL),
+                expected * SECOND,
+                "{why}"
+            );
         }
     }
 

@@ -73,11 +73,17 @@ impl Streak {
             _ => 1,
         };
         if found == told || self.length >= needed {
-            return Turn { outcome: found.clone(), counting: None };
+            return Turn {
+                outcome: found.clone(),
+                counting: None,
+            };
         }
         let settled = *told == Outcome::Healthy || told.is_loss();
         let outcome = if settled { told.clone() } else { Outcome::Pending };
-        Turn { outcome, counting: Some((self.length, needed)) }
+        Turn {
+            outcome,
+            counting: Some((self.length, needed)),
+        }
     }
 }
 
@@ -116,7 +122,9 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
     if is_notable(e.largest_skew) {
         let direction = if e.largest_skew < 0 { "behind" } else { "ahead" };
         let skew = watchdog_api::duration::format(Duration::from_secs(magnitude(e.largest_skew).as_secs()));
-        text.push_str(&format!(" The clock of a node runs at least {skew} {direction}; this was corrected."));
+        text.push_str(&format!(
+            " The clock of a node runs at least {skew} {direction}; this was corrected."
+        ));
     }
     if let Some((so_far, needed)) = counting {
         text.push_str(&format!(" This is probe {so_far} of {needed} in a row."));
@@ -136,7 +144,11 @@ impl Teller {
     /// For a shoot about which nothing was told yet.
     #[must_use]
     pub const fn new(observer: Arc<str>, now: Moment) -> Self {
-        Self { observer, told: Outcome::Pending, since: now }
+        Self {
+            observer,
+            told: Outcome::Pending,
+            since: now,
+        }
     }
 
     /// What was told last.
@@ -154,22 +166,50 @@ impl Teller {
         observed_at: Moment,
         valid_until: Moment,
     ) -> Verdict {
-        self.tell(outcome, "", message, Some(Arc::new(evidence)), observed_at, valid_until)
+        self.tell(
+            outcome,
+            "",
+            message,
+            Some(Arc::new(evidence)),
+            observed_at,
+            valid_until,
+        )
     }
 
     /// A verdict that says why there is none.
     pub fn failed(&mut self, failure: &Failure, observed_at: Moment, valid_until: Moment) -> Verdict {
-        self.tell(failure.outcome(), failure.as_str(), failure.to_string(), None, observed_at, valid_until)
+        self.tell(
+            failure.outcome(),
+            failure.as_str(),
+            failure.to_string(),
+            None,
+            observed_at,
+            valid_until,
+        )
     }
 
     /// A verdict about a shoot that is not probed. It holds until something changes.
     pub fn skipped(&mut self, reason: &SkipReason, now: Moment) -> Verdict {
-        self.tell(Outcome::Skipped(reason.clone()), "", reason.to_string(), None, now, now)
+        self.tell(
+            Outcome::Skipped(reason.clone()),
+            "",
+            reason.to_string(),
+            None,
+            now,
+            now,
+        )
     }
 
     /// A verdict about a shoot whose first probe has not come to a result yet.
     pub fn pending(&mut self, now: Moment) -> Verdict {
-        self.tell(Outcome::Pending, "", "The first probe has not come to a result yet.".to_owned(), None, now, now)
+        self.tell(
+            Outcome::Pending,
+            "",
+            "The first probe has not come to a result yet.".to_owned(),
+            None,
+            now,
+            now,
+        )
     }
 
     fn tell(
@@ -216,10 +256,20 @@ mod tests {
     #[test]
     fn thresholds_ask_for_probes_in_a_row() {
         use Outcome::{Healthy as H, Inconclusive as I, LeasesExpired as L, Pending as P};
-        let one = Thresholds { failure: 1, success: 1 };
+        let one = Thresholds {
+            failure: 1,
+            success: 1,
+        };
         assert_eq!(turns(&[H, L, H], one), [H, L, H]);
-        let more = Thresholds { failure: 3, success: 2 };
+        let more = Thresholds {
+            failure: 3,
+            success: 2,
+        };
         assert_eq!(turns(&[H, H, L, L, L, H, H], more), [P, H, H, H, L, L, H]);
-        assert_eq!(turns(&[H, H, L, L, I, L, L, L], more), [P, H, H, H, I, P, P, L], "the row is broken");
+        assert_eq!(
+            turns(&[H, H, L, L, I, L, L, L], more),
+            [P, H, H, H, I, P, P, L],
+            "the row is broken"
+        );
     }
 }

@@ -83,7 +83,10 @@ fn evidence(evidence: &Evidence) -> pb::Evidence {
         excluded: evidence
             .excluded
             .iter()
-            .map(|(reason, leases)| pb::ExclusionCount { reason: exclusion(*reason).into(), leases: *leases })
+            .map(|(reason, leases)| pb::ExclusionCount {
+                reason: exclusion(*reason).into(),
+                leases: *leases,
+            })
             .collect(),
         expired_fraction: evidence.fraction(),
         threshold: evidence.threshold,
@@ -96,7 +99,9 @@ fn evidence(evidence: &Evidence) -> pb::Evidence {
                 expired: count.expired,
             })
             .collect(),
-        expiry_age: Some(signed(i64::try_from(evidence.expiry_age.as_micros()).unwrap_or(i64::MAX))),
+        expiry_age: Some(signed(
+            i64::try_from(evidence.expiry_age.as_micros()).unwrap_or(i64::MAX),
+        )),
         largest_skew: Some(signed(evidence.largest_skew)),
         unconfirmed: evidence.unconfirmed,
     }
@@ -117,7 +122,10 @@ const fn exclusion(exclusion: Exclusion) -> pb::Exclusion {
 }
 
 /// One message of the stream.
-pub fn response<V>(message: Message<String, V>, encode: impl Fn(&str, V) -> pb::Verdict) -> pb::WatchVerdictsResponse {
+pub fn response<V>(
+    message: Message<String, V>,
+    encode: impl Fn(&str, V) -> pb::Verdict,
+) -> pb::WatchVerdictsResponse {
     use pb::watch_verdicts_response::Event as PbEvent;
     let position = message.position;
     let event = match message.event {
@@ -130,7 +138,9 @@ pub fn response<V>(message: Message<String, V>, encode: impl Fn(&str, V) -> pb::
         position: Some(feed::Position {
             epoch: position.epoch.to_string(),
             revision: position.revision,
-            uptime: Some(signed(i64::try_from(position.uptime.as_micros()).unwrap_or(i64::MAX))),
+            uptime: Some(signed(
+                i64::try_from(position.uptime.as_micros()).unwrap_or(i64::MAX),
+            )),
         }),
         event: Some(event),
     }
@@ -150,8 +160,11 @@ pub fn message(response: pb::WatchVerdictsResponse) -> Result<Message<String, pb
         PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete(complete.items),
         PbEvent::Heartbeat(_) => Event::Heartbeat,
     };
-    let position =
-        watchdog_feed::message::Position { epoch: position.epoch.into(), revision: position.revision, uptime };
+    let position = watchdog_feed::message::Position {
+        epoch: position.epoch.into(),
+        revision: position.revision,
+        uptime,
+    };
     Ok(Message { position, event })
 }
 
@@ -165,13 +178,20 @@ const fn timestamp(moment: Moment) -> Timestamp {
 
 /// A signed number of microseconds; both parts carry the sign, as the proto wants it.
 const fn signed(micros: i64) -> prost_types::Duration {
-    prost_types::Duration { seconds: micros / 1_000_000, nanos: ((micros % 1_000_000) * 1_000) as i32 }
+    prost_types::Duration {
+        seconds: micros / 1_000_000,
+        nanos: ((micros % 1_000_000) * 1_000) as i32,
+    }
 }
 
 /// The microseconds of a duration; 0 when unset.
 #[must_use]
 pub fn micros(duration: Option<&prost_types::Duration>) -> i64 {
-    duration.map_or(0, |d| d.seconds.saturating_mul(1_000_000).saturating_add(i64::from(d.nanos) / 1_000))
+    duration.map_or(0, |d| {
+        d.seconds
+            .saturating_mul(1_000_000)
+            .saturating_add(i64::from(d.nanos) / 1_000)
+    })
 }
 
 #[cfg(test)]
@@ -183,7 +203,13 @@ mod tests {
         for micros_in in [-61_500_000, -1, 0, 1, 2_000_001] {
             assert_eq!(micros(Some(&signed(micros_in))), micros_in);
         }
-        assert_eq!(timestamp(Moment(-1)), Timestamp { seconds: -1, nanos: 999_999_000 });
+        assert_eq!(
+            timestamp(Moment(-1)),
+            Timestamp {
+                seconds: -1,
+                nanos: 999_999_000
+            }
+        );
     }
 
     #[test]

@@ -54,14 +54,16 @@ impl LeaseProbeService for Service {
             pb::Scope::Cluster => {
                 let encode = move |shoot: &str, seen: Arc<Seen>| seen.told(shoot, Moment(clock.now_micros()));
                 let encode = move |message| convert::response(message, encode);
-                self.streams.serve("WatchVerdicts", self.view.merged.subscribe(matches), encode)?
+                self.streams
+                    .serve("WatchVerdicts", self.view.merged.subscribe(matches), encode)?
             }
             pb::Scope::Local | pb::Scope::Unspecified => {
                 let encode = move |shoot: &str, verdict: Arc<Verdict>| {
                     convert::verdict(shoot, &verdict, Moment(clock.now_micros()))
                 };
                 let encode = move |message| convert::response(message, encode);
-                self.streams.serve("WatchVerdicts", self.local.subscribe(matches), encode)?
+                self.streams
+                    .serve("WatchVerdicts", self.local.subscribe(matches), encode)?
             }
         };
         Ok(Response::new(stream))
@@ -73,8 +75,14 @@ impl LeaseProbeService for Service {
     ) -> Result<Response<pb::GetVerdictResponse>, Status> {
         let shoot = request.into_inner().shoot;
         request::shoot("shoot", &shoot)?;
-        let seen = self.view.merged.get(&shoot).ok_or_else(|| request::unknown_shoot(&shoot))?;
-        Ok(Response::new(pb::GetVerdictResponse { verdict: Some(seen.told(&shoot, self.now())) }))
+        let seen = self
+            .view
+            .merged
+            .get(&shoot)
+            .ok_or_else(|| request::unknown_shoot(&shoot))?;
+        Ok(Response::new(pb::GetVerdictResponse {
+            verdict: Some(seen.told(&shoot, self.now())),
+        }))
     }
 
     async fn list_verdicts(
@@ -94,10 +102,13 @@ impl LeaseProbeService for Service {
         let now = self.now();
         let response = match scope(request.scope)? {
             pb::Scope::Cluster => {
-                let page = self.view.merged.page(after.as_ref(), limit, |_, seen| match seen {
-                    Seen::Local(verdict) => asked(convert::outcome(&verdict.outcome)),
-                    Seen::Remote(verdict, _) => asked(verdict.outcome()),
-                });
+                let page = self
+                    .view
+                    .merged
+                    .page(after.as_ref(), limit, |_, seen| match seen {
+                        Seen::Local(verdict) => asked(convert::outcome(&verdict.outcome)),
+                        Seen::Remote(verdict, _) => asked(verdict.outcome()),
+                    });
                 list_response(page, |shoot, seen| seen.told(shoot, now))
             }
             pb::Scope::Local | pb::Scope::Unspecified => {
@@ -110,17 +121,29 @@ impl LeaseProbeService for Service {
     }
 }
 
-fn list_response<V>(page: Page<String, V>, told: impl Fn(&str, &V) -> pb::Verdict) -> pb::ListVerdictsResponse {
+fn list_response<V>(
+    page: Page<String, V>,
+    told: impl Fn(&str, &V) -> pb::Verdict,
+) -> pb::ListVerdictsResponse {
     let last = page.items.last().map(|(shoot, _)| shoot.clone());
     pb::ListVerdictsResponse {
-        verdicts: page.items.iter().map(|(shoot, value)| told(shoot, value)).collect(),
-        next_page_token: last.filter(|_| page.more).map(|shoot| request::next_page_token(&shoot)).unwrap_or_default(),
+        verdicts: page
+            .items
+            .iter()
+            .map(|(shoot, value)| told(shoot, value))
+            .collect(),
+        next_page_token: last
+            .filter(|_| page.more)
+            .map(|shoot| request::next_page_token(&shoot))
+            .unwrap_or_default(),
         total_size: u32::try_from(page.total).unwrap_or(u32::MAX),
     }
 }
 
 fn scope(scope: i32) -> Result<pb::Scope, Status> {
     pb::Scope::try_from(scope).map_err(|_| {
-        Status::invalid_argument(format!("scope: {scope} is unknown: use SCOPE_LOCAL or SCOPE_CLUSTER"))
+        Status::invalid_argument(format!(
+            "scope: {scope} is unknown: use SCOPE_LOCAL or SCOPE_CLUSTER"
+        ))
     })
 }

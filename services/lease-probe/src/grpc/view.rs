@@ -44,9 +44,9 @@ impl Seen {
     fn observed(&self, now: Moment) -> Moment {
         match self {
             Self::Local(verdict) => verdict.observed_at,
-            Self::Remote(verdict, sent_at) => {
-                now.before(sent_at.elapsed()).shifted(-convert::micros(verdict.age.as_ref()))
-            }
+            Self::Remote(verdict, sent_at) => now
+                .before(sent_at.elapsed())
+                .shifted(-convert::micros(verdict.age.as_ref())),
         }
     }
 }
@@ -98,28 +98,34 @@ impl View {
     pub async fn follow_peers(
         self,
         identity: Arc<str>,
-        mut addresses: watch::Receiver<BTreeMap<String, String>>,
+        mut addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
         dialer: Dialer,
         now: impl Fn() -> Moment + Clone + Send + Sync + 'static,
         stop: CancellationToken,
     ) -> anyhow::Result<()> {
-        let mut peers: BTreeMap<String, (String, AbortOnDropHandle<()>)> = BTreeMap::new();
+        let mut peers: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)> = BTreeMap::new();
         loop {
             let current = addresses.borrow_and_update().clone();
-            let gone: Vec<String> = peers
+            let gone: Vec<Arc<str>> = peers
                 .iter()
                 .filter(|(peer, (address, _))| current.get(*peer) != Some(address))
                 .map(|(peer, _)| peer.clone())
                 .collect();
             for peer in gone {
                 peers.remove(&peer);
-                self.forget(&peer.into(), now());
+                self.forget(&peer, now());
             }
             for (peer, address) in current {
-                if *peer == *identity || peers.contains_key(&peer) {
+                if peer == identity || peers.contains_key(&peer) {
                     continue;
                 }
-                let task = self.clone().follow_peer(peer.clone().into(), address.clone(), dialer.clone(), now.clone(), stop.clone());
+                let task = self.clone().follow_peer(
+                    peer.clone(),
+                    address.clone(),
+                    dialer.clone(),
+                    now.clone(),
+                    stop.clone(),
+                );
                 peers.insert(peer, (address, AbortOnDropHandle::new(tokio::spawn(task))));
             }
             tokio::select! {
@@ -135,7 +141,7 @@ impl View {
     async fn follow_peer(
         self,
         peer: Arc<str>,
-        address: String,
+        address: Arc<str>,
         dialer: Dialer,
         now: impl Fn() -> Moment,
         stop: CancellationToken,
@@ -147,7 +153,9 @@ impl View {
                 return;
             }
         };
-        let mut source = Peer { client: LeaseProbeServiceClient::new(channel) };
+        let mut source = Peer {
+            client: LeaseProbeServiceClient::new(channel),
+        };
         follow("lease-probe-peer", &mut source, &stop, |update| match update {
             Update::Snapshot(items) => {
                 self.forget_except(&peer, &items, now());
@@ -214,11 +222,20 @@ struct Peer {
 impl Source for Peer {
     type Key = String;
     type Value = pb::Verdict;
-    type Stream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<Message<String, pb::Verdict>, Status>> + Send>>;
+    type Stream = std::pin::Pin<
+        Box<dyn tokio_stream::Stream<Item = Result<Message<String, pb::Verdict>, Status>> + Send>,
+    >;
 
     async fn open(&mut self) -> Result<Self::Stream, Status> {
-        let request = pb::WatchVerdictsRequest { shoots: Vec::new(), scope: pb::Scope::Local.into() };
-        let stream = self.client.watch_verdicts(Request::new(request)).await?.into_inner();
+        let request = pb::WatchVerdictsRequest {
+            shoots: Vec::new(),
+            scope: pb::Scope::Local.into(),
+        };
+        let stream = self
+            .client
+            .watch_verdicts(Request::new(request))
+            .await?
+            .into_inner();
         let decode = |response: Result<pb::WatchVerdictsResponse, Status>| {
             convert::message(response?).map_err(|part| Status::data_loss(format!("a message has no {part}")))
         };
