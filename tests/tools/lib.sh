@@ -21,6 +21,11 @@ fail() {
   exit 1
 }
 
+# Where setup puts what comes from PyPI: a virtual environment per set of versions.
+python_environment() {
+  printf '%s\n' "$CACHE/venv-$(cksum <"$TOOLS_DIR/versions.env" | cut -d' ' -f1)"
+}
+
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # Runs its arguments as root, without a password prompt in the middle of a build.

@@ -1,0 +1,31 @@
+{{/*
+A ClusterRole for one service and its binding; takes (root, component, rules). What it may do is what the service asks
+for at its start: see the functions named permissions in its sources.
+*/}}
+{{- define "watchdog.clusterRoleAndBinding" -}}
+{{- $root := index . 0 }}
+{{- $component := index . 1 }}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: {{ include "watchdog.clusterRole" (list $root $component) }}
+  labels:
+    {{- include "watchdog.labels" (list $root $component) | nindent 4 }}
+rules:
+  {{- index . 2 | trim | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ include "watchdog.clusterRole" (list $root $component) }}
+  labels:
+    {{- include "watchdog.labels" (list $root $component) | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ include "watchdog.clusterRole" (list $root $component) }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include "watchdog.fullname" (list $root $component) }}
+    namespace: {{ $root.Release.Namespace }}
+{{- end }}

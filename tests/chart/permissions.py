@@ -1,0 +1,59 @@
+"""What each service may do on the seed with the default values, spelt out: the same as the functions named `permissions`
+ask for at the start of the services."""
+
+GARDENER_DEPENDANTS = "kube-controller-manager", "machine-controller-manager", "cluster-autoscaler"
+PROBE_SECRET = "shoot-access-dependency-watchdog-probe"
+
+# In the namespace of the release, for every service: (verb, group, resource, name).
+MEMBERSHIP = {(verb, "coordination.k8s.io", "leases", "") for verb in ("list", "watch", "create", "update", "delete")}
+
+# In all namespaces, by service: (verb, group, resource, name).
+EVERYWHERE = {
+    "lease-probe": {
+        ("list", "extensions.gardener.cloud", "clusters", ""),
+        ("watch", "extensions.gardener.cloud", "clusters", ""),
+        ("list", "machine.sapcloud.io", "machines", ""),
+        ("list", "", "secrets", PROBE_SECRET),
+        ("watch", "", "secrets", PROBE_SECRET),
+    },
+    "scaling-coordinator": {
+        ("get", "extensions.gardener.cloud", "clusters", ""),
+        ("list", "extensions.gardener.cloud", "clusters", ""),
+        ("watch", "extensions.gardener.cloud", "clusters", ""),
+        ("create", "events.k8s.io", "events", ""),
+        ("patch", "events.k8s.io", "events", ""),
+    }
+    | {(verb, "apps", "deployments", name) for name in GARDENER_DEPENDANTS for verb in ("list", "watch", "patch")}
+    | {(verb, "apps", "deployments/scale", name) for name in GARDENER_DEPENDANTS for verb in ("get", "patch")},
+    "weeder": {
+        ("list", "discovery.k8s.io", "endpointslices", ""),
+        ("watch", "discovery.k8s.io", "endpointslices", ""),
+        ("list", "", "endpoints", ""),
+        ("watch", "", "endpoints", ""),
+        ("list", "", "pods", ""),
+        ("watch", "", "pods", ""),
+        ("delete", "", "pods", ""),
+        ("list", "", "namespaces", ""),
+        ("watch", "", "namespaces", ""),
+    },
+}
+
+# What a careless rule would give: (verb, group, resource, name, namespace).
+NOWHERE = {
+    ("list", "", "secrets", "", ""),
+    ("get", "", "secrets", "ca", "garden"),
+    ("list", "apps", "deployments", "", ""),
+    ("patch", "apps", "deployments", "kube-apiserver", "shoot--a--b"),
+    ("update", "apps", "deployments", "kube-controller-manager", "shoot--a--b"),
+    ("patch", "apps", "deployments/scale", "etcd", "shoot--a--b"),
+    ("delete", "apps", "deployments", "kube-controller-manager", "shoot--a--b"),
+    ("create", "", "pods", "", "garden"),
+    ("create", "", "pods/exec", "", "shoot--a--b"),
+    ("update", "", "pods", "x", "shoot--a--b"),
+    ("deletecollection", "", "pods", "", "shoot--a--b"),
+    ("update", "extensions.gardener.cloud", "clusters", "shoot--a--b", ""),
+    ("delete", "machine.sapcloud.io", "machines", "x", "shoot--a--b"),
+    ("update", "coordination.k8s.io", "leases", "x", "kube-system"),
+    ("create", "rbac.authorization.k8s.io", "clusterrolebindings", "", ""),
+    ("impersonate", "", "users", "admin", ""),
+}

@@ -1,0 +1,165 @@
+"""A real kube-apiserver on an etcd of its own, for as long as a test run takes."""
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+# About ten seconds on two idle cores; other tests may run beside.
+READY_BOUND_SECONDS = 90
+# Tries with other ports, should somebody take one between the choice and the start.
+ATTEMPTS = 3
+TOKEN = "chart-tests"
+
+
+class Kubernetes:
+    """Starts both; `close` ends them. `folder` takes their data, keys and logs."""
+
+    def __init__(self, assets: Path, folder: Path):
+        self._folder = folder
+        self._processes = []
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._start(assets)
+            except BaseException as error:
+                self.close()
+                if attempt == ATTEMPTS or "address already in use" not in str(error):
+                    raise
+
+    def _start(self, assets: Path) -> None:
+        etcd, self.port = _free_port(), _free_port()
+        certs = self._folder / "certs"
+        self.ca = certs / "apiserver.crt"
+        tokens = self._folder / "tokens.csv"
+        tokens.write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+        self._run(
+            "etcd",
+            assets / "etcd",
+            f"--data-dir={self._folder / 'etcd'}",
+            f"--listen-client-urls=http://127.0.0.1:{etcd}",
+            f"--advertise-client-urls=http://127.0.0.1:{etcd}",
+            "--listen-peer-urls=http://127.0.0.1:0",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        )
+        self._run(
+            "kube-apiserver",
+            assets / "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{etcd}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            # It makes its own certificate there, before it looks for the key of the tokens.
+            f"--cert-dir={certs}",
+            "--service-account-issuer=https://chart.test",
+            f"--service-account-signing-key-file={certs / 'apiserver.key'}",
+            f"--service-account-key-file={certs / 'apiserver.key'}",
+            f"--token-auth-file={tokens}",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            # A loopback address is refused in the Endpoints of the service "kubernetes", which nobody here uses.
+            "--endpoint-reconciler-type=none",
+            # No controller makes the default service accounts that this plugin asks of every Pod.
+            "--disable-admission-plugins=ServiceAccount",
+        )
+        deadline = time.monotonic() + READY_BOUND_SECONDS
+        while not self._is_ready():
+            self._check_alive()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"kube-apiserver is not ready after {READY_BOUND_SECONDS} s\n{self._log_tail()}")
+            time.sleep(0.2)
+
+    def _run(self, name: str, *command) -> None:
+        with open(self._folder / f"{name}.log", "wb") as log:
+            process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log, cwd=self._folder)
+        self._processes.append((name, process))
+
+    def _check_alive(self) -> None:
+        for name, process in self._processes:
+            if process.poll() is not None:
+                raise RuntimeError(f"{name} ended with {process.returncode}\n{self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        lines = []
+        for name, _ in self._processes:
+            lines.append(f"--- {name}")
+            lines += (self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-15:]
+        return "\n".join(lines)
+
+    def _is_ready(self) -> bool:
+        if not self.ca.exists():
+            return False
+        try:
+            return self.request("GET", "/readyz")[0] == 200
+        except (OSError, ssl.SSLError):
+            return False
+
+    def request(self, method: str, path: str, body=None, content_type="application/json", user=None):
+        """Gives the status code and the answer, decoded where it is JSON. `user`: a service account of "garden"."""
+        headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json", "Content-Type": content_type}
+        if user:
+            headers["Impersonate-User"] = f"system:serviceaccount:garden:{user}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"https://127.0.0.1:{self.port}{path}", data, headers, method=method)
+        context = ssl.create_default_context(cafile=str(self.ca))
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+                return answer.status, _decode(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, _decode(error.read())
+
+    def kubeconfig(self) -> str:
+        """For the administrator."""
+        return json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [
+                    {
+                        "name": "seed",
+                        "cluster": {
+                            "server": f"https://127.0.0.1:{self.port}",
+                            "certificate-authority": str(self.ca),
+                        },
+                    }
+                ],
+                "users": [{"name": "admin", "user": {"token": TOKEN}}],
+                "contexts": [{"name": "seed", "context": {"cluster": "seed", "user": "admin"}}],
+                "current-context": "seed",
+            }
+        )
+
+    def close(self) -> None:
+        for _, process in reversed(self._processes):
+            process.terminate()
+        for _, process in reversed(self._processes):
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+
+def assets() -> Path:
+    """The folder with etcd and kube-apiserver."""
+    return Path(os.environ["KUBEBUILDER_ASSETS"])
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _decode(body: bytes):
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode(errors="replace")

@@ -1,0 +1,223 @@
+"""What the chart renders, without any server."""
+
+import re
+
+import helm_python as helm
+import pytest
+import yaml
+from chart import CHART, MATRIX, NAMESPACE, ROOT, SERVICES, notes, of_kind, render
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
+def test_lint_finds_nothing(values):
+    report = helm.lint(CHART, values, strict=True, namespace=NAMESPACE)
+    assert report["errors"] == []
+    # An icon is for catalogues.
+    assert [m["error"] for m in report["messages"] if m["severity"] > 0] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
+def test_objects_are_distinct_and_fit_together(values):
+    objects = render(values)
+    names = [(found["kind"], found["metadata"]["name"]) for found in objects]
+    assert len(names) == len(set(names))
+    accounts, maps = of_kind(objects, "ServiceAccount"), of_kind(objects, "ConfigMap")
+    deployments = of_kind(objects, "Deployment")
+    for name, deployment in deployments.items():
+        pod = deployment["spec"]["template"]
+        selector = deployment["spec"]["selector"]["matchLabels"].items()
+        assert selector <= pod["metadata"]["labels"].items()
+        assert pod["spec"]["serviceAccountName"] in accounts
+        used = [v["configMap"]["name"] for v in pod["spec"]["volumes"] if "configMap" in v]
+        assert len(used) == 1 and used[0] in maps
+        assert {"name": name, "kind": "ServiceAccount", "namespace": NAMESPACE} in [
+            subject for b in of_kind(objects, "ClusterRoleBinding").values() for subject in b["subjects"]
+        ]
+    for kind in "Service", "PodDisruptionBudget", "NetworkPolicy":
+        for found in of_kind(objects, kind).values():
+            spec = found["spec"]
+            selector = spec.get("podSelector", spec["selector"] if kind != "NetworkPolicy" else None)
+            labels = selector.get("matchLabels", selector).items()
+            pods = [d["spec"]["template"]["metadata"]["labels"].items() for d in deployments.values()]
+            assert sum(labels <= pod for pod in pods) == 1, f"{kind} selects the Pods of one Deployment"
+
+
+def test_three_deployments_each_with_its_own():
+    objects = render()
+    names = [f"dependency-watchdog-{service}" for service in SERVICES]
+    for kind in "Deployment", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy", "Role":
+        assert sorted(of_kind(objects, kind)) == sorted(names), kind
+    services = of_kind(objects, "Service")
+    assert sorted(services) == sorted(names + [f"{name}-headless" for name in names])
+    for name in names:
+        assert [port["port"] for port in services[name]["spec"]["ports"]] == [9645]
+        assert services[f"{name}-headless"]["spec"]["clusterIP"] == "None"
+    for budget in of_kind(objects, "PodDisruptionBudget").values():
+        assert budget["apiVersion"] == "policy/v1" and budget["spec"]["maxUnavailable"] == 1
+
+
+def test_pods_may_do_little():
+    for deployment in of_kind(render(), "Deployment").values():
+        pod = deployment["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["priorityClassName"] == "gardener-system-800"
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert "memory" in container["resources"]["limits"]
+        spread = {s["topologyKey"]: s["maxSkew"] for s in pod["topologySpreadConstraints"]}
+        assert spread == {"kubernetes.io/hostname": 1, "topology.kubernetes.io/zone": 2}
+        probes = container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]
+        assert [probe["path"] for probe in probes] == ["/healthz", "/readyz"]
+        environment = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"]}
+        assert environment == {"POD_NAME": "metadata.name", "POD_IP": "status.podIP"}
+
+
+def test_tls_unless_plaintext_is_asked_for_by_name():
+    for values, flag, absent in (None, "--tls-cert", "--insecure"), (MATRIX["plaintext"], "--insecure", "--tls-cert"):
+        for name, deployment in of_kind(render(values), "Deployment").items():
+            pod = deployment["spec"]["template"]["spec"]
+            arguments = " ".join(pod["containers"][0]["args"])
+            assert flag in arguments and absent not in arguments
+            secrets = [v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v]
+            assert secrets == ([f"{name}-tls"] if values is None else [])
+
+
+def test_lease_probe_is_called_by_the_name_in_its_certificate():
+    """The name that the programs expect without the option: see services/lease-probe/src/config.rs."""
+    deployments = of_kind(render(), "Deployment")
+    for service in "lease-probe", "scaling-coordinator":
+        arguments = _arguments(deployments[f"dependency-watchdog-{service}"])
+        assert arguments["tls-server-name"] == f"dependency-watchdog-lease-probe.{NAMESPACE}.svc"
+    assert "dependency-watchdog-lease-probe.{}.svc" in _source("services/lease-probe/src/config.rs")
+
+
+def test_programs_know_every_option():
+    common = _fields(_source("services/common/runtime/src/args.rs"), "CommonArgs")
+    for values in MATRIX.values():
+        for name, deployment in of_kind(render(values), "Deployment").items():
+            service = next(service for service in SERVICES if name.endswith(service))
+            own = _fields(_source(f"services/{service}/src/config.rs"), "Args")
+            unknown = set(_arguments(deployment)) - common - own
+            assert not unknown, f"{service} does not know {unknown}"
+
+
+def test_ports_are_those_of_the_programs():
+    defaults = re.findall(r'default_value = "0\.0\.0\.0:(\d+)"', _source("services/common/runtime/src/args.rs"))
+    for deployment in of_kind(render(), "Deployment").values():
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert [str(port["containerPort"]) for port in container["ports"]] == defaults
+
+
+def test_default_configuration_is_gardeners():
+    maps = of_kind(render(), "ConfigMap")
+    for role, fixture in ("prober", "prober-gardener.yaml"), ("weeder", "weeder-gardener.yaml"):
+        text = maps[f"dependency-watchdog-{role}-config"]["data"]["config.yaml"]
+        gardener = _source(f"services/common/api/tests/fixtures/{fixture}")
+        assert yaml.safe_load(text) == yaml.safe_load(gardener)
+
+
+def test_values_reach_the_configuration():
+    maps = of_kind(render(MATRIX["everything-set"]), "ConfigMap")
+    prober = yaml.safe_load(maps["wd-prober-config"]["data"]["config.yaml"])
+    given = MATRIX["everything-set"]["config"]
+    assert given["prober"].items() <= prober.items()
+    weeder = yaml.safe_load(maps["wd-weeder-config"]["data"]["config.yaml"])
+    assert sorted(weeder["servicesAndDependantSelectors"]) == ["dns", "kube-apiserver"]
+
+
+def test_images():
+    def images(values):
+        deployments = of_kind(render(values), "Deployment").values()
+        return [d["spec"]["template"]["spec"]["containers"][0]["image"] for d in deployments]
+
+    assert images(None) == [f"dependency-watchdog/{service}:0.1.0" for service in SERVICES]
+    probe, coordinator, weeder = images(MATRIX["everything-set"])
+    assert probe.startswith("registry.example.org/probe@sha256:")
+    assert coordinator == "registry.example.org/team/watchdog/scaling-coordinator:1.2.3"
+    assert weeder == "registry.example.org/team/watchdog/weeder:1.2.3"
+
+
+def test_network_policies_let_through_what_is_needed():
+    policies = of_kind(render(MATRIX["without-gardener"]), "NetworkPolicy")
+    for name, policy in policies.items():
+        ports = {p["port"] for rule in policy["spec"]["egress"] for p in rule["ports"]}
+        assert {443, 53} <= ports
+        assert (9645 in ports) == (not name.endswith("weeder"))
+    with_gardener = of_kind(render(), "NetworkPolicy")
+    assert "egress" not in with_gardener["dependency-watchdog-weeder"]["spec"]
+    callers = with_gardener["dependency-watchdog-lease-probe"]["spec"]["ingress"][0]["from"]
+    components = [c["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for c in callers]
+    assert components == ["lease-probe", "scaling-coordinator"]
+
+
+def test_notes_tell_how_to_look():
+    text = notes()
+    assert "-servername dependency-watchdog-weeder.garden.svc localhost:9645" in text
+    assert "WARNING" not in text
+    plaintext = notes(MATRIX["plaintext"])
+    assert "WARNING" in plaintext and "grpcurl -plaintext localhost:9645" in plaintext
+    assert "nothing is scaled" in notes(MATRIX["shadow"])
+    # The calls that it names exist.
+    protos = "".join(path.read_text() for path in (ROOT / "proto").rglob("*.proto"))
+    for package, service, method in re.findall(r"(gardener\.watchdog\.\w+\.v1)\.(\w+)/(\w+)", text):
+        assert f"package {package};" in protos and f"service {service} " in protos and f"rpc {method}(" in protos
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"leaseprobe": {}}, "additional properties 'leaseprobe' not allowed"),
+        ({"leaseProbe": {"replica": 1}}, "at '/leaseProbe': additional properties 'replica' not allowed"),
+        ({"leaseProbe": {"replicas": -1}}, "at '/leaseProbe/replicas': minimum"),
+        ({"leaseProbe": {"replicas": "2"}}, "at '/leaseProbe/replicas': got string, want integer"),
+        ({"leaseProbe": {"tlsSecretName": "Not_A_Name"}}, "at '/leaseProbe/tlsSecretName'"),
+        ({"leaseProbe": {"resources": {"limits": {"memory": "much"}}}}, "/leaseProbe/resources/limits/memory"),
+        ({"nameOverride": "Upper"}, "at '/nameOverride'"),
+        ({"nameOverride": "a" * 34}, "at '/nameOverride'"),
+        ({"insecurePlaintext": "yes"}, "at '/insecurePlaintext'"),
+        ({"log": {"format": "xml"}}, "at '/log/format'"),
+        ({"topologySpread": {"zone": {"maxSkew": 0}}}, "at '/topologySpread/zone/maxSkew'"),
+        ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts'"),
+        ({"networkPolicy": {"callers": [{"podselector": {}}]}}, "at '/networkPolicy/callers/0'"),
+        ({"config": {"prober": {"probIntervall": "30s"}}}, "additional properties 'probIntervall' not allowed"),
+        ({"config": {"prober": {"probeInterval": 30}}}, "at '/config/prober/probeInterval': got number, want string"),
+        ({"config": {"prober": {"probeInterval": "30"}}}, "at '/config/prober/probeInterval'"),
+        ({"config": {"prober": {"initialDelay": "-5s"}}}, "at '/config/prober/initialDelay'"),
+        ({"config": {"prober": {"nodeLeaseFailureFraction": 1.5}}}, "at '/config/prober/nodeLeaseFailureFraction'"),
+        ({"config": {"prober": {"failureThreshold": 0}}}, "at '/config/prober/failureThreshold'"),
+        ({"config": {"prober": {"kubeConfigSecretName": None}}}, "missing property 'kubeConfigSecretName'"),
+        ({"config": {"prober": {"dependentResourceInfos": []}}}, "at '/config/prober/dependentResourceInfos'"),
+        ({"config": {"weeder": {"watchDuration": "1d"}}}, "at '/config/weeder/watchDuration'"),
+        (
+            {"config": {"weeder": {"servicesAndDependantSelectors": {"x": {"podSelectors": [{}]}}}}},
+            "at '/config/weeder/servicesAndDependantSelectors/x/podSelectors/0'",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_values_are_refused(values, complaint):
+    with pytest.raises(helm.HelmValuesError) as refused:
+        render(values)
+    assert complaint in str(refused.value)
+
+
+def _source(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def _arguments(deployment: dict) -> dict[str, str]:
+    """The options of the container, without dashes, and their values."""
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {flag.removeprefix("--"): value for flag, _, value in (a.partition("=") for a in container["args"])}
+
+
+def _fields(source: str, struct: str) -> set[str]:
+    """The options that a clap parser makes of the fields of a struct."""
+    found = re.search(rf"pub struct {struct} {{(.*?)\n}}", source, re.DOTALL)
+    assert found, f"there is no struct {struct}"
+    return {name.replace("_", "-") for name in re.findall(r"^    (?:pub )?(\w+):", found.group(1), re.MULTILINE)}
