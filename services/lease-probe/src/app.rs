@@ -40,11 +40,19 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     watchdog_feed::metrics::register();
     watchdog_kube::metrics::register();
     membership::metrics::register();
-    let Config { common, server_name, file } = config;
+    let Config {
+        common,
+        server_name,
+        file,
+    } = config;
     let identity = common.identity_or_random();
     let listeners = Listeners::bind(&common).await?;
     let (grpc_addr, admin_addr) = (listeners.grpc.local_addr()?, listeners.admin.local_addr()?);
-    let tls = common.tls_paths().map(Tls::load).transpose().map_err(anyhow::Error::msg)?;
+    let tls = common
+        .tls_paths()
+        .map(Tls::load)
+        .transpose()
+        .map_err(anyhow::Error::msg)?;
     let agent = concat!("lease-probe/", env!("CARGO_PKG_VERSION"));
     let seed = watchdog_kube::client::seed(common.kubeconfig.as_deref(), agent).await?;
 
@@ -72,23 +80,40 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         join.run().await;
         Ok(())
     });
-    let (replicas, discovery) =
-        Discovery::follow(seed.clone(), &common.namespace, SERVICE, Timing::PRODUCTION, draining.clone());
+    let (replicas, discovery) = Discovery::follow(
+        seed.clone(),
+        &common.namespace,
+        SERVICE,
+        Timing::PRODUCTION,
+        draining.clone(),
+    );
     tasks.critical("discovery", async move {
         discovery.run().await;
         Ok(())
     });
 
-    let shared = Arc::new(Shared { seed: seed.clone(), clock: Clock::start(), identity: identity.as_str().into() });
+    let shared = Arc::new(Shared {
+        seed: seed.clone(),
+        clock: Clock::start(),
+        identity: identity.as_str().into(),
+    });
     let verdicts = Feed::new();
     let owns = {
         let membership = membership.clone();
         Arc::new(move |shoot: &str| membership.owns(shoot))
     };
     let registry = Registry::new(shared.clone(), verdicts.clone(), current.clone(), owns);
-    let clusters = watches::clusters(seed.clone(), registry.clone(), readiness.clone(), draining.clone());
+    let clusters = watches::clusters(
+        seed.clone(),
+        registry.clone(),
+        readiness.clone(),
+        draining.clone(),
+    );
     tasks.critical("clusters", clusters);
-    for (name, endpoint) in [("kubeconfigs", Endpoint::Internal), ("external-kubeconfigs", Endpoint::External)] {
+    for (name, endpoint) in [
+        ("kubeconfigs", Endpoint::Internal),
+        ("external-kubeconfigs", Endpoint::External),
+    ] {
         let follow = watches::kubeconfigs(
             seed.clone(),
             registry.clone(),
@@ -100,8 +125,12 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tasks.critical(name, follow);
     }
     tasks.critical("reconfigure", {
-        let (registry, stop, mut rules, mut owned) =
-            (registry.clone(), draining.clone(), rules.clone(), membership.subscribe());
+        let (registry, stop, mut rules, mut owned) = (
+            registry.clone(),
+            draining.clone(),
+            rules.clone(),
+            membership.subscribe(),
+        );
         async move {
             loop {
                 tokio::select! {
@@ -127,11 +156,17 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         let clock = shared.clock;
         move || Moment(clock.now_micros())
     };
-    let local = view.clone().follow_local(shared.identity.clone(), verdicts.clone(), now, draining.clone());
+    let local = view
+        .clone()
+        .follow_local(shared.identity.clone(), verdicts.clone(), now, draining.clone());
     tasks.critical("local-verdicts", local);
-    let dialer = Dialer { tls: tls.clone(), server_name };
-    let peers =
-        view.clone().follow_peers(shared.identity.clone(), replicas, dialer, now, draining.clone());
+    let dialer = Dialer {
+        tls: tls.clone(),
+        server_name,
+    };
+    let peers = view
+        .clone()
+        .follow_peers(shared.identity.clone(), replicas, dialer, now, draining.clone());
     tasks.critical("peer-verdicts", peers);
 
     let service = Service {
@@ -152,10 +187,18 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let admin = Admin {
         readiness: readiness.clone(),
         metrics: process.metrics,
-        collectors: vec![Arc::new(Scrape { registry, verdicts, shared })],
+        collectors: vec![Arc::new(Scrape {
+            registry,
+            verdicts,
+            shared,
+        })],
         log_level: process.log_level,
     };
     tasks.critical("admin", admin::serve(listeners.admin, admin, draining));
-    Ok(Bound { grpc_addr, admin_addr, tasks, readiness })
+    Ok(Bound {
+        grpc_addr,
+        admin_addr,
+        tasks,
+        readiness,
+    })
 }
-

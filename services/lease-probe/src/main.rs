@@ -6,7 +6,9 @@ use lease_probe::{app, config::Config};
 
 fn main() -> ExitCode {
     match Config::from_command_line() {
-        Ok(config) => watchdog_runtime::process::run(&config.common.clone(), |process| app::build(config, process)),
+        Ok(config) => {
+            watchdog_runtime::process::run(&config.common.clone(), |process| app::build(config, process))
+        }
         Err(code) => code,
     }
 }

@@ -24,9 +24,18 @@ fn check(binary: &str, content: &str, arguments: &[&str]) -> Output {
 
 #[test]
 fn the_files_that_gardener_deploys_load_unchanged() {
-    for (binary, file) in [(LEASE_PROBE, PROBER), (SCALING_COORDINATOR, PROBER), (WEEDER, WEEDER_FILE)] {
+    for (binary, file) in [
+        (LEASE_PROBE, PROBER),
+        (SCALING_COORDINATOR, PROBER),
+        (WEEDER, WEEDER_FILE),
+    ] {
         let output = check(binary, file, &[]);
-        assert_eq!(output.status.code(), Some(0), "{binary}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{binary}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
@@ -51,11 +60,17 @@ dependentResourceInfos:
             ("dependentResourceInfos[0].ref.apiVersion: ", "required"),
             ("kubeConfigSecretName: ", "required"),
         ] {
-            let found = errors.lines().any(|line| line.contains(place) && line.contains(what));
+            let found = errors
+                .lines()
+                .any(|line| line.contains(place) && line.contains(what));
             assert!(found, "{place}{what} is missing in:\n{errors}");
         }
     }
-    let output = check(WEEDER, "watchDuration: never\nservicesAndDependantSelectors: {}\n", &[]);
+    let output = check(
+        WEEDER,
+        "watchDuration: never\nservicesAndDependantSelectors: {}\n",
+        &[],
+    );
     assert_eq!(output.status.code(), Some(2));
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(errors.contains("config.yaml:1:16: watchDuration"), "{errors}");
@@ -65,16 +80,30 @@ dependentResourceInfos:
 fn a_wrong_command_line_is_refused_with_what_to_do() {
     for binary in [LEASE_PROBE, SCALING_COORDINATOR, WEEDER] {
         let run = |arguments: &[&str]| {
-            std::process::Command::new(binaries::path(binary).unwrap()).args(arguments).output().unwrap()
+            std::process::Command::new(binaries::path(binary).unwrap())
+                .args(arguments)
+                .output()
+                .unwrap()
         };
         let help = run(&["--help"]);
         assert_eq!(help.status.code(), Some(0));
         let text = String::from_utf8(help.stdout).unwrap();
-        for flag in ["--config-file", "--kubeconfig", "--grpc-addr", "--tls-cert", "--insecure-plaintext", "--check-config"] {
+        for flag in [
+            "--config-file",
+            "--kubeconfig",
+            "--grpc-addr",
+            "--tls-cert",
+            "--insecure-plaintext",
+            "--check-config",
+        ] {
             assert!(text.contains(flag), "{binary} --help does not name {flag}");
         }
         let plain = run(&["--config-file", "x.yaml"]);
-        assert_eq!(plain.status.code(), Some(2), "plaintext only when asked for by name");
+        assert_eq!(
+            plain.status.code(),
+            Some(2),
+            "plaintext only when asked for by name"
+        );
         assert!(String::from_utf8_lossy(&plain.stderr).contains("--tls-cert"));
         let missing = run(&["--config-file", "no-such-file.yaml", "--insecure-plaintext"]);
         assert_eq!(missing.status.code(), Some(2));

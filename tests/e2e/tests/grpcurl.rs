@@ -23,21 +23,45 @@ impl Grpcurl<'_> {
     async fn run(&self, arguments: &[&str]) -> Output {
         let files = self.world.setup.client_files();
         let mut command = tokio::process::Command::new(tools::path(tools::GRPCURL).unwrap());
-        command.arg("-cacert").arg(&files.ca).arg("-cert").arg(&files.cert).arg("-key").arg(&files.key);
-        command.args(["-servername", SERVER_NAME, "-connect-timeout", "10", "-max-time", "20"]);
+        command
+            .arg("-cacert")
+            .arg(&files.ca)
+            .arg("-cert")
+            .arg(&files.cert)
+            .arg("-key")
+            .arg(&files.key);
+        command.args([
+            "-servername",
+            SERVER_NAME,
+            "-connect-timeout",
+            "10",
+            "-max-time",
+            "20",
+        ]);
         // Flags come before the address, verbs and symbols behind it.
         let (flags, rest) = match arguments {
             ["-d", data, rest @ ..] => (vec!["-d", data], rest),
             rest => (vec![], rest),
         };
-        command.args(flags).arg(&self.service.grpc).args(rest).kill_on_drop(true);
-        tokio::time::timeout(Duration::from_secs(30), command.output()).await.unwrap().unwrap()
+        command
+            .args(flags)
+            .arg(&self.service.grpc)
+            .args(rest)
+            .kill_on_drop(true);
+        tokio::time::timeout(Duration::from_secs(30), command.output())
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     /// What a listing or description says.
     async fn text(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments).await;
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -65,7 +89,14 @@ impl Grpcurl<'_> {
             .arg(&files.cert)
             .arg("-key")
             .arg(&files.key)
-            .args(["-servername", SERVER_NAME, "-max-time", "25", "-d", &request.to_string()])
+            .args([
+                "-servername",
+                SERVER_NAME,
+                "-max-time",
+                "25",
+                "-d",
+                &request.to_string(),
+            ])
             .args([self.service.grpc.as_str(), method])
             .stdout(std::process::Stdio::piped())
             .kill_on_drop(true)
@@ -73,7 +104,11 @@ impl Grpcurl<'_> {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (mut text, mut messages) = (String::new(), Vec::new());
-        while let Some(line) = tokio::time::timeout(BOUND, lines.next_line()).await.unwrap().unwrap() {
+        while let Some(line) = tokio::time::timeout(BOUND, lines.next_line())
+            .await
+            .unwrap()
+            .unwrap()
+        {
             text.push_str(&line);
             // Messages are printed on several lines; one is whole when it parses.
             if let Ok(message) = serde_json::from_str::<Value>(&text) {
@@ -95,13 +130,21 @@ fn has(key: &'static str) -> impl Fn(&Value) -> bool {
 async fn described(grpcurl: &Grpcurl<'_>, service: &str, methods: &[&str]) {
     let listed = grpcurl.text(&["list"]).await;
     for name in [service, "grpc.health.v1.Health"] {
-        assert!(listed.lines().any(|line| line == name), "{name} is not in {listed}");
+        assert!(
+            listed.lines().any(|line| line == name),
+            "{name} is not in {listed}"
+        );
     }
     let described = grpcurl.text(&["describe", service]).await;
     for method in methods {
-        assert!(described.contains(&format!("rpc {method} ")), "{method} is not in {described}");
+        assert!(
+            described.contains(&format!("rpc {method} ")),
+            "{method} is not in {described}"
+        );
     }
-    let health = grpcurl.call("grpc.health.v1.Health/Check", json!({"service": service})).await;
+    let health = grpcurl
+        .call("grpc.health.v1.Health/Check", json!({"service": service}))
+        .await;
     assert_eq!(health["status"], "SERVING");
 }
 
@@ -109,7 +152,10 @@ async fn described(grpcurl: &Grpcurl<'_>, service: &str, methods: &[&str]) {
 async fn lease_probe() {
     let world = World::start("grpcurl-probe", &["one"]).await.unwrap();
     let service = world.lease_probe().await.unwrap();
-    let grpcurl = Grpcurl { world: &world, service: &service };
+    let grpcurl = Grpcurl {
+        world: &world,
+        service: &service,
+    };
     let api = "gardener.watchdog.probe.v1.LeaseProbeService";
     let method = |name: &str| format!("{api}/{name}");
     described(&grpcurl, api, &["WatchVerdicts", "GetVerdict", "ListVerdicts"]).await;
@@ -119,23 +165,56 @@ async fn lease_probe() {
     })
     .await
     .unwrap();
-    let all = grpcurl.call(&method("ListVerdicts"), json!({"pageSize": 1, "scope": "SCOPE_CLUSTER"})).await;
-    assert_eq!((&all["totalSize"], &all["verdicts"][0]["shoot"]), (&json!(1), &json!(SHOOT)));
+    let all = grpcurl
+        .call(
+            &method("ListVerdicts"),
+            json!({"pageSize": 1, "scope": "SCOPE_CLUSTER"}),
+        )
+        .await;
+    assert_eq!(
+        (&all["totalSize"], &all["verdicts"][0]["shoot"]),
+        (&json!(1), &json!(SHOOT))
+    );
     for scope in ["SCOPE_LOCAL", "SCOPE_CLUSTER"] {
         let request = json!({"shoots": [SHOOT], "scope": scope});
-        let messages = grpcurl.stream(&method("WatchVerdicts"), request, has("heartbeat")).await;
+        let messages = grpcurl
+            .stream(&method("WatchVerdicts"), request, has("snapshotComplete"))
+            .await;
         assert_eq!(messages[0]["upsert"]["shoot"], SHOOT);
-        assert!(messages.iter().any(has("snapshotComplete")));
     }
+    let nobody = json!({"shoots": ["shoot--no--such"]});
+    let messages = grpcurl
+        .stream(&method("WatchVerdicts"), nobody, has("heartbeat"))
+        .await;
+    assert_eq!(
+        messages.len(),
+        2,
+        "an empty snapshot, then a sign of life: {messages:?}"
+    );
 
-    let bad = grpcurl.refused(&method("WatchVerdicts"), json!({"shoots": ["Not A Name"]})).await;
-    assert!(bad.contains("InvalidArgument") && bad.contains("shoots[0]"), "{bad}");
+    let bad = grpcurl
+        .refused(&method("WatchVerdicts"), json!({"shoots": ["Not A Name"]}))
+        .await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("shoots[0]"),
+        "{bad}"
+    );
     let bad = grpcurl.refused(&method("GetVerdict"), json!({})).await;
-    assert!(bad.contains("InvalidArgument") && bad.contains("shoot: "), "{bad}");
-    let absent = grpcurl.refused(&method("GetVerdict"), json!({"shoot": "shoot--no--such"})).await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("shoot: "),
+        "{bad}"
+    );
+    let absent = grpcurl
+        .refused(&method("GetVerdict"), json!({"shoot": "shoot--no--such"}))
+        .await;
     assert!(absent.contains("NotFound"), "{absent}");
-    let bad = grpcurl.refused(&method("ListVerdicts"), json!({"pageToken": "made up"})).await;
-    assert!(bad.contains("InvalidArgument") && bad.contains("page_token"), "{bad}");
+    let bad = grpcurl
+        .refused(&method("ListVerdicts"), json!({"pageToken": "made up"}))
+        .await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("page_token"),
+        "{bad}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,10 +223,18 @@ async fn scaling_coordinator() {
     let _lease_probe = world.lease_probe().await.unwrap();
     let service = world.coordinator().await.unwrap();
     service.wait_ready().await.unwrap();
-    let grpcurl = Grpcurl { world: &world, service: &service };
+    let grpcurl = Grpcurl {
+        world: &world,
+        service: &service,
+    };
     let api = "gardener.watchdog.scaling.v1.ScalingService";
     let method = |name: &str| format!("{api}/{name}");
-    described(&grpcurl, api, &["WatchScaling", "GetScaling", "ListScaling", "PlanScaling"]).await;
+    described(
+        &grpcurl,
+        api,
+        &["WatchScaling", "GetScaling", "ListScaling", "PlanScaling"],
+    )
+    .await;
     until("the direction is up", BOUND, || async {
         let answer = grpcurl.call(&method("GetScaling"), json!({"shoot": SHOOT})).await;
         Ok((answer["scaling"]["direction"] == "DIRECTION_UP").then_some(()))
@@ -156,28 +243,68 @@ async fn scaling_coordinator() {
     .unwrap();
     let all = grpcurl.call(&method("ListScaling"), json!({})).await;
     assert_eq!(all["scalings"][0]["resources"].as_array().unwrap().len(), 3);
-    let plan = grpcurl.call(&method("PlanScaling"), json!({"shoot": SHOOT, "direction": "DIRECTION_DOWN"})).await;
+    let plan = grpcurl
+        .call(
+            &method("PlanScaling"),
+            json!({"shoot": SHOOT, "direction": "DIRECTION_DOWN"}),
+        )
+        .await;
     let names = |level: &Value| {
         let resources = level["resources"].as_array().unwrap();
-        resources.iter().map(|r| r["resource"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        resources
+            .iter()
+            .map(|r| r["resource"]["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
     let levels: Vec<_> = plan["levels"].as_array().unwrap().iter().map(names).collect();
     assert_eq!(
         levels,
-        [vec!["machine-controller-manager", "cluster-autoscaler"], vec!["kube-controller-manager"]]
+        [
+            vec!["machine-controller-manager", "cluster-autoscaler"],
+            vec!["kube-controller-manager"]
+        ]
     );
-    assert!(world.scale_writes(&world.shoot("one").unwrap()).is_empty(), "a plan touches nothing");
-    let messages = grpcurl.stream(&method("WatchScaling"), json!({"shoots": [SHOOT]}), has("snapshotComplete")).await;
+    assert!(
+        world.scale_writes(&world.shoot("one").unwrap()).is_empty(),
+        "a plan touches nothing"
+    );
+    let messages = grpcurl
+        .stream(
+            &method("WatchScaling"),
+            json!({"shoots": [SHOOT]}),
+            has("snapshotComplete"),
+        )
+        .await;
     assert_eq!(messages[0]["upsert"]["shoot"], SHOOT);
 
-    let bad = grpcurl.refused(&method("PlanScaling"), json!({"shoot": SHOOT, "direction": "DIRECTION_HOLD"})).await;
-    assert!(bad.contains("InvalidArgument") && bad.contains("direction"), "{bad}");
-    let bad = grpcurl.refused(&method("WatchScaling"), json!({"shoots": ["-"]})).await;
-    assert!(bad.contains("InvalidArgument") && bad.contains("shoots[0]"), "{bad}");
-    let absent = grpcurl.refused(&method("GetScaling"), json!({"shoot": "shoot--no--such"})).await;
+    let bad = grpcurl
+        .refused(
+            &method("PlanScaling"),
+            json!({"shoot": SHOOT, "direction": "DIRECTION_HOLD"}),
+        )
+        .await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("direction"),
+        "{bad}"
+    );
+    let bad = grpcurl
+        .refused(&method("WatchScaling"), json!({"shoots": ["-"]}))
+        .await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("shoots[0]"),
+        "{bad}"
+    );
+    let absent = grpcurl
+        .refused(&method("GetScaling"), json!({"shoot": "shoot--no--such"}))
+        .await;
     assert!(absent.contains("NotFound"), "{absent}");
-    let bad = grpcurl.refused(&method("ListScaling"), json!({"pageToken": "made up"})).await;
-    assert!(bad.contains("InvalidArgument") && bad.contains("page_token"), "{bad}");
+    let bad = grpcurl
+        .refused(&method("ListScaling"), json!({"pageToken": "made up"}))
+        .await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("page_token"),
+        "{bad}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,25 +312,47 @@ async fn weeder() {
     let world = World::start("grpcurl-weeder", &["one"]).await.unwrap();
     let service = world.weeder().await.unwrap();
     service.wait_ready().await.unwrap();
-    let grpcurl = Grpcurl { world: &world, service: &service };
+    let grpcurl = Grpcurl {
+        world: &world,
+        service: &service,
+    };
     let api = "gardener.watchdog.weeder.v1.WeederService";
     let method = |name: &str| format!("{api}/{name}");
-    described(&grpcurl, api, &["WatchEndpointReadiness", "WatchWeeding", "ListWeeders"]).await;
+    described(
+        &grpcurl,
+        api,
+        &["WatchEndpointReadiness", "WatchWeeding", "ListWeeders"],
+    )
+    .await;
     until("the services seen ready are weeded", BOUND, || async {
-        let answer = grpcurl.call(&method("ListWeeders"), json!({"namespace": SHOOT})).await;
+        let answer = grpcurl
+            .call(&method("ListWeeders"), json!({"namespace": SHOOT}))
+            .await;
         Ok((answer["totalSize"] == 2).then_some(()))
     })
     .await
     .unwrap();
     let request = json!({"namespace": SHOOT, "service": "kube-apiserver"});
-    let messages =
-        grpcurl.stream(&method("WatchEndpointReadiness"), request.clone(), has("snapshotComplete")).await;
+    let messages = grpcurl
+        .stream(
+            &method("WatchEndpointReadiness"),
+            request.clone(),
+            has("snapshotComplete"),
+        )
+        .await;
     assert_eq!(messages[0]["upsert"]["readiness"], "READINESS_READY");
-    let messages = grpcurl.stream(&method("WatchWeeding"), request, has("snapshotComplete")).await;
+    let messages = grpcurl
+        .stream(&method("WatchWeeding"), request, has("snapshotComplete"))
+        .await;
     assert_eq!(messages[0]["upsert"]["key"]["service"], "kube-apiserver");
 
     for name in ["WatchEndpointReadiness", "WatchWeeding", "ListWeeders"] {
-        let bad = grpcurl.refused(&method(name), json!({"namespace": "Not A Name"})).await;
-        assert!(bad.contains("InvalidArgument") && bad.contains("namespace"), "{bad}");
+        let bad = grpcurl
+            .refused(&method(name), json!({"namespace": "Not A Name"}))
+            .await;
+        assert!(
+            bad.contains("InvalidArgument") && bad.contains("namespace"),
+            "{bad}"
+        );
     }
 }

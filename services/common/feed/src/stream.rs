@@ -23,6 +23,9 @@ const QUEUE: usize = 16;
 /// Open streams of one process at most. Each holds a cursor and at most one batch of shared values.
 const MAX_STREAMS: usize = 1024;
 
+/// The body of a streaming RPC.
+pub type Responses<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
+
 /// What all Watch RPCs of a service share.
 #[derive(Debug, Clone)]
 pub struct Streams {
@@ -50,7 +53,7 @@ impl Streams {
         rpc: &'static str,
         subscription: Subscription<K, V>,
         encode: impl Fn(Message<K, Arc<V>>) -> R + Send + 'static,
-    ) -> Result<Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>, Status>
+    ) -> Result<Responses<R>, Status>
     where
         K: Ord + Clone + Send + Sync + 'static,
         V: Send + Sync + 'static,

@@ -1,5 +1,7 @@
 //! The following client against servers that behave and servers that do not.
 
+#![cfg(test)]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Any interleaving of changes, slow readers and reconnects ends in the server's state.
 
+#![cfg(test)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -138,7 +140,7 @@ async fn pages_are_ordered_and_complete() {
     for key in 0..10_u32 {
         feed.upsert(key, key);
     }
-    let even = |_: &u32, v: &u32| v % 2 == 0;
+    let even = |_: &u32, v: &u32| v.is_multiple_of(2);
     let first = feed.page(None, 3, even);
     assert_eq!((first.items.len(), first.more, first.total), (3, true, 5));
     let last = first.items.last().unwrap().0;

@@ -90,13 +90,11 @@ impl Metric {
     }
 
     /// The handle of a counter, for hot paths.
-    #[must_use]
     pub fn counter_handle(&self, labels: Labels<'_>) -> metrics::Counter {
         metrics::counter!(self.name, labels)
     }
 
     /// The handle of a gauge, for hot paths.
-    #[must_use]
     pub fn gauge_handle(&self, labels: Labels<'_>) -> metrics::Gauge {
         metrics::gauge!(self.name, labels)
     }

@@ -54,7 +54,9 @@ pub fn shoots(names: Vec<String>) -> Result<BTreeSet<String>, Status> {
 /// The answer for a shoot that nobody knows.
 #[must_use]
 pub fn unknown_shoot(name: &str) -> Status {
-    Status::not_found(format!("the seed has no Cluster {name}: list the shoots that are known"))
+    Status::not_found(format!(
+        "the seed has no Cluster {name}: list the shoots that are known"
+    ))
 }
 
 /// The size of a page.
@@ -102,7 +104,12 @@ mod tests {
             assert_eq!(status.code(), tonic::Code::InvalidArgument);
             assert!(status.message().starts_with("shoot: "), "{}", status.message());
         }
-        assert!(shoots(vec!["a".into(), "B".into()]).unwrap_err().message().starts_with("shoots[1]: "));
+        assert!(
+            shoots(vec!["a".into(), "B".into()])
+                .unwrap_err()
+                .message()
+                .starts_with("shoots[1]: ")
+        );
         assert!(shoots(vec!["a".into(); 1_001]).is_err());
     }
 

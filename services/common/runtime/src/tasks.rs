@@ -8,10 +8,13 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+/// The name of a task, and how it ended.
+type Ended = (&'static str, anyhow::Result<()>);
+
 /// Spawns the critical tasks of the process and tells them when to stop. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
-    set: Arc<Mutex<JoinSet<(&'static str, anyhow::Result<()>)>>>,
+    set: Arc<Mutex<JoinSet<Ended>>>,
     draining: CancellationToken,
 }
 

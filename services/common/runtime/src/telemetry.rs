@@ -8,10 +8,13 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::args::LogFormat;
 
+/// Parses a filter and puts it into force.
+type SetFilter = dyn Fn(&str) -> Result<(), String> + Send + Sync;
+
 /// Changes the log filter of the running process.
 #[derive(Clone)]
 pub struct LogLevel {
-    set: Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>,
+    set: Arc<SetFilter>,
 }
 
 impl std::fmt::Debug for LogLevel {

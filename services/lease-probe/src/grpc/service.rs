@@ -1,13 +1,11 @@
 //! `gardener.watchdog.probe.v1.LeaseProbeService`.
 
 use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 use watchdog_feed::server::{Feed, Page};
-use watchdog_feed::stream::Streams;
+use watchdog_feed::stream::{Responses, Streams};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
 use watchdog_runtime::clock::Clock;
@@ -39,7 +37,7 @@ impl Service {
 
 #[tonic::async_trait]
 impl LeaseProbeService for Service {
-    type WatchVerdictsStream = Pin<Box<dyn Stream<Item = Result<pb::WatchVerdictsResponse, Status>> + Send>>;
+    type WatchVerdictsStream = Responses<pb::WatchVerdictsResponse>;
 
     async fn watch_verdicts(
         &self,

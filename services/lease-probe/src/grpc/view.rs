@@ -51,12 +51,15 @@ impl Seen {
     }
 }
 
+/// What each replica says of a shoot.
+type ByReplica = BTreeMap<Arc<str>, Seen>;
+
 /// The merged verdicts. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     /// One verdict a shoot: the newest of all replicas.
     pub merged: Feed<String, Seen>,
-    by_replica: Arc<Mutex<HashMap<String, BTreeMap<Arc<str>, Seen>>>>,
+    by_replica: Arc<Mutex<HashMap<String, ByReplica>>>,
 }
 
 impl View {
@@ -203,7 +206,7 @@ impl View {
     }
 
     /// Publishes the newest of the verdicts on a shoot.
-    fn publish(&self, shoot: &str, of_shoot: &BTreeMap<Arc<str>, Seen>, now: Moment) {
+    fn publish(&self, shoot: &str, of_shoot: &ByReplica, now: Moment) {
         match of_shoot.values().max_by_key(|seen| seen.observed(now)) {
             Some(newest) => self.merged.upsert(shoot.to_owned(), newest.clone()),
             None => self.merged.remove(&shoot.to_owned()),

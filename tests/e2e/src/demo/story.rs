@@ -224,7 +224,7 @@ impl<'a> Story<'a> {
                 .workload(name)
                 .is_some_and(|w| w.watchdog_annotations.contains_key("meltdown-protection-active"))
         };
-        ![KCM, MCM, CA].iter().any(|name| marked(name))
+        ![KCM, MCM, CA].iter().any(marked)
     }
 
     fn crash_looping(&self) -> usize {
