@@ -14,5 +14,6 @@ pub mod pods;
 pub mod readiness;
 pub mod schedule;
 pub mod service;
+pub mod task;
 pub mod weeder;
 pub mod weeding;

@@ -12,9 +12,10 @@ use super::candidates::{Candidates, Due, Found, Verdict};
 use super::dependants::{Dependants, Queries, Query};
 use super::failure::Failure;
 use super::moment::Moment;
-use super::pods::{CrashLoop, Pod, PodKey};
+use super::pods::{Pod, PodKey};
 use super::schedule::Schedule;
 use super::service::ServiceKey;
+use super::task::{Delete, List, Task};
 use super::weeder::{State, Stop, Weeder};
 
 /// A weeder is forgotten so long after its end.
@@ -55,42 +56,6 @@ enum Listing {
     Yes,
     // What is read now may be too old.
     YesAndAgain,
-}
-
-/// A request to be made.
-#[derive(Debug, Clone)]
-pub enum Task {
-    /// List the dependants of a weeder.
-    List(List),
-    /// Delete a pod, if it is still the same.
-    Delete(Delete),
-}
-
-/// See [`Task::List`].
-#[derive(Debug, Clone)]
-pub struct List {
-    /// Whose.
-    pub key: ServiceKey,
-    /// Which pods of its namespace.
-    pub dependants: Arc<Dependants>,
-    start: u64,
-}
-
-/// See [`Task::Delete`].
-#[derive(Debug, Clone)]
-pub struct Delete {
-    /// Which; the request is to carry its UID and resourceVersion.
-    pub pod: Arc<Pod>,
-    /// Why.
-    pub crash: CrashLoop,
-    /// The weeder that asks for it.
-    pub key: ServiceKey,
-    /// Since when the pod has been waiting for it.
-    pub since: Moment,
-    /// See there.
-    pub found: Found,
-    start: u64,
-    failures: u32,
 }
 
 // === impl Weeding ===

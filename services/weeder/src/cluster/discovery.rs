@@ -1,0 +1,79 @@
+//! Where does the seed say which endpoints are ready?
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use watchdog_kube::client::request;
+use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::readiness::Readiness;
+
+/// The kind of object that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// `discovery.k8s.io/v1` `EndpointSlice`.
+    EndpointSlices,
+    /// `v1` Endpoints.
+    Endpoints,
+}
+
+impl Source {
+    /// What its watch is called in logs, metrics and readiness.
+    #[must_use]
+    pub const fn watch_name(self) -> &'static str {
+        match self {
+            Self::EndpointSlices => "endpointslices",
+            Self::Endpoints => "endpoints",
+        }
+    }
+}
+
+/// Asks the API server until it answers; the blocker `discovery` says why it does not, and hands over to that of the
+/// watch. None when `stop` is cancelled before.
+pub async fn discover(
+    client: &kube::Client,
+    readiness: &Readiness,
+    stop: &CancellationToken,
+) -> Option<Source> {
+    let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(10));
+    loop {
+        match request(client.list_api_group_resources("discovery.k8s.io/v1")).await {
+            Ok(served) => {
+                let slices = served
+                    .resources
+                    .iter()
+                    .any(|resource| resource.name == "endpointslices");
+                return Some(found(slices, readiness));
+            }
+            Err(error) if error.is_not_found() => return Some(found(false, readiness)),
+            Err(error) => {
+                tracing::warn!(%error, "cannot discover the APIs of the seed, trying again");
+                readiness.block("discovery", format!("cannot ask the seed: {error}"));
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+        }
+    }
+}
+
+fn found(slices: bool, readiness: &Readiness) -> Source {
+    let source = if slices {
+        Source::EndpointSlices
+    } else {
+        Source::Endpoints
+    };
+    let why = if slices {
+        "discovery.k8s.io/v1 is served"
+    } else {
+        "discovery.k8s.io/v1 is not served"
+    };
+    tracing::info!(
+        source = source.watch_name(),
+        why,
+        "source of the readiness of services chosen"
+    );
+    readiness.block(source.watch_name(), "not listed yet");
+    readiness.clear("discovery");
+    source
+}

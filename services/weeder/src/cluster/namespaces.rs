@@ -1,0 +1,42 @@
+//! Follows the namespaces: a weeder ends with its own.
+
+use std::sync::Arc;
+
+use kube::Api;
+use kube::runtime::watcher::Config;
+use tokio_util::sync::CancellationToken;
+use watchdog_kube::watch::{Change, Watch};
+use watchdog_runtime::readiness::Readiness;
+
+use super::objects::NamespaceObject;
+use crate::state::State;
+
+/// Follows the namespaces until `stop` is cancelled.
+///
+/// # Errors
+/// As [`Watch::run`].
+pub async fn follow(
+    client: kube::Client,
+    state: Arc<State>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let watch = Watch {
+        name: "namespaces",
+        api: Api::<NamespaceObject>::all(client),
+        config: Config::default(),
+    };
+    watch
+        .run(readiness, stop, move |change| match change {
+            Change::Applied(namespace) => {
+                let (name, terminating) = namespace.name_and_end();
+                state.update(|model, _, now| model.namespace_applied(name, terminating, now));
+            }
+            Change::Deleted(key) => state.update(|model, _, now| model.namespace_removed(&key.name, now)),
+            Change::Synced(keys) => {
+                let live = keys.into_iter().map(|key| key.name).collect();
+                state.update(|model, _, now| model.namespaces_synced(&live, now));
+            }
+        })
+        .await
+}

@@ -1,0 +1,33 @@
+//! What the weeder must be allowed on the seed.
+
+use watchdog_api::weeder::WeederConfig;
+use watchdog_kube::permissions::Permission;
+
+use super::discovery::Source;
+
+/// Everything that is asked of the API server, the membership Leases not included.
+#[must_use]
+pub fn permissions(source: Source, config: &WeederConfig) -> Vec<Permission> {
+    let mut needed = vec![
+        Permission::new("list", "", "pods"),
+        Permission::new("watch", "", "pods"),
+        Permission::new("delete", "", "pods"),
+        Permission::new("list", "", "namespaces"),
+        Permission::new("watch", "", "namespaces"),
+        Permission::new("create", "events.k8s.io", "events"),
+        Permission::new("patch", "events.k8s.io", "events"),
+    ];
+    for verb in ["list", "watch"] {
+        match source {
+            Source::EndpointSlices => {
+                needed.push(Permission::new(verb, "discovery.k8s.io", "endpointslices"))
+            }
+            // Selected by name, so RBAC may limit them by resourceNames.
+            Source::Endpoints => {
+                let named = |service: &String| Permission::new(verb, "", "endpoints").named(service);
+                needed.extend(config.services.keys().map(named));
+            }
+        }
+    }
+    needed
+}

@@ -1,0 +1,142 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn pod(status: Value) -> Pod {
+    let object = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "kube-apiserver-0", "namespace": "shoot", "uid": "u", "resourceVersion": "7",
+            "labels": {"role": "apiserver"},
+            "managedFields": [{"manager": "kubelet"}],
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "1"},
+                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "kube-apiserver", "uid": "2", "controller": true},
+            ],
+        },
+        "spec": {"containers": [{"name": "kube-apiserver"}]},
+        "status": status,
+    });
+    serde_json::from_value::<PodObject>(object)
+        .unwrap()
+        .into_pod()
+        .unwrap()
+}
+
+fn waiting(name: &str, reason: &str) -> Value {
+    json!({
+        "name": name, "restartCount": 4, "ready": false, "image": "i",
+        "state": {"waiting": {"reason": reason, "message": "back-off 1m20s"}},
+        "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2026-11-21T08:00:01Z"}},
+    })
+}
+
+#[test]
+fn pods() {
+    let crashing = pod(json!({"containerStatuses": [waiting("main", "CrashLoopBackOff")]}));
+    let crash = crashing.to_weed().unwrap();
+    assert_eq!(
+        (crash.container.as_str(), crash.init, crash.restarts),
+        ("main", false, 4)
+    );
+    assert_eq!(crash.ended_at, Some(Moment(1_795_248_001_000_000)));
+    assert_eq!(crashing.owner.unwrap().name, "kube-apiserver");
+    let init = pod(json!({
+        "initContainerStatuses": [waiting("setup", "CrashLoopBackOff")],
+        "containerStatuses": [waiting("main", "PodInitializing")],
+    }));
+    assert!(init.to_weed().unwrap().init);
+    let running = json!({"name": "main", "restartCount": 4, "state": {"running": {}}, "lastState": {}});
+    for well in [
+        json!({"containerStatuses": [running]}),
+        json!({"containerStatuses": [waiting("main", "ImagePullBackOff")]}),
+        json!({"containerStatuses": null}),
+        json!({}),
+        json!({"containerStatuses": [{"name": "main", "restartCount": "many"}]}),
+    ] {
+        assert_eq!(pod(well.clone()).to_weed(), None, "{well}");
+    }
+}
+
+#[test]
+fn deletion_is_seen_whatever_else_is_wrong() {
+    let object =
+        json!({"metadata": {"name": "a", "namespace": "b", "uid": "c", "deletionTimestamp": "soon"}});
+    assert!(
+        serde_json::from_value::<PodObject>(object)
+            .unwrap()
+            .into_pod()
+            .unwrap()
+            .deleting
+    );
+    let broken = json!({"metadata": {"name": "a", "namespace": "b", "labels": [1]}, "status": 5});
+    assert!(
+        serde_json::from_value::<PodObject>(broken)
+            .unwrap()
+            .into_pod()
+            .is_none()
+    );
+}
+
+fn slice(endpoints: Value) -> Slice {
+    let object = json!({
+        "metadata": {"name": "etcd-x7k2p", "namespace": "shoot", "labels": {"kubernetes.io/service-name": "etcd"}},
+        "addressType": "IPv6",
+        "endpoints": endpoints,
+    });
+    serde_json::from_value::<SliceObject>(object)
+        .unwrap()
+        .into_slice()
+        .unwrap()
+}
+
+#[test]
+fn endpoint_slices() {
+    let endpoints = json!([
+        {"addresses": ["::1"], "conditions": {"ready": true, "serving": true}},
+        {"addresses": ["::2"], "conditions": {"ready": false}},
+        {"addresses": ["::3"], "conditions": {}},
+        {"addresses": ["::4"], "conditions": {"ready": null}},
+        {"addresses": ["::5"]},
+    ]);
+    let whole = slice(endpoints);
+    assert_eq!(whole.endpoints, Endpoints { ready: 4, total: 5 });
+    assert_eq!(whole.service.as_deref(), Some("etcd"));
+    for none in [
+        json!(null),
+        json!([]),
+        json!("malformed"),
+        json!([{"conditions": {"ready": "yes"}}]),
+    ] {
+        assert_eq!(slice(none.clone()).endpoints, Endpoints::default(), "{none}");
+    }
+    let unlabelled = json!({"metadata": {"name": "x", "namespace": "shoot"}});
+    assert_eq!(
+        serde_json::from_value::<SliceObject>(unlabelled)
+            .unwrap()
+            .into_slice()
+            .unwrap()
+            .service,
+        None
+    );
+}
+
+#[test]
+fn endpoints() {
+    let read = |subsets: Value| {
+        let object = json!({"metadata": {"name": "etcd", "namespace": "shoot"}, "subsets": subsets});
+        serde_json::from_value::<EndpointsObject>(object)
+            .unwrap()
+            .into_slice()
+            .unwrap()
+    };
+    let two = read(json!([
+        {"addresses": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}], "ports": [{"port": 2379}]},
+        {"notReadyAddresses": [{"ip": "10.0.0.3"}]},
+    ]));
+    assert_eq!(two.endpoints, Endpoints { ready: 2, total: 3 });
+    assert_eq!(two.service.as_deref(), Some("etcd"));
+    assert_eq!(read(json!(null)).endpoints, Endpoints::default());
+    assert_eq!(read(json!(7)).endpoints, Endpoints::default());
+}

@@ -1,0 +1,99 @@
+//! Objects with trimmed metadata: what all kinds have in common.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
+use watchdog_api::lenient::{Keep, Lenient, Subset};
+
+use crate::metrics;
+
+/// Says that an object cannot be read.
+pub(super) fn malformed(kind: &'static str, namespace: &str, name: &str, reason: &str) {
+    metrics::MALFORMED.inc(&[("kind", kind.to_owned())]);
+    tracing::warn!(kind, namespace, name, error = reason, "object cannot be read");
+}
+
+/// What is read of an object's metadata: without managedFields, which are often half of the object.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Meta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    deletion_timestamp: Option<IgnoredAny>,
+    labels: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+impl Subset for Meta {
+    const KEEP: Keep = Keep::Fields(&[
+        ("name", Keep::All),
+        ("namespace", Keep::All),
+        ("uid", Keep::All),
+        ("resourceVersion", Keep::All),
+        ("deletionTimestamp", Keep::All),
+        ("labels", Keep::All),
+        ("ownerReferences", Keep::All),
+    ]);
+}
+
+/// Reads metadata. Broken metadata belongs to nobody: the object has no name then.
+pub(super) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let meta = match Lenient::<Meta>::deserialize(deserializer)? {
+        Lenient::Ok(meta) => meta,
+        Lenient::Malformed(reason) => {
+            malformed("metadata", "", "", &reason);
+            Meta::default()
+        }
+    };
+    Ok(ObjectMeta {
+        name: meta.name,
+        namespace: meta.namespace,
+        uid: meta.uid,
+        resource_version: meta.resource_version,
+        // That it is set is all that counts.
+        deletion_timestamp: meta.deletion_timestamp.map(|_| Time(jiff::Timestamp::UNIX_EPOCH)),
+        labels: meta.labels,
+        owner_references: meta.owner_references,
+        ..ObjectMeta::default()
+    })
+}
+
+/// Makes a type an object of the API.
+macro_rules! resource {
+    ($type:ident, $scope:ident, $group:literal, $version:literal, $kind:literal, $plural:literal) => {
+        impl ::kube::Resource for $type {
+            type DynamicType = ();
+            type Scope = $scope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                $kind.into()
+            }
+
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                $group.into()
+            }
+
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                $version.into()
+            }
+
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                $plural.into()
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+pub(super) use resource;

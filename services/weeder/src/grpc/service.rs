@@ -1,0 +1,184 @@
+//! `gardener.watchdog.weeder.v1.WeederService`.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::Stream;
+use prost::Message as _;
+use tonic::{Request, Response, Status};
+use watchdog_feed::stream::Streams;
+use watchdog_proto::weeder::v1 as pb;
+use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
+use watchdog_runtime::request;
+
+use super::convert;
+use crate::domain::service::ServiceKey;
+use crate::state::State;
+
+/// A page ends before it grows larger than this: clients take messages of 4 MiB by default, and a weeder that was
+/// refused often may fill 20 KiB.
+const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// Serves what the weeder sees and does.
+#[derive(Debug)]
+pub struct Service {
+    /// What it sees and does.
+    pub state: Arc<State>,
+    /// Open streams.
+    pub streams: Streams,
+    /// Name of this replica.
+    pub identity: Arc<str>,
+}
+
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl WeederService for Service {
+    type WatchEndpointReadinessStream = ResponseStream<pb::WatchEndpointReadinessResponse>;
+    type WatchWeedingStream = ResponseStream<pb::WatchWeedingResponse>;
+
+    async fn watch_endpoint_readiness(
+        &self,
+        request: Request<pb::WatchEndpointReadinessRequest>,
+    ) -> Result<Response<Self::WatchEndpointReadinessStream>, Status> {
+        let request = request.into_inner();
+        let matches = filter(request.namespace, request.service)?;
+        let identity = self.identity.clone();
+        let encode = move |message| convert::readiness_response(message, &identity);
+        let changes = self.state.services().subscribe(matches);
+        Ok(Response::new(self.streams.serve(
+            "WatchEndpointReadiness",
+            changes,
+            encode,
+        )?))
+    }
+
+    async fn watch_weeding(
+        &self,
+        request: Request<pb::WatchWeedingRequest>,
+    ) -> Result<Response<Self::WatchWeedingStream>, Status> {
+        let request = request.into_inner();
+        let matches = filter(request.namespace, request.service)?;
+        let (identity, state) = (self.identity.clone(), self.state.clone());
+        let encode = move |message| convert::weeding_response(message, &identity, state.now());
+        let changes = self.state.weeders().subscribe(matches);
+        Ok(Response::new(self.streams.serve(
+            "WatchWeeding",
+            changes,
+            encode,
+        )?))
+    }
+
+    async fn list_weeders(
+        &self,
+        request: Request<pb::ListWeedersRequest>,
+    ) -> Result<Response<pb::ListWeedersResponse>, Status> {
+        let request = request.into_inner();
+        let matches = filter(request.namespace, String::new())?;
+        let after = page_token(&request.page_token)?;
+        let limit = request::page_size(request.page_size);
+        let page = self
+            .state
+            .weeders()
+            .page(after.as_ref(), limit, |key, _| matches(key));
+        let now = self.state.now();
+        let mut response = pb::ListWeedersResponse {
+            total_size: u32::try_from(page.total).unwrap_or(u32::MAX),
+            ..Default::default()
+        };
+        let (mut bytes, mut last, mut more) = (0, None, page.more);
+        for (key, weeder) in page.items {
+            let weeding = convert::weeding(&weeder, &self.identity, now);
+            bytes += weeding.encoded_len();
+            if bytes > MAX_PAGE_BYTES && last.is_some() {
+                more = true;
+                break;
+            }
+            response.weeders.push(weeding);
+            last = Some(key);
+        }
+        if let Some(last) = last.filter(|_| more) {
+            response.next_page_token = request::next_page_token(&last.to_string());
+        }
+        Ok(Response::new(response))
+    }
+}
+
+/// Which keys are asked for.
+fn filter(
+    namespace: String,
+    service: String,
+) -> Result<impl Fn(&ServiceKey) -> bool + Send + 'static, Status> {
+    if !namespace.is_empty() {
+        check("namespace", "namespace", &namespace)?;
+    }
+    if !service.is_empty() {
+        check("service", "Service", &service)?;
+    }
+    let matches = |asked: &str, is: &str| asked.is_empty() || asked == is;
+    Ok(move |key: &ServiceKey| matches(&namespace, &key.namespace) && matches(&service, &key.service))
+}
+
+/// Names of namespaces and of Services are DNS labels.
+fn check(field: &str, kind: &str, name: &str) -> Result<(), Status> {
+    let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    if name.len() <= 63 && name.bytes().all(valid) && !name.starts_with('-') && !name.ends_with('-') {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(80).collect();
+    Err(Status::invalid_argument(format!(
+        "{field}: {shown:?} is not the name of a {kind}: lower-case letters, digits and -, at most 63 characters; \
+         leave the field out for all"
+    )))
+}
+
+fn page_token(token: &str) -> Result<Option<ServiceKey>, Status> {
+    let Some(last) = request::page_token(token)? else {
+        return Ok(None);
+    };
+    match last.split_once('/') {
+        Some((namespace, service)) => Ok(Some(ServiceKey::new(namespace, service))),
+        None => Err(Status::invalid_argument(
+            "page_token: was not given out by this method: use next_page_token of the previous page, unchanged",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    #[test]
+    fn filters() {
+        let filter = |namespace: &str, service: &str| filter(namespace.to_owned(), service.to_owned());
+        let key = ServiceKey::new("shoot--a--b", "etcd");
+        assert!(filter("", "").unwrap()(&key));
+        assert!(filter("shoot--a--b", "etcd").unwrap()(&key));
+        assert!(!filter("shoot--a--c", "").unwrap()(&key));
+        assert!(!filter("", "kube-apiserver").unwrap()(&key));
+        for (namespace, service, field) in [
+            ("A", "", "namespace: "),
+            ("", "a.b", "service: "),
+            ("-a", "", "namespace: "),
+        ] {
+            let status = filter(namespace, service).map(drop).unwrap_err();
+            assert_eq!(status.code(), Code::InvalidArgument);
+            assert!(status.message().starts_with(field), "{}", status.message());
+        }
+    }
+
+    #[test]
+    fn page_tokens() {
+        let key = ServiceKey::new("shoot", "etcd");
+        assert_eq!(
+            page_token(&request::next_page_token(&key.to_string())).unwrap(),
+            Some(key)
+        );
+        assert_eq!(page_token("").unwrap(), None);
+        for bad in ["shoot/etcd", "after:shoot"] {
+            assert_eq!(page_token(bad).unwrap_err().code(), Code::InvalidArgument);
+        }
+    }
+}
