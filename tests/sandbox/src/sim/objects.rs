@@ -78,7 +78,7 @@ pub(crate) fn cluster(spec: &ShootSpec, timing: &SimTiming, now: Timestamp) -> V
                 },
                 "status": {
                     "technicalID": spec.namespace(),
-                    "isHibernated": false,
+                    "hibernated": false,
                     "lastOperation": last_operation(operation, state, &now),
                 },
             },

@@ -133,7 +133,7 @@ impl Shoot {
         Ok(())
     }
 
-    /// Sets `spec.hibernation.enabled` and, as when that is done, `status.isHibernated`. Replica counts are
+    /// Sets `spec.hibernation.enabled` and, as when that is done, `status.hibernated`. Replica counts are
     /// left alone: what writes to a hibernated shoot is seen in the audit log.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Shoot {
             if let Some(enabled) = cluster.pointer_mut("/spec/shoot/spec/hibernation") {
                 *enabled = json!({ "enabled": on });
             }
-            if let Some(hibernated) = cluster.pointer_mut("/spec/shoot/status/isHibernated") {
+            if let Some(hibernated) = cluster.pointer_mut("/spec/shoot/status/hibernated") {
                 *hibernated = on.into();
             }
         })
