@@ -1,11 +1,14 @@
-"""What each service may do on the seed with the default values, spelt out: the same as the functions named `permissions`
-ask for at the start of the services."""
+"""What each service may do on the seed with the default values: the same as the functions named `permissions` in the
+sources ask for when a service starts."""
 
 GARDENER_DEPENDANTS = "kube-controller-manager", "machine-controller-manager", "cluster-autoscaler"
+GARDENER_SERVICES = "etcd-main-client", "kube-apiserver"
 PROBE_SECRET = "shoot-access-dependency-watchdog-probe"
 
 # In the namespace of the release, for every service: (verb, group, resource, name).
-MEMBERSHIP = {(verb, "coordination.k8s.io", "leases", "") for verb in ("list", "watch", "create", "update", "delete")}
+MEMBERSHIP = {
+    (verb, "coordination.k8s.io", "leases", "") for verb in ("get", "list", "watch", "create", "update", "delete")
+}
 
 # In all namespaces, by service: (verb, group, resource, name).
 EVERYWHERE = {
@@ -23,19 +26,20 @@ EVERYWHERE = {
         ("create", "events.k8s.io", "events", ""),
         ("patch", "events.k8s.io", "events", ""),
     }
-    | {(verb, "apps", "deployments", name) for name in GARDENER_DEPENDANTS for verb in ("list", "watch", "patch")}
-    | {(verb, "apps", "deployments/scale", name) for name in GARDENER_DEPENDANTS for verb in ("get", "patch")},
+    | {(verb, "apps", "deployments", name) for name in GARDENER_DEPENDANTS for verb in ("get", "list", "watch", "patch")}
+    | {(verb, "apps", "deployments/scale", name) for name in GARDENER_DEPENDANTS for verb in ("get", "update")},
     "weeder": {
         ("list", "discovery.k8s.io", "endpointslices", ""),
         ("watch", "discovery.k8s.io", "endpointslices", ""),
-        ("list", "", "endpoints", ""),
-        ("watch", "", "endpoints", ""),
         ("list", "", "pods", ""),
         ("watch", "", "pods", ""),
         ("delete", "", "pods", ""),
         ("list", "", "namespaces", ""),
         ("watch", "", "namespaces", ""),
-    },
+        ("create", "events.k8s.io", "events", ""),
+        ("patch", "events.k8s.io", "events", ""),
+    }
+    | {(verb, "", "endpoints", service) for service in GARDENER_SERVICES for verb in ("list", "watch")},
 }
 
 # What a careless rule would give: (verb, group, resource, name, namespace).
@@ -43,6 +47,7 @@ NOWHERE = {
     ("list", "", "secrets", "", ""),
     ("get", "", "secrets", "ca", "garden"),
     ("list", "apps", "deployments", "", ""),
+    ("list", "", "endpoints", "", ""),
     ("patch", "apps", "deployments", "kube-apiserver", "shoot--a--b"),
     ("update", "apps", "deployments", "kube-controller-manager", "shoot--a--b"),
     ("patch", "apps", "deployments/scale", "etcd", "shoot--a--b"),

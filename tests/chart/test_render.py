@@ -6,6 +6,7 @@ import helm_python as helm
 import pytest
 import yaml
 from chart import CHART, MATRIX, NAMESPACE, ROOT, SERVICES, notes, of_kind, render
+from permissions import EVERYWHERE
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
@@ -104,6 +105,13 @@ def test_programs_know_every_option():
             own = _fields(_source(f"services/{service}/src/config.rs"), "Args")
             unknown = set(_arguments(deployment)) - common - own
             assert not unknown, f"{service} does not know {unknown}"
+
+
+def test_permissions_in_the_sources_are_spelt_out_here():
+    for service in SERVICES:
+        for source in (ROOT / "services" / service / "src" / "cluster").rglob("*.rs"):
+            for asked in re.findall(r'Permission::new\(\s*"(\w+)",\s*"([\w.]*)",\s*"([\w/]+)"', source.read_text()):
+                assert asked in {rule[:3] for rule in EVERYWHERE[service]}, f"{source.name} asks for {asked}"
 
 
 def test_ports_are_those_of_the_programs():

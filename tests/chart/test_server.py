@@ -112,6 +112,7 @@ def test_names_in_rules_hold_for_lists_by_field_selector(seed, releases):
     for service, resource, name in (
         ("lease-probe", "/api/v1/secrets", "shoot-access-dependency-watchdog-probe"),
         ("scaling-coordinator", "/apis/apps/v1/deployments", "kube-controller-manager"),
+        ("weeder", "/api/v1/endpoints", "kube-apiserver"),
     ):
         account = f"dependency-watchdog-{service}"
         status, got = seed.request("GET", f"{resource}?fieldSelector=metadata.name%3D{name}", user=account)
