@@ -1,0 +1,198 @@
+//! Replicas of one service against the in-memory API server.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use watchdog_kube::membership::{Membership, MembershipConfig, Ownership, Timing, lease};
+use watchdog_sandbox::{ApiOptions, ApiServer};
+
+pub const NAMESPACE: &str = "garden";
+
+/// Bound of every wait: generous, because the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Replicas, and the API server that they share. The runtime of the tests has one thread, so while a test looks at all
+/// of them none of them runs.
+pub struct Cluster {
+    pub api: ApiServer,
+    pub service: &'static str,
+    pub ownership: Ownership,
+    pub timing: Timing,
+    pub replicas: Vec<Replica>,
+    keys: Vec<String>,
+}
+
+pub struct Replica {
+    pub membership: Membership,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Cluster {
+    pub async fn new(ownership: Ownership) -> Self {
+        let options = ApiOptions {
+            namespaces: vec![NAMESPACE.to_owned()],
+            ..ApiOptions::default()
+        };
+        Self {
+            api: ApiServer::start(options).await.unwrap(),
+            service: "scaling-coordinator",
+            ownership,
+            // Renewals every second, 2.7 s and 3.6 s for 13.5 s and 18 s.
+            timing: Timing::PRODUCTION.faster(5),
+            replicas: Vec::new(),
+            keys: (0..60).map(|i| format!("shoot--project--{i}")).collect(),
+        }
+    }
+
+    pub async fn client(&self, user: &str) -> Client {
+        let kubeconfig = Kubeconfig::from_yaml(&self.api.kubeconfig(user)).unwrap();
+        let options = KubeConfigOptions::default();
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .unwrap();
+        config.default_retry = false;
+        Client::try_from(config).unwrap()
+    }
+
+    pub async fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client("admin").await, NAMESPACE)
+    }
+
+    /// Starts a replica; the API server knows it by the same name.
+    pub async fn start(&mut self, identity: &str) -> Membership {
+        let config = MembershipConfig {
+            client: self.client(identity).await,
+            namespace: NAMESPACE.to_owned(),
+            service: self.service,
+            identity: identity.to_owned(),
+            address: format!("{identity}.test:9645"),
+            ownership: self.ownership,
+            timing: self.timing,
+        };
+        let stop = CancellationToken::new();
+        let (membership, task) = Membership::join(config, stop.clone());
+        self.replicas.push(Replica {
+            membership: membership.clone(),
+            stop,
+            task: tokio::spawn(task.run()),
+        });
+        membership
+    }
+
+    /// Starts replicas and waits until they share all keys.
+    pub async fn start_all(&mut self, identities: &[&str]) -> Vec<Membership> {
+        let mut all = Vec::new();
+        for identity in identities {
+            all.push(self.start(identity).await);
+        }
+        self.until("all share", |c| c.shared_by(identities)).await;
+        all
+    }
+
+    fn at(&mut self, identity: &str) -> usize {
+        let found = self
+            .replicas
+            .iter()
+            .position(|r| &**r.membership.identity() == identity);
+        found.unwrap()
+    }
+
+    /// The process drains.
+    pub fn drain(&mut self, identity: &str) -> JoinHandle<()> {
+        let at = self.at(identity);
+        let replica = self.replicas.remove(at);
+        replica.stop.cancel();
+        replica.task
+    }
+
+    /// The process dies. Its handle is still looked at: it must stop to act by itself.
+    pub fn kill(&mut self, identity: &str) {
+        let at = self.at(identity);
+        self.replicas[at].task.abort();
+    }
+
+    /// Forgets a process that was killed.
+    pub fn forget(&mut self, identity: &str) {
+        let at = self.at(identity);
+        self.replicas.remove(at);
+    }
+
+    /// Who may act on a key. More than one is a failure.
+    fn actor(&self, key: &str) -> Option<String> {
+        let acting = self.replicas.iter().filter(|r| r.membership.may_act(key));
+        let actors: Vec<_> = acting.map(|r| r.membership.identity().to_string()).collect();
+        assert!(actors.len() <= 1, "{actors:?} act on {key}");
+        actors.into_iter().next()
+    }
+
+    /// Whether every key has an actor, and these are they.
+    pub fn shared_by(&self, identities: &[&str]) -> bool {
+        let actors: Vec<_> = self.keys.iter().map(|key| self.actor(key)).collect();
+        let names: BTreeSet<_> = actors.iter().flatten().map(String::as_str).collect();
+        actors.iter().all(Option::is_some) && names == identities.iter().copied().collect()
+    }
+
+    /// Whether every key is looked after, and these do it.
+    pub fn owned_by(&self, identities: &[&str]) -> bool {
+        let mut names = BTreeSet::new();
+        for key in &self.keys {
+            let owners = self.replicas.iter().filter(|r| r.membership.owns(key));
+            let owners: Vec<_> = owners.map(|r| &**r.membership.identity()).collect();
+            if owners.len() != 1 {
+                return false;
+            }
+            names.extend(owners);
+        }
+        names == identities.iter().copied().collect()
+    }
+
+    /// A key that this replica may act on.
+    pub fn key_of(&self, identity: &str) -> String {
+        let found = self
+            .keys
+            .iter()
+            .find(|key| self.actor(key).as_deref() == Some(identity));
+        found.unwrap().clone()
+    }
+
+    /// The keys that this replica looks after.
+    pub fn owned_keys(&self, membership: &Membership) -> Vec<String> {
+        self.keys
+            .iter()
+            .filter(|key| membership.owns(key))
+            .cloned()
+            .collect()
+    }
+
+    /// Waits until `condition` holds, and says how long that took. All the time, no two replicas may act on one key.
+    pub async fn until(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) -> Duration {
+        let started = Instant::now();
+        loop {
+            for key in &self.keys {
+                self.actor(key);
+            }
+            if condition(self) {
+                return started.elapsed();
+            }
+            assert!(started.elapsed() < PATIENCE, "gave up waiting until {what}");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Looks for so long that no two replicas act on one key.
+    pub async fn watch_for(&self, span: Duration) {
+        let started = Instant::now();
+        self.until("time has passed", |_| started.elapsed() >= span).await;
+    }
+
+    pub fn lease_name(&self, identity: &str) -> String {
+        lease::name(self.service, identity)
+    }
+}

@@ -1,0 +1,14 @@
+//! Membership against an API server: replicas come, go, die, are cut off, and are disturbed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    unreachable_pub,
+    reason = "a failed test may panic"
+)]
+
+mod cluster;
+mod disturbance;
+mod handover;
+mod observers;
