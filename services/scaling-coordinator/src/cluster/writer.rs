@@ -10,10 +10,12 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use watchdog_api::names::{MELTDOWN_PROTECTION_ANNOTATION, REPLICAS_ANNOTATION};
 use watchdog_api::prober::ResourceRef;
 use watchdog_api::workload::Workload;
 use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, request_within};
+use watchdog_kube::membership::Permit;
 
 use super::clusters::{Clusters, Refusal};
 use super::resources::{Resources, ScaleSeen};
@@ -47,39 +49,39 @@ impl Writer {
         }
     }
 
-    /// Makes a request of the flow of a shoot. A write is sent only if `allowed` says so, right before.
-    pub async fn run(&self, shoot: &str, action: &Action, allowed: impl Fn() -> bool) -> Outcome {
+    /// Makes a request of the flow of a shoot. A write is sent only with `leave`, which is asked for right before.
+    pub async fn run(&self, shoot: &str, action: &Action, leave: impl FnOnce() -> Option<Permit>) -> Outcome {
         let reference = &action.reference;
         let Some(served) = self.resources.served(reference) else {
             return refused("the API server has not told yet how it serves this kind".to_owned());
         };
         let api: Api<Workload> = Api::namespaced_with(self.seed.clone(), shoot, &served);
-        match &action.what {
-            What::Read => self.read(shoot, reference, &api, action.within).await,
-            What::Write(write) => {
-                match self.clusters.confirm(shoot, CLUSTER_CATCH_UP).await {
-                    Ok(()) => {}
-                    Err(Refusal::Forbidden) => return Outcome::Withdrawn,
-                    Err(refusal @ (Refusal::NotAsked(_) | Refusal::Behind(_))) => {
-                        let retry_after = match &refusal {
-                            Refusal::NotAsked(error) => error.retry_after(),
-                            _ => None,
-                        };
-                        return Outcome::Refused {
-                            why: refusal.to_string(),
-                            retry_after,
-                        };
-                    }
-                }
-                if !allowed() {
-                    return Outcome::Withdrawn;
-                }
-                let result = self.write(shoot, reference, &api, action, write).await;
-                result.map_or_else(
-                    |error| classify(&error, write, &served, shoot),
-                    |()| Outcome::Done,
-                )
+        let write = match &action.what {
+            What::Read => return self.read(shoot, reference, &api, action.within).await,
+            What::Write(write) => write,
+        };
+        match self.clusters.confirm(shoot, CLUSTER_CATCH_UP).await {
+            Ok(()) => {}
+            Err(Refusal::Forbidden) => return Outcome::Withdrawn,
+            Err(Refusal::NotAsked(error)) => {
+                return read_failed("reading the Cluster before the write", &error);
             }
+            Err(refusal @ Refusal::Behind(_)) => return refused(refusal.to_string()),
+        }
+        let Some(permit) = leave() else {
+            return Outcome::Withdrawn;
+        };
+        let covered = permit.until().saturating_duration_since(Instant::now());
+        if covered < LEAST_DEADLINE {
+            return refused("the membership lease of this replica is about to run out".to_owned());
+        }
+        let within = deadline(action.within).min(covered);
+        match self
+            .write(shoot, reference, &api, &action.against, write, within)
+            .await
+        {
+            Ok(()) => Outcome::Done,
+            Err(error) => classify(&error, write, &served, shoot),
         }
     }
 
@@ -88,14 +90,13 @@ impl Writer {
         shoot: &str,
         reference: &ResourceRef,
         api: &Api<Workload>,
-        action: &Action,
+        against: &str,
         write: &Write,
+        within: Duration,
     ) -> Result<(), RequestError> {
-        let within = deadline(action.within);
         let name = &reference.name;
         let patch = |annotations: Value| {
-            let body =
-                json!({ "metadata": { "resourceVersion": &*action.against, "annotations": annotations } });
+            let body = json!({ "metadata": { "resourceVersion": against, "annotations": annotations } });
             let params = PatchParams {
                 field_manager: Some(FIELD_MANAGER.to_owned()),
                 ..PatchParams::default()
@@ -104,7 +105,7 @@ impl Writer {
         };
         let patched = match write {
             Write::Scale { to, .. } => {
-                let scale = scale(shoot, name, &action.against, *to);
+                let scale = scale(shoot, name, against, *to);
                 let params = PostParams {
                     field_manager: Some(FIELD_MANAGER.to_owned()),
                     ..PostParams::default()
@@ -144,7 +145,7 @@ impl Writer {
             Err(error) => return read_failed("reading it", &error),
         };
         self.resources.applied(reference, &workload);
-        if !workload.spec.ok().is_some_and(|spec| spec.replicas.is_none()) {
+        if workload.spec.ok().is_none_or(|spec| spec.replicas.is_some()) {
             return Outcome::Done;
         }
         match request_within(within, api.get_scale(&reference.name)).await {

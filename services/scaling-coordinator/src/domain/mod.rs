@@ -8,6 +8,7 @@
 pub mod decision;
 pub mod flow;
 pub mod needs;
+pub mod overview;
 pub mod plan;
 pub mod sight;
 pub mod status;

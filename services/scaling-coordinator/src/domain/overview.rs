@@ -1,0 +1,58 @@
+//! What is told about a shoot to those who ask.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Direction;
+use super::plan::Planned;
+use super::status::Status;
+
+/// The scaling state of a shoot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShootScaling {
+    /// Where its dependants are to go; `None` holds.
+    pub direction: Option<Direction>,
+    /// One sentence for people: why.
+    pub reason: String,
+    /// When the direction last changed.
+    pub since: Instant,
+    /// How far the flow is.
+    pub status: Status,
+    /// The replica that owns the shoot; empty while nobody does.
+    pub owner: Arc<str>,
+}
+
+impl ShootScaling {
+    /// Resources that the watchdog holds down.
+    #[must_use]
+    pub fn held_down(&self) -> usize {
+        self.status
+            .resources
+            .iter()
+            .filter(|resource| resource.protected)
+            .count()
+    }
+}
+
+/// What a direction would do to a shoot now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShootPlan {
+    /// Its levels, in the order in which they would run.
+    pub levels: BTreeMap<i32, Vec<Planned>>,
+    /// Whether the coordinator may act on the shoot now, apart from its verdict.
+    pub allowed: bool,
+    /// One sentence for people: why or why not.
+    pub reason: String,
+}
+
+/// Answers questions about shoots, also about those that another replica owns.
+pub trait Overview: Send + Sync {
+    /// Whether the shoots of the seed are known yet.
+    fn is_listed(&self) -> bool;
+    /// The state of a shoot that this replica does not work on; `None` when the seed has no such Cluster.
+    fn scaling(&self, shoot: &str) -> Option<ShootScaling>;
+    /// What a direction would do to a shoot; `None` when the seed has no such Cluster.
+    fn plan(&self, shoot: &str, direction: Direction) -> Option<ShootPlan>;
+}

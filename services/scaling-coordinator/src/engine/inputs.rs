@@ -1,0 +1,162 @@
+//! All that a decision about a shoot rests on, in one place: the engine decides by it, and so does the check right
+//! before a write.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::prober::{ProberConfig, ResourceRef};
+use watchdog_kube::membership::{Membership, Permit};
+
+use crate::cluster::clusters::{Clusters, Standing};
+use crate::cluster::resources::Resources;
+use crate::domain::Direction;
+use crate::domain::decision::{Decision, decide};
+use crate::domain::flow::{Action, Flow};
+use crate::domain::overview::{Overview, ShootPlan, ShootScaling};
+use crate::domain::plan;
+use crate::domain::sight::Item;
+use crate::verdicts::Verdicts;
+
+/// What decisions rest on.
+pub struct Inputs {
+    /// The configuration.
+    pub config: watch::Receiver<Arc<ProberConfig>>,
+    /// What lease-probe says.
+    pub verdicts: Arc<Verdicts>,
+    /// Which shoots there are.
+    pub clusters: Arc<Clusters>,
+    /// Their resources.
+    pub resources: Arc<Resources>,
+    /// Which of the shoots are this replica's.
+    pub membership: Membership,
+    /// Cancelled when the process drains: no write begins after that.
+    pub draining: CancellationToken,
+}
+
+impl Inputs {
+    /// Whether this replica looks after a shoot, whether or not it may act on it now.
+    #[must_use]
+    pub fn is_ours(&self, shoot: &str) -> bool {
+        self.exists(shoot) && self.membership.owns(shoot)
+    }
+
+    /// Where the dependants of a shoot are to go now.
+    #[must_use]
+    pub fn decide(&self, shoot: &str, now: Instant) -> Decision {
+        match self.allowed(shoot) {
+            Err(reason) => Decision::hold(reason),
+            Ok(()) => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
+        }
+    }
+
+    /// The configured resources of a shoot and what is seen of them.
+    #[must_use]
+    pub fn items<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Item<'a>> {
+        let dependents = config.dependent_resource_infos.iter();
+        dependents
+            .map(|dependent| Item {
+                dependent,
+                sight: self.resources.sight(&dependent.reference, shoot),
+            })
+            .collect()
+    }
+
+    /// The configuration as it is now.
+    #[must_use]
+    pub fn config(&self) -> Arc<ProberConfig> {
+        self.config.borrow().clone()
+    }
+
+    /// Leave to send a write, if all that it was decided on still holds (S1, S2, S4, S5). The last thing that is asked
+    /// before it is sent.
+    #[must_use]
+    pub fn leave(&self, shoot: &str, action: &Action) -> Option<Permit> {
+        let direction = self.decide(shoot, Instant::now()).direction;
+        let wanted = direction == Some(action.direction) && self.is_configured(&action.reference);
+        if !wanted || self.draining.is_cancelled() {
+            return None;
+        }
+        self.membership.act(shoot)
+    }
+
+    /// Whether the coordinator may act on a shoot, apart from its verdict.
+    fn allowed(&self, shoot: &str) -> Result<(), String> {
+        match self.clusters.standing(shoot) {
+            Standing::Allowed => {}
+            Standing::Unlisted => return Err("The Clusters of the seed are not listed yet.".to_owned()),
+            Standing::Absent => return Err("The Cluster is gone.".to_owned()),
+            Standing::Stopped(reason) => return Err(reason.to_string()),
+        }
+        if self.membership.may_act(shoot) {
+            return Ok(());
+        }
+        Err(match self.membership.owner(shoot) {
+            Some(owner) if owner != *self.membership.identity() => format!("The replica {owner} owns this shoot."),
+            Some(_) => "This replica owns the shoot, but must not act: its own lease has run out, or another replica \
+                        has not acknowledged it yet."
+                .to_owned(),
+            None => "No replica owns this shoot: none has a valid lease.".to_owned(),
+        })
+    }
+
+    fn is_configured(&self, reference: &ResourceRef) -> bool {
+        let config = self.config.borrow();
+        config
+            .dependent_resource_infos
+            .iter()
+            .any(|dependent| dependent.reference == *reference)
+    }
+
+    fn exists(&self, shoot: &str) -> bool {
+        !matches!(
+            self.clusters.standing(shoot),
+            Standing::Absent | Standing::Unlisted
+        )
+    }
+}
+
+impl Overview for Inputs {
+    fn is_listed(&self) -> bool {
+        // Any name will do: before the list is complete nothing is known of any.
+        self.clusters.standing("") != Standing::Unlisted
+    }
+
+    fn scaling(&self, shoot: &str) -> Option<ShootScaling> {
+        if !self.exists(shoot) {
+            return None;
+        }
+        let now = Instant::now();
+        let config = self.config();
+        let reason = match self.allowed(shoot) {
+            Err(reason) => reason,
+            Ok(()) => "This replica has just taken the shoot over.".to_owned(),
+        };
+        let steps = Flow::default().next(now, None, &self.items(&config, shoot));
+        let owner = self.membership.owner(shoot).unwrap_or_else(|| "".into());
+        Some(ShootScaling {
+            direction: None,
+            reason,
+            since: now,
+            status: steps.status,
+            owner,
+        })
+    }
+
+    fn plan(&self, shoot: &str, direction: Direction) -> Option<ShootPlan> {
+        if !self.exists(shoot) {
+            return None;
+        }
+        let config = self.config();
+        let levels = plan::plan(direction, &self.items(&config, shoot));
+        let allowed = self.allowed(shoot);
+        Some(ShootPlan {
+            levels,
+            allowed: allowed.is_ok(),
+            reason: allowed
+                .err()
+                .unwrap_or_else(|| "The shoot may be acted upon, and this replica owns it.".to_owned()),
+        })
+    }
+}

@@ -1,0 +1,282 @@
+//! Drives the flows of all shoots with what the indexes, the verdicts and the timers bring.
+//!
+//! One task owns the flows of all shoots and looks at a shoot when something about it has changed or a timer has run
+//! out, never otherwise. Looking is computing only. Requests run beside it: at most [`MAX_REQUESTS`] at once, at most
+//! so many a second as configured, and the shoots take turns.
+
+pub mod inputs;
+mod notices;
+mod queue;
+mod shoot;
+pub mod tally;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::time::DelayQueue;
+use watchdog_feed::server::Feed;
+use watchdog_kube::events::EventSink;
+
+use self::inputs::Inputs;
+use self::queue::{Bucket, Queue};
+use self::shoot::Shoot;
+use self::tally::Tally;
+use crate::cluster::writer::Writer;
+use crate::domain::flow::{Action, Outcome, What};
+use crate::domain::overview::ShootScaling;
+use crate::metrics::{FAILURES, UNDER_WAY, WAITING};
+use crate::wake::{Wake, Wakes};
+
+/// Requests on the seed at once. A healthy API server answers within 20 ms, so this carries more than any sensible
+/// rate; a slow one is not flooded.
+pub const MAX_REQUESTS: usize = 64;
+
+/// What is under way when the process stops gets so long. Below the grace of the drain, above the deadline of one
+/// request; none begins in that time.
+const LAST_REQUESTS: Duration = Duration::from_secs(15);
+
+/// The engine.
+pub struct Engine {
+    inputs: Arc<Inputs>,
+    wakes: Arc<Wakes>,
+    writer: Arc<Writer>,
+    feed: Feed<String, ShootScaling>,
+    tally: Arc<Tally>,
+    events: EventSink,
+    shoots: HashMap<Arc<str>, Shoot>,
+    timers: DelayQueue<Arc<str>>,
+    queue: Queue,
+    bucket: Bucket,
+    requests: JoinSet<Outcome>,
+    under_way: HashMap<Id, UnderWay>,
+}
+
+/// A request under way, and why it is made.
+struct UnderWay {
+    shoot: Arc<str>,
+    action: Action,
+    reason: String,
+}
+
+impl Engine {
+    /// An engine that publishes the states of shoots in `feed` and makes at most `write_rate` requests a second.
+    #[must_use]
+    pub fn new(
+        inputs: Arc<Inputs>,
+        wakes: Arc<Wakes>,
+        writer: Writer,
+        feed: Feed<String, ShootScaling>,
+        tally: Arc<Tally>,
+        events: EventSink,
+        write_rate: u32,
+    ) -> Self {
+        Self {
+            inputs,
+            wakes,
+            writer: Arc::new(writer),
+            feed,
+            tally,
+            events,
+            shoots: HashMap::new(),
+            timers: DelayQueue::new(),
+            queue: Queue::default(),
+            bucket: Bucket::new(write_rate, Instant::now()),
+            requests: JoinSet::new(),
+            under_way: HashMap::new(),
+        }
+    }
+
+    /// Runs until the process drains; then lets the requests end that are under way.
+    ///
+    /// # Errors
+    /// Never; the type is that of a critical task.
+    pub async fn run(mut self) -> anyhow::Result<()> {
+        let draining = self.inputs.draining.clone();
+        let wakes = self.wakes.clone();
+        loop {
+            let next_token = self.make_requests();
+            let token = async {
+                match next_token {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = draining.cancelled() => break,
+                Some(ended) = self.requests.join_next_with_id() => self.ended(ended),
+                Some(expired) = self.timers.next() => {
+                    let shoot = expired.into_inner();
+                    if let Some(known) = self.shoots.get_mut(&shoot) {
+                        known.timer = None;
+                    }
+                    self.look(&shoot);
+                }
+                wake = wakes.next() => match wake {
+                    Wake::One(shoot) => self.look(&shoot),
+                    Wake::All => self.wake_all(),
+                },
+                () = token => {}
+            }
+        }
+        let rest = async { while self.requests.join_next().await.is_some() {} };
+        if tokio::time::timeout(LAST_REQUESTS, rest).await.is_err() {
+            tracing::warn!("requests were still under way when the process stopped, their end is not known");
+        }
+        Ok(())
+    }
+
+    /// Looks at every shoot, one after the other and among everything else.
+    fn wake_all(&self) {
+        for shoot in self.inputs.clusters.names() {
+            self.wakes.one(&shoot);
+        }
+        for shoot in self.shoots.keys() {
+            self.wakes.one(shoot);
+        }
+    }
+
+    /// Makes the requests for which there is room now. Says when to come back if only the rate keeps it from more.
+    fn make_requests(&mut self) -> Option<Instant> {
+        let mut next_token = None;
+        while self.requests.len() < MAX_REQUESTS && self.queue.len() > 0 {
+            if let Err(at) = self.bucket.look(Instant::now()) {
+                next_token = Some(at);
+                break;
+            }
+            let Some(shoot) = self.queue.pop() else {
+                break;
+            };
+            self.make_request(&shoot);
+        }
+        // Counts below 2^52.
+        WAITING.set(&[], self.queue.len() as f64);
+        UNDER_WAY.set(&[], self.requests.len() as f64);
+        next_token
+    }
+
+    /// Makes one request of a shoot, by what is known now and not when it began to wait.
+    fn make_request(&mut self, shoot: &Arc<str>) {
+        if !self.inputs.is_ours(shoot) {
+            self.forget(shoot);
+            return;
+        }
+        let now = Instant::now();
+        let (inputs, config) = (&self.inputs, self.inputs.config());
+        let action = self.shoots.get_mut(shoot).and_then(|known| {
+            let decision = inputs.decide(shoot, now);
+            let action = known.take_action(shoot, now, &decision, &inputs.items(&config, shoot))?;
+            Some((action, decision.reason))
+        });
+        if let Some((action, reason)) = action {
+            self.bucket.take();
+            let (inputs, writer) = (self.inputs.clone(), self.writer.clone());
+            let (of_shoot, to_make) = (shoot.clone(), action.clone());
+            let request = async move {
+                let leave = || inputs.leave(&of_shoot, &to_make);
+                writer.run(&of_shoot, &to_make, leave).await
+            };
+            let id = self.requests.spawn(request).id();
+            self.under_way.insert(
+                id,
+                UnderWay {
+                    shoot: shoot.clone(),
+                    action,
+                    reason,
+                },
+            );
+        }
+        self.look(shoot);
+    }
+
+    fn ended(&mut self, ended: Result<(Id, Outcome), JoinError>) {
+        let (id, outcome) = match ended {
+            Ok(ended) => ended,
+            Err(error) => {
+                tracing::error!(%error, "a request ended by a defect of this program");
+                let why = format!("this program failed: {error}");
+                (
+                    error.id(),
+                    Outcome::Unknown {
+                        why,
+                        retry_after: None,
+                    },
+                )
+            }
+        };
+        let Some(UnderWay {
+            shoot,
+            action,
+            reason,
+        }) = self.under_way.remove(&id)
+        else {
+            return;
+        };
+        if let What::Write(write) = &action.what {
+            notices::written(&shoot, &action, write, &outcome);
+            if outcome == Outcome::Done {
+                let about = self.inputs.resources.about(&action.reference, &shoot);
+                notices::events(about, &action, write, &reason)
+                    .into_iter()
+                    .for_each(|n| self.events.publish(n));
+            }
+            self.tally.count(&shoot, action.direction, &outcome);
+        }
+        if let Some(known) = self.shoots.get_mut(&shoot) {
+            known.ended(Instant::now(), &action, outcome);
+        }
+        self.look(&shoot);
+    }
+
+    /// Looks at a shoot: what is to be done, when to look again, what to show.
+    fn look(&mut self, shoot: &Arc<str>) {
+        if !self.inputs.is_ours(shoot) {
+            self.forget(shoot);
+            return;
+        }
+        let now = Instant::now();
+        let config = self.inputs.config();
+        let decision = self.inputs.decide(shoot, now);
+        let items = self.inputs.items(&config, shoot);
+        let known = self
+            .shoots
+            .entry(shoot.clone())
+            .or_insert_with(|| Shoot::new(now));
+        let looked = known.look(shoot, now, &decision, &items);
+        known.set_timer(&mut self.timers, shoot, looked.wake);
+        match looked.direction {
+            Some(direction) if looked.has_actions => self.queue.push(shoot, direction),
+            _ => self.queue.remove(shoot),
+        }
+        for (reference, why) in looked.alerts {
+            let direction = looked.direction.map_or("hold", crate::domain::Direction::as_str);
+            FAILURES.inc(&[("direction", direction.to_owned())]);
+            tracing::warn!(shoot = &**shoot, resource = %reference, direction, error = why, "a resource failed its level");
+            let about = self.inputs.resources.about(&reference, shoot);
+            self.events
+                .publish(notices::failed(about, looked.direction, &why));
+        }
+        let scaling = ShootScaling {
+            direction: looked.direction,
+            reason: looked.reason,
+            since: looked.since,
+            status: looked.status,
+            owner: self.inputs.membership.identity().clone(),
+        };
+        self.feed
+            .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
+    }
+
+    /// A shoot is gone or another replica's. What is under way for it ends by itself: it was checked before it began.
+    fn forget(&mut self, shoot: &Arc<str>) {
+        self.queue.remove(shoot);
+        if let Some(mut known) = self.shoots.remove(shoot) {
+            known.set_timer(&mut self.timers, shoot, None);
+        }
+        self.tally.forget(shoot);
+        self.feed.remove(&shoot.to_string());
+    }
+}

@@ -1,0 +1,76 @@
+//! What is said about writes: log lines and Kubernetes Events.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use watchdog_kube::events::Notice;
+
+use super::tally;
+use crate::domain::Direction;
+use crate::domain::flow::{Action, Outcome};
+use crate::domain::needs::Write;
+
+/// Logs what became of a write.
+pub(super) fn written(shoot: &str, action: &Action, write: &Write, outcome: &Outcome) {
+    let resource = &action.reference;
+    let (direction, result) = (action.direction.as_str(), tally::result(outcome));
+    let what = match write {
+        Write::Record { replicas } => format!("record {replicas} replicas"),
+        Write::Scale { from, to, .. } => format!("scale from {from} to {to}"),
+        Write::CleanUp => "remove meltdown-protection-active".to_owned(),
+    };
+    match outcome {
+        Outcome::Done => tracing::info!(shoot, %resource, direction, what, "written"),
+        Outcome::Conflict => {
+            tracing::info!(shoot, %resource, direction, what, "somebody else wrote in between")
+        }
+        Outcome::Withdrawn => {
+            tracing::info!(shoot, %resource, direction, what, "not written: not allowed any more")
+        }
+        Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => {
+            tracing::warn!(shoot, %resource, direction, what, result, error = why, "a write failed");
+        }
+    }
+}
+
+/// The Kubernetes Events about an applied write.
+pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, reason: &str) -> Vec<Notice> {
+    let Write::Scale { from, to, unreadable } = write else {
+        return Vec::new();
+    };
+    let mut notices = Vec::new();
+    if let Some(text) = unreadable {
+        notices.push(Notice {
+            about: about.clone(),
+            warning: true,
+            reason: "RecordedReplicasUnreadable",
+            action: "ScaledUp",
+            note: format!("The recorded replica count {text:?} cannot be read; scaled to {to} instead."),
+        });
+    }
+    let (event, action) = match action.direction {
+        Direction::Down => ("MeltdownProtectionStarted", "ScaledDown"),
+        Direction::Up => ("MeltdownProtectionEnded", "ScaledUp"),
+    };
+    notices.push(Notice {
+        about,
+        warning: false,
+        reason: event,
+        action,
+        note: format!("Scaled from {from} to {to}. {reason}"),
+    });
+    notices
+}
+
+/// The Kubernetes Event about a resource that failed its level.
+pub(super) fn failed(about: ObjectReference, direction: Option<Direction>, why: &str) -> Notice {
+    let (event, action) = match direction {
+        Some(Direction::Up) => ("ScaleUpFailed", "ScaleUp"),
+        Some(Direction::Down) | None => ("ScaleDownFailed", "ScaleDown"),
+    };
+    Notice {
+        about,
+        warning: true,
+        reason: event,
+        action,
+        note: why.to_owned(),
+    }
+}

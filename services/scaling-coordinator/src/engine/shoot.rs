@@ -1,0 +1,200 @@
+//! What the engine remembers of one shoot.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::time::DelayQueue;
+use tokio_util::time::delay_queue::Key;
+use watchdog_api::prober::ResourceRef;
+
+use crate::domain::Direction;
+use crate::domain::decision::Decision;
+use crate::domain::flow::{Action, Flow, Outcome, Steps, What};
+use crate::domain::sight::Item;
+use crate::domain::status::Status;
+use crate::metrics::{FIRST_WRITE, REACHED};
+
+/// A shoot is looked at again at the latest after so long, if it waits for a time at all.
+const LONGEST_TIMER: Duration = Duration::from_secs(3600);
+
+/// One shoot.
+pub(super) struct Shoot {
+    flow: Flow,
+    direction: Option<Direction>,
+    reason: String,
+    since: Instant,
+    // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
+    verdict: Option<Instant>,
+    first_write: bool,
+    alerts: Vec<(ResourceRef, String)>,
+    /// When it is to be looked at again.
+    pub(super) timer: Option<(Key, Instant)>,
+}
+
+/// What came of looking at a shoot.
+pub(super) struct Looked {
+    pub(super) direction: Option<Direction>,
+    pub(super) reason: String,
+    pub(super) since: Instant,
+    pub(super) status: Status,
+    pub(super) has_actions: bool,
+    pub(super) wake: Option<Instant>,
+    pub(super) alerts: Vec<(ResourceRef, String)>,
+}
+
+impl Shoot {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            flow: Flow::default(),
+            direction: None,
+            reason: String::new(),
+            since: now,
+            verdict: None,
+            first_write: false,
+            alerts: Vec::new(),
+            timer: None,
+        }
+    }
+
+    /// Looks at it.
+    pub(super) fn look(
+        &mut self,
+        shoot: &str,
+        now: Instant,
+        decision: &Decision,
+        items: &[Item<'_>],
+    ) -> Looked {
+        let steps = self.step(shoot, now, decision, items);
+        Looked {
+            direction: self.direction,
+            reason: self.reason.clone(),
+            since: self.since,
+            status: steps.status,
+            has_actions: !steps.actions.is_empty(),
+            wake: earliest(steps.wake, decision.again_at),
+            alerts: std::mem::take(&mut self.alerts),
+        }
+    }
+
+    /// Takes one of the requests that are to be made now; it counts as under way from now on. To be followed by
+    /// [`Shoot::look`].
+    pub(super) fn take_action(
+        &mut self,
+        shoot: &str,
+        now: Instant,
+        decision: &Decision,
+        items: &[Item<'_>],
+    ) -> Option<Action> {
+        let action = self
+            .step(shoot, now, decision, items)
+            .actions
+            .into_iter()
+            .next()?;
+        self.flow.start(now, &action);
+        Some(action)
+    }
+
+    fn step(&mut self, shoot: &str, now: Instant, decision: &Decision, items: &[Item<'_>]) -> Steps {
+        self.turn(shoot, now, decision);
+        self.reason.clone_from(&decision.reason);
+        let mut steps = self.flow.next(now, decision.direction, items);
+        self.alerts.append(&mut steps.alerts);
+        if steps.finished {
+            self.record_reached(shoot, now);
+        }
+        steps
+    }
+
+    /// A request has ended.
+    pub(super) fn ended(&mut self, now: Instant, action: &Action, outcome: Outcome) {
+        let applied = outcome == Outcome::Done && matches!(action.what, What::Write(_));
+        let first = applied && self.direction == Some(action.direction) && !self.first_write;
+        self.first_write |= first;
+        if let Some(sent) = self.verdict.filter(|_| first) {
+            let labels = [("direction", action.direction.as_str().to_owned())];
+            FIRST_WRITE.record(&labels, now.saturating_duration_since(sent));
+        }
+        self.flow.finish(now, action, outcome);
+    }
+
+    /// Sets the time at which it is looked at again although nothing has happened.
+    pub(super) fn set_timer(
+        &mut self,
+        timers: &mut DelayQueue<Arc<str>>,
+        shoot: &Arc<str>,
+        at: Option<Instant>,
+    ) {
+        // A configuration may ask for delays of years, which the timer queue does not take.
+        let at = at.map(|at| at.min(Instant::now() + LONGEST_TIMER));
+        match (&mut self.timer, at) {
+            (Some((_, set)), Some(at)) if *set == at => {}
+            (Some((key, set)), Some(at)) => {
+                timers.reset_at(key, at);
+                *set = at;
+            }
+            (None, Some(at)) => self.timer = Some((timers.insert_at(shoot.clone(), at), at)),
+            (Some((key, _)), None) => {
+                timers.try_remove(key);
+                self.timer = None;
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn turn(&mut self, shoot: &str, now: Instant, decision: &Decision) {
+        if self.direction == decision.direction {
+            return;
+        }
+        let name = |direction: Option<Direction>| direction.map_or("hold", Direction::as_str);
+        let (from, to) = (name(self.direction), name(decision.direction));
+        // After a start every healthy shoot turns from hold to up: that is no news.
+        let news = decision.direction == Some(Direction::Down) || self.direction == Some(Direction::Down);
+        if news {
+            tracing::info!(
+                shoot,
+                from,
+                to,
+                reason = decision.reason,
+                "the direction of a shoot has changed"
+            );
+        } else {
+            tracing::debug!(
+                shoot,
+                from,
+                to,
+                reason = decision.reason,
+                "the direction of a shoot has changed"
+            );
+        }
+        self.direction = decision.direction;
+        self.since = now;
+        self.verdict = decision.decided_by;
+        self.first_write = false;
+    }
+
+    fn record_reached(&mut self, shoot: &str, now: Instant) {
+        let Some(direction) = self.direction else {
+            return;
+        };
+        // A flow that only waited for something to become ready has not scaled.
+        if let Some(sent) = self.verdict.take().filter(|_| self.first_write) {
+            let took = now.saturating_duration_since(sent);
+            REACHED.record(&[("direction", direction.as_str().to_owned())], took);
+            let took = watchdog_api::duration::format(took);
+            tracing::info!(
+                shoot,
+                direction = direction.as_str(),
+                took,
+                "all resources have reached their targets"
+            );
+        }
+    }
+}
+
+fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
+    }
+}

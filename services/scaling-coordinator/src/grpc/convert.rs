@@ -1,0 +1,267 @@
+//! Domain <-> proto.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost_types::Timestamp;
+use tokio::time::Instant;
+use watchdog_api::prober::ResourceRef;
+use watchdog_feed::client::Received;
+use watchdog_feed::message::{Event, Message, Position};
+use watchdog_proto::feed::v1 as feed;
+use watchdog_proto::probe::v1 as probe;
+use watchdog_proto::scaling::v1 as pb;
+use watchdog_runtime::clock::Clock;
+
+use crate::domain::Direction;
+use crate::domain::decision::{Outcome, Verdict};
+use crate::domain::overview::{ShootPlan, ShootScaling};
+use crate::domain::plan::{Action, Planned};
+use crate::domain::status::{Progress, State, Step};
+
+/// A verdict is never valid for longer, whatever its observer says: one that is not renewed for so long is no
+/// observation any more.
+const LONGEST_VALIDITY: Duration = Duration::from_secs(600);
+
+/// Characters of a verdict's sentence that are kept.
+const LONGEST_MESSAGE: usize = 512;
+
+// === lease-probe -> domain ===
+
+/// One message of a stream of verdicts.
+///
+/// # Errors
+/// When a part that must be there is missing; the text names it.
+pub fn message(
+    response: probe::WatchVerdictsResponse,
+) -> Result<Message<String, probe::Verdict>, &'static str> {
+    use probe::watch_verdicts_response::Event as PbEvent;
+    let position = response.position.ok_or("position")?;
+    let event = match response.event.ok_or("event")? {
+        PbEvent::Upsert(verdict) if verdict.shoot.is_empty() => return Err("shoot"),
+        PbEvent::Upsert(verdict) => Event::Upsert(verdict.shoot.clone(), verdict),
+        PbEvent::Removed(shoot) => Event::Removed(shoot),
+        PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete(complete.items),
+        PbEvent::Heartbeat(_) => Event::Heartbeat,
+    };
+    let uptime = forward(position.uptime.as_ref());
+    Ok(Message {
+        position: Position {
+            epoch: position.epoch.into(),
+            revision: position.revision,
+            uptime,
+        },
+        event,
+    })
+}
+
+/// A verdict in local monotonic time: its validity and age count from when it was sent, and no wall clock is looked
+/// at.
+#[must_use]
+pub fn verdict(received: &Received<probe::Verdict>) -> Verdict {
+    let (verdict, sent) = (&received.value, received.sent_at);
+    let observed = sent.checked_sub(forward(verdict.age.as_ref()).min(LONGEST_VALIDITY));
+    Verdict {
+        outcome: outcome(verdict.outcome),
+        observer: verdict.observer.as_str().into(),
+        observed: observed.unwrap_or(sent),
+        sent,
+        // Valid for zero: not valid at all.
+        valid_until: sent + forward(verdict.valid_for.as_ref()).min(LONGEST_VALIDITY),
+        message: verdict
+            .message
+            .chars()
+            .take(LONGEST_MESSAGE)
+            .collect::<String>()
+            .into(),
+    }
+}
+
+fn outcome(outcome: i32) -> Outcome {
+    match probe::Outcome::try_from(outcome) {
+        Ok(probe::Outcome::Healthy) => Outcome::Healthy,
+        Ok(probe::Outcome::LeasesExpired) => Outcome::LeasesExpired,
+        Ok(probe::Outcome::ExternalUnreachable) => Outcome::ExternalUnreachable,
+        Ok(probe::Outcome::ApiServerUnreachable) => Outcome::ApiServerUnreachable,
+        Ok(probe::Outcome::Throttled) => Outcome::Throttled,
+        Ok(probe::Outcome::Inconclusive) => Outcome::Inconclusive,
+        Ok(probe::Outcome::TooFewCandidates) => Outcome::TooFewCandidates,
+        Ok(probe::Outcome::Skipped) => Outcome::Skipped,
+        Ok(probe::Outcome::Pending) => Outcome::Pending,
+        Ok(probe::Outcome::Unspecified) | Err(_) => Outcome::Unknown,
+    }
+}
+
+/// A duration; zero when unset or negative.
+fn forward(duration: Option<&prost_types::Duration>) -> Duration {
+    let Some(duration) = duration else {
+        return Duration::ZERO;
+    };
+    let nanos = i128::from(duration.seconds) * 1_000_000_000 + i128::from(duration.nanos);
+    u64::try_from(nanos.max(0)).map_or(Duration::MAX, Duration::from_nanos)
+}
+
+// === domain -> API ===
+
+/// One message of a stream of scaling states.
+#[must_use]
+pub fn response(message: Message<String, Arc<ShootScaling>>, clock: Clock) -> pb::WatchScalingResponse {
+    use pb::watch_scaling_response::Event as PbEvent;
+    let event = match message.event {
+        Event::Upsert(shoot, scaling) => PbEvent::Upsert(shoot_scaling(&shoot, &scaling, clock)),
+        Event::Removed(shoot) => PbEvent::Removed(shoot),
+        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
+        Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
+    };
+    let position = message.position;
+    pb::WatchScalingResponse {
+        position: Some(feed::Position {
+            epoch: position.epoch.to_string(),
+            revision: position.revision,
+            uptime: Some(duration(position.uptime)),
+        }),
+        event: Some(event),
+    }
+}
+
+/// The scaling state of a shoot.
+#[must_use]
+pub fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -> pb::ShootScaling {
+    pb::ShootScaling {
+        shoot: shoot.to_owned(),
+        direction: direction(scaling.direction).into(),
+        reason: scaling.reason.clone(),
+        state: state(scaling.status.state).into(),
+        level: scaling.status.level,
+        resources: scaling.status.resources.iter().map(resource_scaling).collect(),
+        direction_since: Some(timestamp(clock, scaling.since)),
+        retry_at: scaling.status.retry_at.map(|at| timestamp(clock, at)),
+        owner: scaling.owner.to_string(),
+        meltdown_protection_active: scaling.held_down() > 0,
+    }
+}
+
+/// The answer to a plan request.
+#[must_use]
+pub fn plan(plan: &ShootPlan) -> pb::PlanScalingResponse {
+    let levels = plan.levels.iter().map(|(level, resources)| pb::PlannedLevel {
+        level: *level,
+        resources: resources.iter().map(planned).collect(),
+    });
+    pb::PlanScalingResponse {
+        levels: levels.collect(),
+        allowed: plan.allowed,
+        reason: plan.reason.clone(),
+    }
+}
+
+/// The direction of a request: down or up.
+#[must_use]
+pub fn asked_direction(direction: i32) -> Option<Direction> {
+    match pb::Direction::try_from(direction) {
+        Ok(pb::Direction::Down) => Some(Direction::Down),
+        Ok(pb::Direction::Up) => Some(Direction::Up),
+        _ => None,
+    }
+}
+
+const fn direction(direction: Option<Direction>) -> pb::Direction {
+    match direction {
+        None => pb::Direction::Hold,
+        Some(Direction::Down) => pb::Direction::Down,
+        Some(Direction::Up) => pb::Direction::Up,
+    }
+}
+
+const fn state(state: State) -> pb::FlowState {
+    match state {
+        State::Holding => pb::FlowState::Holding,
+        State::Settled => pb::FlowState::Settled,
+        State::Running => pb::FlowState::Running,
+        State::Failed => pb::FlowState::Failed,
+    }
+}
+
+fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
+    let step = match progress.step {
+        Step::Pending => pb::Step::Pending,
+        Step::Delayed => pb::Step::Delayed,
+        Step::Writing => pb::Step::Writing,
+        Step::Waiting => pb::Step::Waiting,
+        Step::Reached => pb::Step::Reached,
+        Step::Absent => pb::Step::Absent,
+        Step::Ignored => pb::Step::Ignored,
+        Step::BackingOff => pb::Step::BackingOff,
+        Step::Failed => pb::Step::Failed,
+    };
+    pb::ResourceScaling {
+        resource: Some(resource_ref(&progress.reference)),
+        level: progress.level,
+        step: step.into(),
+        spec_replicas: progress.replicas,
+        ready_replicas: progress.ready,
+        recorded_replicas: progress.recorded,
+        target_replicas: progress.target,
+        attempts: progress.attempts,
+        message: sentence(&progress.message),
+    }
+}
+
+fn planned(planned: &Planned) -> pb::PlannedResource {
+    let action = match planned.action {
+        Action::Nothing => pb::Action::None,
+        Action::Scale => pb::Action::Scale,
+        Action::CleanUp => pb::Action::CleanUp,
+        Action::Ignore => pb::Action::Ignore,
+        Action::SkipAbsent => pb::Action::SkipAbsent,
+        Action::Fail => pb::Action::FailAbsent,
+        Action::Wait => pb::Action::Wait,
+    };
+    pb::PlannedResource {
+        resource: Some(resource_ref(&planned.reference)),
+        action: action.into(),
+        spec_replicas: planned.replicas,
+        target_replicas: planned.target,
+        initial_delay: Some(duration(planned.initial_delay)),
+        timeout: Some(duration(planned.timeout)),
+        reason: sentence(&planned.why),
+    }
+}
+
+fn resource_ref(reference: &ResourceRef) -> pb::ResourceRef {
+    pb::ResourceRef {
+        api_version: reference.api_version.clone(),
+        kind: reference.kind.clone(),
+        name: reference.name.clone(),
+    }
+}
+
+/// The rules speak in clauses, the API in sentences.
+fn sentence(clause: &str) -> String {
+    let mut chars = clause.chars();
+    let Some(first) = chars.next() else {
+        return String::new();
+    };
+    let stop = if clause.ends_with('.') { "" } else { "." };
+    format!("{}{}{stop}", first.to_uppercase(), chars.as_str())
+}
+
+fn timestamp(clock: Clock, at: Instant) -> Timestamp {
+    let micros = clock.micros_at(at);
+    let nanos = i32::try_from(micros.rem_euclid(1_000_000) * 1_000).unwrap_or(0);
+    Timestamp {
+        seconds: micros.div_euclid(1_000_000),
+        nanos,
+    }
+}
+
+fn duration(duration: Duration) -> prost_types::Duration {
+    prost_types::Duration {
+        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+use super::*;
+
+fn signed(seconds: i64) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration { seconds, nanos: 0 })
+}
+
+fn received(age: i64, valid_for: i64) -> Received<probe::Verdict> {
+    let value = probe::Verdict {
+        shoot: "shoot--a".into(),
+        outcome: probe::Outcome::LeasesExpired.into(),
+        age: signed(age),
+        valid_for: signed(valid_for),
+        observer: "lease-probe-0".into(),
+        message: "x".repeat(10_000),
+        ..Default::default()
+    };
+    Received {
+        value,
+        sent_at: Instant::now() + Duration::from_secs(10_000),
+    }
+}
+
+#[test]
+fn validity_counts_from_the_sending_and_is_bounded() {
+    let table = [(20, 20), (0, 0), (-5, 0), (i64::MAX, 600)];
+    for (valid_for, expected) in table {
+        let received = received(3, valid_for);
+        let verdict = verdict(&received);
+        assert_eq!(
+            verdict.valid_until - received.sent_at,
+            Duration::from_secs(expected)
+        );
+        assert_eq!(received.sent_at - verdict.observed, Duration::from_secs(3));
+        assert_eq!(verdict.message.len(), LONGEST_MESSAGE);
+    }
+    let unset = Received {
+        value: probe::Verdict::default(),
+        sent_at: Instant::now(),
+    };
+    assert_eq!(
+        verdict(&unset).valid_until,
+        unset.sent_at,
+        "no validity, no action"
+    );
+    assert_eq!(verdict(&unset).outcome.direction(), None);
+}
+
+#[test]
+fn outcomes_that_are_new_hold() {
+    assert_eq!(outcome(4711), Outcome::Unknown);
+    assert_eq!(outcome(0), Outcome::Unknown);
+    assert_eq!(
+        outcome(probe::Outcome::ExternalUnreachable.into()),
+        Outcome::ExternalUnreachable
+    );
+}
+
+#[test]
+fn messages_without_their_parts_are_refused() {
+    let empty = probe::WatchVerdictsResponse::default();
+    assert_eq!(message(empty), Err("position"));
+    let position = Some(feed::Position::default());
+    assert_eq!(
+        message(probe::WatchVerdictsResponse {
+            position: position.clone(),
+            event: None
+        }),
+        Err("event")
+    );
+    let nameless = probe::watch_verdicts_response::Event::Upsert(probe::Verdict::default());
+    assert_eq!(
+        message(probe::WatchVerdictsResponse {
+            position,
+            event: Some(nameless)
+        }),
+        Err("shoot")
+    );
+}
+
+#[test]
+fn clauses_become_sentences() {
+    assert_eq!(sentence("it is scaled to 0"), "It is scaled to 0.");
+    assert_eq!(sentence("Done."), "Done.");
+    assert_eq!(sentence(""), "");
+}
+
+#[test]
+fn hold_is_no_direction_to_ask_for() {
+    assert_eq!(asked_direction(pb::Direction::Down.into()), Some(Direction::Down));
+    assert_eq!(asked_direction(pb::Direction::Up.into()), Some(Direction::Up));
+    for refused in [0, 1, -1, 4711] {
+        assert_eq!(asked_direction(refused), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! The metrics of the scaling-coordinator.
+
+use watchdog_runtime::metrics::{Metric, describe};
+
+/// Writes.
+pub const OPERATIONS: Metric = Metric::counter(
+    "watchdog_scaling_operations_total",
+    "Writes on the resources of a shoot, by shoot, direction (down or up) and result: applied, conflict (somebody else \
+     wrote in between), refused, unknown (no answer, or the API server failed), withdrawn (not allowed any more when \
+     its turn came).",
+);
+
+/// First write.
+pub const FIRST_WRITE: Metric = Metric::histogram(
+    "watchdog_scaling_first_write_seconds",
+    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was applied, \
+     by direction.",
+);
+
+/// Whole flow.
+pub const REACHED: Metric = Metric::histogram(
+    "watchdog_scaling_reached_seconds",
+    "Time from the verdict that changed the direction of a shoot, when it was sent, until the last resource reached \
+     its target, by direction.",
+);
+
+/// Levels that failed.
+pub const FAILURES: Metric = Metric::counter(
+    "watchdog_scaling_level_failures_total",
+    "Times a resource failed its level: all tries failed, or it is absent and not optional; by direction.",
+);
+
+/// Shoots by state.
+pub const SHOOTS: Metric = Metric::gauge(
+    "watchdog_scaling_shoots",
+    "Shoots that this replica owns, by direction (down, up or hold) and state of the flow (holding, settled, running, \
+     failed).",
+);
+
+/// Resources held down.
+pub const HELD_DOWN: Metric = Metric::gauge(
+    "watchdog_scaling_held_down_resources",
+    "Resources that carry meltdown-protection-active, over the shoots that this replica owns.",
+);
+
+/// Failed levels.
+pub const FAILED_LEVELS: Metric = Metric::gauge(
+    "watchdog_scaling_failed_levels",
+    "Shoots that this replica owns and whose current level has failed; it is tried again while the verdict stands.",
+);
+
+/// Waiting shoots.
+pub const WAITING: Metric = Metric::gauge(
+    "watchdog_scaling_waiting_shoots",
+    "Shoots with a request to make that wait for their turn: the rate is limited by --write-rate, the number of \
+     requests at once to 64.",
+);
+
+/// Requests under way.
+pub const UNDER_WAY: Metric = Metric::gauge(
+    "watchdog_scaling_requests_under_way",
+    "Requests on resources of shoots that are under way.",
+);
+
+/// Observers.
+pub const OBSERVERS: Metric = Metric::gauge(
+    "watchdog_scaling_observers",
+    "Replicas of lease-probe, by state: known, or synced (their stream is complete and lives).",
+);
+
+/// Registers the help texts.
+pub fn register() {
+    describe(&[FIRST_WRITE, REACHED, FAILURES, WAITING, UNDER_WAY]);
+}

@@ -1,0 +1,66 @@
+//! The series of every shoot, read at the scrape.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use watchdog_feed::server::Feed;
+use watchdog_runtime::metrics::{Collector, Exposition};
+
+use crate::domain::Direction;
+use crate::domain::overview::ShootScaling;
+use crate::domain::status::State;
+use crate::engine::tally::Tally;
+use crate::metrics;
+use crate::verdicts::Verdicts;
+
+/// Reads the state of the shoots that this replica owns.
+pub struct Scrape {
+    /// Their scaling states.
+    pub shoots: Feed<String, ShootScaling>,
+    /// Their writes.
+    pub tally: Arc<Tally>,
+    /// The streams from lease-probe.
+    pub verdicts: Arc<Verdicts>,
+}
+
+impl Collector for Scrape {
+    fn collect(&self, out: &mut Exposition) {
+        let mut shoots: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+        let (mut held, mut failed) = (0, 0_u32);
+        for (_, scaling) in self.shoots.snapshot() {
+            let direction = scaling.direction.map_or("hold", Direction::as_str);
+            *shoots
+                .entry((direction, scaling.status.state.as_str()))
+                .or_default() += 1.0;
+            held += scaling.held_down();
+            failed += u32::from(scaling.status.state == State::Failed);
+        }
+        let series = shoots
+            .into_iter()
+            .map(|((direction, state), n)| ([("direction", direction), ("state", state)], n));
+        out.family(&metrics::SHOOTS, series);
+        let none: [(&str, &str); 0] = [];
+        out.family(&metrics::HELD_DOWN, [(none, held as f64)]);
+        out.family(&metrics::FAILED_LEVELS, [(none, f64::from(failed))]);
+        let streams = self.verdicts.streams();
+        let observers = [("known", streams.known), ("synced", streams.synced)];
+        out.family(
+            &metrics::OBSERVERS,
+            observers.map(|(state, n)| ([("state", state)], n as f64)),
+        );
+        let tally = self.tally.all();
+        let series = tally.iter().flat_map(|(shoot, counts)| {
+            counts.iter().map(|((direction, result), n)| {
+                (
+                    [
+                        ("shoot", &**shoot),
+                        ("direction", direction.as_str()),
+                        ("result", *result),
+                    ],
+                    *n as f64,
+                )
+            })
+        });
+        out.family(&metrics::OPERATIONS, series);
+    }
+}

@@ -1,0 +1,191 @@
+//! What the replicas of lease-probe say, by shoot. Only streams that live count: what a lost one said is forgotten.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::domain::decision::{Streams, Verdict};
+use crate::wake::Wakes;
+
+/// The verdicts of all streams.
+#[derive(Debug)]
+pub struct Verdicts {
+    wakes: Arc<Wakes>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    // Whether the stream is synchronised.
+    streams: BTreeMap<Arc<str>, bool>,
+    by_shoot: HashMap<Arc<str>, BTreeMap<Arc<str>, Verdict>>,
+}
+
+impl Verdicts {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(wakes: Arc<Wakes>) -> Self {
+        Self {
+            wakes,
+            inner: Mutex::default(),
+        }
+    }
+
+    /// A replica of lease-probe is known and will be followed.
+    pub fn joined(&self, stream: &Arc<str>) {
+        self.inner.lock().streams.insert(stream.clone(), false);
+        self.wakes.all();
+    }
+
+    /// A replica of lease-probe is gone.
+    pub fn left(&self, stream: &str) {
+        let mut inner = self.inner.lock();
+        inner.streams.remove(stream);
+        inner.forget(stream);
+        drop(inner);
+        self.wakes.all();
+    }
+
+    /// A stream is lost: nobody renews what it said, and nobody takes it back.
+    pub fn lost(&self, stream: &str) {
+        let mut inner = self.inner.lock();
+        let synced = inner.streams.get_mut(stream).is_some_and(std::mem::take);
+        inner.forget(stream);
+        drop(inner);
+        if synced {
+            self.wakes.all();
+        }
+    }
+
+    /// All that a stream says.
+    pub fn snapshot(&self, stream: &Arc<str>, verdicts: impl IntoIterator<Item = (String, Verdict)>) {
+        let mut inner = self.inner.lock();
+        // A stream that was taken away meanwhile says nothing any more.
+        let Some(synced) = inner.streams.get_mut(stream) else {
+            return;
+        };
+        *synced = true;
+        inner.forget(stream);
+        for (shoot, verdict) in verdicts {
+            inner
+                .by_shoot
+                .entry(shoot.into())
+                .or_default()
+                .insert(stream.clone(), verdict);
+        }
+        drop(inner);
+        self.wakes.all();
+    }
+
+    /// A stream says something new about a shoot.
+    pub fn said(&self, stream: &Arc<str>, shoot: &str, verdict: Verdict) {
+        let mut inner = self.inner.lock();
+        if !inner.streams.contains_key(stream) {
+            return;
+        }
+        match inner.by_shoot.get_mut(shoot) {
+            Some(of_shoot) => {
+                of_shoot.insert(stream.clone(), verdict);
+            }
+            None => {
+                inner
+                    .by_shoot
+                    .insert(shoot.into(), BTreeMap::from([(stream.clone(), verdict)]));
+            }
+        }
+        drop(inner);
+        self.wakes.one(shoot);
+    }
+
+    /// A stream does not speak of a shoot any more.
+    pub fn withdrawn(&self, stream: &str, shoot: &str) {
+        let mut inner = self.inner.lock();
+        if let Some(of_shoot) = inner.by_shoot.get_mut(shoot) {
+            of_shoot.remove(stream);
+            if of_shoot.is_empty() {
+                inner.by_shoot.remove(shoot);
+            }
+        }
+        drop(inner);
+        self.wakes.one(shoot);
+    }
+
+    /// What is said about a shoot now.
+    #[must_use]
+    pub fn on(&self, shoot: &str) -> Vec<Verdict> {
+        let inner = self.inner.lock();
+        inner
+            .by_shoot
+            .get(shoot)
+            .map(|of_shoot| of_shoot.values().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// The streams.
+    #[must_use]
+    pub fn streams(&self) -> Streams {
+        let inner = self.inner.lock();
+        Streams {
+            known: inner.streams.len(),
+            synced: inner.streams.values().filter(|synced| **synced).count(),
+        }
+    }
+}
+
+impl Inner {
+    fn forget(&mut self, stream: &str) {
+        self.by_shoot.retain(|_, of_shoot| {
+            of_shoot.remove(stream);
+            !of_shoot.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::domain::decision::Outcome;
+
+    fn verdict() -> Verdict {
+        let now = Instant::now();
+        Verdict {
+            outcome: Outcome::Healthy,
+            observer: "o".into(),
+            observed: now,
+            sent: now,
+            valid_until: now,
+            message: "".into(),
+        }
+    }
+
+    #[test]
+    fn what_a_stream_said_goes_with_it() {
+        let verdicts = Verdicts::new(Arc::default());
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        verdicts.said(&a, "s", verdict());
+        assert!(
+            verdicts.on("s").is_empty(),
+            "a stream that is not known is not believed"
+        );
+        for stream in [&a, &b] {
+            verdicts.joined(stream);
+            verdicts.snapshot(stream, [("s".to_owned(), verdict()), ("t".to_owned(), verdict())]);
+        }
+        assert_eq!(
+            (verdicts.on("s").len(), verdicts.streams()),
+            (2, Streams { known: 2, synced: 2 })
+        );
+        verdicts.withdrawn("a", "s");
+        assert_eq!((verdicts.on("s").len(), verdicts.on("t").len()), (1, 2));
+        verdicts.lost("b");
+        assert_eq!((verdicts.on("s").len(), verdicts.on("t").len()), (0, 1));
+        assert_eq!(verdicts.streams(), Streams { known: 2, synced: 1 });
+        verdicts.snapshot(&a, []);
+        assert!(verdicts.on("t").is_empty(), "a snapshot replaces all");
+        verdicts.left("b");
+        assert_eq!(verdicts.streams(), Streams { known: 1, synced: 1 });
+    }
+}
