@@ -1,0 +1,367 @@
+//! A seed in memory and the whole weeder against it.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "each test file uses its own part"
+)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::Instant;
+use tonic::transport::Channel;
+use watchdog_proto::weeder::v1 as pb;
+use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
+use watchdog_runtime::process::{Bound, Process};
+use watchdog_sandbox::resource::{ResourceKey, keys};
+use watchdog_sandbox::store::object::Object;
+use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
+use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry};
+use weeder::config::{Args, Config};
+
+/// Bound of every wait: generous, because the machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// etcd, needed by kube-apiserver, which is needed by the rest of the control plane.
+pub const CONFIG: &str = "
+watchDuration: 5m
+servicesAndDependantSelectors:
+  etcd:
+    podSelectors:
+    - matchLabels: {gardener.cloud/role: controlplane, role: apiserver}
+  kube-apiserver:
+    podSelectors:
+    - matchExpressions:
+      - {key: gardener.cloud/role, operator: In, values: [controlplane]}
+      - {key: role, operator: NotIn, values: [main, apiserver]}
+    - matchExpressions:
+      - {key: extension, operator: Exists}
+      - {key: role, operator: DoesNotExist}
+";
+
+/// A seed's API server and the weeder's files.
+pub struct Seed {
+    pub api: ApiServer,
+    dir: TempDir,
+}
+
+/// A running weeder.
+pub struct Weeder {
+    pub bound: Bound,
+    pub client: WeederServiceClient<Channel>,
+}
+
+impl Seed {
+    pub async fn new() -> Self {
+        Self::with(ApiOptions::default()).await
+    }
+
+    /// Without discovery.k8s.io/v1.
+    pub async fn with_endpoints_only() -> Self {
+        Self::with(ApiOptions {
+            endpoint_slices: false,
+            ..ApiOptions::default()
+        })
+        .await
+    }
+
+    pub async fn with(mut options: ApiOptions) -> Self {
+        options.namespaces.push("garden".to_owned());
+        let api = ApiServer::start(options).await.unwrap();
+        let seed = Self {
+            api,
+            dir: tempfile::tempdir().unwrap(),
+        };
+        seed.configure(CONFIG);
+        seed
+    }
+
+    pub fn configure(&self, config: &str) {
+        // As kubelet does it: never half a file.
+        let next = self.dir.path().join("next.yaml");
+        std::fs::write(&next, config).unwrap();
+        std::fs::rename(next, self.dir.path().join("weeder.yaml")).unwrap();
+    }
+
+    /// Starts a weeder that is known to the API server by its identity.
+    pub async fn start(&self, identity: &str) -> Weeder {
+        let kubeconfig: PathBuf = self.dir.path().join(format!("{identity}.kubeconfig"));
+        std::fs::write(&kubeconfig, self.api.kubeconfig(identity)).unwrap();
+        let config = self.dir.path().join("weeder.yaml");
+        let args = Args::parse_from([
+            "weeder",
+            "--insecure-plaintext",
+            "--grpc-addr=127.0.0.1:0",
+            "--admin-addr=127.0.0.1:0",
+            &format!("--identity={identity}"),
+            &format!("--kubeconfig={}", kubeconfig.display()),
+            &format!("--config-file={}", config.display()),
+        ]);
+        let config = Config::from_args(args).unwrap();
+        let bound = weeder::app::build(config, Process::for_tests()).await.unwrap();
+        let channel = Channel::from_shared(format!("http://{}", bound.grpc_addr)).unwrap();
+        let client = WeederServiceClient::new(channel.connect_lazy());
+        Weeder { bound, client }
+    }
+
+    /// Starts a weeder and waits until it is ready and owns all namespaces.
+    pub async fn ready(&self) -> Weeder {
+        let weeder = self.start("weeder-0").await;
+        weeder.wait_ready().await;
+        weeder
+    }
+
+    pub fn namespace(&self, name: &str) {
+        self.api
+            .create(&keys::NAMESPACES, "", json!({"metadata": {"name": name}}))
+            .unwrap();
+    }
+
+    /// Creates or replaces an `EndpointSlice` by the `ready` conditions of its endpoints.
+    pub fn slice(&self, namespace: &str, name: &str, service: &str, ready: &[Option<bool>]) {
+        let endpoint = |(i, ready): (usize, &Option<bool>)| json!({"addresses": [format!("10.0.0.{i}")], "conditions": {"ready": ready}});
+        let endpoints: Vec<Value> = ready.iter().enumerate().map(endpoint).collect();
+        self.put(
+            &keys::ENDPOINT_SLICES,
+            namespace,
+            name,
+            json!({
+                "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
+                "addressType": "IPv4",
+                "endpoints": endpoints,
+            }),
+        );
+    }
+
+    /// Makes a service with one slice ready or not.
+    pub fn service(&self, namespace: &str, service: &str, ready: bool) {
+        self.slice(namespace, &format!("{service}-1"), service, &[Some(ready)]);
+    }
+
+    /// Creates or replaces an Endpoints.
+    pub fn endpoints(&self, namespace: &str, service: &str, ready: usize, not_ready: usize) {
+        let addresses = |count| {
+            (0..count)
+                .map(|i| json!({"ip": format!("10.0.0.{i}")}))
+                .collect::<Vec<Value>>()
+        };
+        self.put(
+            &keys::ENDPOINTS,
+            namespace,
+            service,
+            json!({
+                "metadata": {"name": service},
+                "subsets": [{"addresses": addresses(ready), "notReadyAddresses": addresses(not_ready)}],
+            }),
+        );
+    }
+
+    /// Creates a pod of the control plane that runs, owned by a `ReplicaSet`.
+    pub fn pod(&self, namespace: &str, name: &str, role: &str) {
+        let labels = json!({"gardener.cloud/role": "controlplane", "role": role});
+        self.pod_with(namespace, name, &labels);
+    }
+
+    pub fn pod_with(&self, namespace: &str, name: &str, labels: &Value) {
+        let owner = json!({
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{name}-rs"), "uid": "owner",
+            "controller": true,
+        });
+        let pod = json!({
+            "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+            "spec": {"containers": [{"name": "main", "image": "i"}]},
+        });
+        self.api.create(&keys::PODS, namespace, pod).unwrap();
+        self.run(namespace, name);
+    }
+
+    /// A pod that is in a crash loop from the beginning.
+    pub fn crashing(&self, namespace: &str, name: &str, role: &str) {
+        self.pod(namespace, name, role);
+        self.crash(namespace, name);
+    }
+
+    /// Puts a pod's container into a crash loop.
+    pub fn crash(&self, namespace: &str, name: &str) {
+        self.pod_status(namespace, name, json!({"containerStatuses": [waiting("main")]}));
+    }
+
+    /// Puts a pod's init container into a crash loop.
+    pub fn crash_in_init(&self, namespace: &str, name: &str) {
+        self.pod_status(
+            namespace,
+            name,
+            json!({"initContainerStatuses": [waiting("setup")]}),
+        );
+    }
+
+    /// Lets a pod run.
+    pub fn run(&self, namespace: &str, name: &str) {
+        let running = json!({"name": "main", "restartCount": 0, "state": {"running": {}}});
+        self.pod_status(namespace, name, json!({"containerStatuses": [running]}));
+    }
+
+    pub fn pod_status(&self, namespace: &str, name: &str, status: Value) {
+        let options = WriteOptions::default();
+        let change = |pod: &mut Value| {
+            pod["status"] = status;
+            Ok(())
+        };
+        self.api
+            .store()
+            .modify(&keys::PODS, namespace, name, Part::All, &options, change)
+            .unwrap();
+    }
+
+    pub fn delete(&self, resource: &ResourceKey, namespace: &str, name: &str) {
+        self.api
+            .store()
+            .delete(resource, namespace, name, &Preconditions::default(), false)
+            .unwrap();
+    }
+
+    pub fn exists(&self, namespace: &str, pod: &str) -> bool {
+        self.api.store().find(&keys::PODS, namespace, pod).is_some()
+    }
+
+    pub async fn gone(&self, namespace: &str, pod: &str) {
+        eventually(&format!("pod {namespace}/{pod} is deleted"), || {
+            !self.exists(namespace, pod)
+        })
+        .await;
+    }
+
+    /// The attempts to delete a pod so far.
+    pub fn deletions(&self) -> Vec<AuditEntry> {
+        let mut entries = self.api.audit();
+        entries.retain(|entry| entry.verb == "delete" && entry.path.contains("/pods/"));
+        entries
+    }
+
+    pub fn events(&self) -> Vec<std::sync::Arc<Object>> {
+        self.api.store().all(&keys::EVENTS, None)
+    }
+
+    fn put(&self, resource: &ResourceKey, namespace: &str, name: &str, value: Value) {
+        let store = self.api.store();
+        let options = WriteOptions::default();
+        if store.find(resource, namespace, name).is_none() {
+            self.api.create(resource, namespace, value).unwrap();
+            return;
+        }
+        let change = |old: &mut Value| {
+            for (field, new) in value.as_object().unwrap() {
+                if field != "metadata" {
+                    old[field] = new.clone();
+                }
+            }
+            old["metadata"]["labels"] = value["metadata"]["labels"].clone();
+            Ok(())
+        };
+        store
+            .modify(resource, namespace, name, Part::All, &options, change)
+            .unwrap();
+    }
+}
+
+impl Weeder {
+    pub async fn wait_ready(&self) {
+        let readiness = &self.bound.readiness;
+        eventually("the weeder is ready", || readiness.blockers().is_empty()).await;
+    }
+
+    /// Stops it as SIGTERM does.
+    pub async fn stop(self) {
+        let (failed, in_time) = self.bound.tasks.drain(PATIENCE).await;
+        assert_eq!((failed, in_time), (vec![], true));
+    }
+
+    /// Stops it as SIGKILL does.
+    pub async fn kill(self) {
+        self.bound.tasks.drain(Duration::ZERO).await;
+    }
+
+    pub async fn list(&mut self) -> Vec<pb::Weeding> {
+        self.client
+            .list_weeders(pb::ListWeedersRequest::default())
+            .await
+            .unwrap()
+            .into_inner()
+            .weeders
+    }
+
+    /// The weeder of a service.
+    pub async fn find(&mut self, namespace: &str, service: &str) -> Option<pb::Weeding> {
+        let key = pb::ServiceKey {
+            namespace: namespace.to_owned(),
+            service: service.to_owned(),
+        };
+        self.list()
+            .await
+            .into_iter()
+            .find(|weeding| weeding.key.as_ref() == Some(&key))
+    }
+
+    /// Waits until the weeder of a service is as wanted.
+    pub async fn wait(
+        &mut self,
+        namespace: &str,
+        service: &str,
+        what: &str,
+        wanted: impl Fn(&pb::Weeding) -> bool,
+    ) -> pb::Weeding {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = self.find(namespace, service).await;
+            if let Some(weeding) = found.as_ref().filter(|weeding| wanted(weeding)) {
+                return weeding.clone();
+            }
+            assert!(
+                Instant::now() < deadline,
+                "gave up waiting until {what}; it is {found:#?}"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until a weeder follows its dependants: its first look is over, and the watches are open.
+    pub async fn wait_following(&mut self, seed: &Seed, namespace: &str, service: &str, watches: usize) {
+        self.wait(namespace, service, "it is active", |w| {
+            w.state() == pb::WeederState::Active
+        })
+        .await;
+        eventually("the pods are watched", || pod_watches(seed) >= watches).await;
+    }
+}
+
+/// Watches on pods that were opened so far.
+pub fn pod_watches(seed: &Seed) -> usize {
+    let audit = seed.api.audit();
+    audit
+        .iter()
+        .filter(|entry| entry.verb == "watch" && entry.path == "/api/v1/pods" && entry.code == 200)
+        .count()
+}
+
+fn waiting(container: &str) -> Value {
+    json!({
+        "name": container, "restartCount": 5,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 2m40s restarting failed container"}},
+        "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2026-11-21T08:00:00Z"}},
+    })
+}
+
+/// Waits until `condition` holds.
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "gave up waiting until {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,400 @@
+//! Which pods are weeded, and when: the whole weeder against an API server in memory.
+
+mod support;
+
+use serde_json::json;
+use support::{CONFIG, Seed, eventually};
+use watchdog_proto::weeder::v1 as pb;
+use watchdog_sandbox::resource::keys;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dependants_in_a_crash_loop_are_deleted_and_no_others() {
+    let seed = Seed::new().await;
+    for namespace in ["shoot--a", "shoot--b"] {
+        seed.namespace(namespace);
+        seed.service(namespace, "kube-apiserver", false);
+        seed.crashing(namespace, "kcm", "controller-manager");
+    }
+    seed.pod("shoot--a", "scheduler", "scheduler");
+    seed.crash_in_init("shoot--a", "scheduler");
+    seed.pod("shoot--a", "running", "controller-manager");
+    seed.crashing("shoot--a", "kube-apiserver", "apiserver");
+    seed.pod_with("shoot--a", "extension", &json!({"extension": "x"}));
+    seed.crash("shoot--a", "extension");
+    seed.pod_with("shoot--a", "unrelated", &json!({"app": "x"}));
+    seed.crash("shoot--a", "unrelated");
+    let mut weeder = seed.ready().await;
+    assert!(weeder.list().await.is_empty(), "nothing is ready");
+
+    seed.service("shoot--a", "kube-apiserver", true);
+    for pod in ["kcm", "scheduler", "extension"] {
+        seed.gone("shoot--a", pod).await;
+    }
+    let weeding = weeder
+        .wait("shoot--a", "kube-apiserver", "3 are deleted", |w| w.deleted == 3)
+        .await;
+    assert_eq!(weeding.state(), pb::WeederState::Active);
+    assert_eq!(weeding.owner, "weeder-0");
+    assert_eq!(weeding.selectors.len(), 2);
+    let (started, ends) = (weeding.started_at.unwrap(), weeding.ends_at.unwrap());
+    assert_eq!(ends.seconds - started.seconds, 300, "watchDuration");
+    assert!((1..=300).contains(&weeding.remaining.unwrap().seconds));
+    let init = weeding
+        .deletions
+        .iter()
+        .find(|deletion| deletion.pod == "scheduler")
+        .unwrap();
+    assert!(init.init_container && init.container == "setup" && init.restart_count == 5);
+    assert_eq!(init.result(), pb::DeletionResult::Deleted);
+    assert!(
+        init.message.contains("service kube-apiserver is ready again"),
+        "{}",
+        init.message
+    );
+    for pod in ["running", "kube-apiserver", "unrelated"] {
+        assert!(seed.exists("shoot--a", pod), "{pod}");
+    }
+    assert!(seed.exists("shoot--b", "kcm"), "another shoot");
+    for deletion in seed.deletions() {
+        let body: serde_json::Value = serde_json::from_slice(&deletion.body).unwrap();
+        assert!(body["preconditions"]["uid"].is_string(), "{body}");
+        assert!(body["preconditions"]["resourceVersion"].is_string(), "{body}");
+    }
+    eventually("an Event tells of each", || seed.events().len() == 3).await;
+    let events = seed.events();
+    let event = events
+        .iter()
+        .find(|event| event.text("/regarding/name") == "kcm-rs")
+        .unwrap();
+    assert_eq!(event.text("/regarding/kind"), "ReplicaSet");
+    assert_eq!(event.text("/reason"), "WeededCrashLoopingPod");
+    assert!(
+        event.text("/note").contains("Deleted pod kcm"),
+        "{}",
+        event.text("/note")
+    );
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_crashes_while_its_weeder_lives_is_deleted_too() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", true);
+    seed.pod("shoot", "kube-apiserver", "apiserver");
+    let mut weeder = seed.ready().await;
+    weeder.wait_following(&seed, "shoot", "etcd", 1).await;
+    for round in 1..=3 {
+        let uid = seed
+            .api
+            .store()
+            .find(&keys::PODS, "shoot", "kube-apiserver")
+            .unwrap()
+            .uid()
+            .to_owned();
+        seed.crash("shoot", "kube-apiserver");
+        seed.gone("shoot", "kube-apiserver").await;
+        let weeding = weeder
+            .wait("shoot", "etcd", "it is deleted", |w| w.deleted == round)
+            .await;
+        assert_eq!(weeding.deletions.last().unwrap().uid, uid);
+        // Its controller replaces it.
+        seed.pod("shoot", "kube-apiserver", "apiserver");
+    }
+    assert!(seed.exists("shoot", "kube-apiserver"));
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_chain_from_etcd_to_the_control_plane() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", false);
+    seed.service("shoot", "kube-apiserver", false);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.crashing("shoot", "kcm", "controller-manager");
+    let mut weeder = seed.ready().await;
+    seed.service("shoot", "etcd", true);
+    seed.gone("shoot", "kube-apiserver").await;
+    assert!(seed.exists("shoot", "kcm"), "its service is not ready yet");
+    seed.pod("shoot", "kube-apiserver", "apiserver");
+    seed.service("shoot", "kube-apiserver", true);
+    seed.gone("shoot", "kcm").await;
+    assert!(seed.exists("shoot", "kube-apiserver"));
+    weeder
+        .wait("shoot", "kube-apiserver", "kcm is deleted", |w| w.deleted == 1)
+        .await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_over_all_slices() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.slice("shoot", "etcd-v4", "etcd", &[Some(false), Some(false)]);
+    seed.slice("shoot", "etcd-v6", "etcd", &[]);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    let mut weeder = seed.ready().await;
+    seed.slice("shoot", "etcd-v6", "etcd", &[Some(false)]);
+    seed.slice("shoot", "other", "other", &[Some(true)]);
+    assert!(weeder.list().await.is_empty());
+    seed.slice("shoot", "etcd-v4", "etcd", &[Some(false), None]);
+    seed.gone("shoot", "kube-apiserver").await;
+    let first = weeder.find("shoot", "etcd").await.unwrap();
+
+    // Endpoints and slices of a ready service come and go: nothing starts anew.
+    seed.slice("shoot", "etcd-v6", "etcd", &[Some(true), Some(true)]);
+    seed.slice("shoot", "etcd-v4", "etcd", &[Some(false)]);
+    seed.delete(&keys::ENDPOINT_SLICES, "shoot", "etcd-v4");
+    seed.slice("shoot", "etcd-renamed", "etcd", &[Some(true)]);
+    seed.delete(&keys::ENDPOINT_SLICES, "shoot", "etcd-v6");
+    let mut readiness = weeder
+        .client
+        .watch_endpoint_readiness(pb::WatchEndpointReadinessRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    loop {
+        use pb::watch_endpoint_readiness_response::Event;
+        let message = tokio::time::timeout(support::PATIENCE, readiness.message())
+            .await
+            .unwrap()
+            .unwrap();
+        if let Some(Event::Upsert(state)) = message.unwrap().event
+            && (state.ready_endpoints, state.endpoints) == (1, 1)
+        {
+            assert_eq!(state.readiness(), pb::Readiness::Ready);
+            assert_eq!(state.observer, "weeder-0");
+            assert!(state.since.unwrap().seconds <= first.started_at.unwrap().seconds);
+            break;
+        }
+    }
+    assert_eq!(
+        weeder.find("shoot", "etcd").await.unwrap().started_at,
+        first.started_at
+    );
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_transition_replaces_the_weeder() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", true);
+    let mut weeder = seed.ready().await;
+    let first = weeder.wait("shoot", "etcd", "it started", |_| true).await;
+    seed.service("shoot", "etcd", false);
+    seed.service("shoot", "etcd", true);
+    let second = weeder
+        .wait("shoot", "etcd", "it is replaced", |w| {
+            w.started_at != first.started_at
+        })
+        .await;
+    assert!(second.ends_at.unwrap().seconds >= first.ends_at.unwrap().seconds);
+    assert_eq!(weeder.list().await.len(), 1);
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_weeder_lives_exactly_watch_duration() {
+    let seed = Seed::new().await;
+    seed.configure(&CONFIG.replace("5m", "2s"));
+    seed.namespace("shoot");
+    let mut weeder = seed.ready().await;
+    seed.service("shoot", "etcd", true);
+    let weeding = weeder
+        .wait("shoot", "etcd", "it ended", |w| {
+            w.state() == pb::WeederState::Ended
+        })
+        .await;
+    let (started, ends) = (weeding.started_at.unwrap(), weeding.ends_at.unwrap());
+    assert_eq!(
+        (ends.seconds - started.seconds, ends.nanos - started.nanos),
+        (2, 0)
+    );
+    assert_eq!(weeding.remaining.unwrap(), prost_types::Duration::default());
+    assert_eq!(
+        weeding.message,
+        "It has lived out its time; there was nothing to delete."
+    );
+    eventually("the pods are not watched any more", || {
+        seed.api.counters().open_watches <= BASE_WATCHES
+    })
+    .await;
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.service("shoot", "kube-apiserver", true);
+    weeder
+        .wait("shoot", "kube-apiserver", "it ended", |w| {
+            w.state() == pb::WeederState::Ended
+        })
+        .await;
+    assert!(
+        seed.exists("shoot", "kube-apiserver"),
+        "the weeder of etcd has ended"
+    );
+    weeder.stop().await;
+}
+
+/// Watches of a weeder that has nothing to weed: slices, namespaces, membership Leases.
+const BASE_WATCHES: usize = 3;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_ends_takes_its_weeder_along() {
+    let seed = Seed::new().await;
+    let terminating = json!({"metadata": {"name": "terminating", "finalizers": ["test/keep"]}});
+    seed.api.create(&keys::NAMESPACES, "", terminating).unwrap();
+    seed.namespace("gone");
+    for namespace in ["terminating", "gone"] {
+        seed.service(namespace, "etcd", true);
+        seed.pod(namespace, "kube-apiserver", "apiserver");
+    }
+    let mut weeder = seed.ready().await;
+    for namespace in ["terminating", "gone"] {
+        weeder.wait_following(&seed, namespace, "etcd", 1).await;
+        seed.delete(&keys::NAMESPACES, "", namespace);
+        let ended = |w: &pb::Weeding| w.state() == pb::WeederState::Cancelled;
+        let weeding = weeder.wait(namespace, "etcd", "it is cancelled", ended).await;
+        assert_eq!(weeding.message, "The namespace is terminating or gone.");
+    }
+    seed.crash("terminating", "kube-apiserver");
+    seed.service("terminating", "etcd", false);
+    seed.service("terminating", "etcd", true);
+    seed.namespace("after");
+    seed.service("after", "etcd", true);
+    seed.crashing("after", "kube-apiserver", "apiserver");
+    seed.gone("after", "kube-apiserver").await;
+    assert!(seed.exists("terminating", "kube-apiserver"));
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_where_there_are_no_slices() {
+    let seed = Seed::with_endpoints_only().await;
+    seed.namespace("shoot");
+    seed.endpoints("shoot", "etcd", 0, 3);
+    seed.endpoints("shoot", "kube-apiserver", 0, 0);
+    seed.endpoints("shoot", "other", 1, 0);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.crashing("shoot", "kcm", "controller-manager");
+    let mut weeder = seed.ready().await;
+    assert!(weeder.list().await.is_empty());
+    seed.endpoints("shoot", "etcd", 1, 2);
+    seed.gone("shoot", "kube-apiserver").await;
+    seed.endpoints("shoot", "kube-apiserver", 1, 0);
+    seed.gone("shoot", "kcm").await;
+    let audit = seed.api.audit();
+    let lists: Vec<_> = audit
+        .iter()
+        .filter(|e| e.path == "/api/v1/endpoints" && e.verb == "list")
+        .collect();
+    assert!(!lists.is_empty());
+    assert!(
+        lists.iter().all(|e| e.query.contains("metadata.name%3D")),
+        "only those that are configured"
+    );
+    seed.delete(&keys::ENDPOINTS, "shoot", "etcd");
+    seed.endpoints("shoot", "etcd", 1, 0);
+    weeder.wait("shoot", "etcd", "it is there", |_| true).await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_configuration_takes_effect_without_a_restart() {
+    let seed = Seed::new().await;
+    seed.configure("servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {role: nobody}}]}}");
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", true);
+    seed.service("shoot", "kube-apiserver", true);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.crashing("shoot", "kcm", "controller-manager");
+    let mut weeder = seed.ready().await;
+    weeder.wait("shoot", "etcd", "it started", |_| true).await;
+    assert_eq!(weeder.list().await.len(), 1);
+    seed.configure("servicesAndDependantSelectors: [broken");
+    seed.configure(CONFIG);
+    seed.gone("shoot", "kube-apiserver").await;
+    seed.gone("shoot", "kcm").await;
+    weeder
+        .wait("shoot", "kube-apiserver", "it is new", |w| w.deleted == 1)
+        .await;
+    seed.configure(
+        "servicesAndDependantSelectors: {kube-apiserver: {podSelectors: [{matchLabels: {a: b}}]}}",
+    );
+    let cancelled = |w: &pb::Weeding| w.state() == pb::WeederState::Cancelled;
+    let etcd = weeder.wait("shoot", "etcd", "it is cancelled", cancelled).await;
+    assert_eq!(
+        etcd.message,
+        "The configuration does not name the service any more."
+    );
+    weeder
+        .wait("shoot", "kube-apiserver", "it has other dependants", |w| {
+            w.selectors == ["a in (b)"]
+        })
+        .await;
+    weeder.wait_ready().await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_in_the_middle_loses_nothing() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", true);
+    seed.crashing("shoot", "kube-apiserver-1", "apiserver");
+    let weeder = seed.ready().await;
+    seed.gone("shoot", "kube-apiserver-1").await;
+    weeder.kill().await;
+    seed.crashing("shoot", "kube-apiserver-2", "apiserver");
+    let mut weeder = seed.ready().await;
+    seed.gone("shoot", "kube-apiserver-2").await;
+    weeder
+        .wait("shoot", "etcd", "it is deleted", |w| w.deleted == 1)
+        .await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_share_the_namespaces() {
+    let seed = Seed::new().await;
+    let namespaces: Vec<String> = (0..20).map(|i| format!("shoot--{i}")).collect();
+    for namespace in &namespaces {
+        seed.namespace(namespace);
+        seed.service(namespace, "etcd", true);
+    }
+    let mut first = seed.start("weeder-0").await;
+    first.wait_ready().await;
+    let mut second = seed.start("weeder-1").await;
+    second.wait_ready().await;
+    let live = |weeders: Vec<pb::Weeding>| {
+        let live = weeders
+            .into_iter()
+            .filter(|w| w.state() != pb::WeederState::Cancelled);
+        live.map(|w| w.key.unwrap().namespace).collect::<Vec<_>>()
+    };
+    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    loop {
+        let (a, b) = (live(first.list().await), live(second.list().await));
+        let mut both = [a.clone(), b.clone()].concat();
+        both.sort_by_key(|name| name.trim_start_matches("shoot--").parse::<u32>().unwrap());
+        if !a.is_empty() && !b.is_empty() && both == namespaces {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{a:?} and {b:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    // What the second leaves comes back to the first as first seen ready.
+    for namespace in &namespaces {
+        seed.crashing(namespace, "late", "apiserver");
+        seed.gone(namespace, "late").await;
+    }
+    second.stop().await;
+    let deadline = tokio::time::Instant::now() + support::PATIENCE;
+    while live(first.list().await).len() < namespaces.len() {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "the share of the other does not come back"
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    first.stop().await;
+}
