@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::status::ApiError;
+use crate::status::{self, ApiError};
 
 /// The credentials that an API server accepts.
 #[derive(Default)]
@@ -92,6 +92,12 @@ pub struct Attributes {
 }
 
 impl Attributes {
+    /// What every user may do: discovery, health, and asking what it may do (system:discovery and
+    /// system:basic-user).
+    fn is_basic(&self) -> bool {
+        self.resource.is_empty() || self.resource == "selfsubjectaccessreviews"
+    }
+
     /// The 403 of the real server.
     fn forbidden(&self) -> ApiError {
         if self.resource.is_empty() {
@@ -128,15 +134,7 @@ impl Attributes {
                 self.user, self.verb, self.resource, self.group
             ),
         );
-        let mut details = serde_json::json!({ "kind": plural });
-        if let Some(map) = details.as_object_mut() {
-            for (key, value) in [("name", &self.name), ("group", &self.group)] {
-                if !value.is_empty() {
-                    map.insert(key.into(), value.as_str().into());
-                }
-            }
-        }
-        error.details = Some(Box::new(details));
+        error.details = Some(Box::new(status::details(plural, &self.group, &self.name)));
         error
     }
 }
@@ -205,8 +203,7 @@ impl Policy {
             return false;
         }
         match rules.granted.get(&asked.user) {
-            // Discovery and health are open to every user, as system:discovery grants them.
-            Some(granted) => asked.resource.is_empty() || granted.iter().any(|rule| rule.matches(asked)),
+            Some(granted) => asked.is_basic() || granted.iter().any(|rule| rule.matches(asked)),
             None => true,
         }
     }

@@ -41,6 +41,7 @@ pub mod status;
 pub mod store;
 mod time;
 mod tls;
+mod validate;
 
 pub use api::KUBERNETES_VERSION;
 pub use audit::AuditEntry;

@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use crate::schema;
+use crate::{
+    schema,
+    validate::{self, Validate},
+};
 
 /// Identifies a resource within one API server: group, version and plural.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -103,6 +106,8 @@ pub enum Generation {
     None,
     /// Grows when `spec` changes.
     Spec,
+    /// Grows when `spec` or the annotations change (Deployments).
+    SpecAndAnnotations,
     /// Grows when anything but metadata and status changes (custom resources).
     AllButStatus,
 }
@@ -121,6 +126,8 @@ pub struct ResourceType {
     pub kind: Cow<'static, str>,
     /// Lower-case plural as in the path.
     pub plural: Cow<'static, str>,
+    /// Abbreviations that kubectl resolves.
+    pub short_names: Cow<'static, [&'static str]>,
     /// Whether objects live in a namespace.
     pub namespaced: bool,
     /// Whether there is a status sub-resource.
@@ -138,6 +145,7 @@ pub struct ResourceType {
     /// Only POST is served and nothing is stored (access reviews).
     pub review: bool,
     pub(crate) normalise: Option<Normalise>,
+    pub(crate) validate: Option<Validate>,
 }
 
 impl ResourceType {
@@ -151,6 +159,7 @@ impl ResourceType {
             version: version.into(),
             kind: kind.into(),
             plural: plural.into(),
+            short_names: short_names(plural).into(),
             namespaced: true,
             status: false,
             scale: None,
@@ -160,6 +169,7 @@ impl ResourceType {
             custom: false,
             review: false,
             normalise: None,
+            validate: None,
         }
     }
 
@@ -217,6 +227,23 @@ impl ResourceType {
     }
 }
 
+/// The abbreviations of the built-in kinds.
+fn short_names(plural: &str) -> &'static [&'static str] {
+    match plural {
+        "namespaces" => &["ns"],
+        "nodes" => &["no"],
+        "configmaps" => &["cm"],
+        "pods" => &["po"],
+        "services" => &["svc"],
+        "endpoints" => &["ep"],
+        "events" => &["ev"],
+        "deployments" => &["deploy"],
+        "statefulsets" => &["sts"],
+        "replicasets" => &["rs"],
+        _ => &[],
+    }
+}
+
 /// Every resource that is served unless options say otherwise.
 pub fn builtin() -> Vec<ResourceType> {
     use k8s_openapi::api::{apps::v1 as apps, core::v1 as core, discovery::v1 as discovery};
@@ -255,7 +282,10 @@ pub fn builtin() -> Vec<ResourceType> {
             normalise: Some(schema::lease),
             ..ResourceType::builtin("coordination.k8s.io", "v1", "Lease", "leases")
         },
-        ResourceType::workload("Deployment", "deployments", schema::typed::<apps::Deployment>),
+        ResourceType {
+            generation: Generation::SpecAndAnnotations,
+            ..ResourceType::workload("Deployment", "deployments", schema::typed::<apps::Deployment>)
+        },
         ResourceType::workload("StatefulSet", "statefulsets", schema::typed::<apps::StatefulSet>),
         ResourceType::workload("ReplicaSet", "replicasets", schema::typed::<apps::ReplicaSet>),
         ResourceType {
@@ -265,6 +295,7 @@ pub fn builtin() -> Vec<ResourceType> {
         },
         ResourceType {
             normalise: Some(schema::event),
+            validate: Some(validate::event),
             ..ResourceType::builtin("events.k8s.io", "v1", "Event", "events")
         },
         ResourceType {

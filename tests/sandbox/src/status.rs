@@ -37,16 +37,7 @@ impl ApiError {
     }
 
     fn about(mut self, res: &ResourceType, name: &str) -> Self {
-        let mut details = json!({ "kind": res.plural });
-        if let Some(map) = details.as_object_mut() {
-            if !name.is_empty() {
-                map.insert("name".into(), name.into());
-            }
-            if !res.group.is_empty() {
-                map.insert("group".into(), res.group.as_ref().into());
-            }
-        }
-        self.details = Some(Box::new(details));
+        self.details = Some(Box::new(details(&res.plural, &res.group, name)));
         self
     }
 
@@ -69,6 +60,18 @@ impl ApiError {
             format!("{} \"{name}\" not found", res.qualified()),
         )
         .about(res, name)
+    }
+
+    /// 404 for an object of a resource named by hand, for instance `deployments/scale`.
+    pub fn not_found_as(plural: &str, group: &str, name: &str) -> Self {
+        let qualified = if group.is_empty() {
+            plural.to_owned()
+        } else {
+            format!("{plural}.{group}")
+        };
+        let mut error = Self::new(404, "NotFound", format!("{qualified} \"{name}\" not found"));
+        error.details = Some(Box::new(details(plural, group, name)));
+        error
     }
 
     /// 404 for a resource or sub-resource that is not served under a known group and version.
@@ -160,32 +163,78 @@ impl ApiError {
 
     /// 422 with one cause. `detail` is the text after the field, for instance `Required value`.
     pub fn invalid(res: &ResourceType, name: &str, field: &str, detail: &str) -> Self {
-        let qualified = if res.group.is_empty() {
-            res.kind.to_string()
+        Self::invalid_kind(
+            &res.kind,
+            &res.group,
+            name,
+            &[(field.to_owned(), detail.to_owned())],
+        )
+    }
+
+    /// 422 with the kind (here the details carry the kind, not the plural), its group and (field, detail) pairs.
+    pub fn invalid_kind(kind: &str, group: &str, name: &str, faults: &[(String, String)]) -> Self {
+        let qualified = if group.is_empty() {
+            kind.to_owned()
         } else {
-            format!("{}.{}", res.kind, res.group)
+            format!("{kind}.{group}")
         };
+        let texts: Vec<String> = faults
+            .iter()
+            .map(|(field, detail)| format!("{field}: {detail}"))
+            .collect();
+        let text = texts.join(", ");
+        let text = if texts.len() == 1 {
+            text
+        } else {
+            format!("[{text}]")
+        };
+        let causes: Vec<Value> = faults
+            .iter()
+            .map(|(field, detail)| {
+                let reason = if detail.starts_with("Required value") {
+                    "FieldValueRequired"
+                } else if detail.starts_with("Forbidden") {
+                    "FieldValueForbidden"
+                } else {
+                    "FieldValueInvalid"
+                };
+                json!({ "reason": reason, "message": detail, "field": field })
+            })
+            .collect();
         let mut error = Self::new(
             422,
             "Invalid",
-            format!("{qualified} \"{name}\" is invalid: {field}: {detail}"),
-        )
-        .about(res, name)
-        .with_causes(json!([{ "reason": "FieldValueInvalid", "message": detail, "field": field }]));
-        // Here alone the server puts the kind, not the plural, into the details.
-        if let Some(map) = error.details.as_mut().and_then(|details| details.as_object_mut()) {
-            map.insert("kind".into(), res.kind.as_ref().into());
+            format!("{qualified} \"{name}\" is invalid: {text}"),
+        );
+        error.details = Some(Box::new(details(kind, group, name)));
+        error.with_causes(Value::Array(causes))
+    }
+
+    /// 422 of an update without a resourceVersion; here the real server names the plural as the kind.
+    pub fn version_required(res: &ResourceType, name: &str) -> Self {
+        let fault = (
+            "metadata.resourceVersion".into(),
+            "Invalid value: 0x0: must be specified for an update".into(),
+        );
+        Self::invalid_kind(&res.plural, &res.group, name, &[fault])
+    }
+
+    /// 422 of a patch that cannot be applied, or whose result cannot be decoded.
+    pub fn unprocessable_patch() -> Self {
+        let message = "the server rejected our request due to an error in our request";
+        Self {
+            details: Some(Box::new(json!({}))),
+            ..Self::new(422, "Invalid", message)
         }
-        error
     }
 
     /// 405.
     pub fn method_not_allowed() -> Self {
-        Self::new(
-            405,
-            "MethodNotAllowed",
-            "the server does not allow this method on the requested resource",
-        )
+        let message = "the server does not allow this method on the requested resource";
+        Self {
+            details: Some(Box::new(json!({}))),
+            ..Self::new(405, "MethodNotAllowed", message)
+        }
     }
 
     /// 406; `accepted` lists what the server can produce.
@@ -297,6 +346,17 @@ impl ApiError {
         }
         value
     }
+}
+
+/// `Status.details`, empty parts left out.
+pub(crate) fn details(kind: &str, group: &str, name: &str) -> Value {
+    let parts = [("kind", kind), ("group", group), ("name", name)];
+    parts
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(key, value)| (key.to_owned(), Value::from(value)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 #[cfg(test)]

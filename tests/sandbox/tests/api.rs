@@ -132,7 +132,7 @@ async fn selectors_and_consistent_pages() {
         .await
         .unwrap_err();
     assert!(
-        error.to_string().contains("field label not supported: data.k"),
+        error.to_string().contains("is not a known field selector"),
         "{error}"
     );
 

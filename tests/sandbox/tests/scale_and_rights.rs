@@ -269,7 +269,6 @@ async fn events_and_server_side_apply() {
 #[tokio::test]
 async fn unknown_things_are_not_found_in_the_two_ways_of_the_real_server() {
     let api = server().await;
-    api.unregister(&watchdog_sandbox::resource::keys::ENDPOINT_SLICES);
     let client = client(&api, "admin").await;
     let of = |group: &str, version: &str, plural: &str| {
         let resource = ApiResource {
@@ -285,8 +284,8 @@ async fn unknown_things_are_not_found_in_the_two_ways_of_the_real_server() {
         };
         Api::<DynamicObject>::all_with(client.clone(), &resource)
     };
-    // No such group version: plain text, which kube wraps.
-    let error = of("discovery.k8s.io", "v1", "endpointslices")
+    // No such group: plain text, which kube wraps.
+    let error = of("none.example.com", "v1", "things")
         .list(&ListParams::default())
         .await
         .unwrap_err();
@@ -297,7 +296,15 @@ async fn unknown_things_are_not_found_in_the_two_ways_of_the_real_server() {
         (status.code, status.message.as_str()),
         (404, "404 page not found")
     );
-    // No such resource in a known one: a Status.
+    // No such version or resource in a known group: a Status.
+    api.unregister(&watchdog_sandbox::resource::keys::ENDPOINT_SLICES);
+    let slices = of("discovery.k8s.io", "v1", "endpointslices")
+        .list(&ListParams::default())
+        .await;
+    let Err(kube::Error::Api(status)) = slices else {
+        panic!("served although unregistered")
+    };
+    assert!(status.is_not_found());
     let error = of("apps", "v1", "daemonsets")
         .list(&ListParams::default())
         .await

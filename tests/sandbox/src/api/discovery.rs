@@ -11,6 +11,11 @@ use crate::{resource::ResourceType, status::ApiError, store::Store};
 /// The Kubernetes version that the sandbox says it is.
 pub const KUBERNETES_VERSION: &str = "v1.33.0";
 
+/// What the server lists at `/`, and for paths that it does not know.
+const PATHS: [&str; 7] = [
+    "/api", "/api/v1", "/apis", "/healthz", "/livez", "/readyz", "/version",
+];
+
 /// Paths that need no credentials, as system:public-info-viewer grants them.
 pub(super) fn is_public(path: &str) -> bool {
     matches!(path, "/healthz" | "/livez" | "/readyz" | "/version")
@@ -26,7 +31,7 @@ pub(super) fn answer(store: &Store, path: &str) -> Result<Response<Body>, ApiErr
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let value = match parts.as_slice() {
         ["version"] => version(),
-        [] => json!({ "paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/readyz", "/version"] }),
+        [] => json!({ "paths": PATHS }),
         ["api"] => json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] }),
         ["api", "v1"] => resource_list(&resources, "", "v1").ok_or_else(ApiError::no_such_path)?,
         ["apis"] => {
@@ -50,17 +55,16 @@ pub(super) fn answer(store: &Store, path: &str) -> Result<Response<Body>, ApiErr
         ["apis", group, version] => {
             resource_list(&resources, group, version).ok_or_else(ApiError::no_such_path)?
         }
-        _ => return Err(ApiError::no_such_path()),
+        ["api" | "apis", ..] => return Err(ApiError::no_such_path()),
+        _ => return Ok(reply::value(404, &json!({ "paths": PATHS }))),
     };
     Ok(reply::value(200, &value))
 }
 
-/// Whether anything is served under a group and version: decides between the two kinds of 404.
-pub(super) fn serves(store: &Store, group: &str, version: &str) -> bool {
-    store
-        .resources()
-        .iter()
-        .any(|res| res.group == group && res.version == version)
+/// Whether a group is known: decides between the two kinds of 404. The built-in groups are, whatever the options
+/// say: an old server without discovery.k8s.io/v1 has the group at v1beta1.
+pub(super) fn knows(store: &Store, group: &str) -> bool {
+    group.ends_with(".k8s.io") || store.resources().iter().any(|res| res.group == group)
 }
 
 fn version() -> Value {
@@ -127,7 +131,13 @@ fn resource_list(resources: &[Arc<ResourceType>], group: &str, version: &str) ->
             "watch",
         ];
         let verbs = if res.review { &["create"][..] } else { &all[..] };
-        list.push(entry(res.plural.to_string(), &res.kind, verbs));
+        let mut main = entry(res.plural.to_string(), &res.kind, verbs);
+        if let Some(map) = main.as_object_mut()
+            && !res.short_names.is_empty()
+        {
+            map.insert("shortNames".into(), json!(res.short_names));
+        }
+        list.push(main);
         let of_object = ["get", "patch", "update"];
         if res.status {
             list.push(entry(format!("{}/status", res.plural), &res.kind, &of_object));

@@ -31,7 +31,7 @@ use self::{
 };
 use crate::{
     audit::{AuditEntry, AuditLog},
-    auth::{Credentials, Policy},
+    auth::{Attributes, Credentials, Policy},
     faults::{FaultAction, Faults},
     server::ApiOptions,
     status::ApiError,
@@ -178,13 +178,31 @@ fn answer(
         None if discovery::is_public(&info.path) => "system:anonymous",
         None => return Err(ApiError::unauthorized()),
     };
+    let impersonated = headers
+        .get("impersonate-user")
+        .and_then(|value| value.to_str().ok())
+        .filter(|name| !name.is_empty());
+    let user = match impersonated {
+        Some(other) => {
+            let asked = Attributes {
+                user: user.to_owned(),
+                verb: "impersonate".into(),
+                resource: "users".into(),
+                name: other.to_owned(),
+                ..Attributes::default()
+            };
+            state.policy.check(&asked)?;
+            other
+        }
+        None => user,
+    };
     state.policy.check(&info.attributes(user))?;
     let Some(target) = &info.target else {
         return discovery::answer(&state.store, &info.path);
     };
     let key = &target.resource;
     let Some(res) = state.store.resource(key) else {
-        return Err(if discovery::serves(&state.store, &key.group, &key.version) {
+        return Err(if discovery::knows(&state.store, &key.group) {
             ApiError::no_such_resource()
         } else {
             ApiError::no_such_path()

@@ -58,13 +58,7 @@ impl Patch {
     /// Changes `value`. Applies are merged here; the store tracks their ownership.
     pub(super) fn change(&self, value: &mut Value) -> Result<(), ApiError> {
         match self {
-            Self::Json(patch) => json_patch::patch(value, patch).map_err(|_| {
-                ApiError::new(
-                    422,
-                    "Invalid",
-                    "the server rejected our request due to an error in our request",
-                )
-            }),
+            Self::Json(patch) => json_patch::patch(value, patch).map_err(|_| ApiError::unprocessable_patch()),
             Self::Merge(patch) | Self::Apply(patch) => {
                 json_patch::merge(value, patch);
                 Ok(())

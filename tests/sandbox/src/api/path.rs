@@ -67,8 +67,9 @@ impl RequestInfo {
             Method::DELETE if named || target.is_none() => "delete",
             Method::DELETE => "deletecollection",
             _ if target.is_none() => "get",
-            _ if query.flag("watch") => "watch",
+            // A watch of one object is a list with a field selector; `watch` on its own path is ignored.
             _ if named => "get",
+            _ if query.flag("watch") => "watch",
             _ => "list",
         };
         Self {

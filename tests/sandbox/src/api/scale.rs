@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::{
-    resource::{ResourceType, ScalePaths},
+    resource::ScalePaths,
     status::ApiError,
     store::object::{Object, as_map, string_map},
 };
@@ -45,7 +45,6 @@ pub(super) fn view(object: &Object, paths: &ScalePaths) -> Value {
 /// # Errors
 /// 400 for something that is no Scale, 422 for a negative count.
 pub(super) fn store(
-    res: &ResourceType,
     name: &str,
     paths: &ScalePaths,
     scale: &Value,
@@ -58,18 +57,11 @@ pub(super) fn store(
             "no kind \"{kind}\" is registered for the scale sub-resource"
         )));
     }
-    let replicas = match scale.pointer("/spec/replicas") {
-        None | Some(Value::Null) => 0,
-        Some(value) => value.as_i64().filter(|count| i32::try_from(*count).is_ok()).ok_or_else(|| {
-            ApiError::bad_request(format!(
-                "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {value} into Go struct \
-                 field ScaleSpec.spec.replicas of type int32"
-            ))
-        })?,
-    };
+    let replicas = replicas(scale)?;
     if replicas < 0 {
         let detail = format!("Invalid value: {replicas}: must be greater than or equal to 0");
-        return Err(ApiError::invalid(res, name, "spec.replicas", &detail));
+        let fault = ("spec.replicas".into(), detail);
+        return Err(ApiError::invalid_kind("Scale", "autoscaling", name, &[fault]));
     }
     for key in ["resourceVersion", "uid"] {
         let pointer = format!("/metadata/{key}");
@@ -86,6 +78,22 @@ pub(super) fn store(
     }
     *node = replicas.into();
     Ok(())
+}
+
+/// The count that a Scale asks for.
+///
+/// # Errors
+/// 400 for anything that is no 32-bit integer.
+pub(super) fn replicas(scale: &Value) -> Result<i64, ApiError> {
+    match scale.pointer("/spec/replicas") {
+        None | Some(Value::Null) => Ok(0),
+        Some(value) => value.as_i64().filter(|count| i32::try_from(*count).is_ok()).ok_or_else(|| {
+            ApiError::bad_request(format!(
+                "Scale in version \"v1\" cannot be handled as a Scale: json: cannot unmarshal {value} into Go struct \
+                 field ScaleSpec.spec.replicas of type int32"
+            ))
+        }),
+    }
 }
 
 /// A selector in its string form: already a string in custom resources, a LabelSelector elsewhere.

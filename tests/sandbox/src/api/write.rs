@@ -25,10 +25,10 @@ use crate::{
 /// POST on a collection.
 pub(super) fn create(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result<Response<Body>, ApiError> {
     let target = call.target;
-    let mut value = decode(call.headers, body)?;
+    let value = decode(call.headers, body)?;
     expect_type(&value, res)?;
     if res.review {
-        return Ok(reply::value(201, &review(call, &mut value)));
+        return Ok(reply::value(201, &review(call, &value)?));
     }
     let options = options(call, res, "");
     let object = call
@@ -54,13 +54,7 @@ pub(super) fn update(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result
         .and_then(Value::as_str)
         .unwrap_or_default();
     if version.is_empty() && !res.unconditional_update {
-        let detail = "Invalid value: 0: must be specified for an update";
-        return Err(ApiError::invalid(
-            res,
-            &target.name,
-            "metadata.resourceVersion",
-            detail,
-        ));
+        return Err(ApiError::version_required(res, &target.name));
     }
     modify(call, res, |value| {
         *value = body;
@@ -73,10 +67,24 @@ pub(super) fn patch(call: &Call<'_>, res: &ResourceType, body: &[u8]) -> Result<
     let target = call.target;
     let patch = Patch::decode(res, call.headers, body)?;
     if target.subresource == "scale" {
-        return change_scale(call, res, |scale| patch.change(scale));
+        return change_scale(call, res, |scale| {
+            patch.change(scale)?;
+            scale::replicas(scale)
+                .map(drop)
+                .map_err(|_| ApiError::unprocessable_patch())
+        });
     }
     let Patch::Apply(config) = &patch else {
-        return modify(call, res, |value| patch.change(value));
+        return modify(call, res, |value| {
+            patch.change(value)?;
+            // A bad result is the patch's fault; a bad object in a PUT is a bad request.
+            match res.normalise {
+                Some(normalise) => normalise(value.clone())
+                    .map(drop)
+                    .map_err(|_| ApiError::unprocessable_patch()),
+                None => Ok(()),
+            }
+        });
     };
     expect_type(config, res)?;
     if call.query.get("fieldManager").is_empty() {
@@ -176,7 +184,8 @@ pub(super) fn get_scale(call: &Call<'_>, res: &ResourceType) -> Result<Response<
     let object = call
         .state
         .store
-        .get(&target.resource, &target.namespace, &target.name)?;
+        .find(&target.resource, &target.namespace, &target.name)
+        .ok_or_else(|| ApiError::not_found_as(&format!("{}/scale", res.plural), &res.group, &target.name))?;
     Ok(reply::value(200, &scale::view(&object, paths)))
 }
 
@@ -200,7 +209,7 @@ fn change_scale(
             let key = ObjectKey::new(&target.namespace, &target.name);
             let mut view = scale::view(&Object::new(key, version, value.clone()), paths);
             change(&mut view)?;
-            scale::store(res, &target.name, paths, &view, value)
+            scale::store(&target.name, paths, &view, value)
         },
     )?;
     Ok(reply::value(200, &scale::view(&object, paths)))
@@ -339,7 +348,14 @@ fn delete_options(call: &Call<'_>, body: &[u8]) -> Result<DeleteOptions, ApiErro
 }
 
 /// Answers a SelfSubjectAccessReview by the rules that requests are held to.
-fn review(call: &Call<'_>, value: &mut Value) -> Value {
+fn review(call: &Call<'_>, value: &Value) -> Result<Value, ApiError> {
+    let given = |key: &str| value.pointer("/spec").and_then(|spec| spec.get(key)).is_some();
+    if given("resourceAttributes") == given("nonResourceAttributes") {
+        let detail = "Invalid value: \"null\": exactly one of nonResourceAttributes or resourceAttributes must be \
+                      specified";
+        let fault = ("spec.resourceAttributes".into(), detail.into());
+        return Err(ApiError::invalid_kind("", "authorization.k8s.io", "", &[fault]));
+    }
     let text = |pointer: &str| {
         value
             .pointer(pointer)
@@ -373,13 +389,13 @@ fn review(call: &Call<'_>, value: &mut Value) -> Value {
     };
     let allowed = call.state.policy.allows(&asked);
     let reason = if allowed { "allowed by the sandbox" } else { "" };
-    json!({
+    Ok(json!({
         "kind": "SelfSubjectAccessReview",
         "apiVersion": "authorization.k8s.io/v1",
         "metadata": { "creationTimestamp": null },
         "spec": value.get("spec").cloned().unwrap_or_default(),
         "status": { "allowed": allowed, "reason": reason },
-    })
+    }))
 }
 
 /// How the objects of a write's answer are shown; a list view makes no sense there.

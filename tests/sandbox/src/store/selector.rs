@@ -152,17 +152,19 @@ impl FieldSelector {
                     .into_iter()
                     .find_map(|(operator, equal)| part.split_once(operator).map(|(f, v)| (f, v, equal)))
                     .ok_or_else(|| {
-                        ApiError::bad_request(format!("invalid selector: '{part}'; can't understand '{part}'"))
+                        ApiError::bad_request(format!(
+                            "invalid selector: '{part}'; can't understand '{part}'"
+                        ))
                     })?;
                 if !indexed(res, field) {
-                    return Err(ApiError::bad_request(format!(
-                        "Unable to find \"{}/{}, Resource={}\" that match label selector \"\", field selector \
-                         \"{text}\": field label not supported: {field}",
-                        res.group, res.version, res.plural
-                    )));
+                    return Err(ApiError::bad_request(unsupported(res, field)));
                 }
                 let pointer = format!("/{}", field.replace('.', "/"));
-                Ok(FieldTerm { pointer, value: value.to_owned(), equal })
+                Ok(FieldTerm {
+                    pointer,
+                    value: value.to_owned(),
+                    equal,
+                })
             })
             .collect::<Result<_, _>>()
             .map(Self)
@@ -209,9 +211,26 @@ impl FieldSelector {
     }
 }
 
-/// The fields that the real server can select by, per kind.
+/// The two ways in which the real server says that it does not know a field.
+fn unsupported(res: &ResourceType, field: &str) -> String {
+    let plain = !res.custom && indexes(res).is_empty();
+    if plain {
+        format!("\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+    } else {
+        format!("field label not supported: {field}")
+    }
+}
+
+/// Whether a kind can be selected by a field.
 fn indexed(res: &ResourceType, field: &str) -> bool {
-    let more: &[&str] = match (res.group.as_ref(), res.plural.as_ref()) {
+    field == "metadata.name"
+        || (res.namespaced && field == "metadata.namespace")
+        || indexes(res).contains(&field)
+}
+
+/// The fields besides name and namespace that the real server can select by, per kind.
+fn indexes(res: &ResourceType) -> &'static [&'static str] {
+    match (res.group.as_ref(), res.plural.as_ref()) {
         ("", "pods") => &[
             "spec.nodeName",
             "spec.restartPolicy",
@@ -241,8 +260,7 @@ fn indexed(res: &ResourceType, field: &str) -> bool {
         ],
         ("apps", "replicasets") => &["status.replicas"],
         _ => &[],
-    };
-    field == "metadata.name" || (res.namespaced && field == "metadata.namespace") || more.contains(&field)
+    }
 }
 
 #[cfg(test)]
@@ -303,7 +321,9 @@ mod tests {
         assert_eq!(parse("metadata.name=o").exact_name(), Some("o"));
         let error = FieldSelector::parse("status.phase=x", res("leases")).unwrap_err();
         assert!(
-            error.message.ends_with("field label not supported: status.phase"),
+            error
+                .message
+                .starts_with("\"status.phase\" is not a known field selector"),
             "{error}"
         );
         assert_eq!(error.code, 400);

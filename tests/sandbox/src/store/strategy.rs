@@ -17,6 +17,9 @@ pub(super) fn default(res: &ResourceType, name: &str, value: &mut Value) {
             .entry("replicas")
             .or_insert_with(|| 1.into());
     }
+    if !res.custom && res.status {
+        child_mut(value, "status");
+    }
     match (res.group.as_ref(), res.plural.as_ref()) {
         ("", "namespaces") => {
             child_mut(value, "status").insert("phase".into(), "Active".into());
@@ -79,16 +82,51 @@ pub(super) fn keep_server_fields(
     }
 }
 
+/// What decoding into the Go type and encoding again does to an object.
 pub(super) fn normalise(res: &ResourceType, value: Value) -> Result<Value, ApiError> {
-    let Some(normalise) = res.normalise else {
-        return Ok(value);
+    let mut value = match res.normalise {
+        None => value,
+        Some(normalise) => normalise(with_type(value, res)).map_err(|error| {
+            ApiError::bad_request(format!(
+                "{} in version \"{}\" cannot be handled as a {}: {error}",
+                res.kind, res.version, res.kind
+            ))
+        })?,
     };
-    normalise(with_type(value, res)).map_err(|error| {
-        ApiError::bad_request(format!(
-            "{} in version \"{}\" cannot be handled as a {}: {error}",
-            res.kind, res.version, res.kind
-        ))
-    })
+    // Go leaves out empty maps and lists; of a custom resource only the metadata has a Go type.
+    let filled = |_: &String, value: &mut Value| {
+        !value.as_object().is_some_and(Map::is_empty) && !value.as_array().is_some_and(Vec::is_empty)
+    };
+    metadata_mut(&mut value).retain(filled);
+    if !res.custom
+        && let Some(map) = value.as_object_mut()
+    {
+        map.retain(|key, value| {
+            matches!(key.as_str(), "metadata" | "spec" | "status" | "endpoints") || filled(key, value)
+        });
+    }
+    Ok(value)
+}
+
+/// Checks an object by the rules of its kind.
+///
+/// # Errors
+/// 422 naming every field at fault.
+pub(super) fn validate(
+    res: &ResourceType,
+    old: Option<&Value>,
+    new: &Value,
+    name: &str,
+) -> Result<(), ApiError> {
+    let faults = res
+        .validate
+        .map(|validate| validate(old, new))
+        .unwrap_or_default();
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(ApiError::invalid_kind(&res.kind, "", name, &faults))
+    }
 }
 
 /// The namespace of the object must be that of the request.
@@ -159,13 +197,16 @@ pub(super) fn has_finalizers(value: &Value) -> bool {
         .is_some_and(|list| !list.is_empty())
 }
 
-/// Equal but for what the server keeps about the write itself.
+/// Equal but for the resourceVersion and the times of managers: then nothing is written.
 pub(super) fn same(old: &Value, new: &Value) -> bool {
     let strip = |value: &Value| {
         let mut value = value.clone();
         let metadata = metadata_mut(&mut value);
-        metadata.remove("managedFields");
         metadata.remove("resourceVersion");
+        let managers = metadata.get_mut("managedFields").and_then(Value::as_array_mut);
+        for manager in managers.into_iter().flatten() {
+            remove_key(manager, "time");
+        }
         value
     };
     strip(old) == strip(new)

@@ -11,7 +11,7 @@ use super::{
     object::{Object, ObjectKey, metadata_mut, with_type},
     strategy::{
         check, check_name, default, has_finalizers, keep_server_fields, normalise, place, random_suffix,
-        random_uid, remove_key, same, string, without_status,
+        random_uid, remove_key, same, string, validate, without_status,
     },
 };
 use crate::{
@@ -159,6 +159,7 @@ impl Store {
             Some(old) => {
                 let new = fields::apply(Some(old.value()), config, manager, force)?;
                 let new = normalise(&res, new)?;
+                validate(&res, Some(old.value()), &new, &key.name)?;
                 settle(&mut inner, &res, &old, new, part, &options).map(|object| (object, false))
             }
             None if part == Part::Status => Err(ApiError::not_found(&res, &key.name)),
@@ -167,6 +168,7 @@ impl Store {
                 metadata_mut(&mut new).insert("name".into(), key.name.clone().into());
                 let mut new = normalise(&res, new)?;
                 prepare_create(&inner, &res, &key.namespace, &mut new, &options)?;
+                validate(&res, None, &new, &key.name)?;
                 if dry_run {
                     return Ok((Arc::new(Object::new(key.clone(), inner.revision, new)), true));
                 }
@@ -309,9 +311,12 @@ fn prepare_create(
     }
     match res.generation {
         Generation::None => metadata.remove("generation"),
-        Generation::Spec | Generation::AllButStatus => metadata.insert("generation".into(), 1.into()),
+        _ => metadata.insert("generation".into(), 1.into()),
     };
     default(res, &name, value);
+    if options.manager.is_some() {
+        validate(res, None, value, &name)?;
+    }
     Ok(name)
 }
 
@@ -350,6 +355,7 @@ fn settle(
     let checked = options.manager.is_some();
     if checked {
         new = normalise(res, new)?;
+        validate(res, Some(old.value()), &new, &key.name)?;
     }
     keep_server_fields(res, old.value(), &mut new, part, checked);
     remove_key(&mut new, "apiVersion");
@@ -360,6 +366,10 @@ fn settle(
     let grows = match res.generation {
         Generation::None => false,
         Generation::Spec => old.value().get("spec") != new.get("spec"),
+        Generation::SpecAndAnnotations => {
+            let annotations = |value: &Value| value.pointer("/metadata/annotations").cloned();
+            old.value().get("spec") != new.get("spec") || annotations(old.value()) != annotations(&new)
+        }
         Generation::AllButStatus => without_status(old.value()) != without_status(&new),
     };
     if grows {
@@ -376,11 +386,10 @@ fn settle(
     }
     let resource = res.key();
     let leaving = new.pointer("/metadata/deletionTimestamp").is_some() && !has_finalizers(&new);
-    let stored = inner.put(&resource, key.clone(), new)?;
-    // The last finalizer is gone: so is the object.
-    Ok(if leaving {
-        inner.delete_now(&resource, &key).unwrap_or(stored)
-    } else {
-        stored
-    })
+    if leaving {
+        // The last finalizer is gone: so is the object, in one write. The answer still has the old version.
+        inner.delete_now(&resource, &key);
+        return Ok(Arc::new(Object::new(key, old.resource_version(), new)));
+    }
+    inner.put(&resource, key, new)
 }
