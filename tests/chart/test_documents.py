@@ -1,0 +1,98 @@
+"""The documents name what there is, all of it and nothing else."""
+
+import re
+
+import pytest
+from chart import ROOT, SERVICES
+
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+SOURCES = {path: path.read_text() for path in sorted((ROOT / "services").rglob("src/**/*.rs"))}
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (document.parent / name).resolve() if name else document
+        assert file.exists(), target
+        if anchor:
+            assert anchor in {slug(line) for line in re.findall(r"^#+ (.*)", file.read_text(), re.MULTILINE)}, target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_sources_that_are_named_exist(document):
+    for named in re.findall(r"`([\w./-]+\.rs)`", document.read_text()):
+        whole = (ROOT / named).exists()
+        part = any(str(path).endswith(f"/{named}") for path in SOURCES)
+        assert whole or part, named
+
+
+def test_every_metric_is_explained():
+    found = {name for text in SOURCES.values() for name in metrics(text)}
+    explained = set(re.findall(r"^\| `(watchdog_\w+)` \|", OPERATIONS, re.MULTILINE))
+    assert found - explained == set(), "not in docs/operations.md"
+    assert explained - found == set(), "not in the sources"
+
+
+def test_every_metric_has_its_type():
+    types = dict(re.findall(r"^\| `(watchdog_\w+)` \| (\w+) \|", OPERATIONS, re.MULTILINE))
+    for text in SOURCES.values():
+        for name, kind in metrics(text).items():
+            assert types[name] == kind, name
+
+
+def test_every_option_is_explained():
+    files = [ROOT / "services/common/runtime/src/args.rs"]
+    files += [ROOT / "services" / service / "src" / "config.rs" for service in SERVICES]
+    found = set()
+    for path in files:
+        for body in re.findall(r"pub struct (?:Common)?Args {(.*?)\n}", SOURCES[path], re.DOTALL):
+            names = re.findall(r"^    (?:pub )?(\w+): ", body, re.MULTILINE)
+            found |= {name.replace("_", "-") for name in names if name != "common"}
+    explained = {o for line in re.findall(r"^\|.*", CONFIGURATION, re.MULTILINE) for o in re.findall(r"`--([\w-]+)", line)}
+    assert found - explained == set(), "not in docs/configuration.md"
+    assert explained - found == set(), "not in the sources"
+
+
+def test_every_field_is_explained():
+    for file in "prober.rs", "prober/dependents.rs", "weeder.rs":
+        text = SOURCES[ROOT / "services/common/api/src" / file]
+        fields = re.findall(r"FIELDS: &\[Field\] = &\[(.*?)\];", text, re.DOTALL)
+        names = {name for body in fields for name in re.findall(r'"(\w+)"', body)}
+        assert names, file
+        for name in names:
+            assert re.search(rf"[`.,]{name}[`,.]", CONFIGURATION), name
+
+
+def test_calls_and_values_of_the_apis_exist():
+    protos = "".join(path.read_text() for path in (ROOT / "proto").rglob("*.proto"))
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for package, service, method in re.findall(r"(gardener\.watchdog\.\w+\.v1)\.(\w+)/(\w+)", text):
+            assert f"package {package};" in protos and f"service {service} " in protos
+            assert f"rpc {method}(" in protos, method
+        for value in re.findall(r"\b(?:OUTCOME|SCOPE|DIRECTION|STEP|SKIP_REASON)_[A-Z_]+\b", text):
+            assert re.search(rf"\b{value} = ", protos), value
+
+
+def test_reasons_of_events_are_explained():
+    notices = "".join(text for text in SOURCES.values() if "Notice" in text)
+    found = set(re.findall(r'"((?:MeltdownProtection|Recorded|Weeded)[A-Z]\w+|Scale(?:Up|Down)Failed)"', notices))
+    section = OPERATIONS.split("## Kubernetes Events")[1].split("##")[0]
+    explained = {r for line in re.findall(r"^\| `.*?` \|", section, re.MULTILINE) for r in re.findall(r"`(\w+)`", line)}
+    assert found == explained
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def metrics(source: str) -> dict[str, str]:
+    """Name and kind of the metrics that a source declares, tests aside."""
+    declared = re.findall(r'Metric::(counter|gauge|histogram)\(\s*"(watchdog_\w+)"', source.split("#[cfg(test)]")[0])
+    return {name: kind for kind, name in declared}
