@@ -66,7 +66,9 @@ impl RequestInfo {
             Method::PATCH => "patch",
             Method::DELETE if named || target.is_none() => "delete",
             Method::DELETE => "deletecollection",
-            _ if target.is_none() => "get",
+            Method::GET | Method::HEAD if target.is_none() => "get",
+            // Nothing is served for these.
+            ref other if *other != Method::GET && *other != Method::HEAD => "unknown",
             // A watch of one object is a list with a field selector; `watch` on its own path is ignored.
             _ if named => "get",
             _ if query.flag("watch") => "watch",
