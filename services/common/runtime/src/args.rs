@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 
 use crate::tls::TlsPaths;
 
@@ -18,6 +18,11 @@ pub enum LogFormat {
 
 /// Options of every service. A service flattens them into its own parser.
 #[derive(Debug, Clone, Args)]
+#[group(skip)]
+#[command(group = ArgGroup::new("transport")
+    .required(true)
+    .multiple(true)
+    .args(["tls_cert", "insecure_plaintext", "check_config"]))]
 pub struct CommonArgs {
     /// Configuration file (YAML). It is read again whenever it changes; a bad change is refused and reported.
     #[arg(long, value_name = "FILE")]
@@ -62,7 +67,7 @@ pub struct CommonArgs {
     pub tls_client_ca: Option<PathBuf>,
 
     /// Serve and call gRPC without TLS. For tests and closed networks only.
-    #[arg(long, conflicts_with = "tls_cert", required_unless_present_any = ["tls_cert", "check_config"])]
+    #[arg(long, conflicts_with = "tls_cert")]
     pub insecure_plaintext: bool,
 
     /// How log lines are written.

@@ -228,6 +228,9 @@ impl<R: Report> Prober<R> {
             THROTTLED.inc(&[]);
         }
         self.report.failure(Endpoint::Internal, failure);
+        if failure.may_concern_kubelets() {
+            self.state.interrupt();
+        }
         if self.failures == 0 {
             tracing::warn!(shoot = &*self.shoot, reason = failure.as_str(), error = %failure, "probe failed");
         }

@@ -89,6 +89,17 @@ impl Failure {
         }
     }
 
+    /// Whether the API server may have failed the kubelets in the same way, so that they could not renew.
+    #[must_use]
+    pub const fn may_concern_kubelets(&self) -> bool {
+        match self {
+            Self::Connect(_) | Self::Tls(_) | Self::Timeout(_) | Self::Throttled(_) | Self::ListFailed(_) => {
+                true
+            }
+            Self::Kubeconfig(_) | Self::Unauthorized | Self::Forbidden(_) | Self::Machines(_) => false,
+        }
+    }
+
     /// As a label value: a closed set.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {

@@ -74,6 +74,11 @@ impl ProbeState {
         )
     }
 
+    /// The API server did not answer as it should.
+    pub fn interrupt(&mut self) {
+        self.renewals.interrupt();
+    }
+
     /// The rule for candidates has changed: what was found out before says nothing any more.
     pub fn forget_exclusions(&mut self) {
         self.remembered = None;

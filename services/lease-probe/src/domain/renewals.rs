@@ -44,8 +44,10 @@ struct Renewal {
     renew_time: Moment,
     // When it was made, by the prober's clock.
     made: Moment,
+    // Since when it has been watched without an interruption.
     first_seen: Moment,
-    // Whether this prober has seen it change: before, its age is only what a foreign clock says.
+    // Whether this prober has seen it change since then: before, its age is only what a foreign clock says, or says
+    // more about the API server than about the node.
     confirmed: bool,
     renew_interval: Duration,
     arrivals: Arrivals,
@@ -68,22 +70,42 @@ pub enum Freshness {
 pub struct Renewals {
     nodes: HashMap<Arc<str>, Renewal>,
     previous: Option<Listing>,
+    // The API server failed to answer since the previous list.
+    interrupted: bool,
 }
 
 impl Renewals {
-    /// Takes in a complete list. Leases that are not in it are forgotten.
+    /// The API server did not answer: perhaps it did not answer the kubelets either.
+    pub fn interrupt(&mut self) {
+        self.interrupted = true;
+    }
+
+    /// Takes in a complete list. Leases that are not in it are forgotten. After an interruption in which a live
+    /// kubelet may have missed a renewal, leases that were not renewed are watched anew before they count as expired:
+    /// it is the API server that was silent.
     pub fn observe(&mut self, listing: Listing, leases: &[ListedLease]) {
         let before = std::mem::replace(&mut self.nodes, HashMap::with_capacity(leases.len()));
+        let interrupted = std::mem::take(&mut self.interrupted);
+        let since_previous = |previous: Listing| listing.received.since(previous.sent);
+        let gap = self.previous.map_or(Duration::ZERO, since_previous);
         for lease in leases {
             let Some(renew_time) = lease.renew_time else {
                 continue;
             };
             let interval = renew_interval(lease.duration_seconds);
+            let excused = interrupted && gap > interval;
             let renewal = match (before.get(&lease.name), self.previous) {
-                (Some(known), _) if known.renew_time == renew_time => Renewal {
-                    renew_interval: interval,
-                    ..known.clone()
-                },
+                (Some(known), _) if known.renew_time == renew_time => {
+                    let known = Renewal {
+                        renew_interval: interval,
+                        ..known.clone()
+                    };
+                    if excused {
+                        known.watched_anew(listing.received)
+                    } else {
+                        known
+                    }
+                }
                 (Some(known), Some(previous)) => known.renewed(renew_time, interval, previous, listing),
                 _ => Renewal::first_seen(renew_time, interval, listing.received),
             };
@@ -138,6 +160,14 @@ impl Renewal {
             confirmed: false,
             renew_interval,
             arrivals: Arrivals::default(),
+        }
+    }
+
+    fn watched_anew(self, received: Moment) -> Self {
+        Self {
+            first_seen: received,
+            confirmed: false,
+            ..self
         }
     }
 

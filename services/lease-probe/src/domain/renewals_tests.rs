@@ -61,6 +61,37 @@ fn a_lease_that_looks_expired_at_first_sight_is_watched_for_a_renew_interval_fir
 }
 
 #[test]
+fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
+    let mut renewals = Renewals::default();
+    renewals.observe(listing(0), &[lease(-5)]);
+    renewals.observe(listing(10), &[lease(5)]);
+    // Nobody could renew for a minute; the first list afterwards comes before the first renewal.
+    renewals.interrupt();
+    renewals.observe(listing(70), &[lease(5)]);
+    let known = at(82).after(Duration::from_millis(500));
+    assert_eq!(
+        renewals.freshness("n", at(70), EXPIRY),
+        Some(Freshness::Unconfirmed(known))
+    );
+    assert_eq!(
+        renewals.freshness("n", known, EXPIRY),
+        Some(Freshness::Expired(at(35)))
+    );
+    renewals.observe(listing(75), &[lease(72)]);
+    assert_eq!(
+        renewals.freshness("n", at(75), EXPIRY),
+        Some(Freshness::Fresh(at(102)))
+    );
+    // A failure too short for a missed renewal excuses nobody.
+    renewals.interrupt();
+    renewals.observe(listing(83), &[lease(72)]);
+    assert_eq!(
+        renewals.freshness("n", at(103), EXPIRY),
+        Some(Freshness::Expired(at(102)))
+    );
+}
+
+#[test]
 fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
     let mut renewals = Renewals::default();
     renewals.observe(listing(0), &[lease(60)]);
