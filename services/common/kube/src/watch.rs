@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
-use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
 
 use crate::key::ObjectKey;
@@ -59,21 +61,34 @@ where
         let mut synced = false;
         let mut listed = BTreeSet::new();
         let mut live = BTreeSet::new();
-        let mut events = watcher(self.api, self.config)
-            .default_backoff()
-            .inspect_err(|error| {
-                WATCH_ERRORS.inc(&[("watch", name.to_owned())]);
-                tracing::warn!(watch = name, error = %describe(error), "watch failed, trying again");
-                if !synced_hint(error) {
-                    readiness.block(name, describe(error));
-                }
-            })
-            .boxed();
+        let open = || {
+            watcher(self.api.clone(), self.config.clone())
+                .backoff(Pace::default())
+                .inspect_err(|error| {
+                    WATCH_ERRORS.inc(&[("watch", name.to_owned())]);
+                    tracing::warn!(watch = name, error = %describe(error), "watch failed, trying again");
+                    if !synced_hint(error) {
+                        readiness.block(name, describe(error));
+                    }
+                })
+                .boxed()
+        };
+        let mut events = open();
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 event = events.next() => event,
             };
+            if let Some(Err(error)) = &event
+                && is_refused_as_too_old(error)
+            {
+                // kube's watcher would ask for the same version for ever; it begins with a list only when it is new.
+                events = open();
+                tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    () = tokio::time::sleep(FIRST_PAUSE) => continue,
+                }
+            }
             match event {
                 Some(Ok(Event::Init)) => listed.clear(),
                 Some(Ok(Event::InitApply(object))) => {
@@ -106,6 +121,42 @@ where
             objects.set(live.len() as f64);
         }
     }
+}
+
+/// The pause after the first failure; see [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest pause between two tries. kube's default of 30 s would leave an index half a minute behind after an
+/// outage of the API server; a handful of replicas with a handful of watches each overrun nobody.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The one retry schedule, as kube's watcher takes it.
+struct Pace(Backoff);
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE))
+    }
+}
+
+impl Iterator for Pace {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.0.next_delay())
+    }
+}
+
+impl kube::runtime::utils::Backoff for Pace {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
+/// Whether the server refused a watch because its version is too old, with a status code. Normally it says so within
+/// the stream, and kube's watcher lists again.
+fn is_refused_as_too_old(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
 /// Whether an index that was complete once may still be served while this error lasts: all but a lost permission,

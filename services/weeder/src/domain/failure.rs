@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A missing permission is not back sooner for asking every second.
-const FORBIDDEN_PAUSE: Duration = Duration::from_secs(30);
+const FORBIDDEN_PAUSE: Duration = Duration::from_secs(10);
 
 /// The pause after the first failure of another kind; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -12,7 +12,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Longest pause that a server can order: a weeder lives for five minutes, and an absurd Retry-After must not stop all
-/// of them for longer than a missing permission does.
+/// of them for long.
 const LONGEST_THROTTLE: Duration = Duration::from_secs(30);
 
 /// Why a list or a deletion did not succeed.
@@ -92,6 +92,6 @@ mod tests {
             30
         );
         assert_eq!(seconds(Failure::Throttled(None), 9), 1);
-        assert_eq!(seconds(Failure::Forbidden(String::new()), 1), 30);
+        assert_eq!(seconds(Failure::Forbidden(String::new()), 1), 10);
     }
 }

@@ -191,15 +191,15 @@ fn a_refused_deletion_is_tried_again_and_remembered_once() {
     let other = delete(&mut weeding, 0.2);
     assert_eq!(other.pod.uid, "2", "the others go on");
     weeding.deleted(&other, &Ok(()), at(0.3));
-    nothing(&mut weeding, 30.1);
-    let again = delete(&mut weeding, 30.2);
-    weeding.deleted(&again, &Err(Failure::Forbidden("grant it".to_owned())), at(30.3));
+    nothing(&mut weeding, 10.1);
+    let again = delete(&mut weeding, 10.2);
+    weeding.deleted(&again, &Err(Failure::Forbidden("grant it".to_owned())), at(10.3));
     assert_eq!(
         results(&weeder(&weeding, "etcd")),
         [(1, DeletionResult::Refused), (2, DeletionResult::Deleted)]
     );
-    let granted = delete(&mut weeding, 60.3);
-    weeding.deleted(&granted, &Ok(()), at(60.4));
+    let granted = delete(&mut weeding, 20.3);
+    weeding.deleted(&granted, &Ok(()), at(20.4));
     assert_eq!(
         results(&weeder(&weeding, "etcd"))[2],
         (3, DeletionResult::Deleted)

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
+use watchdog_runtime::args::LogFormat;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_sandbox::resource::{ResourceKey, keys};
 use watchdog_sandbox::store::object::Object;
@@ -73,6 +74,10 @@ impl Seed {
 
     pub async fn with(mut options: ApiOptions) -> Self {
         options.namespaces.push("garden".to_owned());
+        if let Ok(filter) = std::env::var("TEST_LOG") {
+            // Fails for all but the first test of a process.
+            let _ = watchdog_runtime::telemetry::init(LogFormat::Text, &filter);
+        }
         let api = ApiServer::start(options).await.unwrap();
         let seed = Self {
             api,

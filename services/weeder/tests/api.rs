@@ -1,0 +1,202 @@
+//! The gRPC API as clients see it, and the command line.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use support::Seed;
+use tonic::Code;
+use watchdog_proto::weeder::v1 as pb;
+
+async fn twelve_weeders(seed: &Seed) {
+    for i in 0..6 {
+        let namespace = format!("shoot--{i}");
+        seed.namespace(&namespace);
+        seed.service(&namespace, "etcd", true);
+        seed.service(&namespace, "kube-apiserver", true);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weeders_are_listed_in_pages() {
+    let seed = Seed::new().await;
+    twelve_weeders(&seed).await;
+    let mut weeder = seed.ready().await;
+    let mut keys = Vec::new();
+    let mut request = pb::ListWeedersRequest {
+        page_size: 5,
+        ..Default::default()
+    };
+    loop {
+        let page = weeder
+            .client
+            .list_weeders(request.clone())
+            .await
+            .unwrap()
+            .into_inner();
+        assert_eq!(page.total_size, 12);
+        assert!(page.weeders.len() <= 5);
+        keys.extend(
+            page.weeders
+                .into_iter()
+                .map(|w| w.key.unwrap())
+                .map(|k| (k.namespace, k.service)),
+        );
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
+    assert_eq!(keys.len(), 12);
+    assert!(keys.is_sorted());
+    let one = pb::ListWeedersRequest {
+        namespace: "shoot--3".to_owned(),
+        ..Default::default()
+    };
+    let page = weeder.client.list_weeders(one).await.unwrap().into_inner();
+    assert_eq!((page.weeders.len(), page.total_size), (2, 2));
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_are_filtered_and_end_with_the_drain() {
+    let seed = Seed::new().await;
+    twelve_weeders(&seed).await;
+    let mut weeder = seed.ready().await;
+    let request = pb::WatchWeedingRequest {
+        service: "etcd".to_owned(),
+        ..Default::default()
+    };
+    let mut weeding = weeder.client.watch_weeding(request).await.unwrap().into_inner();
+    let request = pb::WatchEndpointReadinessRequest {
+        namespace: "shoot--2".to_owned(),
+        ..Default::default()
+    };
+    let mut readiness = weeder
+        .client
+        .watch_endpoint_readiness(request)
+        .await
+        .unwrap()
+        .into_inner();
+
+    let mut keys = BTreeSet::new();
+    loop {
+        use pb::watch_weeding_response::Event;
+        match weeding.message().await.unwrap().unwrap().event.unwrap() {
+            Event::Upsert(weeding) => assert!(keys.insert(weeding.key.unwrap().namespace)),
+            Event::SnapshotComplete(complete) => {
+                assert_eq!((complete.items, keys.len()), (6, 6));
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut services = BTreeSet::new();
+    loop {
+        use pb::watch_endpoint_readiness_response::Event;
+        match readiness.message().await.unwrap().unwrap().event.unwrap() {
+            Event::Upsert(state) => {
+                assert_eq!(state.readiness(), pb::Readiness::Ready);
+                services.insert(state.key.unwrap().service);
+            }
+            Event::SnapshotComplete(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(services.len(), 2);
+    // A slice that goes is told; one of another namespace is not.
+    seed.service("shoot--1", "etcd", false);
+    seed.delete(
+        &watchdog_sandbox::resource::keys::ENDPOINT_SLICES,
+        "shoot--2",
+        "etcd-1",
+    );
+    let removed = readiness.message().await.unwrap().unwrap().event.unwrap();
+    let key = pb::ServiceKey {
+        namespace: "shoot--2".to_owned(),
+        service: "etcd".to_owned(),
+    };
+    assert_eq!(
+        removed,
+        pb::watch_endpoint_readiness_response::Event::Removed(key)
+    );
+    weeder.stop().await;
+    let ended = loop {
+        match weeding.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("ended without a status"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_requests_name_the_field() {
+    let seed = Seed::new().await;
+    let mut weeder = seed.ready().await;
+    let client = &mut weeder.client;
+    let bad = "Not A Name".to_owned();
+    let request = pb::WatchWeedingRequest {
+        namespace: bad.clone(),
+        ..Default::default()
+    };
+    let by_namespace = client.watch_weeding(request).await.map(drop).unwrap_err();
+    let request = pb::WatchEndpointReadinessRequest {
+        service: bad.clone(),
+        ..Default::default()
+    };
+    let by_service = client
+        .watch_endpoint_readiness(request)
+        .await
+        .map(drop)
+        .unwrap_err();
+    let request = pb::ListWeedersRequest {
+        namespace: bad,
+        ..Default::default()
+    };
+    let in_list = client.list_weeders(request).await.map(drop).unwrap_err();
+    let request = pb::ListWeedersRequest {
+        page_token: "made up".to_owned(),
+        ..Default::default()
+    };
+    let by_token = client.list_weeders(request).await.map(drop).unwrap_err();
+    for (status, field) in [
+        (by_namespace, "namespace"),
+        (by_service, "service"),
+        (in_list, "namespace"),
+        (by_token, "page_token"),
+    ] {
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(
+            status.message().starts_with(&format!("{field}: ")),
+            "{}",
+            status.message()
+        );
+    }
+    weeder.stop().await;
+}
+
+#[test]
+fn check_config_says_what_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("weeder.yaml");
+    let check = |content: &str| {
+        std::fs::write(&file, content).unwrap();
+        let weeder = Command::new(env!("CARGO_BIN_EXE_weeder"))
+            .args(["--check-config", "--config-file"])
+            .arg(&file)
+            .output()
+            .unwrap();
+        (weeder.status.code(), String::from_utf8(weeder.stderr).unwrap())
+    };
+    assert_eq!(check(support::CONFIG), (Some(0), String::new()));
+    let (code, errors) = check("watchDuration: 0s\nservicesAndDependentSelectors: {}\n");
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("weeder.yaml:1:16: watchDuration: "), "{errors}");
+    assert!(
+        errors.contains("did you mean \"servicesAndDependantSelectors\"?"),
+        "{errors}"
+    );
+}

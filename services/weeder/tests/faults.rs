@@ -1,0 +1,387 @@
+//! What goes wrong: refusals, lost answers, lost watches, missing permissions, broken objects.
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::json;
+use support::{Seed, Weeder, eventually, pod_watches};
+use tokio::time::Instant;
+use watchdog_proto::weeder::v1 as pb;
+use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::{Fault, FaultAction, Rule};
+
+/// A seed with a namespace in which etcd is ready, and a weeder of it that follows its dependants.
+async fn following() -> (Seed, Weeder) {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", true);
+    let mut weeder = seed.ready().await;
+    weeder.wait_following(&seed, "shoot", "etcd", 1).await;
+    (seed, weeder)
+}
+
+fn on_deletions(action: FaultAction) -> Fault {
+    Fault::always(action)
+        .verb("delete")
+        .path("/api/v1/namespaces/shoot/pods/")
+}
+
+fn results(weeding: &pb::Weeding) -> Vec<pb::DeletionResult> {
+    weeding.deletions.iter().map(pb::PodDeletion::result).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_recovers_before_the_deletion_arrives_is_left_alone() {
+    let (seed, mut weeder) = following().await;
+    seed.pod("shoot", "kube-apiserver", "apiserver");
+    seed.api
+        .inject(on_deletions(FaultAction::Delay { millis: 1_000 }).times(1));
+    seed.crash("shoot", "kube-apiserver");
+    eventually("the deletion is under way", || seed.api.faults().is_empty()).await;
+    seed.run("shoot", "kube-apiserver");
+    let obsolete = |w: &pb::Weeding| results(w).contains(&pb::DeletionResult::Obsolete);
+    let weeding = weeder
+        .wait("shoot", "etcd", "the deletion is obsolete", obsolete)
+        .await;
+    assert_eq!(
+        weeding.deletions[0].message,
+        "Left alone: the pod has changed or was replaced (409)."
+    );
+    // It is looked at again, and deleted once it crashes again.
+    assert!(seed.exists("shoot", "kube-apiserver"));
+    seed.crash("shoot", "kube-apiserver");
+    seed.gone("shoot", "kube-apiserver").await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_of_the_same_name_is_another_pod() {
+    let (seed, mut weeder) = following().await;
+    seed.crashing("shoot", "etcd-0", "apiserver");
+    seed.gone("shoot", "etcd-0").await;
+    seed.api
+        .inject(on_deletions(FaultAction::Delay { millis: 1_000 }).times(1));
+    seed.crashing("shoot", "etcd-0", "apiserver");
+    let old = seed
+        .api
+        .store()
+        .find(&keys::PODS, "shoot", "etcd-0")
+        .unwrap()
+        .uid()
+        .to_owned();
+    eventually("the deletion is under way", || seed.api.faults().is_empty()).await;
+    seed.delete(&keys::PODS, "shoot", "etcd-0");
+    seed.pod("shoot", "etcd-0", "apiserver");
+    let attempted = |w: &pb::Weeding| w.deletions.iter().any(|d| d.uid == old);
+    let weeding = weeder
+        .wait("shoot", "etcd", "the deletion was answered", attempted)
+        .await;
+    let attempt = weeding.deletions.iter().find(|d| d.uid == old).unwrap();
+    assert_eq!(attempt.result(), pb::DeletionResult::Obsolete);
+    assert!(seed.exists("shoot", "etcd-0"), "the new one runs");
+    seed.crash("shoot", "etcd-0");
+    seed.gone("shoot", "etcd-0").await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_throttled_deletion_waits_as_long_as_it_is_asked_to() {
+    let (seed, mut weeder) = following().await;
+    seed.api
+        .inject(on_deletions(FaultAction::TooManyRequests { retry_after: 2 }).times(1));
+    let begun = Instant::now();
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    let refused = |w: &pb::Weeding| results(w) == [pb::DeletionResult::Refused];
+    let weeding = weeder.wait("shoot", "etcd", "it is refused", refused).await;
+    let message = &weeding.deletions[0].message;
+    assert!(
+        message.contains("throttles (429) and asks to wait for 2s"),
+        "{message}"
+    );
+    seed.gone("shoot", "kube-apiserver").await;
+    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    let deleted = |w: &pb::Weeding| {
+        results(w) == [pb::DeletionResult::Refused, pb::DeletionResult::Deleted] && w.deleted == 1
+    };
+    weeder.wait("shoot", "etcd", "it is deleted", deleted).await;
+    assert_eq!(seed.deletions().len(), 2);
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forbidden_deletion_names_the_permission_and_is_tried_again() {
+    let (seed, mut weeder) = following().await;
+    let deletions = Rule {
+        verbs: vec!["delete".to_owned()],
+        resources: vec!["pods".to_owned()],
+        ..Rule::default()
+    };
+    seed.api.deny(deletions);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    let refused = |w: &pb::Weeding| results(w) == [pb::DeletionResult::Refused];
+    let weeding = weeder.wait("shoot", "etcd", "it is refused", refused).await;
+    let message = &weeding.deletions[0].message;
+    assert!(
+        message.contains("(403): grant this service delete pods in namespace shoot"),
+        "{message}"
+    );
+    seed.api.allow_all();
+    seed.gone("shoot", "kube-apiserver").await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deletions_are_tried_again_when_the_server_fails() {
+    let (seed, mut weeder) = following().await;
+    for (i, action) in [FaultAction::InternalError, FaultAction::Cut, FaultAction::Garbage]
+        .into_iter()
+        .enumerate()
+    {
+        let garbage = action == FaultAction::Garbage;
+        seed.api.inject(on_deletions(action).times(1));
+        let pod = format!("kube-apiserver-{i}");
+        seed.crashing("shoot", &pod, "apiserver");
+        if garbage {
+            // A success is a success, whatever its body says.
+            eventually("it was attempted", || {
+                seed.deletions().iter().any(|d| d.path.ends_with(&pod))
+            })
+            .await;
+        } else {
+            seed.gone("shoot", &pod).await;
+        }
+    }
+    weeder
+        .wait("shoot", "etcd", "two are deleted", |w| w.deleted >= 2)
+        .await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_does_not_delete_twice() {
+    let (seed, mut weeder) = following().await;
+    seed.api.inject(on_deletions(FaultAction::ApplyAndHang).times(1));
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.gone("shoot", "kube-apiserver").await;
+    // The new pod has the same name and runs.
+    seed.pod("shoot", "kube-apiserver", "apiserver");
+    let refused = |w: &pb::Weeding| !w.deletions.is_empty();
+    let weeding = weeder
+        .wait("shoot", "etcd", "the deadline has passed", refused)
+        .await;
+    assert!(
+        weeding.deletions[0].message.contains("no answer within 10s"),
+        "{weeding:#?}"
+    );
+    seed.crashing("shoot", "marker", "apiserver");
+    seed.gone("shoot", "marker").await;
+    assert!(seed.exists("shoot", "kube-apiserver"));
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_are_tried_again() {
+    let seed = Seed::new().await;
+    let on_lists = |action| {
+        Fault::always(action)
+            .verb("list")
+            .path("/api/v1/namespaces/shoot/pods")
+            .times(1)
+    };
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", false);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    let mut weeder = seed.ready().await;
+    for action in [
+        FaultAction::InternalError,
+        FaultAction::Garbage,
+        FaultAction::TooManyRequests { retry_after: 1 },
+    ] {
+        seed.api.inject(on_lists(action));
+    }
+    seed.service("shoot", "etcd", true);
+    let trying = |w: &pb::Weeding| w.message.contains("cannot be listed, trying again");
+    weeder.wait("shoot", "etcd", "it says so", trying).await;
+    seed.gone("shoot", "kube-apiserver").await;
+    weeder
+        .wait("shoot", "etcd", "it is well", |w| {
+            w.message == "It follows the dependants."
+        })
+        .await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_that_are_dropped_or_compacted_are_opened_again() {
+    for gone_as_status in [false, true] {
+        let (seed, weeder) = following().await;
+        seed.api.set_gone_as_status(gone_as_status);
+        seed.pod("shoot", "kube-apiserver", "apiserver");
+        for compact in [false, true] {
+            let watches = pod_watches(&seed);
+            if compact {
+                // What happens while the server is away is forgotten before the watches come back.
+                seed.api.stop().await.unwrap();
+                seed.crash("shoot", "kube-apiserver");
+                seed.service("shoot", "kube-apiserver", true);
+                seed.crashing("shoot", "kcm", "controller-manager");
+                seed.api.compact();
+                seed.api.resume().await.unwrap();
+                seed.gone("shoot", "kcm").await;
+            } else {
+                seed.api.drop_watches();
+                eventually("the pods are watched again", || pod_watches(&seed) > watches).await;
+                seed.crash("shoot", "kube-apiserver");
+            }
+            seed.gone("shoot", "kube-apiserver").await;
+            seed.pod("shoot", "kube-apiserver", "apiserver");
+        }
+        weeder.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_on_pods_that_cannot_be_opened_is_replaced_by_looking_again() {
+    let seed = Seed::new().await;
+    let rule = Rule {
+        verbs: vec!["watch".to_owned()],
+        resources: vec!["pods".to_owned()],
+        ..Rule::default()
+    };
+    seed.api.deny(rule);
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", true);
+    seed.pod("shoot", "kube-apiserver", "apiserver");
+    let mut weeder = seed.start("weeder-0").await;
+    let readiness = weeder.bound.readiness.clone();
+    eventually("the missing permission is named", || {
+        let why = readiness
+            .blockers()
+            .get("permissions")
+            .cloned()
+            .unwrap_or_default();
+        why.contains("watch pods in all namespaces") && !why.contains("list pods")
+    })
+    .await;
+    weeder
+        .wait("shoot", "etcd", "it is active", |w| {
+            w.state() == pb::WeederState::Active
+        })
+        .await;
+    seed.crash("shoot", "kube-apiserver");
+    seed.gone("shoot", "kube-apiserver").await;
+    assert_eq!(pod_watches(&seed), 0);
+    seed.api.allow_all();
+    weeder.wait_ready().await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_permissions_are_named_and_their_grant_is_noticed() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", true);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.api.restrict("weeder-0", vec![]);
+    let weeder = seed.start("weeder-0").await;
+    let readiness = weeder.bound.readiness.clone();
+    let needed = [
+        "list endpointslices.discovery.k8s.io in all namespaces",
+        "watch endpointslices.discovery.k8s.io in all namespaces",
+        "list pods in all namespaces",
+        "watch pods in all namespaces",
+        "delete pods in all namespaces",
+        "list namespaces in all namespaces",
+        "watch namespaces in all namespaces",
+        "create events.events.k8s.io in all namespaces",
+        "patch events.events.k8s.io in all namespaces",
+        "update leases.coordination.k8s.io in namespace garden",
+    ];
+    eventually("all missing permissions are named", || {
+        let why = readiness
+            .blockers()
+            .get("permissions")
+            .cloned()
+            .unwrap_or_default();
+        needed.iter().all(|permission| why.contains(permission)) && !why.contains("endpoints in")
+    })
+    .await;
+    assert!(readiness.blockers().contains_key("endpointslices"));
+    assert!(seed.exists("shoot", "kube-apiserver"));
+    // Exactly what is named is enough.
+    let rule = |verbs: &[&str], group: &str, resource: &str| Rule {
+        verbs: verbs.iter().map(ToString::to_string).collect(),
+        groups: vec![group.to_owned()],
+        resources: vec![resource.to_owned()],
+        ..Rule::default()
+    };
+    let mut leases = rule(
+        &["get", "list", "watch", "create", "update", "delete"],
+        "coordination.k8s.io",
+        "leases",
+    );
+    leases.namespaces = vec!["garden".to_owned()];
+    let rules = vec![
+        rule(&["list", "watch"], "discovery.k8s.io", "endpointslices"),
+        rule(&["list", "watch", "delete"], "", "pods"),
+        rule(&["list", "watch"], "", "namespaces"),
+        rule(&["create", "patch"], "events.k8s.io", "events"),
+        rule(&["create"], "authorization.k8s.io", "selfsubjectaccessreviews"),
+        leases,
+    ];
+    seed.api.restrict("weeder-0", rules);
+    seed.gone("shoot", "kube-apiserver").await;
+    eventually("an Event tells of it", || !seed.events().is_empty()).await;
+    weeder.wait_ready().await;
+    let audit = seed.api.audit_since(0);
+    let last = audit.len().saturating_sub(20);
+    assert!(
+        audit[last..].iter().all(|entry| entry.code != 403),
+        "{:#?}",
+        &audit[last..]
+    );
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_is_away_is_waited_for() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", true);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.api.stop().await.unwrap();
+    let weeder = seed.start("weeder-0").await;
+    let readiness = weeder.bound.readiness.clone();
+    eventually("it says what it waits for", || {
+        readiness
+            .blockers()
+            .get("discovery")
+            .is_some_and(|why| why.contains("cannot ask the seed"))
+    })
+    .await;
+    seed.api.resume().await.unwrap();
+    seed.gone("shoot", "kube-apiserver").await;
+    weeder.wait_ready().await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_objects_stop_nothing() {
+    let (seed, weeder) = following().await;
+    seed.pod("shoot", "broken", "apiserver");
+    seed.pod_status("shoot", "broken", json!({"containerStatuses": "what?"}));
+    let broken = json!({
+        "metadata": {"name": "broken", "labels": {"kubernetes.io/service-name": "kube-apiserver"}},
+        "addressType": "IPv4",
+        "endpoints": {"no": "list"},
+    });
+    seed.api.create(&keys::ENDPOINT_SLICES, "shoot", broken).unwrap();
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.gone("shoot", "kube-apiserver").await;
+    seed.crashing("shoot", "kcm", "controller-manager");
+    seed.service("shoot", "kube-apiserver", true);
+    seed.gone("shoot", "kcm").await;
+    assert!(seed.exists("shoot", "broken"));
+    weeder.stop().await;
+}
