@@ -115,3 +115,9 @@ def notes(values=None) -> str:
 def of_kind(objects: list[dict], kind: str) -> dict[str, dict]:
     """Those of one kind, by name."""
     return {found["metadata"]["name"]: found for found in objects if found["kind"] == kind}
+
+
+def objects(release) -> list[dict]:
+    """Of an installation, also of one that was only tried."""
+    # There is no manifest where nothing was rendered.
+    return [parsed for parsed in yaml.safe_load_all(release.get("manifest", "")) if parsed]

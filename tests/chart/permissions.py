@@ -1,6 +1,8 @@
 """What each service may do on the seed with the default values: the same as the functions named `permissions` in the
 sources ask for when a service starts."""
 
+from chart import NAMESPACE
+
 GARDENER_DEPENDANTS = "kube-controller-manager", "machine-controller-manager", "cluster-autoscaler"
 GARDENER_SERVICES = "etcd-main-client", "kube-apiserver"
 PROBE_SECRET = "shoot-access-dependency-watchdog-probe"
@@ -62,3 +64,44 @@ NOWHERE = {
     ("create", "rbac.authorization.k8s.io", "clusterrolebindings", "", ""),
     ("impersonate", "", "users", "admin", ""),
 }
+
+
+def role(service: str) -> str:
+    """Name of the ClusterRole of a service."""
+    return f"gardener.cloud:dependency-watchdog:{service}"
+
+
+def granted(role: dict) -> set[tuple]:
+    """The rules of a role, one by one: (verb, group, resource, name)."""
+    return {
+        (verb, group, resource, name)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+    }
+
+
+def allowed(seed, service, verb, group, resource, name, namespace) -> bool:
+    """Whether the ServiceAccount of a service may do that."""
+    resource, _, subresource = resource.partition("/")
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{NAMESPACE}:dependency-watchdog-{service}",
+            "groups": ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"],
+            "resourceAttributes": {
+                "verb": verb,
+                "group": group,
+                "resource": resource,
+                "subresource": subresource,
+                "name": name,
+                "namespace": namespace,
+            },
+        },
+    }
+    status, got = seed.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    assert status == 201, got
+    return got["status"]["allowed"]

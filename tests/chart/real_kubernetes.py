@@ -10,6 +10,24 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from chart import NAMESPACE
+
+NAMESPACED = {
+    "ConfigMap": "configmaps",
+    "Deployment": "deployments",
+    "NetworkPolicy": "networkpolicies",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+    "Service": "services",
+    "ServiceAccount": "serviceaccounts",
+}
+CLUSTER_SCOPED = {
+    "ClusterRole": "clusterroles",
+    "ClusterRoleBinding": "clusterrolebindings",
+    "CustomResourceDefinition": "customresourcedefinitions",
+}
+
 # About ten seconds on two idle cores; other tests may run beside.
 READY_BOUND_SECONDS = 90
 # Tries with other ports, should somebody take one between the choice and the start.
@@ -32,7 +50,7 @@ class Kubernetes:
                     raise
 
     def _start(self, assets: Path) -> None:
-        etcd, self.port = _free_port(), _free_port()
+        etcd, self.port = free_port(), free_port()
         certs = self._folder / "certs"
         self.ca = certs / "apiserver.crt"
         tokens = self._folder / "tokens.csv"
@@ -100,10 +118,10 @@ class Kubernetes:
             return False
 
     def request(self, method: str, path: str, body=None, content_type="application/json", user=None):
-        """Gives the status code and the answer, decoded where it is JSON. `user`: a service account of "garden"."""
+        """Gives the status code and the answer, decoded where it is JSON. `user`: a service account of the release."""
         headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json", "Content-Type": content_type}
         if user:
-            headers["Impersonate-User"] = f"system:serviceaccount:garden:{user}"
+            headers["Impersonate-User"] = f"system:serviceaccount:{NAMESPACE}:{user}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"https://127.0.0.1:{self.port}{path}", data, headers, method=method)
         context = ssl.create_default_context(cafile=str(self.ca))
@@ -114,8 +132,8 @@ class Kubernetes:
             with error:
                 return error.code, _decode(error.read())
 
-    def kubeconfig(self) -> str:
-        """For the administrator."""
+    def kubeconfig(self, token: str = TOKEN) -> str:
+        """For the administrator, or for whom the token is."""
         return json.dumps(
             {
                 "apiVersion": "v1",
@@ -129,7 +147,7 @@ class Kubernetes:
                         },
                     }
                 ],
-                "users": [{"name": "admin", "user": {"token": TOKEN}}],
+                "users": [{"name": "admin", "user": {"token": token}}],
                 "contexts": [{"name": "seed", "context": {"cluster": "seed", "user": "admin"}}],
                 "current-context": "seed",
             }
@@ -152,7 +170,16 @@ def assets() -> Path:
     return Path(os.environ["KUBEBUILDER_ASSETS"])
 
 
-def _free_port() -> int:
+def path(found: dict) -> str:
+    """Where the API server has an object."""
+    version, kind, name = found["apiVersion"], found["kind"], found["metadata"]["name"]
+    prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    if kind in CLUSTER_SCOPED:
+        return f"{prefix}/{CLUSTER_SCOPED[kind]}/{name}"
+    return f"{prefix}/namespaces/{NAMESPACE}/{NAMESPACED[kind]}/{name}"
+
+
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]

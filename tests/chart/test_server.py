@@ -1,43 +1,9 @@
 """What a real kube-apiserver makes of the chart."""
 
-import helm_python as helm
 import pytest
-import real_kubernetes
-import yaml
-from chart import CHART, MATRIX, NAMESPACE, RELEASE, SERVICES, of_kind
-from permissions import EVERYWHERE, MEMBERSHIP, NOWHERE
-
-NAMESPACED = {
-    "ConfigMap": "configmaps",
-    "Deployment": "deployments",
-    "NetworkPolicy": "networkpolicies",
-    "PodDisruptionBudget": "poddisruptionbudgets",
-    "Role": "roles",
-    "RoleBinding": "rolebindings",
-    "Service": "services",
-    "ServiceAccount": "serviceaccounts",
-}
-CLUSTER_SCOPED = {"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings"}
-
-
-@pytest.fixture(scope="session")
-def seed(tmp_path_factory):
-    """A seed with its namespace garden."""
-    server = real_kubernetes.Kubernetes(real_kubernetes.assets(), tmp_path_factory.mktemp("seed"))
-    try:
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        assert server.request("POST", "/api/v1/namespaces", namespace)[0] == 201
-        yield server
-    finally:
-        server.close()
-
-
-@pytest.fixture
-def releases(seed):
-    """Helm on that seed; nothing is left of the release afterwards."""
-    with helm.Config(kubeconfig_content=seed.kubeconfig(), namespace=NAMESPACE) as config:
-        yield config
-        config.uninstall(RELEASE, ignore_not_found=True)
+from chart import CHART, MATRIX, NAMESPACE, RELEASE, SERVICES, objects, of_kind
+from permissions import EVERYWHERE, MEMBERSHIP, NOWHERE, allowed, granted, role
+from real_kubernetes import path
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
@@ -121,35 +87,6 @@ def test_names_in_rules_hold_for_lists_by_field_selector(seed, releases):
         assert seed.request("GET", resource, user=account)[0] == 403
 
 
-def test_services_can_ask_what_they_may(seed, releases):
-    """The preflight of the services is a SelfSubjectAccessReview."""
-    releases.install(CHART, RELEASE)
-    for service in SERVICES:
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {"verb": "list", "resource": "secrets"}},
-        }
-        reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        status, got = seed.request("POST", reviews, review, user=f"dependency-watchdog-{service}")
-        assert status == 201 and got["status"]["allowed"] is False
-
-
-def objects(release) -> list[dict]:
-    """Of an installation, also of one that was only tried."""
-    # There is no manifest where nothing was rendered.
-    return [parsed for parsed in yaml.safe_load_all(release.get("manifest", "")) if parsed]
-
-
-def path(found: dict) -> str:
-    """Where the API server has an object."""
-    version, kind, name = found["apiVersion"], found["kind"], found["metadata"]["name"]
-    prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    if kind in CLUSTER_SCOPED:
-        return f"{prefix}/{CLUSTER_SCOPED[kind]}/{name}"
-    return f"{prefix}/namespaces/{NAMESPACE}/{NAMESPACED[kind]}/{name}"
-
-
 def lost(sent, got, where="") -> list[str]:
     """Where something that was sent is not in the answer."""
     if isinstance(sent, dict) and isinstance(got, dict):
@@ -164,44 +101,3 @@ def replicas(seed, service):
     """Of the Deployment of a service; none without it."""
     found = seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/dependency-watchdog-{service}")
     return found[1]["spec"]["replicas"] if found[0] == 200 else None
-
-
-def role(service: str) -> str:
-    """Name of the ClusterRole of a service."""
-    return f"gardener.cloud:dependency-watchdog:{service}"
-
-
-def granted(role: dict) -> set[tuple]:
-    """The rules of a role, one by one: (verb, group, resource, name)."""
-    return {
-        (verb, group, resource, name)
-        for rule in role["rules"]
-        for verb in rule["verbs"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for name in rule.get("resourceNames", [""])
-    }
-
-
-def allowed(seed, service, verb, group, resource, name, namespace) -> bool:
-    """Whether the ServiceAccount of a service may do that."""
-    resource, _, subresource = resource.partition("/")
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {
-            "user": f"system:serviceaccount:{NAMESPACE}:dependency-watchdog-{service}",
-            "groups": ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"],
-            "resourceAttributes": {
-                "verb": verb,
-                "group": group,
-                "resource": resource,
-                "subresource": subresource,
-                "name": name,
-                "namespace": namespace,
-            },
-        },
-    }
-    status, got = seed.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
-    assert status == 201, got
-    return got["status"]["allowed"]

@@ -1,0 +1,89 @@
+"""The programs, run with what the chart gives them."""
+
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from chart import NAMESPACE, ROOT
+from real_kubernetes import free_port
+
+# Below a second on an idle machine.
+READY_BOUND_SECONDS = 60
+# A drain takes at most 20 s; without work it takes none.
+STOP_BOUND_SECONDS = 30
+
+
+class Program:
+    """One replica of a service, with the rights of its ServiceAccount. To be used as a context."""
+
+    def __init__(self, seed, folder: Path, service: str, config: str):
+        self.service = service
+        self.log = folder / f"{service}.log"
+        account = f"dependency-watchdog-{service}"
+        token = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        status, got = seed.request("POST", token, request)
+        assert status == 201, got
+        kubeconfig, file = folder / f"{service}.kubeconfig", folder / f"{service}.yaml"
+        kubeconfig.write_text(seed.kubeconfig(got["status"]["token"]))
+        file.write_text(config)
+        self.grpc, self.admin = free_port(), free_port()
+        command = [
+            binary(service),
+            f"--config-file={file}",
+            f"--kubeconfig={kubeconfig}",
+            f"--namespace={NAMESPACE}",
+            f"--identity={service}-0",
+            f"--grpc-addr=127.0.0.1:{self.grpc}",
+            f"--admin-addr=127.0.0.1:{self.admin}",
+            "--insecure-plaintext",
+            "--log-format=text",
+        ]
+        with open(self.log, "wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=STOP_BOUND_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def readyz(self) -> str:
+        """What /readyz says; empty as long as nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/readyz", timeout=5) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.read().decode()
+        except OSError:
+            return ""
+
+    def wait_until_readyz_says(self, text: str) -> str:
+        """Waits until /readyz says that."""
+        deadline = time.monotonic() + READY_BOUND_SECONDS
+        while text not in (said := self.readyz()):
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+            assert self._process.poll() is None, f"{self.service} ended:\n{tail}"
+            assert time.monotonic() < deadline, f"{self.service} never said {text!r} but {said!r}:\n{tail}"
+            time.sleep(0.1)
+        return said
+
+
+def binary(name: str) -> str:
+    """A program that was built before."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+    path = target / "debug" / name
+    if not path.exists():
+        pytest.fail(f"{path} is not there: build the programs first, with cargo build --workspace --bins")
+    return str(path)
