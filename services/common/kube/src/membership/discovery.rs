@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::card::Identity;
-use super::lease::Leases;
+use super::leases::Leases;
 use super::roster::{Moment, Roster};
 use super::run::{follow, report, retries};
 use super::timing::Timing;

@@ -1,21 +1,13 @@
-//! Lease objects: reading, writing, naming.
+//! Lease objects: what they are called and what they say.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use parking_lot::Mutex;
 use rapidhash::v3::rapidhash_v3;
 
-use super::card::{Card, Identity, Seen, Session, Stamp, View};
-use super::timing::Timing;
-use crate::client::{RequestError, request_within};
+use super::card::{Card, Identity, Seen, Stamp, View};
 
 /// Label on every membership Lease: the service whose replica it is.
 pub const SERVICE_LABEL: &str = "dependency-watchdog.gardener.cloud/service";
@@ -46,160 +38,6 @@ pub(crate) enum Malformed {
     WrongHolder(String),
 }
 
-/// The Leases of one service in one namespace.
-#[derive(Debug)]
-pub(crate) struct Leases {
-    pub(crate) api: Api<Lease>,
-    service: &'static str,
-    /// The replica that writes its own; none when all are only read.
-    me: Option<Identity>,
-    deadline: Duration,
-    duration_seconds: i32,
-    /// Last renewTime written, in microseconds since the epoch.
-    renewed: AtomicI64,
-    /// Malformed Leases that were reported: name and resourceVersion.
-    reported: Mutex<HashMap<String, String>>,
-}
-
-// === impl Leases ===
-
-impl Leases {
-    pub(crate) fn new(
-        client: kube::Client,
-        namespace: &str,
-        service: &'static str,
-        me: Option<Identity>,
-        timing: &Timing,
-    ) -> Self {
-        Self {
-            api: Api::namespaced(client, namespace),
-            service,
-            me,
-            deadline: timing.request,
-            duration_seconds: i32::try_from(timing.lease.as_secs()).unwrap_or(i32::MAX).max(1),
-            renewed: AtomicI64::new(0),
-            reported: Mutex::new(HashMap::new()),
-        }
-    }
-
-    /// What selects them.
-    pub(crate) fn selector(&self) -> String {
-        format!("{SERVICE_LABEL}={}", self.service)
-    }
-
-    /// All Leases that can be read. Without a resourceVersion: what is true now, not what some cache remembers.
-    pub(crate) async fn list(&self) -> Result<Vec<Seen>, RequestError> {
-        let params = ListParams::default().labels(&self.selector());
-        let leases = request_within(self.deadline, self.api.list(&params)).await?;
-        Ok(leases.items.iter().filter_map(|lease| self.read(lease)).collect())
-    }
-
-    /// Creates the own Lease, or replaces exactly that version of it.
-    pub(crate) async fn write(&self, base: Option<Stamp>, card: &Card) -> Result<Stamp, RequestError> {
-        let lease = self.lease(base.as_ref(), card);
-        let name = name(self.service, &card.identity);
-        let params = PostParams::default();
-        let written = match base {
-            None => request_within(self.deadline, self.api.create(&params, &lease)).await?,
-            Some(_) => request_within(self.deadline, self.api.replace(&name, &params, &lease)).await?,
-        };
-        // Without a version the next write conflicts, and a list finds it.
-        Ok(stamp(&written.metadata).unwrap_or_else(|_| Stamp {
-            uid: "".into(),
-            version: "".into(),
-        }))
-    }
-
-    /// Deletes exactly that version of somebody's Lease.
-    pub(crate) async fn delete(&self, identity: &str, stamp: &Stamp) -> Result<(), RequestError> {
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                resource_version: Some(stamp.version.to_string()),
-                uid: Some(stamp.uid.to_string()),
-            }),
-            ..DeleteParams::default()
-        };
-        let name = name(self.service, identity);
-        request_within(self.deadline, self.api.delete(&name, &params))
-            .await
-            .map(drop)
-    }
-
-    /// Reads a Lease. One that is malformed is reported, once, and is nobody's; but the own one cannot be written over
-    /// as long as whoever spoiled it may be another process, so it counts as somebody else's.
-    pub(crate) fn read(&self, lease: &Lease) -> Option<Seen> {
-        let error = match parse(self.service, lease) {
-            Ok(seen) => return Some(seen),
-            Err(error) => error,
-        };
-        let name = lease.metadata.name.clone().unwrap_or_default();
-        let version = lease.metadata.resource_version.clone().unwrap_or_default();
-        let mut reported = self.reported.lock();
-        if reported.insert(name.clone(), version.clone()).as_ref() != Some(&version) {
-            tracing::warn!(service = self.service, lease = name, %error, "ignoring a malformed membership lease");
-        }
-        if reported.len() > 1000 {
-            reported.clear();
-        }
-        drop(reported);
-        let me = self
-            .me
-            .as_ref()
-            .filter(|me| self::name(self.service, me) == name)?;
-        let (session, address, view, held) = (Session(0), Arc::from(""), View::new(), true);
-        let card = Card {
-            identity: Arc::clone(me),
-            session,
-            address,
-            view,
-            held,
-        };
-        Some(Seen {
-            card,
-            stamp: stamp(&lease.metadata).ok()?,
-        })
-    }
-
-    fn lease(&self, base: Option<&Stamp>, card: &Card) -> Lease {
-        // A write that changes nothing gets no new resourceVersion, and others would not see it.
-        let now = Timestamp::now().as_microsecond();
-        let last = self.renewed.fetch_max(now, Ordering::Relaxed);
-        let now = if now > last {
-            now
-        } else {
-            self.renewed.fetch_add(1, Ordering::Relaxed) + 1
-        };
-        let view: BTreeMap<&str, String> = card.view.iter().map(|(id, s)| (&**id, s.to_string())).collect();
-        let annotations = [
-            (IDENTITY_ANNOTATION, card.identity.to_string()),
-            (SESSION_ANNOTATION, card.session.to_string()),
-            (ADDRESS_ANNOTATION, card.address.to_string()),
-            (VIEW_ANNOTATION, serde_json::json!(view).to_string()),
-        ];
-        let holder = if card.held {
-            card.identity.to_string()
-        } else {
-            String::new()
-        };
-        Lease {
-            metadata: ObjectMeta {
-                name: Some(name(self.service, &card.identity)),
-                uid: base.map(|base| base.uid.to_string()),
-                resource_version: base.map(|base| base.version.to_string()),
-                labels: Some([(SERVICE_LABEL.to_owned(), self.service.to_owned())].into()),
-                annotations: Some(annotations.map(|(k, v)| (k.to_owned(), v)).into()),
-                ..ObjectMeta::default()
-            },
-            spec: Some(LeaseSpec {
-                holder_identity: Some(holder),
-                lease_duration_seconds: Some(self.duration_seconds),
-                renew_time: Timestamp::from_microsecond(now).ok().map(MicroTime),
-                ..LeaseSpec::default()
-            }),
-        }
-    }
-}
-
 /// The name of a replica's Lease. An identity that does not fit into an object name is replaced by what fits of it
 /// and its hash.
 #[must_use]
@@ -217,7 +55,8 @@ pub fn name(service: &str, identity: &str) -> String {
     format!("{}-{hash}", name.trim_end_matches('-'))
 }
 
-fn stamp(metadata: &ObjectMeta) -> Result<Stamp, Malformed> {
+/// Which version this is.
+pub(crate) fn stamp(metadata: &ObjectMeta) -> Result<Stamp, Malformed> {
     let uid = metadata.uid.as_deref().ok_or(Malformed::Metadata("uid"))?;
     let version = metadata
         .resource_version
@@ -229,7 +68,46 @@ fn stamp(metadata: &ObjectMeta) -> Result<Stamp, Malformed> {
     })
 }
 
-fn parse(service: &str, lease: &Lease) -> Result<Seen, Malformed> {
+/// The Lease that says what is on the card, renewed at `renewed`, in microseconds since the epoch.
+pub(crate) fn render(
+    service: &str,
+    base: Option<&Stamp>,
+    card: &Card,
+    duration_seconds: i32,
+    renewed: i64,
+) -> Lease {
+    let view: BTreeMap<&str, String> = card.view.iter().map(|(id, s)| (&**id, s.to_string())).collect();
+    let annotations = [
+        (IDENTITY_ANNOTATION, card.identity.to_string()),
+        (SESSION_ANNOTATION, card.session.to_string()),
+        (ADDRESS_ANNOTATION, card.address.to_string()),
+        (VIEW_ANNOTATION, serde_json::json!(view).to_string()),
+    ];
+    let holder = if card.held {
+        card.identity.to_string()
+    } else {
+        String::new()
+    };
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(name(service, &card.identity)),
+            uid: base.map(|base| base.uid.to_string()),
+            resource_version: base.map(|base| base.version.to_string()),
+            labels: Some([(SERVICE_LABEL.to_owned(), service.to_owned())].into()),
+            annotations: Some(annotations.map(|(k, v)| (k.to_owned(), v)).into()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(holder),
+            lease_duration_seconds: Some(duration_seconds),
+            renew_time: Timestamp::from_microsecond(renewed).ok().map(MicroTime),
+            ..LeaseSpec::default()
+        }),
+    }
+}
+
+/// Reads a Lease of the service.
+pub(crate) fn parse(service: &str, lease: &Lease) -> Result<Seen, Malformed> {
     let stamp = stamp(&lease.metadata)?;
     let text = |key: &'static str| {
         let annotations = lease.metadata.annotations.as_ref();
@@ -295,108 +173,5 @@ mod tests {
             assert!(!name.ends_with('-'), "{name}");
         }
         assert_ne!(name("weeder", "a_b"), name("weeder", "a.b"));
-    }
-
-    fn leases() -> Leases {
-        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let client = kube::Client::try_from(config).unwrap();
-        Leases::new(client, "garden", "weeder", Some("a".into()), &Timing::PRODUCTION)
-    }
-
-    fn card() -> Card {
-        Card {
-            identity: "a".into(),
-            session: Session(7),
-            address: "10.0.0.1:9645".into(),
-            view: [("a".into(), Session(7)), ("b".into(), Session(u64::MAX))].into(),
-            held: true,
-        }
-    }
-
-    #[tokio::test]
-    async fn a_card_survives_its_lease() {
-        let leases = leases();
-        let base = Stamp {
-            uid: "u".into(),
-            version: "5".into(),
-        };
-        for card in [
-            card(),
-            Card {
-                held: false,
-                ..card()
-            },
-        ] {
-            let lease = leases.lease(Some(&base), &card);
-            let spec = lease.spec.clone().unwrap();
-            assert_eq!(
-                spec.holder_identity.as_deref(),
-                Some(if card.held { "a" } else { "" })
-            );
-            assert_eq!(
-                leases.read(&lease),
-                Some(Seen {
-                    card,
-                    stamp: base.clone()
-                })
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn every_write_differs_from_the_one_before() {
-        let leases = leases();
-        let mut before = None;
-        for _ in 0..1000 {
-            let time = leases.lease(None, &card()).spec.unwrap().renew_time;
-            assert!(time > before, "{time:?} after {before:?}");
-            before = time;
-        }
-    }
-
-    #[tokio::test]
-    async fn malformed_leases_are_nobodys_but_the_own_one_is_taken() {
-        let leases = leases();
-        let base = Stamp {
-            uid: "u".into(),
-            version: "5".into(),
-        };
-        let good = |identity: &str| {
-            leases.lease(
-                Some(&base),
-                &Card {
-                    identity: identity.into(),
-                    ..card()
-                },
-            )
-        };
-        let annotate = |mut lease: Lease, key: &str, value: Option<&str>| {
-            let annotations = lease.metadata.annotations.as_mut().unwrap();
-            match value {
-                Some(value) => annotations.insert(key.to_owned(), value.to_owned()),
-                None => annotations.remove(key),
-            };
-            lease
-        };
-        let bad = |identity: &str| {
-            let mut held_by_another = good(identity);
-            held_by_another.spec.as_mut().unwrap().holder_identity = Some("z".to_owned());
-            vec![
-                annotate(good(identity), SESSION_ANNOTATION, None),
-                annotate(good(identity), SESSION_ANNOTATION, Some("xyz")),
-                annotate(good(identity), VIEW_ANNOTATION, Some("[1]")),
-                annotate(good(identity), VIEW_ANNOTATION, Some("{\"b\":\"?\"}")),
-                annotate(good(identity), IDENTITY_ANNOTATION, Some("c")),
-                annotate(good(identity), ADDRESS_ANNOTATION, None),
-                held_by_another,
-            ]
-        };
-        for lease in bad("b") {
-            assert_eq!(leases.read(&lease), None, "{lease:?}");
-        }
-        for lease in bad("a") {
-            let seen = leases.read(&lease).unwrap();
-            assert!(seen.card.held && seen.card.session == Session(0) && seen.card.view.is_empty());
-        }
     }
 }

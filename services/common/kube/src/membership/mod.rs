@@ -2,10 +2,10 @@
 //! Leases alone.
 //!
 //! ```text
-//!   run ──────── requests ───────> lease ──────> API server
+//!   run ──────── requests ──────> leases ──────> API server
 //!    │  ^─────── answers, watch ──────┘
 //!    v
-//!  state (own session, rules) ── roster (the others: who is live?) ── card (what a Lease says)
+//!  state (own session, rules) ── roster (the others: who is live?) ── card, lease (what a Lease says)
 //!    │
 //!    └──> handle: owns / may_act / act / members / subscribe        discovery: roster of another service
 //! ```
@@ -22,7 +22,7 @@
 //!   live for 18 s after its last change was seen. Both by the own monotonic clock; wall clock times are written for
 //!   people and never read. See [`Timing::PRODUCTION`] for the margin. A clock that stops while the process goes on
 //!   (a virtual machine that is frozen by its host) is outside of this; preconditions on every write remain.
-//! - Only a list removes a member, see [`roster`]: one that was started 18 s after the last change and shows that
+//! - Only a list removes a member, see `roster`: one that was started 18 s after the last change and shows that
 //!   still nothing has changed, or one that shows the Lease released. A watch can only add.
 //! - A replica may act on a key ([`Membership::may_act`], [`Membership::act`]) when its own lease is valid, when it has
 //!   listed all Leases after its session was first written, when it owns the key among all that it considers live, and
@@ -71,6 +71,7 @@ mod card;
 mod discovery;
 mod handle;
 pub mod lease;
+mod leases;
 pub mod metrics;
 pub mod rendezvous;
 mod roster;

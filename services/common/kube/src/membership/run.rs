@@ -16,7 +16,7 @@ use watchdog_runtime::backoff::Backoff;
 use super::MembershipConfig;
 use super::card::{Identity, Session};
 use super::handle::{Listed, Member, Shared, Snapshot};
-use super::lease::Leases;
+use super::leases::Leases;
 use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS};
 use super::roster::Moment;
 use super::state::{Answer, Note, Request, State};
@@ -276,7 +276,11 @@ pub(crate) fn retries(timing: &Timing) -> Backoff {
 /// Follows the Leases of a service.
 pub(crate) fn follow(leases: &Leases) -> Watch {
     let config = watcher::Config::default().labels(&leases.selector());
-    watcher(leases.api.clone(), config).default_backoff().boxed()
+    // It never ends; if it did, the lists would go on.
+    watcher(leases.api.clone(), config)
+        .default_backoff()
+        .chain(futures::stream::pending())
+        .boxed()
 }
 
 pub(crate) fn report(service: &'static str, error: &watcher::Error) {

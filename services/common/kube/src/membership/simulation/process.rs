@@ -74,18 +74,14 @@ impl Process {
         }
     }
 
-    pub(super) fn may_act(&self, key: &str) -> bool {
-        self.state.act_until(self.local).is_some()
-            && self
-                .state
-                .ring()
-                .owner(key)
-                .is_some_and(|owner| *owner == self.identity)
-    }
-
-    /// Whether it may act on the key, or still is at it.
-    pub(super) fn acts(&self, key: &str, now: Duration) -> bool {
-        self.may_act(key) || self.actions.iter().any(|a| a.key == key && now < a.ends)
+    /// The keys on which it may act, of those given.
+    pub(super) fn may_act<'k>(&self, keys: &[&'k str]) -> Vec<&'k str> {
+        if self.state.act_until(self.local).is_none() {
+            return Vec::new();
+        }
+        let ring = self.state.ring();
+        let owned = |key: &&&str| ring.owner(key) == Some(&self.identity);
+        keys.iter().filter(owned).copied().collect()
     }
 
     /// Starts an action that ends, at the latest, when the replica may no longer act.
@@ -93,7 +89,7 @@ impl Process {
         let Some(until) = self.state.act_until(self.local) else {
             return;
         };
-        if self.may_act(key) {
+        if !self.may_act(&[key]).is_empty() {
             let longest = (until - self.local).div_f64(self.rate);
             let length = longest.mul_f64(if rng.random_bool(0.2) {
                 1.0

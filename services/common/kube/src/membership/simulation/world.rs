@@ -1,5 +1,6 @@
 //! All replicas, the API server, what is under way between them, and everything that goes wrong.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,8 +124,10 @@ impl World {
 
     /// Whether every key has a replica that may act on it.
     pub(super) fn is_covered(&self) -> bool {
-        KEYS.iter()
-            .all(|key| self.processes().any(|(_, p)| p.may_act(key)))
+        self.processes()
+            .map(|(_, p)| p.may_act(&KEYS).len())
+            .sum::<usize>()
+            == KEYS.len()
     }
 
     fn processes(&self) -> impl Iterator<Item = (usize, &Process)> {
@@ -330,28 +333,25 @@ impl World {
 
     /// No two replicas may act on one key, or be at it.
     fn check(&self) -> Result<(), Violation> {
-        for key in KEYS {
-            let orphaned = self
-                .orphans
-                .iter()
-                .filter(|(_, a)| a.key == key && self.now < a.ends)
-                .map(|(i, _)| *i);
-            let acting = self
-                .processes()
-                .filter(|(_, p)| p.acts(key, self.now))
-                .map(|(i, _)| i);
-            let mut actors: Vec<_> = acting.chain(orphaned).collect();
-            actors.sort_unstable();
-            actors.dedup();
-            if actors.len() > 1 {
-                return Err(Violation {
-                    key,
-                    actors,
-                    at: self.now,
-                });
-            }
+        let allowed = |(i, p): (usize, &Process)| p.may_act(&KEYS).into_iter().map(move |key| (key, i));
+        let under_way = self
+            .processes()
+            .flat_map(|(i, p)| p.actions.iter().map(move |a| (i, a)));
+        let orphaned = self.orphans.iter().map(|(i, action)| (*i, action));
+        let actions = under_way.chain(orphaned).filter(|(_, a)| self.now < a.ends);
+        let mut actors: BTreeMap<&'static str, BTreeSet<usize>> = BTreeMap::new();
+        for (key, replica) in self
+            .processes()
+            .flat_map(allowed)
+            .chain(actions.map(|(i, a)| (a.key, i)))
+        {
+            actors.entry(key).or_default().insert(replica);
         }
-        Ok(())
+        let at = self.now;
+        match actors.into_iter().find(|(_, actors)| actors.len() > 1) {
+            Some((key, actors)) => Err(Violation { key, actors, at }),
+            None => Ok(()),
+        }
     }
 }
 
