@@ -22,6 +22,7 @@ test: ## All tests, also against real Kubernetes; brings the tools it needs
 	cargo build $(LOCKED) --workspace --bins --tests
 	cargo nextest run $(LOCKED) --workspace
 	cargo test $(LOCKED) --workspace --doc
+	tests/chart/check
 
 lint: ## Formatting, clippy, protos, and the licences and sources of dependencies
 	tests/tools/setup lint >/dev/null

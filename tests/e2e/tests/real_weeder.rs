@@ -21,7 +21,13 @@ const BOUND: Duration = Duration::from_secs(30);
 
 /// Creates a pod of a control plane. `waiting` names the container list in which a container waits in
 /// `CrashLoopBackOff`.
-async fn pod(seed: &Client, namespace: &str, name: &str, role: &str, waiting: Option<&str>) -> anyhow::Result<()> {
+async fn pod(
+    seed: &Client,
+    namespace: &str,
+    name: &str,
+    role: &str,
+    waiting: Option<&str>,
+) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(seed.clone(), namespace);
     let container = json!([{"name": "main", "image": "none"}]);
     let pod: Pod = serde_json::from_value(json!({
@@ -36,7 +42,11 @@ async fn pod(seed: &Client, namespace: &str, name: &str, role: &str, waiting: Op
 }
 
 async fn crash(pods: &Api<Pod>, name: &str, list: &str) -> anyhow::Result<()> {
-    let container = if list == "initContainerStatuses" { "init" } else { "main" };
+    let container = if list == "initContainerStatuses" {
+        "init"
+    } else {
+        "main"
+    };
     let status: Value = json!([{
         "name": container, "image": "none", "imageID": "", "ready": false, "restartCount": 7,
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}},
@@ -51,15 +61,26 @@ async fn endpoints(seed: &Client, namespace: &str, service: &str, ready: bool) -
     let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), namespace);
     let key = if ready { "addresses" } else { "notReadyAddresses" };
     let subsets = json!([{key: [{"ip": "10.0.0.1"}], "ports": [{"port": 443}]}]);
-    let object = json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service}, "subsets": subsets});
-    endpoints.patch(service, &PatchParams::apply("test").force(), &Patch::Apply(object)).await?;
+    let object =
+        json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service}, "subsets": subsets});
+    endpoints
+        .patch(
+            service,
+            &PatchParams::apply("test").force(),
+            &Patch::Apply(object),
+        )
+        .await?;
     Ok(())
 }
 
 async fn pods(seed: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
     let pods: Api<Pod> = Api::namespaced(seed.clone(), namespace);
     let list = pods.list(&Default::default()).await?;
-    Ok(list.items.into_iter().filter_map(|pod| pod.metadata.name).collect())
+    Ok(list
+        .items
+        .into_iter()
+        .filter_map(|pod| pod.metadata.name)
+        .collect())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,19 +92,59 @@ async fn crash_looping_dependants_are_deleted_when_their_service_is_back() {
         create_namespace(&seed, namespace).await.unwrap();
     }
     for namespace in [SHOOT, OTHER] {
-        endpoints(&seed, namespace, "etcd-main-client", false).await.unwrap();
-        endpoints(&seed, namespace, "kube-apiserver", false).await.unwrap();
-        pod(&seed, namespace, "kube-apiserver", "apiserver", Some("containerStatuses")).await.unwrap();
-        pod(&seed, namespace, "controller-manager", "controller-manager", Some("containerStatuses")).await.unwrap();
-        pod(&seed, namespace, "scheduler", "scheduler", Some("initContainerStatuses")).await.unwrap();
-        pod(&seed, namespace, "healthy", "controller-manager", None).await.unwrap();
+        endpoints(&seed, namespace, "etcd-main-client", false)
+            .await
+            .unwrap();
+        endpoints(&seed, namespace, "kube-apiserver", false)
+            .await
+            .unwrap();
+        pod(
+            &seed,
+            namespace,
+            "kube-apiserver",
+            "apiserver",
+            Some("containerStatuses"),
+        )
+        .await
+        .unwrap();
+        pod(
+            &seed,
+            namespace,
+            "controller-manager",
+            "controller-manager",
+            Some("containerStatuses"),
+        )
+        .await
+        .unwrap();
+        pod(
+            &seed,
+            namespace,
+            "scheduler",
+            "scheduler",
+            Some("initContainerStatuses"),
+        )
+        .await
+        .unwrap();
+        pod(&seed, namespace, "healthy", "controller-manager", None)
+            .await
+            .unwrap();
     }
-    let setup = Setup::new(plane.scratch(), &fixtures::prober("", "1s"), &fixtures::weeder("1m")).unwrap();
-    let service = setup.weeder("weeder-0", &server.kubeconfig_for("admin").unwrap()).await.unwrap();
+    let setup = Setup::new(
+        plane.scratch(),
+        &fixtures::prober("", "1s"),
+        &fixtures::weeder("1m"),
+    )
+    .unwrap();
+    let service = setup
+        .weeder("weeder-0", &server.kubeconfig_for("admin").unwrap())
+        .await
+        .unwrap();
     service.wait_ready().await.unwrap();
-    holds("nothing is deleted while the services are down", Duration::from_secs(2), || async {
-        Ok(pods(&seed, SHOOT).await?.len() == 4)
-    })
+    holds(
+        "nothing is deleted while the services are down",
+        Duration::from_secs(2),
+        || async { Ok(pods(&seed, SHOOT).await?.len() == 4) },
+    )
     .await
     .unwrap();
 
@@ -96,26 +157,53 @@ async fn crash_looping_dependants_are_deleted_when_their_service_is_back() {
     .unwrap();
     // kube-apiserver is back, so what needs it is weeded.
     endpoints(&seed, SHOOT, "kube-apiserver", true).await.unwrap();
-    until_true("its dependants are weeded", BOUND, || async { Ok(pods(&seed, SHOOT).await? == ["healthy"]) })
-        .await
-        .unwrap();
+    until_true("its dependants are weeded", BOUND, || async {
+        Ok(pods(&seed, SHOOT).await? == ["healthy"])
+    })
+    .await
+    .unwrap();
     // A pod that crashes again is deleted again.
-    pod(&seed, SHOOT, "controller-manager", "controller-manager", Some("containerStatuses")).await.unwrap();
+    pod(
+        &seed,
+        SHOOT,
+        "controller-manager",
+        "controller-manager",
+        Some("containerStatuses"),
+    )
+    .await
+    .unwrap();
     until_true("the pod that crashed again is weeded", BOUND, || async {
         Ok(pods(&seed, SHOOT).await? == ["healthy"])
     })
     .await
     .unwrap();
-    assert_eq!(pods(&seed, OTHER).await.unwrap().len(), 4, "the other control plane is still down: left alone");
+    assert_eq!(
+        pods(&seed, OTHER).await.unwrap().len(),
+        4,
+        "the other control plane is still down: left alone"
+    );
 
     let mut client = WeederServiceClient::new(setup.channel(&service).unwrap());
-    let listed = client.list_weeders(weeder::ListWeedersRequest::default()).await.unwrap().into_inner();
+    let listed = client
+        .list_weeders(weeder::ListWeedersRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
     let deleted: Vec<_> = listed
         .weeders
         .iter()
         .map(|weeding| (weeding.key.clone().unwrap_or_default().service, weeding.deleted))
         .collect();
-    assert_eq!(deleted, [("etcd-main-client".to_owned(), 1), ("kube-apiserver".to_owned(), 3)]);
-    let metric = service.metric("watchdog_weeder_deletions_total{result=\"deleted\"}").await.unwrap();
+    assert_eq!(
+        deleted,
+        [
+            ("etcd-main-client".to_owned(), 1),
+            ("kube-apiserver".to_owned(), 3)
+        ]
+    );
+    let metric = service
+        .metric("watchdog_weeder_deletions_total{result=\"deleted\"}")
+        .await
+        .unwrap();
     assert_eq!(metric, Some(4.0));
 }

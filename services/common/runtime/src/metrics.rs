@@ -100,8 +100,7 @@ impl Metric {
     }
 }
 
-/// Registers the help texts of a crate's metrics. Counters without labels show as 0 from then on, so that an alert
-/// on their increase works from the first one.
+/// Registers the help texts of a crate's metrics.
 pub fn describe(all: &[Metric]) {
     for metric in all {
         match metric.kind {
@@ -122,11 +121,17 @@ const BUCKETS: [f64; 16] = [
 /// # Errors
 /// When an exporter is installed already.
 pub fn install() -> Result<PrometheusHandle, String> {
-    PrometheusBuilder::new()
+    let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
         .map_err(|e| e.to_string())?
         .install_recorder()
-        .map_err(|e| e.to_string())
+        .map_err(|e| e.to_string())?;
+    describe(&[
+        crate::config_file::CONFIG_VALID,
+        crate::tls::TLS_VALID,
+        crate::incoming::CONNECTIONS_REFUSED,
+    ]);
+    Ok(handle)
 }
 
 /// Values that exist already somewhere and are read only when somebody asks: the series of thousands of shoots cost

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context;
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
@@ -21,6 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Watches as long as it is held.
 pub(super) struct Witness {
+    healthy: watch::Receiver<usize>,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -31,8 +34,10 @@ impl Witness {
         watchdog: &Watchdog,
         shoot: &Shoot,
     ) -> anyhow::Result<Self> {
+        let (count, healthy) = watch::channel(0);
         let verdicts = verdicts(
             tell,
+            count,
             LeaseProbeServiceClient::new(setup.channel(&watchdog.lease_probe)?),
         );
         let scalings = scalings(
@@ -53,12 +58,26 @@ impl Witness {
             spawn(Box::pin(async move { report("weeding", weedings.await) })),
             spawn(Box::pin(replicas)),
         ];
-        Ok(Self { _tasks: tasks })
+        Ok(Self {
+            healthy,
+            _tasks: tasks,
+        })
+    }
+
+    /// Waits until so many shoots were told to be healthy.
+    pub(super) async fn wait_healthy(&self, shoots: usize) -> anyhow::Result<()> {
+        let mut healthy = self.healthy.clone();
+        let all = healthy.wait_for(|count| *count >= shoots);
+        tokio::time::timeout(Duration::from_secs(20), all)
+            .await
+            .context("not all shoots became healthy")??;
+        Ok(())
     }
 }
 
 async fn verdicts(
     tell: Teller,
+    healthy: watch::Sender<usize>,
     mut client: LeaseProbeServiceClient<tonic::transport::Channel>,
 ) -> anyhow::Result<()> {
     use probe::watch_verdicts_response::Event;
@@ -84,6 +103,8 @@ async fn verdicts(
                 verdict.shoot, verdict.message
             ));
         }
+        let is_healthy = |(outcome, _): &&(i32, u32)| *outcome == i32::from(probe::Outcome::Healthy);
+        healthy.send_replace(told.values().filter(is_healthy).count());
     }
     Ok(())
 }
