@@ -18,10 +18,11 @@
 //! # }
 //! ```
 //!
-//! Its answers are held to those of a real kube-apiserver by `tests/conformance`. What it does not do as the real
-//! thing does: no protobuf, no tables, no aggregated discovery; deletion is immediate (no grace period); the two Event APIs
-//! do not show each other's objects; server-side apply owns lists as a whole; admission is limited to
-//! namespaces, names and types; Endpoints and EndpointSlices are written by the simulation, not mirrored.
+//! Its answers are held to those of a real kube-apiserver by `tests/conformance`. What it does not do as the
+//! real thing does: no protobuf, no tables, no aggregated discovery; deletion is immediate (no grace period); the
+//! two Event APIs do not show each other's objects; server-side apply owns lists as a whole; admission is limited
+//! to namespaces, names, types and Events; Endpoints and EndpointSlices are written by the simulation, not
+//! mirrored.
 
 mod api;
 mod audit;

@@ -5,6 +5,7 @@ mod patch;
 mod path;
 mod read;
 pub(crate) mod reply;
+mod review;
 mod scale;
 mod watch;
 mod write;
