@@ -58,6 +58,13 @@ impl ConfigErrors {
         self
     }
 
+    /// All errors, a line each, without the name of a file.
+    #[must_use]
+    pub fn lines(&self) -> String {
+        let lines: Vec<_> = self.errors.iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    }
+
     /// The errors, in the file's order.
     #[must_use]
     pub fn errors(&self) -> &[ConfigError] {

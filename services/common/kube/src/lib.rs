@@ -7,4 +7,5 @@ pub mod key;
 pub mod membership;
 pub mod metrics;
 pub mod permissions;
+pub mod replica;
 pub mod watch;

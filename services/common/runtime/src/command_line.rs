@@ -1,0 +1,44 @@
+//! From the command line to a configuration, or to an exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::CommonArgs;
+use crate::process::usage_error;
+
+/// The command line of a service.
+pub trait CommandLine: Parser {
+    /// What the service is built from.
+    type Config;
+
+    /// The options that all services share.
+    fn common(&self) -> &CommonArgs;
+
+    /// Checks everything, the configuration file included.
+    ///
+    /// # Errors
+    /// All that is wrong, a line each.
+    fn check(self) -> Result<Self::Config, String>;
+}
+
+/// Reads the command line of the process and checks it.
+///
+/// # Errors
+/// The exit code with which the process is to end: 0 after --help, --version or a good --check-config, 2 when something
+/// is wrong, after it was printed.
+pub fn configure<A: CommandLine>() -> Result<A::Config, ExitCode> {
+    let args = A::try_parse().map_err(|error| {
+        let code = error.exit_code();
+        // Nothing can be done when the output is closed.
+        let _ = error.print();
+        ExitCode::from(u8::try_from(code).unwrap_or(crate::process::EXIT_USAGE))
+    })?;
+    let only_check = args.common().check_config;
+    let config = args.check().map_err(|error| usage_error(&error))?;
+    if only_check {
+        Err(ExitCode::SUCCESS)
+    } else {
+        Ok(config)
+    }
+}

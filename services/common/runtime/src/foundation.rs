@@ -1,0 +1,114 @@
+//! What every service is built on: sockets, TLS, tasks, readiness; and its gRPC and admin servers at the end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::{self, Admin};
+use crate::args::CommonArgs;
+use crate::config_file::ConfigFile;
+use crate::grpc_server::{self, Api};
+use crate::listeners::Listeners;
+use crate::metrics::Collector;
+use crate::process::{Bound, Process};
+use crate::readiness::Readiness;
+use crate::tasks::Tasks;
+use crate::tls::Tls;
+
+/// A service that is bound but does not serve yet.
+#[derive(Debug)]
+pub struct Foundation {
+    /// The command line.
+    pub common: CommonArgs,
+    /// Name of this replica.
+    pub identity: Arc<str>,
+    /// Where the gRPC API will be served.
+    pub grpc_addr: SocketAddr,
+    /// TLS of the process; none with `--insecure-plaintext`.
+    pub tls: Option<Tls>,
+    /// The tasks of the process.
+    pub tasks: Tasks,
+    /// Cancelled when the drain starts.
+    pub draining: CancellationToken,
+    /// What keeps the process from being ready.
+    pub readiness: Readiness,
+    listeners: Listeners,
+    process: Process,
+}
+
+impl Foundation {
+    /// Binds the sockets, reads the TLS files and follows them.
+    ///
+    /// # Errors
+    /// When an address cannot be bound or the TLS files cannot be used.
+    pub async fn lay(common: CommonArgs, process: Process) -> anyhow::Result<Self> {
+        let listeners = Listeners::bind(&common).await?;
+        let tls = common
+            .tls_paths()
+            .map(Tls::load)
+            .transpose()
+            .map_err(anyhow::Error::msg)?;
+        let tasks = Tasks::default();
+        let draining = tasks.draining();
+        if let Some(tls) = tls.clone() {
+            tasks.critical("tls-files", tls.follow(draining.clone()));
+        }
+        Ok(Self {
+            identity: common.identity_or_random().into(),
+            grpc_addr: listeners.grpc.local_addr()?,
+            tls,
+            tasks,
+            draining,
+            readiness: Readiness::default(),
+            listeners,
+            process,
+            common,
+        })
+    }
+
+    /// Follows the configuration file.
+    pub fn follow<C>(&self, file: ConfigFile<C>) -> watch::Receiver<Arc<C>>
+    where
+        C: PartialEq + Send + Sync + 'static,
+    {
+        let rules = file.subscribe();
+        self.tasks
+            .critical("config-file", file.follow(self.draining.clone()));
+        rules
+    }
+
+    /// Serves the gRPC API and the admin endpoint.
+    ///
+    /// # Errors
+    /// When the sockets are gone already.
+    pub fn serve(self, api: Api, collectors: Vec<Arc<dyn Collector>>) -> anyhow::Result<Bound> {
+        let Self {
+            tls,
+            tasks,
+            draining,
+            readiness,
+            listeners,
+            process,
+            grpc_addr,
+            ..
+        } = self;
+        let admin_addr = listeners.admin.local_addr()?;
+        let grpc = grpc_server::serve(listeners.grpc, tls, api, readiness.clone(), draining.clone());
+        tasks.critical("grpc", grpc);
+        let admin = Admin {
+            readiness: readiness.clone(),
+            metrics: process.metrics,
+            collectors,
+            log_level: process.log_level,
+        };
+        tasks.critical("admin", admin::serve(listeners.admin, admin, draining));
+        Ok(Bound {
+            grpc_addr,
+            admin_addr,
+            tasks,
+            readiness,
+        })
+    }
+}
