@@ -16,7 +16,9 @@ pub struct Replica {
 
 impl std::fmt::Debug for Replica {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Replica").field("membership", &self.membership).finish_non_exhaustive()
+        f.debug_struct("Replica")
+            .field("membership", &self.membership)
+            .finish_non_exhaustive()
     }
 }
 

@@ -6,6 +6,9 @@ use http_body_util::BodyExt;
 use kube::Client;
 use serde_json::{Map, Value};
 
+/// What a real kube-apiserver answered.
+pub(crate) const RECORDED: &str = include_str!("real.txt");
+
 /// One request, and what of the answer matters.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
@@ -210,4 +213,23 @@ fn cut(value: &Value, pointers: &[&str]) -> String {
         })
         .collect();
     Value::Object(parts).to_string()
+}
+
+/// Compares step by step, so that a failure names the step.
+pub(crate) fn assert_same(what: &str, transcript: &str) {
+    let steps = |text: &str| text.split("\n\n").map(str::to_owned).collect::<Vec<_>>();
+    let (expected, found) = (steps(RECORDED), steps(transcript));
+    let differing: Vec<String> = expected
+        .iter()
+        .zip(&found)
+        .filter(|(expected, found)| expected != found)
+        .map(|(expected, found)| format!("--- expected\n{expected}\n--- {what}\n{found}\n"))
+        .collect();
+    assert!(
+        differing.is_empty(),
+        "{} steps differ:\n{}",
+        differing.len(),
+        differing.join("\n")
+    );
+    assert_eq!(expected.len(), found.len());
 }
