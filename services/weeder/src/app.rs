@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_feed::stream::Streams;
 use watchdog_kube::events;
@@ -74,24 +75,17 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         join.run().await;
         Ok(())
     });
+    readiness.block(
+        "membership",
+        "this replica has not joined yet: it needs its own Lease, and a list of the others'",
+    );
     let owns = {
         let membership = membership.clone();
         move |namespace: &str| membership.owns(namespace)
     };
     let state = Arc::new(State::new(&current, Clock::start(), owns));
-    tasks.critical("shares", {
-        let (state, stop, mut shares) = (state.clone(), draining.clone(), membership.subscribe());
-        async move {
-            loop {
-                tokio::select! {
-                    () = stop.cancelled() => return Ok(()),
-                    changed = shares.changed() => changed?,
-                }
-                shares.mark_unchanged();
-                state.update(|model, owns, now| model.shares_changed(owns, now));
-            }
-        }
-    });
+    let shares = follow_shares(membership, state.clone(), readiness.clone(), draining.clone());
+    tasks.critical("shares", shares);
 
     let (notices, publish) = events::recorder(seed.clone(), SERVICE, &identity, draining.clone());
     tasks.critical("events", publish);
@@ -149,4 +143,25 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tasks,
         readiness,
     })
+}
+
+/// Tells the model whenever the replicas share the namespaces in another way; readiness waits for the first time.
+async fn follow_shares(
+    membership: Membership,
+    state: Arc<State>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut changes = membership.subscribe();
+    loop {
+        changes.mark_unchanged();
+        state.update(|model, owns, now| model.shares_changed(owns, now));
+        if membership.has_joined() {
+            readiness.clear("membership");
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            changed = changes.changed() => changed?,
+        }
+    }
 }

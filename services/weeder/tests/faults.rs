@@ -308,6 +308,7 @@ async fn missing_permissions_are_named_and_their_grant_is_noticed() {
     })
     .await;
     assert!(readiness.blockers().contains_key("endpointslices"));
+    assert!(readiness.blockers().contains_key("membership"));
     assert!(seed.exists("shoot", "kube-apiserver"));
     // Exactly what is named is enough.
     let rule = |verbs: &[&str], group: &str, resource: &str| Rule {

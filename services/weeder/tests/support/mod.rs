@@ -5,6 +5,7 @@
     unreachable_pub,
     clippy::unwrap_used,
     clippy::panic,
+    clippy::indexing_slicing,
     reason = "each test file uses its own part"
 )]
 
@@ -110,7 +111,9 @@ impl Seed {
         ]);
         let config = Config::from_args(args).unwrap();
         let bound = weeder::app::build(config, Process::for_tests()).await.unwrap();
-        let channel = Channel::from_shared(format!("http://{}", bound.grpc_addr)).unwrap();
+        let channel = Channel::from_shared(format!("http://{}", bound.grpc_addr))
+            .unwrap()
+            .timeout(PATIENCE);
         let client = WeederServiceClient::new(channel.connect_lazy());
         Weeder { bound, client }
     }
