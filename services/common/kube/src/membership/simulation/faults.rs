@@ -13,11 +13,20 @@ pub(super) struct Faults {
     pub(super) rate: f64,
     /// Whether no watch brings anything, ever.
     pub(super) deaf: bool,
+    /// Whether Leases are deleted by hand.
+    pub(super) by_hand: bool,
 }
+
+/// Nothing goes wrong.
+pub(super) const CALM: Faults = Faults {
+    rate: 0.0,
+    deaf: false,
+    by_hand: false,
+};
 
 impl World {
     /// Something happens to a replica, or to its Lease.
-    pub(super) fn fault(&mut self, slot: usize) {
+    pub(super) fn fault(&mut self, slot: usize, faults: Faults) {
         let now = self.now;
         let Self {
             rng, slots, store, ..
@@ -35,7 +44,7 @@ impl World {
             4 => process.watch_stalled = now + long,
             // A watch that starts anew from a cache that lags behind.
             5 => process.watched = process.watched.saturating_sub(rng.random_range(0..20)),
-            6 => store.delete(&Arc::clone(&process.identity), None),
+            6 if faults.by_hand => store.delete(&Arc::clone(&process.identity), None),
             7 => process.state.leave(),
             _ => {
                 process.cut_off = now + long;

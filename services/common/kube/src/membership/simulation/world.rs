@@ -101,7 +101,7 @@ impl World {
             for slot in 0..self.slots.len() {
                 let chance = (faults.rate * ms(step).as_secs_f64()).min(1.0);
                 if self.rng.random_bool(chance) {
-                    self.fault(slot);
+                    self.fault(slot, faults);
                 }
                 self.turn(slot, faults);
                 self.check()?;
