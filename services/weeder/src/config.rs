@@ -1,12 +1,10 @@
 //! Command line -> validated configuration.
 
-use std::process::ExitCode;
-
 use clap::Parser;
 use watchdog_api::weeder::{self, WeederConfig};
 use watchdog_runtime::args::CommonArgs;
+use watchdog_runtime::command_line::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
-use watchdog_runtime::process::usage_error;
 
 /// Watches the readiness of services in all namespaces of a seed and, once one is ready again, deletes the pods in
 /// CrashLoopBackOff that depend on it.
@@ -26,45 +24,18 @@ pub struct Config {
     pub file: ConfigFile<WeederConfig>,
 }
 
-impl Config {
-    /// Reads the command line and the configuration file.
-    ///
-    /// # Errors
-    /// The exit code with which the process is to end: 0 after --help, --version or a good --check-config, 2 when
-    /// something is wrong, after it was printed.
-    pub fn from_command_line() -> Result<Self, ExitCode> {
-        let args = Args::try_parse().map_err(|error| {
-            let code = error.exit_code();
-            // Nothing can be done when the output is closed.
-            let _ = error.print();
-            ExitCode::from(u8::try_from(code).unwrap_or(2))
-        })?;
-        let config = Self::from_args(args).map_err(|error| usage_error(&error))?;
-        if config.common.check_config {
-            Err(ExitCode::SUCCESS)
-        } else {
-            Ok(config)
-        }
+impl CommandLine for Args {
+    type Config = Config;
+
+    fn common(&self) -> &CommonArgs {
+        &self.common
     }
 
-    /// Reads the configuration file.
-    ///
-    /// # Errors
-    /// All that is wrong with it, a line each.
-    pub fn from_args(args: Args) -> Result<Self, String> {
-        let parse = |bytes: &[u8]| {
-            weeder::parse(bytes).map_err(|errors| {
-                let lines = errors
-                    .errors()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>();
-                lines.join("\n")
-            })
-        };
-        let file = ConfigFile::load(args.common.config_file.clone(), parse)?;
-        Ok(Self {
-            common: args.common,
+    fn check(self) -> Result<Config, String> {
+        let parse = |bytes: &[u8]| weeder::parse(bytes).map_err(|errors| errors.lines());
+        let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
+        Ok(Config {
+            common: self.common,
             file,
         })
     }
@@ -84,7 +55,7 @@ mod tests {
             "--config-file",
             path.to_str().unwrap(),
         ];
-        Config::from_args(Args::try_parse_from(args).unwrap())
+        Args::try_parse_from(args).unwrap().check()
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use weeder::{app, config::Config};
+use weeder::{app, config::Args};
 
 fn main() -> ExitCode {
-    match Config::from_command_line() {
+    match watchdog_runtime::command_line::configure::<Args>() {
         Ok(config) => {
             watchdog_runtime::process::run(&config.common.clone(), |process| app::build(config, process))
         }

@@ -47,3 +47,41 @@ impl Collector for Scrape {
         out.family(&metrics::PENDING, [(none, pending as f64)]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use watchdog_runtime::clock::Clock;
+
+    use super::*;
+    use crate::domain::fixtures::config;
+    use crate::domain::readiness::{Endpoints, Slice, SliceKey};
+
+    #[tokio::test]
+    async fn counts_what_there_is() {
+        let state = Arc::new(State::new(&config(), Clock::start(), |_| true));
+        for (namespace, ready) in [("a", 1), ("b", 1), ("c", 0)] {
+            let slice = Slice {
+                key: SliceKey {
+                    namespace: namespace.into(),
+                    name: "etcd-1".into(),
+                },
+                service: Some("etcd".into()),
+                endpoints: Endpoints { ready, total: 3 },
+            };
+            state.update(|model, owns, now| model.slice_applied(slice, owns, now));
+        }
+        state.plan(|model, now| assert!(model.weeding.next(now).is_some()));
+        let mut out = Exposition::default();
+        Scrape { state }.collect(&mut out);
+        let text = out.into_text();
+        for line in [
+            "watchdog_weeder_services{readiness=\"ready\"} 2",
+            "watchdog_weeder_services{readiness=\"not_ready\"} 1",
+            "watchdog_weeders{state=\"queued\"} 1",
+            "watchdog_weeders{state=\"active\"} 1",
+            "watchdog_weeder_pending_deletions 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+}

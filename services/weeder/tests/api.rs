@@ -133,6 +133,56 @@ async fn streams_are_filtered_and_end_with_the_drain() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_weeder_is_told_from_its_start_to_its_end() {
+    let seed = Seed::new().await;
+    seed.configure(&support::CONFIG.replace("5m", "2s"));
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", false);
+    let mut weeder = seed.ready().await;
+    let mut stream = weeder
+        .client
+        .watch_weeding(pb::WatchWeedingRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    let mut next = async || {
+        use pb::watch_weeding_response::Event;
+        loop {
+            let message = tokio::time::timeout(support::PATIENCE, stream.message())
+                .await
+                .unwrap();
+            match message.unwrap().unwrap().event.unwrap() {
+                Event::Upsert(weeding) => return weeding,
+                Event::SnapshotComplete(_) | Event::Heartbeat(_) => {}
+                Event::Removed(key) => panic!("{key:?} is forgotten within a minute"),
+            }
+        }
+    };
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.service("shoot", "etcd", true);
+    // States in between may be merged, the order stays.
+    let mut told = vec![next().await];
+    while told.last().unwrap().state() != pb::WeederState::Ended {
+        let weeding = next().await;
+        assert!(
+            weeding.state() as i32 >= told.last().unwrap().state() as i32,
+            "{told:#?}"
+        );
+        assert!(weeding.deleted >= told.last().unwrap().deleted);
+        told.push(weeding);
+    }
+    let deletion = told.iter().find(|weeding| weeding.deleted == 1).unwrap();
+    assert_eq!(deletion.state(), pb::WeederState::Active);
+    assert!(deletion.remaining.unwrap().seconds <= 2);
+    assert_eq!(deletion.deletions[0].pod, "kube-apiserver");
+    assert_eq!(
+        told.last().unwrap().message,
+        "It has lived out its time and deleted 1 pod."
+    );
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bad_requests_name_the_field() {
     let seed = Seed::new().await;
     let mut weeder = seed.ready().await;

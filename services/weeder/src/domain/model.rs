@@ -186,6 +186,8 @@ impl Model {
             .or_insert_with(|| owns(namespace));
         if ours && change.became_ready() {
             self.start(&change.key, now);
+        } else if change.is_not_ready() {
+            self.weeding.rest(&change.key);
         }
         let namespace = namespace.clone();
         self.tell(change.key, change.after);

@@ -1,6 +1,7 @@
 use super::*;
-use crate::domain::fixtures::{at, config};
+use crate::domain::fixtures::{at, config, crashing};
 use crate::domain::readiness::Endpoints;
+use crate::domain::task::Task;
 use crate::domain::weeder::State;
 
 fn key(service: &str) -> ServiceKey {
@@ -43,6 +44,36 @@ fn told<T>(service: &str, what: T) -> (String, T) {
     (service.to_owned(), what)
 }
 
+/// A pod that needs etcd crashes; says whether it would be deleted now.
+fn deletes(model: &mut Model, now: f64) -> bool {
+    model
+        .weeding
+        .seen(crashing("kube-apiserver", "apiserver", "1", "1"), at(now));
+    let mut deletes = false;
+    while let Some(task) = model.weeding.next(at(now)) {
+        deletes |= matches!(task, Task::Delete(_));
+    }
+    deletes
+}
+
+#[test]
+fn nothing_is_deleted_while_the_service_is_not_ready() {
+    let mut model = Model::new(&config());
+    model.slice_applied(slice("etcd", 1), OURS, at(0.0));
+    assert!(deletes(&mut model, 1.0), "it is ready");
+    for not_ready in [
+        (|model| model.slice_applied(slice("etcd", 0), OURS, at(2.0))) as fn(&mut Model),
+        |model| model.slice_removed(&slice("etcd", 0).key, OURS, at(2.0)),
+    ] {
+        let mut model = Model::new(&config());
+        model.slice_applied(slice("etcd", 1), OURS, at(0.0));
+        not_ready(&mut model);
+        assert!(!deletes(&mut model, 3.0), "its weeder lives, but rests");
+        model.slice_applied(slice("etcd", 1), OURS, at(4.0));
+        assert!(deletes(&mut model, 5.0), "it is ready again");
+    }
+}
+
 #[test]
 fn a_service_that_becomes_ready_gets_a_weeder() {
     let mut model = Model::new(&config());
@@ -59,8 +90,11 @@ fn a_service_that_becomes_ready_gets_a_weeder() {
     model.slice_applied(slice("etcd", 0), OURS, at(2.0));
     assert_eq!(
         news(&mut model),
-        (vec![told("etcd", Some(0))], vec![]),
-        "the weeder lives on"
+        (
+            vec![told("etcd", Some(0))],
+            vec![told("etcd", Some(State::Queued))]
+        ),
+        "the weeder lives on, at rest"
     );
     model.slice_removed(&slice("etcd", 0).key, OURS, at(3.0));
     assert_eq!(news(&mut model), (vec![told("etcd", None)], vec![]), "and on");

@@ -127,6 +127,14 @@ impl ServiceState {
 // === impl Change ===
 
 impl Change {
+    /// Whether the service cannot be used now.
+    #[must_use]
+    pub fn is_not_ready(&self) -> bool {
+        self.after
+            .as_ref()
+            .is_none_or(|state| state.readiness() == Readiness::NotReady)
+    }
+
     /// Whether weeding starts: the service is ready and was not, or was not known. Losing readiness, losing slices
     /// and changes among the endpoints of a ready service start nothing.
     #[must_use]

@@ -86,6 +86,8 @@ pub struct Weeder {
     pub deletions: VecDeque<PodDeletion>,
     /// What it does, or why it ended, in a sentence for people.
     pub message: String,
+    // The service is not ready (any more): pods crash for good reason, and deleting them would help nobody.
+    resting: bool,
     sequence: u64,
 }
 
@@ -132,6 +134,7 @@ impl Weeder {
             deleted: 0,
             deletions: VecDeque::new(),
             message: "It waits for its turn to look at the dependants.".to_owned(),
+            resting: false,
             sequence: 0,
         }
     }
@@ -155,7 +158,7 @@ impl Weeder {
     /// Whether it may delete pods with these labels.
     #[must_use]
     pub fn weeds(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.is_live() && self.dependants.include(labels)
+        self.is_live() && !self.resting && self.dependants.include(labels)
     }
 
     /// Its turn has come. Says whether that is news.
@@ -163,9 +166,21 @@ impl Weeder {
         let news = self.state == State::Queued;
         if news {
             self.state = State::Active;
-            "It follows the dependants.".clone_into(&mut self.message);
+            if !self.resting {
+                "It follows the dependants.".clone_into(&mut self.message);
+            }
         }
         news
+    }
+
+    /// The service is not ready any more. It lives on, but deletes nothing: when the service is ready again, another
+    /// weeder takes its place. Says whether that is news.
+    pub fn rest(&mut self) -> bool {
+        self.message = format!(
+            "Service {} is not ready: nothing is deleted until it is.",
+            self.key.service
+        );
+        !std::mem::replace(&mut self.resting, true)
     }
 
     /// Its time is over.

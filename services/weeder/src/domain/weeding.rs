@@ -82,6 +82,15 @@ impl Weeding {
         self.changed.insert(key);
     }
 
+    /// A service is not ready any more: its weeder deletes nothing until the service is ready again.
+    pub fn rest(&mut self, key: &ServiceKey) {
+        if let Some(entry) = self.weeders.get_mut(key).filter(|entry| entry.weeder.is_live())
+            && entry.weeder.rest()
+        {
+            self.changed.insert(key.clone());
+        }
+    }
+
     /// Stops the weeders that live among those that `which` names.
     pub fn cancel(&mut self, why: Stop, now: Moment, which: impl Fn(&ServiceKey) -> bool) {
         let live = self

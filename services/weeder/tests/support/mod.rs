@@ -20,12 +20,14 @@ use tonic::transport::Channel;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_runtime::args::LogFormat;
+use watchdog_runtime::command_line::CommandLine;
+use watchdog_runtime::command_line::CommandLine as _;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_sandbox::resource::{ResourceKey, keys};
 use watchdog_sandbox::store::object::Object;
 use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
 use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry};
-use weeder::config::{Args, Config};
+use weeder::config::Args;
 
 /// Bound of every wait: generous, because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -109,7 +111,7 @@ impl Seed {
             &format!("--kubeconfig={}", kubeconfig.display()),
             &format!("--config-file={}", config.display()),
         ]);
-        let config = Config::from_args(args).unwrap();
+        let config = args.check().unwrap();
         let bound = weeder::app::build(config, Process::for_tests()).await.unwrap();
         let channel = Channel::from_shared(format!("http://{}", bound.grpc_addr))
             .unwrap()
