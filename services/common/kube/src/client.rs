@@ -119,7 +119,9 @@ pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result
         Some(path) => {
             let file = Kubeconfig::read_from(path)
                 .with_context(|| format!("cannot read the kubeconfig {} of --kubeconfig", path.display()))?;
-            Config::from_custom_kubeconfig(file, &options).await.with_context(|| path.display().to_string())?
+            Config::from_custom_kubeconfig(file, &options)
+                .await
+                .with_context(|| path.display().to_string())?
         }
         None if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
             Config::incluster().context("cannot use the service account of the Pod")?
@@ -129,6 +131,8 @@ pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result
             .context("not in a Pod and no usable kubeconfig: set --kubeconfig or KUBECONFIG")?,
     };
     config.default_retry = false;
-    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_str(user_agent)?));
+    config
+        .headers
+        .push((http::header::USER_AGENT, http::HeaderValue::from_str(user_agent)?));
     kube::Client::try_from(config).context("cannot build a client for the seed")
 }

@@ -48,9 +48,15 @@ pub fn recorder(
     controller: &str,
     identity: &str,
     stop: CancellationToken,
-) -> (EventSink, impl Future<Output = anyhow::Result<()>> + Send + 'static) {
+) -> (
+    EventSink,
+    impl Future<Output = anyhow::Result<()>> + Send + 'static,
+) {
     let (sender, mut receiver) = mpsc::channel::<Notice>(QUEUE);
-    let reporter = Reporter { controller: controller.to_owned(), instance: Some(identity.to_owned()) };
+    let reporter = Reporter {
+        controller: controller.to_owned(),
+        instance: Some(identity.to_owned()),
+    };
     let recorder = Recorder::new(client, reporter);
     let task = async move {
         loop {
@@ -60,7 +66,11 @@ pub fn recorder(
             };
             let Some(notice) = notice else { return Ok(()) };
             let event = Event {
-                type_: if notice.warning { EventType::Warning } else { EventType::Normal },
+                type_: if notice.warning {
+                    EventType::Warning
+                } else {
+                    EventType::Normal
+                },
                 reason: notice.reason.to_owned(),
                 note: Some(notice.note.chars().take(1000).collect()),
                 action: notice.action.to_owned(),

@@ -9,8 +9,10 @@ pub const WATCH_ERRORS: Metric = Metric::counter(
 );
 
 /// Objects that cannot be used.
-pub const WATCHED_OBJECTS: Metric =
-    Metric::gauge("watchdog_watched_objects", "Objects that a watch on the seed holds, by watch.");
+pub const WATCHED_OBJECTS: Metric = Metric::gauge(
+    "watchdog_watched_objects",
+    "Objects that a watch on the seed holds, by watch.",
+);
 
 /// Missing permissions.
 pub const PERMISSION_MISSING: Metric = Metric::gauge(
