@@ -7,18 +7,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_feed::server::Feed;
 use watchdog_feed::stream::Streams;
-use watchdog_kube::membership::{Discovery, Membership, MembershipConfig, Ownership};
-use watchdog_kube::permissions::Permission;
+use watchdog_kube::membership::{Discovery, Ownership, Timing};
+use watchdog_kube::replica::Replica;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
-use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::clock::Clock;
+use watchdog_runtime::foundation::Foundation;
 use watchdog_runtime::grpc_client::Dialer;
-use watchdog_runtime::grpc_server::{self, Api, MAX_REQUEST_BYTES};
-use watchdog_runtime::listeners::Listeners;
+use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
-use watchdog_runtime::readiness::Readiness;
-use watchdog_runtime::tasks::Tasks;
-use watchdog_runtime::tls::Tls;
 
 use crate::cluster::clusters::Clusters;
 use crate::cluster::resources::Resources;
@@ -48,7 +44,6 @@ const LEASE_PROBE: &str = "lease-probe";
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     metrics::register();
     watchdog_feed::metrics::register();
-    watchdog_kube::metrics::register();
     let Config {
         common,
         lease_probe,
@@ -57,50 +52,13 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         timing,
         file,
     } = config;
-    let identity = common.identity_or_random();
-    let listeners = Listeners::bind(&common).await?;
-    let (grpc_addr, admin_addr) = (listeners.grpc.local_addr()?, listeners.admin.local_addr()?);
-    let tls = common
-        .tls_paths()
-        .map(Tls::load)
-        .transpose()
-        .map_err(anyhow::Error::msg)?;
-    let agent = concat!("scaling-coordinator/", env!("CARGO_PKG_VERSION"));
-    let seed = watchdog_kube::client::seed(common.kubeconfig.as_deref(), agent).await?;
-
-    let tasks = Tasks::default();
-    let draining = tasks.draining();
-    let readiness = Readiness::default();
-    let rules = file.subscribe();
-    tasks.critical("config-file", file.follow(draining.clone()));
-    if let Some(tls) = tls.clone() {
-        tasks.critical("tls-files", tls.follow(draining.clone()));
-    }
+    let base = Foundation::lay(common, process).await?;
+    let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
+    let rules = base.follow(file);
+    let Replica { seed, membership } = Replica::join(&base, SERVICE, Ownership::Exclusive, timing).await?;
+    let namespace = base.common.namespace.as_str();
 
     let wakes = Arc::new(Wakes::default());
-    let config = MembershipConfig {
-        client: seed.clone(),
-        namespace: common.namespace.clone(),
-        service: SERVICE,
-        identity: identity.clone(),
-        address: common.advertised(grpc_addr),
-        ownership: Ownership::Exclusive,
-        timing,
-    };
-    // It releases its Lease at the drain, but not before the writes under way have ended.
-    let (membership, task) = Membership::join(config, draining.clone());
-    tasks.critical("membership", async move {
-        task.run().await;
-        Ok(())
-    });
-    readiness.block(
-        "membership",
-        "this replica has not joined yet: it needs its own Lease, and a list of the others'",
-    );
-    tasks.critical(
-        "joined",
-        until_joined(membership.clone(), readiness.clone(), draining.clone()),
-    );
     tasks.critical(
         "ownership",
         wake_all_on(membership.subscribe(), wakes.clone(), draining.clone()),
@@ -132,27 +90,16 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let check = permissions::check(
         seed.clone(),
         resources.clone(),
-        membership_permissions(&common.namespace),
+        watchdog_kube::permissions::membership(namespace),
         kinds_known.subscribe(),
-        readiness.clone(),
+        readiness,
         draining.clone(),
     );
     tasks.critical("permissions", check);
 
     let verdicts = Arc::new(Verdicts::new(wakes.clone()));
     let addresses = if lease_probe.is_empty() {
-        let (addresses, discovery) = Discovery::follow(
-            seed.clone(),
-            &common.namespace,
-            LEASE_PROBE,
-            timing,
-            draining.clone(),
-        );
-        tasks.critical("discovery", async move {
-            discovery.run().await;
-            Ok(())
-        });
-        addresses
+        discover(&base, seed.clone(), timing)
     } else {
         let named = lease_probe
             .iter()
@@ -160,7 +107,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         watch::Sender::new(named.collect::<Addresses>()).subscribe()
     };
     let dialer = Dialer {
-        tls: tls.clone(),
+        tls: base.tls.clone(),
         server_name,
     };
     tasks.critical(
@@ -169,7 +116,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     );
 
     let (events, publish) =
-        watchdog_kube::events::recorder(seed.clone(), SERVICE, &identity, draining.clone());
+        watchdog_kube::events::recorder(seed.clone(), SERVICE, &base.identity, draining.clone());
     tasks.critical("events", publish);
     let inputs = Arc::new(Inputs {
         config: rules,
@@ -195,7 +142,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let service = Service {
         shoots: shoots.clone(),
         overview: inputs,
-        streams: Streams::new(draining.clone()),
+        streams: Streams::new(draining),
         clock: Clock::start(),
     };
     let mut routes = RoutesBuilder::default();
@@ -205,39 +152,26 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         service_names: &["gardener.watchdog.scaling.v1.ScalingService"],
         descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
     };
-    let serve = grpc_server::serve(listeners.grpc, tls, api, readiness.clone(), draining.clone());
-    tasks.critical("grpc", serve);
-    let admin = Admin {
-        readiness: readiness.clone(),
-        metrics: process.metrics,
-        collectors: vec![Arc::new(Scrape {
+    base.serve(
+        api,
+        vec![Arc::new(Scrape {
             shoots,
             tally,
             verdicts,
         })],
-        log_level: process.log_level,
-    };
-    tasks.critical("admin", admin::serve(listeners.admin, admin, draining));
-    Ok(Bound {
-        grpc_addr,
-        admin_addr,
-        tasks,
-        readiness,
-    })
+    )
 }
 
-/// Not ready before this replica takes part in sharing the shoots.
-async fn until_joined(
-    membership: Membership,
-    readiness: Readiness,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    tokio::select! {
-        () = membership.joined() => readiness.clear("membership"),
-        () = stop.cancelled() => {}
-    }
-    stop.cancelled().await;
-    Ok(())
+/// Finds the replicas of lease-probe by their membership Leases.
+fn discover(base: &Foundation, seed: kube::Client, timing: Timing) -> watch::Receiver<Addresses> {
+    let namespace = base.common.namespace.as_str();
+    let (addresses, discovery) =
+        Discovery::follow(seed, namespace, LEASE_PROBE, timing, base.draining.clone());
+    base.tasks.critical("discovery", async move {
+        discovery.run().await;
+        Ok(())
+    });
+    addresses
 }
 
 /// Has every shoot looked at whenever something changes that concerns all of them.
@@ -249,18 +183,11 @@ async fn wake_all_on<T: Send + Sync + 'static>(
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            changed = changes.changed() => {
-                changed?;
+            // What is followed ends only with the process.
+            Ok(()) = changes.changed() => {
                 changes.mark_unchanged();
                 wakes.all();
             }
         }
     }
-}
-
-/// What the membership must be allowed, and the discovery of lease-probe.
-fn membership_permissions(namespace: &str) -> Vec<Permission> {
-    let verbs = ["get", "list", "watch", "create", "update", "delete"];
-    let leases = |verb| Permission::new(verb, "coordination.k8s.io", "leases").in_namespace(namespace);
-    verbs.into_iter().map(leases).collect()
 }

@@ -1,13 +1,11 @@
 //! Command line -> validated configuration.
 
-use std::process::ExitCode;
-
 use clap::Parser;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::membership::Timing;
 use watchdog_runtime::args::CommonArgs;
+use watchdog_runtime::command_line::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
-use watchdog_runtime::process::usage_error;
 
 /// Scales the dependants of shoots down when their nodes are cut off, and up again, level by level.
 #[derive(Debug, Clone, Parser)]
@@ -49,54 +47,24 @@ pub struct Config {
     pub file: ConfigFile<ProberConfig>,
 }
 
-impl Config {
-    /// Reads the command line and the configuration file.
-    ///
-    /// # Errors
-    /// The exit code with which the process is to end: 0 after --help, --version or a good --check-config, 2 when
-    /// something is wrong, after it was printed.
-    pub fn from_command_line() -> Result<Self, ExitCode> {
-        let args = Args::try_parse().map_err(|error| {
-            let code = error.exit_code();
-            // Nothing can be done when the output is closed.
-            let _ = error.print();
-            ExitCode::from(u8::try_from(code).unwrap_or(2))
-        })?;
-        Self::from_args(args)
-            .map_err(|error| usage_error(&error))
-            .and_then(|config| {
-                if config.common.check_config {
-                    Err(ExitCode::SUCCESS)
-                } else {
-                    Ok(config)
-                }
-            })
+impl CommandLine for Args {
+    type Config = Config;
+
+    fn common(&self) -> &CommonArgs {
+        &self.common
     }
 
-    /// Reads the configuration file.
-    ///
-    /// # Errors
-    /// All that is wrong with it, a line each.
-    pub fn from_args(args: Args) -> Result<Self, String> {
-        let parse = |bytes: &[u8]| {
-            prober::parse(bytes).map_err(|errors| {
-                let lines = errors
-                    .errors()
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>();
-                lines.join("\n")
-            })
-        };
-        let file = ConfigFile::load(args.common.config_file.clone(), parse)?;
-        let server_name = args
+    fn check(self) -> Result<Config, String> {
+        let parse = |bytes: &[u8]| prober::parse(bytes).map_err(|errors| errors.lines());
+        let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
+        let server_name = self
             .tls_server_name
-            .unwrap_or_else(|| format!("dependency-watchdog-lease-probe.{}.svc", args.common.namespace));
-        Ok(Self {
-            common: args.common,
-            lease_probe: args.lease_probe,
+            .unwrap_or_else(|| format!("dependency-watchdog-lease-probe.{}.svc", self.common.namespace));
+        Ok(Config {
+            common: self.common,
+            lease_probe: self.lease_probe,
             server_name,
-            write_rate: args.write_rate,
+            write_rate: self.write_rate,
             timing: Timing::PRODUCTION,
             file,
         })
@@ -152,7 +120,7 @@ mod tests {
             "--config-file",
             file.to_str().unwrap(),
         ];
-        let error = Config::from_args(Args::try_parse_from(args).unwrap()).unwrap_err();
+        let error = Args::try_parse_from(args).unwrap().check().unwrap_err();
         for part in [
             ":1:16: probeInterval",
             ":2:1: ",

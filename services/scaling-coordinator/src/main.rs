@@ -1,16 +1,13 @@
-//! scaling-coordinator: scales the dependants of shoots down and up, level by level.
+//! The scaling-coordinator process.
 
 use std::process::ExitCode;
 
-use scaling_coordinator::app;
-use scaling_coordinator::config::Config;
-use watchdog_runtime::process;
+use scaling_coordinator::{app, config::Args};
 
 fn main() -> ExitCode {
-    match Config::from_command_line() {
+    match watchdog_runtime::command_line::configure::<Args>() {
         Ok(config) => {
-            let common = config.common.clone();
-            process::run(&common, |process| app::build(config, process))
+            watchdog_runtime::process::run(&config.common.clone(), |process| app::build(config, process))
         }
         Err(code) => code,
     }

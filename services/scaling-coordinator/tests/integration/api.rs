@@ -1,0 +1,211 @@
+//! Every RPC, with good and bad requests.
+
+use tonic::Code;
+use watchdog_proto::scaling::v1 as pb;
+use watchdog_proto::scaling::v1::watch_scaling_response::Event;
+use watchdog_sandbox::resource::keys;
+
+use crate::coordinator::Coordinator;
+use crate::probe::{Outcome, Probe};
+use crate::seed::{IGNORE, Seed};
+use crate::{KCM, MCM, SHOOT};
+
+#[tokio::test]
+async fn states_are_listed_in_pages_and_found_by_name() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    for i in 0..5 {
+        seed.shoot(&format!("shoot--{i}"), 1, false).await;
+    }
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    for i in 0..5 {
+        coordinator
+            .until_holding(
+                &format!("shoot--{i}"),
+                "No replica of lease-probe reports this shoot",
+            )
+            .await;
+    }
+    let mut client = coordinator.client.clone();
+    let (mut seen, mut page_token) = (Vec::new(), String::new());
+    loop {
+        let request = pb::ListScalingRequest {
+            page_size: 2,
+            page_token,
+        };
+        let page = client.list_scaling(request).await.unwrap().into_inner();
+        assert_eq!(page.total_size, 5);
+        assert!(page.scalings.len() <= 2);
+        seen.extend(page.scalings.into_iter().map(|scaling| scaling.shoot));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(seen, ["shoot--0", "shoot--1", "shoot--2", "shoot--3", "shoot--4"]);
+    let scaling = coordinator.get("shoot--3").await.unwrap();
+    assert_eq!(
+        (scaling.shoot.as_str(), scaling.owner.as_str()),
+        ("shoot--3", "coordinator-0")
+    );
+    assert_eq!(scaling.state(), pb::FlowState::Holding);
+    assert_eq!(scaling.resources.len(), 3);
+    assert!(scaling.direction_since.is_some());
+}
+
+#[tokio::test]
+async fn bad_requests_name_the_field() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let mut client = coordinator.client.clone();
+    let get = |shoot: &str| pb::GetScalingRequest { shoot: shoot.into() };
+    let plan = |shoot: &str, direction: i32| pb::PlanScalingRequest {
+        shoot: shoot.into(),
+        direction,
+    };
+    let watch = pb::WatchScalingRequest {
+        shoots: vec!["ok".into(), "Not a name".into()],
+    };
+    let list = pb::ListScalingRequest {
+        page_size: 0,
+        page_token: "made up".into(),
+    };
+    let down = pb::Direction::Down.into();
+    let answers = [
+        ("shoot: ", client.get_scaling(get("")).await.err()),
+        ("shoot: ", client.get_scaling(get("UPPER")).await.err()),
+        ("shoots[1]: ", client.watch_scaling(watch).await.err()),
+        ("page_token: ", client.list_scaling(list).await.err()),
+        ("shoot: ", client.plan_scaling(plan("a/b", down)).await.err()),
+        ("direction: ", client.plan_scaling(plan(SHOOT, 0)).await.err()),
+        (
+            "direction: ",
+            client
+                .plan_scaling(plan(SHOOT, pb::Direction::Hold.into()))
+                .await
+                .err(),
+        ),
+        ("direction: ", client.plan_scaling(plan(SHOOT, 99)).await.err()),
+    ];
+    for (field, status) in answers {
+        let status = status.unwrap();
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert!(status.message().starts_with(field), "{status}");
+    }
+    let unknown = [
+        client.get_scaling(get("shoot--unknown")).await.err(),
+        client.plan_scaling(plan("shoot--unknown", down)).await.err(),
+    ];
+    for status in unknown {
+        let status = status.unwrap();
+        assert_eq!(status.code(), Code::NotFound, "{status}");
+        assert!(status.message().contains("shoot--unknown"), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_plan_tells_and_touches_nothing() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, false).await;
+    seed.annotate(SHOOT, MCM, IGNORE, "true");
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let plan = async |direction: pb::Direction| {
+        let request = pb::PlanScalingRequest {
+            shoot: SHOOT.into(),
+            direction: direction.into(),
+        };
+        coordinator
+            .client
+            .clone()
+            .plan_scaling(request)
+            .await
+            .unwrap()
+            .into_inner()
+    };
+    let down = plan(pb::Direction::Down).await;
+    assert!(down.allowed, "{}", down.reason);
+    let shown: Vec<_> = down
+        .levels
+        .iter()
+        .flat_map(|level| {
+            level
+                .resources
+                .iter()
+                .map(|r| (level.level, r.action(), r.spec_replicas, r.target_replicas))
+        })
+        .collect();
+    use pb::Action::{Ignore, Scale, SkipAbsent};
+    assert_eq!(
+        shown,
+        [
+            (0, Ignore, Some(1), None),
+            (0, SkipAbsent, None, None),
+            (1, Scale, Some(2), Some(0))
+        ]
+    );
+    assert!(down.levels[1].resources[0].reason.contains("2 replicas"));
+    let up = plan(pb::Direction::Up).await;
+    assert_eq!(up.levels.len(), 3);
+    assert_eq!(up.levels[0].resources[0].action(), pb::Action::None);
+    seed.hibernate(SHOOT);
+    coordinator.until_holding(SHOOT, "hibernat").await;
+    let refused = plan(pb::Direction::Down).await;
+    assert!(
+        !refused.allowed && refused.reason.contains("hibernat"),
+        "{}",
+        refused.reason
+    );
+    assert_eq!(seed.writes(SHOOT), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_watch_streams_the_snapshot_every_step_and_the_end() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, pb::Direction::Up).await;
+    let request = pb::WatchScalingRequest {
+        shoots: vec![SHOOT.into()],
+    };
+    let mut stream = coordinator
+        .client
+        .clone()
+        .watch_scaling(request)
+        .await
+        .unwrap()
+        .into_inner();
+    let mut next = async || {
+        let message = tokio::time::timeout(crate::PATIENCE, stream.message())
+            .await
+            .unwrap();
+        let message = message.unwrap().unwrap();
+        assert!(message.position.is_some());
+        message.event.unwrap()
+    };
+    assert!(matches!(next().await, Event::Upsert(first) if first.shoot == SHOOT));
+    assert!(matches!(next().await, Event::SnapshotComplete(complete) if complete.items == 1));
+    seed.freeze(SHOOT, KCM);
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    // Steps that follow each other fast may be merged, but not the one that lasts.
+    loop {
+        let Event::Upsert(scaling) = next().await else {
+            continue;
+        };
+        assert_eq!(scaling.direction(), pb::Direction::Down);
+        if scaling.resources[0].step() == pb::Step::Waiting && scaling.resources[0].spec_replicas == Some(0) {
+            assert_eq!(
+                (scaling.level, scaling.resources[0].target_replicas),
+                (Some(1), Some(0))
+            );
+            break;
+        }
+    }
+    seed.delete(&keys::CLUSTERS, "", SHOOT);
+    loop {
+        if let Event::Removed(shoot) = next().await {
+            assert_eq!(shoot, SHOOT);
+            break;
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Many shoots at once, and none at all.
+
+use std::collections::BTreeMap;
+
+use watchdog_proto::scaling::v1 as pb;
+use watchdog_proto::scaling::v1::{Direction, FlowState};
+use watchdog_sandbox::AuditEntry;
+
+use crate::coordinator::Coordinator;
+use crate::eventually_async;
+use crate::probe::{Outcome, Probe};
+use crate::seed::{Seed, USER};
+
+const SHOOTS: usize = 60;
+const RATE: u32 = 100;
+
+fn names() -> impl Iterator<Item = String> {
+    (0..SHOOTS).map(|i| format!("shoot--{i}"))
+}
+
+async fn until_all(coordinator: &Coordinator, direction: Direction) {
+    eventually_async("all shoots are settled", async || {
+        let request = pb::ListScalingRequest {
+            page_size: 1000,
+            ..Default::default()
+        };
+        let all = coordinator
+            .client
+            .clone()
+            .list_scaling(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .scalings;
+        let settled = |s: &&pb::ShootScaling| s.direction() == direction && s.state() == FlowState::Settled;
+        all.iter().filter(settled).count() == SHOOTS
+    })
+    .await;
+}
+
+/// Requests of the coordinator that concern shoots: all but its membership Leases and Kubernetes Events.
+fn requests(seed: &Seed, since: u64) -> Vec<AuditEntry> {
+    let mut entries = seed.api.audit_since(since);
+    entries.retain(|entry| {
+        entry.user == USER && !entry.path.contains("/leases") && !entry.path.contains("events.k8s.io")
+    });
+    entries
+}
+
+#[tokio::test]
+async fn many_shoots_at_once_keep_the_rate_and_take_turns_and_rest_costs_nothing() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    for name in names() {
+        seed.shoot(&name, 1, false).await;
+    }
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], RATE).await;
+    coordinator.until_ready().await;
+    for name in names() {
+        probe.say(&name, Outcome::Healthy);
+    }
+    until_all(&coordinator, Direction::Up).await;
+
+    let last = |seed: &Seed| seed.api.audit().last().map_or(0, |entry| entry.id);
+    let rested = last(&seed);
+    for name in names() {
+        probe.say(&name, Outcome::Healthy);
+    }
+    let renewals = |seed: &Seed| {
+        let leases = seed.api.audit_since(rested).into_iter();
+        leases
+            .filter(|entry| entry.user == USER && entry.is_write() && entry.path.contains("/leases"))
+            .count()
+    };
+    crate::eventually("a while has passed", || renewals(&seed) >= 3).await;
+    assert_eq!(requests(&seed, rested).len(), 0, "{:?}", requests(&seed, rested));
+
+    let begun = last(&seed);
+    for name in names() {
+        probe.say(&name, Outcome::LeasesExpired);
+    }
+    until_all(&coordinator, Direction::Down).await;
+    let writes: Vec<_> = requests(&seed, begun)
+        .into_iter()
+        .filter(AuditEntry::is_write)
+        .collect();
+    assert_eq!(
+        writes.iter().filter(|write| write.code == 200).count(),
+        SHOOTS * 4
+    );
+    let took = writes
+        .last()
+        .unwrap()
+        .time
+        .duration_since(writes[0].time)
+        .as_secs_f64();
+    // A tenth of a second's worth goes at once.
+    let least = (writes.len() as f64 - f64::from(RATE) / 10.0) / f64::from(RATE);
+    assert!(
+        took > least * 0.95,
+        "{} writes took {took} s, at least {least} s are due",
+        writes.len()
+    );
+    // Every shoot has made its first write before any makes its third.
+    let mut by_shoot: BTreeMap<&str, usize> = BTreeMap::new();
+    for write in &writes {
+        let shoot = write.path.split('/').nth(5).unwrap();
+        let made = by_shoot.entry(shoot).or_default();
+        *made += 1;
+        if *made == 3 {
+            break;
+        }
+    }
+    assert_eq!(by_shoot.len(), SHOOTS, "the shoots take turns");
+}

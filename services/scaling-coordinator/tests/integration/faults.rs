@@ -1,0 +1,284 @@
+//! The API server refuses, fails, hangs; others write; the process dies; the shoot goes away.
+
+use serde_json::json;
+use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
+use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::{Fault, FaultAction, Rule};
+
+use crate::coordinator::{Coordinator, resource, step, until_written};
+use crate::probe::{Outcome, Probe};
+use crate::seed::{PROTECTED, RECORDED, Seed, USER};
+use crate::{KCM, MCM, SHOOT, eventually};
+
+fn path(name: &str) -> String {
+    format!("/apis/apps/v1/namespaces/{SHOOT}/deployments/{name}")
+}
+
+/// A fault on the scale sub-resource of a workload.
+fn on_scale(action: FaultAction, name: &str) -> Fault {
+    Fault::always(action)
+        .verb("update")
+        .path(&format!("{}/scale", path(name)))
+}
+
+/// A fault on the annotations of a workload.
+fn on_patch(action: FaultAction, name: &str) -> Fault {
+    Fault::always(action).verb("patch").path(&path(name))
+}
+
+#[tokio::test]
+async fn a_crash_between_the_two_writes_loses_nothing() {
+    for turn in [Outcome::LeasesExpired, Outcome::Healthy] {
+        let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+        seed.shoot(SHOOT, 3, false).await;
+        let coordinator = Coordinator::start(&seed, &[&probe]).await;
+        let fault = seed.api.inject(on_scale(FaultAction::Hang, KCM));
+        probe.say(SHOOT, Outcome::LeasesExpired);
+        until_written(&seed, SHOOT, &format!("record {KCM} 3")).await;
+        coordinator.kill();
+        seed.api.clear_fault(fault);
+        probe.say(SHOOT, turn);
+        let coordinator = Coordinator::start(&seed, &[&probe]).await;
+        if turn == Outcome::LeasesExpired {
+            coordinator.until_settled(SHOOT, Direction::Down).await;
+            assert_eq!(seed.all(SHOOT), [0, 0, -1]);
+            assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("3"));
+            probe.say(SHOOT, Outcome::Healthy);
+        }
+        coordinator.until_settled(SHOOT, Direction::Up).await;
+        assert_eq!(seed.all(SHOOT), [3, 1, -1]);
+        assert_eq!(seed.annotation(SHOOT, KCM, PROTECTED), None);
+    }
+}
+
+#[tokio::test]
+async fn a_crash_between_scaling_up_and_cleaning_up_leaves_no_protection() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let fault = seed.api.inject(on_patch(FaultAction::Hang, KCM));
+    probe.say(SHOOT, Outcome::Healthy);
+    until_written(&seed, SHOOT, &format!("scale {KCM} 2")).await;
+    coordinator.kill();
+    seed.api.clear_fault(fault);
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [2, 1, -1]);
+    assert_eq!(seed.annotation(SHOOT, KCM, PROTECTED), None);
+}
+
+#[tokio::test]
+async fn a_shoot_that_hibernates_or_goes_away_is_not_written_to_again() {
+    let stop: [fn(&Seed); 4] = [
+        |seed| seed.hibernate(SHOOT),
+        |seed| seed.delete(&keys::CLUSTERS, "", SHOOT),
+        |seed| {
+            seed.change_shoot(SHOOT, |s| {
+                s["metadata"] = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" })
+            })
+        },
+        |seed| seed.change_shoot(SHOOT, |s| s["status"]["lastOperation"]["type"] = "Migrate".into()),
+    ];
+    for stop in stop {
+        let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+        seed.shoot(SHOOT, 1, false).await;
+        let coordinator = Coordinator::start(&seed, &[&probe]).await;
+        seed.freeze(SHOOT, MCM);
+        probe.say(SHOOT, Outcome::LeasesExpired);
+        coordinator
+            .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
+            .await;
+        let before = seed.writes(SHOOT);
+        stop(&seed);
+        // The next level would start now.
+        seed.thaw(SHOOT, MCM);
+        eventually("mcm is unready", || seed.ready(SHOOT, MCM) == 0).await;
+        crate::eventually_async("the shoot is let go", async || {
+            match coordinator.get(SHOOT).await {
+                None => true,
+                Some(scaling) => scaling.direction() == Direction::Hold,
+            }
+        })
+        .await;
+        // Another shoot goes through all of it: whatever was to come has come by then.
+        seed.shoot("shoot--other", 1, false).await;
+        probe.say("shoot--other", Outcome::LeasesExpired);
+        coordinator.until_settled("shoot--other", Direction::Down).await;
+        assert_eq!(seed.writes(SHOOT), before);
+    }
+}
+
+#[tokio::test]
+async fn the_cluster_is_asked_for_right_before_a_write() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    // The watch is blind from now on: it ends, and no new one is answered.
+    let blind = ["watch", "list"].map(|verb| {
+        let clusters = "/apis/extensions.gardener.cloud/v1alpha1/clusters";
+        seed.api.inject(
+            Fault::always(FaultAction::Hang)
+                .verb(verb)
+                .path(clusters)
+                .user(USER),
+        )
+    });
+    seed.api.drop_watches();
+    seed.hibernate(SHOOT);
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let scaling = coordinator
+        .until(SHOOT, "it says that the watch is behind", |s| {
+            resource(s, MCM).message.contains("the watch")
+        })
+        .await;
+    assert_eq!(
+        scaling.direction(),
+        Direction::Down,
+        "by all that the index knows"
+    );
+    assert_eq!(seed.writes(SHOOT), [""; 0]);
+    for fault in blind {
+        seed.api.clear_fault(fault);
+    }
+    seed.api.cut_connections();
+    coordinator.until_holding(SHOOT, "hibernat").await;
+    assert_eq!(seed.writes(SHOOT), [""; 0]);
+}
+
+#[tokio::test]
+async fn somebody_else_writes_in_between() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    // The scale write is under way, late; somebody scales to 4 meanwhile.
+    seed.api
+        .inject(on_scale(FaultAction::Delay { millis: 1000 }, KCM).times(1));
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator
+        .until(SHOOT, "kcm is being scaled", |s| {
+            resource(s, KCM).message.contains("being scaled")
+        })
+        .await;
+    seed.scale(SHOOT, KCM, 4);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(
+        seed.annotation(SHOOT, KCM, RECORDED).as_deref(),
+        Some("4"),
+        "the newest wish is recorded"
+    );
+    assert!(
+        seed.attempts(SHOOT).contains(&format!("scale {KCM} 0: 409")),
+        "{:?}",
+        seed.attempts(SHOOT)
+    );
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [4, 1, -1]);
+}
+
+#[tokio::test]
+async fn refusals_and_failures_are_tried_again() {
+    let faults = [
+        FaultAction::TooManyRequests { retry_after: 1 },
+        FaultAction::InternalError,
+        FaultAction::Cut,
+        FaultAction::Garbage,
+    ];
+    for action in faults {
+        let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+        seed.shoot(SHOOT, 2, false).await;
+        let coordinator = Coordinator::start(&seed, &[&probe]).await;
+        seed.api.inject(on_patch(action.clone(), MCM).times(1));
+        seed.api.inject(on_scale(action.clone(), MCM).times(1));
+        seed.api.inject(on_scale(action.clone(), KCM).times(1));
+        probe.say(SHOOT, Outcome::LeasesExpired);
+        coordinator.until_settled(SHOOT, Direction::Down).await;
+        assert_eq!(seed.all(SHOOT), [0, 0, -1], "{action:?}");
+        assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
+        probe.say(SHOOT, Outcome::Healthy);
+        coordinator.until_settled(SHOOT, Direction::Up).await;
+        assert_eq!(seed.all(SHOOT), [2, 1, -1], "{action:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_was_applied_without_an_answer_is_not_doubled() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    seed.api.inject(on_scale(FaultAction::ApplyAndHang, KCM).times(1));
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let scaled = seed
+        .writes(SHOOT)
+        .iter()
+        .filter(|write| write.starts_with(&format!("scale {KCM}")))
+        .count();
+    assert_eq!(scaled, 1);
+    assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
+}
+
+#[tokio::test]
+async fn a_missing_permission_fails_the_level_and_is_named() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    seed.api.deny(Rule {
+        verbs: vec!["update".into()],
+        resources: vec!["deployments/scale".into()],
+        ..Rule::default()
+    });
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 500).await;
+    let missing = format!("update deployments.apps/scale named {KCM}");
+    eventually("readiness names the permission", || {
+        coordinator.blockers().iter().any(|line| line.contains(&missing))
+    })
+    .await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let failed = coordinator
+        .until(SHOOT, "the level has failed", |s| s.state() == FlowState::Failed)
+        .await;
+    let message = &resource(&failed, MCM).message;
+    assert!(
+        message.contains("update deployments.apps/scale in namespace shoot--project--one"),
+        "{message}"
+    );
+    assert!(failed.retry_at.is_some());
+    eventually("an Event tells of it", || {
+        seed.events(SHOOT, MCM).contains(&"ScaleDownFailed".to_owned())
+    })
+    .await;
+    // It is tried again while the verdict stands.
+    seed.api.allow_all();
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+}
+
+#[tokio::test]
+async fn a_malformed_cluster_concerns_only_its_shoot() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    seed.shoot("shoot--broken", 1, false).await;
+    seed.change_shoot("shoot--broken", |shoot| shoot["spec"] = "nonsense".into());
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    for shoot in [SHOOT, "shoot--broken"] {
+        probe.say(shoot, Outcome::LeasesExpired);
+    }
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.until_holding("shoot--broken", "cannot be used").await;
+    assert_eq!(seed.writes("shoot--broken"), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_api_server_that_goes_away_and_comes_back() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    seed.api.stop().await.unwrap();
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    // Without the API server the lease of the replica runs out: it must not act, and says so.
+    coordinator.until_holding(SHOOT, "must not act").await;
+    seed.api.resume().await.unwrap();
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, -1]);
+}

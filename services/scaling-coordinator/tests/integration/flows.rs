@@ -1,0 +1,237 @@
+//! Down and up, in order, with everything that a configuration can say.
+
+use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
+use watchdog_sandbox::resource::keys;
+
+use crate::coordinator::{Coordinator, resource, step, until_written};
+use crate::probe::{Outcome, Probe};
+use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
+use crate::{CA, KCM, MCM, SHOOT, eventually};
+
+#[tokio::test]
+async fn down_in_order_and_up_in_order_with_recorded_counts() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, true).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.writes(SHOOT), [""; 0], "a healthy shoot is left alone");
+
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, 0]);
+    assert!(down.meltdown_protection_active);
+    assert_eq!(resource(&down, KCM).recorded_replicas, Some(2));
+    assert!(down.reason.contains("LEASES_EXPIRED"), "{}", down.reason);
+    let writes = seed.writes(SHOOT);
+    let at = |write: &str| {
+        writes
+            .iter()
+            .position(|w| w == write)
+            .unwrap_or_else(|| panic!("no {write} in {writes:?}"))
+    };
+    assert_eq!(writes.len(), 6, "{writes:?}");
+    assert!(at(&format!("record {MCM} 1")) < at(&format!("scale {MCM} 0")));
+    assert!(at(&format!("record {CA} 1")) < at(&format!("scale {CA} 0")));
+    assert_eq!(
+        at(&format!("record {KCM} 2")),
+        4,
+        "after all of the level before: {writes:?}"
+    );
+    assert_eq!(at(&format!("scale {KCM} 0")), 5);
+    for (name, count) in [(KCM, "2"), (MCM, "1"), (CA, "1")] {
+        assert_eq!(seed.annotation(SHOOT, name, RECORDED).as_deref(), Some(count));
+        assert_eq!(seed.annotation(SHOOT, name, PROTECTED).as_deref(), Some(""));
+    }
+
+    probe.say(SHOOT, Outcome::Healthy);
+    let up = coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert!(!up.meltdown_protection_active);
+    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
+    let restored: Vec<_> = [(KCM, 2), (MCM, 1), (CA, 1)]
+        .iter()
+        .flat_map(|(name, n)| [format!("scale {name} {n}"), format!("clean {name}")])
+        .collect();
+    assert_eq!(seed.writes(SHOOT)[6..], restored);
+    eventually("Events tell of it", || {
+        seed.events(SHOOT, KCM) == ["MeltdownProtectionStarted", "MeltdownProtectionEnded"]
+    })
+    .await;
+    let metrics = coordinator.metrics().await;
+    for line in [
+        "watchdog_scaling_shoots{direction=\"up\",state=\"settled\"} 1",
+        "watchdog_scaling_held_down_resources 0",
+        &format!(
+            "watchdog_scaling_operations_total{{shoot=\"{SHOOT}\",direction=\"down\",result=\"applied\"}} 6"
+        ),
+        "watchdog_scaling_observers{state=\"synced\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    coordinator.stop().await;
+}
+
+#[tokio::test]
+async fn a_level_waits_until_the_one_before_is_reached() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    seed.freeze(SHOOT, MCM);
+    probe.say(SHOOT, Outcome::ExternalUnreachable);
+    coordinator
+        .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
+        .await;
+    let scaling = coordinator.get(SHOOT).await.unwrap();
+    assert_eq!(
+        (scaling.level, step(&scaling, KCM), step(&scaling, CA)),
+        (Some(0), Step::Pending, Step::Absent)
+    );
+    assert_eq!(seed.replicas(SHOOT, KCM), 1);
+    seed.thaw(SHOOT, MCM);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    seed.freeze(SHOOT, KCM);
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator
+        .until(SHOOT, "kcm is waited for", |s| step(s, KCM) == Step::Waiting)
+        .await;
+    assert_eq!(seed.all(SHOOT), [1, 0, -1]);
+    seed.thaw(SHOOT, KCM);
+    coordinator
+        .until(SHOOT, "mcm's initial delay runs", |s| {
+            step(s, MCM) == Step::Delayed
+        })
+        .await;
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+}
+
+#[tokio::test]
+async fn a_contrary_verdict_turns_the_flow_round() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 3, true).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    seed.freeze(SHOOT, MCM);
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator
+        .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
+        .await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator
+        .until(SHOOT, "it has turned", |s| s.direction() == Direction::Up)
+        .await;
+    seed.thaw(SHOOT, MCM);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [3, 1, 1]);
+    assert!(
+        !seed.writes(SHOOT).iter().any(|write| write.contains(KCM)),
+        "its level had not begun"
+    );
+    // And on the way up.
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator
+        .until(SHOOT, "mcm's initial delay runs", |s| {
+            step(s, MCM) == Step::Delayed
+        })
+        .await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("3"));
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [3, 1, 1]);
+}
+
+#[tokio::test]
+async fn ignored_resources_are_left_alone_and_cleaned_up() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    seed.annotate(SHOOT, MCM, IGNORE, "true");
+    seed.annotate(SHOOT, MCM, PROTECTED, "");
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(step(&down, MCM), Step::Ignored);
+    assert_eq!(seed.all(SHOOT), [0, 1, -1]);
+    assert_eq!(seed.annotation(SHOOT, MCM, PROTECTED), None);
+    assert_eq!(seed.writes(SHOOT)[0], format!("clean {MCM}"));
+    seed.scale(SHOOT, MCM, 0);
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [1, 0, -1], "not scaled up either");
+}
+
+#[tokio::test]
+async fn what_is_absent_and_not_optional_fails_visibly_until_it_is_there() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, true).await;
+    seed.delete(&keys::DEPLOYMENTS, SHOOT, MCM);
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let failed = coordinator
+        .until(SHOOT, "the level has failed and the autoscaler is down", |s| {
+            s.state() == FlowState::Failed && step(s, CA) == Step::Reached
+        })
+        .await;
+    assert_eq!((failed.level, step(&failed, MCM)), (Some(0), Step::Failed));
+    assert!(
+        resource(&failed, MCM).message.contains("absent"),
+        "{}",
+        resource(&failed, MCM).message
+    );
+    assert_eq!(seed.replicas(SHOOT, KCM), 1, "the next level does not start");
+    eventually("an Event tells of it", || {
+        seed.events(SHOOT, MCM) == ["ScaleDownFailed"]
+    })
+    .await;
+    assert!(
+        coordinator
+            .metrics()
+            .await
+            .contains("watchdog_scaling_failed_levels 1")
+    );
+    seed.deployment(SHOOT, MCM, 1);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, 0]);
+}
+
+#[tokio::test]
+async fn an_unreadable_count_falls_back_and_says_so() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 3, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    seed.annotate(SHOOT, KCM, RECORDED, "three");
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.replicas(SHOOT, KCM), 1);
+    eventually("a Warning tells of it", || {
+        seed.events(SHOOT, KCM)
+            .contains(&"RecordedReplicasUnreadable".to_owned())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_changed_configuration_is_taken_up() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, true).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let without_ca = crate::seed::CONFIG
+        .split("- ref: {kind: Deployment, name: cluster-autoscaler")
+        .next()
+        .unwrap();
+    seed.configure(without_ca);
+    coordinator
+        .until(SHOOT, "the autoscaler is not configured", |s| {
+            s.resources.len() == 2
+        })
+        .await;
+    seed.configure("nonsense");
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, 1]);
+    seed.configure(crate::seed::CONFIG);
+    until_written(&seed, SHOOT, &format!("scale {CA} 0")).await;
+}

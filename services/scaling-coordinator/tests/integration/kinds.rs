@@ -1,0 +1,179 @@
+//! Resources that are no Deployments.
+
+use serde_json::{Value, json};
+use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
+use watchdog_sandbox::resource::{ResourceKey, ResourceType, ScalePaths, keys};
+use watchdog_sandbox::store::{Part, WriteOptions};
+
+use crate::coordinator::{Coordinator, resource, step};
+use crate::probe::{Outcome, Probe};
+use crate::seed::{PROTECTED, RECORDED, Seed};
+use crate::{SHOOT, eventually};
+
+const CONFIG: &str = "
+kubeConfigSecretName: shoot-access-dependency-watchdog-probe
+dependentResourceInfos:
+- ref: {kind: StatefulSet, name: etcd-events, apiVersion: apps/v1}
+  scaleUp: {level: 0}
+  scaleDown: {level: 1}
+- ref: {kind: Engine, name: engine, apiVersion: machines.example.com/v1}
+  scaleUp: {level: 1}
+  scaleDown: {level: 0}
+- ref: {kind: Ghost, name: ghost, apiVersion: ghosts.example.com/v1}
+  optional: true
+  scaleUp: {level: 0}
+  scaleDown: {level: 0}
+";
+
+/// A custom resource whose replicas are not where they usually are.
+const ENGINES: ResourceKey = ResourceKey::of("machines.example.com", "v1", "engines");
+
+fn status(seed: &Seed, key: &ResourceKey, name: &str, status: Value) {
+    let change = |object: &mut Value| {
+        object["status"] = status;
+        object["status"]["observedGeneration"] = object["metadata"]["generation"].clone();
+        Ok(())
+    };
+    seed.api
+        .store()
+        .modify(key, SHOOT, name, Part::Status, &WriteOptions::default(), change)
+        .unwrap();
+}
+
+fn number(seed: &Seed, key: &ResourceKey, name: &str, pointer: &str) -> i64 {
+    seed.api.store().find(key, SHOOT, name).unwrap().number(pointer)
+}
+
+#[tokio::test]
+async fn any_kind_with_a_scale_sub_resource_works() {
+    let (seed, probe) = (Seed::with_config(CONFIG).await, Probe::start("p").await);
+    let paths = ScalePaths {
+        spec_replicas: "/spec/size".into(),
+        status_replicas: "/status/size".into(),
+        selector: "/status/selector".into(),
+    };
+    seed.api.register(ResourceType::custom(
+        "machines.example.com",
+        "v1",
+        "Engine",
+        "engines",
+        Some(paths),
+    ));
+    seed.cluster(SHOOT, json!({}));
+    let set = json!({
+        "metadata": { "name": "etcd-events" },
+        "spec": {
+            "replicas": 3,
+            "serviceName": "etcd-events",
+            "selector": { "matchLabels": { "app": "etcd" } },
+            "template": {
+                "metadata": { "labels": { "app": "etcd" } },
+                "spec": { "containers": [{ "name": "etcd", "image": "none" }] },
+            },
+        },
+    });
+    seed.api.create(&keys::STATEFUL_SETS, SHOOT, set).unwrap();
+    status(
+        &seed,
+        &keys::STATEFUL_SETS,
+        "etcd-events",
+        json!({ "replicas": 3, "readyReplicas": 3 }),
+    );
+    seed.api
+        .create(
+            &ENGINES,
+            SHOOT,
+            json!({ "metadata": { "name": "engine" }, "spec": { "size": 2 } }),
+        )
+        .unwrap();
+    status(&seed, &ENGINES, "engine", json!({ "size": 2 }));
+
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 500).await;
+    let ghost = "ghost.ghosts.example.com/ghost: the seed does not serve ghosts.example.com/v1 Ghost: correct the \
+                 configuration";
+    eventually("the kind that is not served is the only blocker", || {
+        coordinator.blockers() == [ghost]
+    })
+    .await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    eventually("the engine is scaled down", || {
+        number(&seed, &ENGINES, "engine", "/spec/size") == 0
+    })
+    .await;
+    coordinator
+        .until(SHOOT, "the engine is waited for", |s| {
+            step(s, "engine") == Step::Waiting
+        })
+        .await;
+    assert_eq!(
+        number(&seed, &keys::STATEFUL_SETS, "etcd-events", "/spec/replicas"),
+        3
+    );
+    let engine = seed.api.store().find(&ENGINES, SHOOT, "engine").unwrap();
+    assert_eq!(
+        (engine.annotation(RECORDED), engine.annotation(PROTECTED)),
+        (Some("2"), Some(""))
+    );
+    status(&seed, &ENGINES, "engine", json!({ "size": 0 }));
+    eventually("the set is scaled down", || {
+        number(&seed, &keys::STATEFUL_SETS, "etcd-events", "/spec/replicas") == 0
+    })
+    .await;
+    status(
+        &seed,
+        &keys::STATEFUL_SETS,
+        "etcd-events",
+        json!({ "replicas": 0 }),
+    );
+    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(step(&down, "ghost"), Step::Absent);
+    assert_eq!(resource(&down, "engine").spec_replicas, Some(0));
+
+    probe.say(SHOOT, Outcome::Healthy);
+    eventually("the set is scaled up", || {
+        number(&seed, &keys::STATEFUL_SETS, "etcd-events", "/spec/replicas") == 3
+    })
+    .await;
+    status(
+        &seed,
+        &keys::STATEFUL_SETS,
+        "etcd-events",
+        json!({ "replicas": 3, "readyReplicas": 1 }),
+    );
+    eventually("the engine is scaled up", || {
+        number(&seed, &ENGINES, "engine", "/spec/size") == 2
+    })
+    .await;
+    status(&seed, &ENGINES, "engine", json!({ "size": 1 }));
+    let up = coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert!(!up.meltdown_protection_active);
+}
+
+#[tokio::test]
+async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
+    let config = CONFIG
+        .replace("kind: Engine", "kind: Rock")
+        .replace("name: ghost", "name: nothing");
+    let (seed, probe) = (Seed::with_config(&config).await, Probe::start("p").await);
+    seed.api.register(ResourceType::custom(
+        "machines.example.com",
+        "v1",
+        "Rock",
+        "rocks",
+        None,
+    ));
+    seed.cluster(SHOOT, json!({}));
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 500).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let failed = coordinator
+        .until(SHOOT, "the level has failed", |s| s.state() == FlowState::Failed)
+        .await;
+    assert!(
+        resource(&failed, "engine")
+            .message
+            .contains("no scale sub-resource"),
+        "{failed:#?}"
+    );
+    let rocks = |line: &String| line.contains("rocks have no scale sub-resource");
+    assert!(coordinator.blockers().iter().any(rocks));
+}

@@ -1,0 +1,199 @@
+//! A lease-probe that says what the test tells it to say, over the real wire contract.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::time::Instant;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+use watchdog_feed::message::Event;
+use watchdog_feed::server::Feed;
+use watchdog_feed::stream::Streams;
+use watchdog_proto::feed::v1 as feed;
+use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
+
+pub use watchdog_proto::probe::v1::Outcome;
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(300);
+
+struct Told {
+    outcome: Outcome,
+    valid_until: Instant,
+    observer: String,
+}
+
+/// One replica, in a runtime of its own, so that its death cuts its connections.
+pub struct Probe {
+    pub address: SocketAddr,
+    name: String,
+    feed: Feed<String, Told>,
+    runtime: Option<Runtime>,
+}
+
+impl Probe {
+    pub async fn start(name: &str) -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut probe = Self {
+            address: any,
+            name: name.to_owned(),
+            feed: Feed::new(),
+            runtime: None,
+        };
+        probe.restart().await;
+        probe
+    }
+
+    /// A replica that is known but does not run yet.
+    pub async fn planned(name: &str) -> Self {
+        let mut probe = Self::start(name).await;
+        probe.kill();
+        probe
+    }
+
+    pub fn say(&self, shoot: &str, outcome: Outcome) {
+        self.say_for(shoot, outcome, LONG);
+    }
+
+    pub fn say_for(&self, shoot: &str, outcome: Outcome, valid_for: Duration) {
+        let told = Told {
+            outcome,
+            valid_until: Instant::now() + valid_for,
+            observer: self.name.clone(),
+        };
+        self.feed.upsert(shoot.to_owned(), told);
+    }
+
+    pub fn take_back(&self, shoot: &str) {
+        self.feed.remove(&shoot.to_owned());
+    }
+
+    /// The process dies.
+    pub fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    /// The process is there again, on the same address, with nothing to say yet.
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.feed = Feed::new();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let address = self.address;
+        let listener = runtime
+            .spawn(async move { TcpListener::bind(address).await.unwrap() })
+            .await
+            .unwrap();
+        self.address = listener.local_addr().unwrap();
+        let service = Service {
+            feed: self.feed.clone(),
+            streams: Streams::new(CancellationToken::new()),
+        };
+        let server = Server::builder()
+            .add_service(LeaseProbeServiceServer::new(service))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        runtime.spawn(async move { server.await.unwrap() });
+        self.runtime = Some(runtime);
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+struct Service {
+    feed: Feed<String, Told>,
+    streams: Streams,
+}
+
+fn signed(micros: i128) -> prost_types::Duration {
+    prost_types::Duration {
+        seconds: i64::try_from(micros / 1_000_000).unwrap(),
+        nanos: i32::try_from(micros % 1_000_000 * 1_000).unwrap(),
+    }
+}
+
+fn micros(duration: Duration) -> i128 {
+    i128::try_from(duration.as_micros()).unwrap()
+}
+
+fn verdict(shoot: String, told: &Told) -> pb::Verdict {
+    let now = Instant::now();
+    let left = micros(told.valid_until.saturating_duration_since(now));
+    let over = micros(now.saturating_duration_since(told.valid_until));
+    pb::Verdict {
+        shoot,
+        outcome: told.outcome.into(),
+        message: "The test says so.".into(),
+        age: Some(signed(0)),
+        valid_for: Some(signed(left - over)),
+        observer: told.observer.clone(),
+        ..Default::default()
+    }
+}
+
+#[tonic::async_trait]
+impl LeaseProbeService for Service {
+    type WatchVerdictsStream = Pin<Box<dyn Stream<Item = Result<pb::WatchVerdictsResponse, Status>> + Send>>;
+
+    async fn watch_verdicts(
+        &self,
+        request: Request<pb::WatchVerdictsRequest>,
+    ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
+        assert_eq!(
+            request.get_ref().scope(),
+            pb::Scope::Local,
+            "every replica is asked for its own shoots"
+        );
+        let encode = |message: watchdog_feed::message::Message<String, std::sync::Arc<Told>>| {
+            use pb::watch_verdicts_response::Event as PbEvent;
+            let event = match message.event {
+                Event::Upsert(shoot, told) => PbEvent::Upsert(verdict(shoot, &told)),
+                Event::Removed(shoot) => PbEvent::Removed(shoot),
+                Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
+                Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
+            };
+            pb::WatchVerdictsResponse {
+                position: Some(feed::Position {
+                    epoch: message.position.epoch.to_string(),
+                    revision: message.position.revision,
+                    uptime: Some(signed(micros(message.position.uptime))),
+                }),
+                event: Some(event),
+            }
+        };
+        Ok(Response::new(self.streams.serve(
+            "WatchVerdicts",
+            self.feed.subscribe(|_| true),
+            encode,
+        )?))
+    }
+
+    async fn get_verdict(
+        &self,
+        _: Request<pb::GetVerdictRequest>,
+    ) -> Result<Response<pb::GetVerdictResponse>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
+
+    async fn list_verdicts(
+        &self,
+        _: Request<pb::ListVerdictsRequest>,
+    ) -> Result<Response<pb::ListVerdictsResponse>, Status> {
+        Err(Status::unimplemented("not asked for"))
+    }
+}

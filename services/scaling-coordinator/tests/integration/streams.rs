@@ -1,0 +1,128 @@
+//! When verdicts count and when they do not.
+
+use std::time::Duration;
+
+use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
+
+use crate::coordinator::{Coordinator, step};
+use crate::probe::{Outcome, Probe};
+use crate::seed::Seed;
+use crate::{KCM, MCM, SHOOT};
+
+#[tokio::test]
+async fn a_coordinator_that_starts_before_lease_probe_waits_for_it() {
+    let (seed, mut probe) = (Seed::new().await, Probe::planned("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    coordinator
+        .until_holding(SHOOT, "No stream from lease-probe is connected")
+        .await;
+    probe.restart().await;
+    coordinator
+        .until_holding(SHOOT, "No replica of lease-probe reports this shoot")
+        .await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+}
+
+#[tokio::test]
+async fn outcomes_that_say_nothing_about_the_nodes_hold() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    for (outcome, reason) in [
+        (Outcome::ApiServerUnreachable, "API_SERVER_UNREACHABLE"),
+        (Outcome::Throttled, "THROTTLED"),
+        (Outcome::Inconclusive, "INCONCLUSIVE"),
+        (Outcome::TooFewCandidates, "TOO_FEW_CANDIDATES"),
+        (Outcome::Skipped, "SKIPPED"),
+        (Outcome::Pending, "PENDING"),
+    ] {
+        probe.say(SHOOT, outcome);
+        coordinator.until_holding(SHOOT, reason).await;
+    }
+    assert_eq!(seed.writes(SHOOT), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_expired_verdict_holds_in_the_middle_of_a_flow() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    seed.freeze(SHOOT, MCM);
+    // Not valid at all.
+    probe.say_for(SHOOT, Outcome::LeasesExpired, Duration::ZERO);
+    coordinator.until_holding(SHOOT, "is not valid any more").await;
+    assert_eq!(seed.writes(SHOOT), [""; 0]);
+    // Valid for long enough to begin, but not to end: mcm never becomes unready in that time.
+    probe.say_for(SHOOT, Outcome::LeasesExpired, Duration::from_secs(2));
+    coordinator
+        .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
+        .await;
+    let holding = coordinator.until_holding(SHOOT, "is not valid any more").await;
+    assert_eq!(holding.state(), FlowState::Holding);
+    seed.thaw(SHOOT, MCM);
+    coordinator
+        .until(SHOOT, "mcm is unready", |s| {
+            s.resources[1].ready_replicas == Some(0)
+        })
+        .await;
+    assert_eq!(
+        seed.replicas(SHOOT, KCM),
+        1,
+        "nothing begins after the validity has ended"
+    );
+    // Renewed: it goes on where it stopped.
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+}
+
+#[tokio::test]
+async fn a_lost_stream_holds_and_a_restarted_one_goes_on() {
+    let (seed, mut probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    seed.freeze(SHOOT, MCM);
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator
+        .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
+        .await;
+    probe.kill();
+    coordinator
+        .until_holding(SHOOT, "No stream from lease-probe is connected")
+        .await;
+    seed.thaw(SHOOT, MCM);
+    coordinator
+        .until(SHOOT, "mcm is unready", |s| {
+            s.resources[1].ready_replicas == Some(0)
+        })
+        .await;
+    assert_eq!(seed.replicas(SHOOT, KCM), 1);
+    probe.restart().await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.replicas(SHOOT, MCM), 1);
+}
+
+#[tokio::test]
+async fn observers_that_disagree_hold_and_a_withdrawn_verdict_does_not_count() {
+    let (seed, one, two) = (
+        Seed::new().await,
+        Probe::start("one").await,
+        Probe::start("two").await,
+    );
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&one, &two]).await;
+    one.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    two.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_holding(SHOOT, "The observers disagree").await;
+    assert_eq!(seed.writes(SHOOT), [""; 0]);
+    one.take_back(SHOOT);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    two.take_back(SHOOT);
+    coordinator
+        .until_holding(SHOOT, "No replica of lease-probe reports this shoot")
+        .await;
+    assert_eq!(seed.all(SHOOT), [0, 0, -1], "no verdict, no change");
+}
