@@ -43,6 +43,12 @@ pub const HELD_DOWN: Metric = Metric::gauge(
     "Resources that carry meltdown-protection-active, over the shoots that this replica owns.",
 );
 
+/// Resources held down without a reason.
+pub const TO_RESTORE: Metric = Metric::gauge(
+    "watchdog_scaling_resources_to_restore",
+    "Resources that carry meltdown-protection-active although their shoot is to be scaled up: they are being restored.",
+);
+
 /// Failed levels.
 pub const FAILED_LEVELS: Metric = Metric::gauge(
     "watchdog_scaling_failed_levels",

@@ -11,7 +11,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{Collector, Exposition};
+use crate::metrics::{BLOCKED, Collector, Exposition, READY};
 use crate::readiness::Readiness;
 use crate::telemetry::LogLevel;
 
@@ -83,6 +83,13 @@ async fn readyz(State(admin): State<Admin>) -> (StatusCode, String) {
 async fn render(State(admin): State<Admin>) -> ([(http::HeaderName, &'static str); 1], String) {
     let mut text = admin.metrics.map(|m| m.render()).unwrap_or_default();
     let mut out = Exposition::default();
+    let blockers = admin.readiness.blockers();
+    let none: [(&str, &str); 0] = [];
+    out.family(&READY, [(none, f64::from(u8::from(blockers.is_empty())))]);
+    out.family(
+        &BLOCKED,
+        blockers.keys().map(|blocker| ([("blocker", *blocker)], 1.0)),
+    );
     for collector in &admin.collectors {
         collector.collect(&mut out);
     }

@@ -111,6 +111,18 @@ pub fn describe(all: &[Metric]) {
     }
 }
 
+/// Readiness, read at the scrape.
+pub const READY: Metric = Metric::gauge(
+    "watchdog_ready",
+    "1 while the service is ready, as /readyz says it.",
+);
+
+/// What keeps the service from being ready, read at the scrape. The blockers are a closed set, and the configured kinds.
+pub const BLOCKED: Metric = Metric::gauge(
+    "watchdog_readiness_blocked",
+    "1 for everything that keeps the service from being ready, by blocker; /readyz says what to do about it.",
+);
+
 /// Buckets of all histograms, in seconds: from a local write to the longest grace period that matters.
 const BUCKETS: [f64; 16] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,

@@ -1,0 +1,232 @@
+"""The alert rules, judged by promtool: each alert is raised by what it is for, not a moment too early, and alone."""
+
+import re
+import subprocess
+
+import pytest
+import yaml
+from chart import CHART, ROOT
+
+RULES = CHART / "rules" / "dependency-watchdog.yaml"
+ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]}
+
+# A seed on which all is well, for two and a half hours, a sample every 30 s: what its replicas expose.
+HEALTHY = {
+    'watchdog_ready{pod="probe-0"}': "1x300",
+    'watchdog_ready{pod="coordinator-0"}': "1x300",
+    'watchdog_permission_missing{pod="probe-0",verb="list",resource="secrets"}': "0x300",
+    'watchdog_config_valid{pod="probe-0"}': "1x300",
+    'watchdog_tls_files_valid{pod="probe-0"}': "1x300",
+    'watchdog_membership_lease_valid{pod="probe-0",service="lease-probe"}': "1x300",
+    'watchdog_membership_members{pod="probe-0",service="lease-probe"}': "2x300",
+    'watchdog_membership_members{pod="probe-1",service="lease-probe"}': "2x300",
+    'watchdog_membership_members{pod="coordinator-0",service="scaling-coordinator"}': "1x300",
+    'watchdog_watched_objects{pod="probe-0",watch="clusters"}': "50x300",
+    'watchdog_watched_objects{pod="probe-1",watch="clusters"}': "50x300",
+    'watchdog_active_probes{pod="probe-0"}': "24x300",
+    'watchdog_active_probes{pod="probe-1"}': "24x300",
+    'watchdog_shoots{pod="probe-0",outcome="healthy"}': "24x300",
+    'watchdog_shoots{pod="probe-1",outcome="healthy"}': "23x300",
+    'watchdog_shoots{pod="probe-1",outcome="api_server_unreachable"}': "1x300",
+    'watchdog_shoots{pod="probe-1",outcome="skipped"}': "2x300",
+    'watchdog_shoots_skipped{pod="probe-1",reason="hibernating"}': "2x300",
+    'watchdog_shoots_stale{pod="probe-0"}': "0x300",
+    'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="0.1"}': "0+20x300",
+    'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="5"}': "0+20x300",
+    'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="+Inf"}': "0+20x300",
+    'watchdog_shoot_expired_lease_fraction{pod="probe-0",shoot="a"}': "0x300",
+    'watchdog_scaling_failed_levels{pod="coordinator-0"}': "0x300",
+    'watchdog_scaling_shoots{pod="coordinator-0",direction="up",state="settled"}': "47x300",
+    'watchdog_scaling_held_down_resources{pod="coordinator-0"}': "0x300",
+    'watchdog_scaling_resources_to_restore{pod="coordinator-0"}': "0x300",
+    'watchdog_scaling_observers{pod="coordinator-0",state="known"}': "2x300",
+    'watchdog_scaling_observers{pod="coordinator-0",state="synced"}': "2x300",
+    'watchdog_weeder_pending_deletions{pod="weeder-0"}': "0x300",
+    'watchdog_weeder_deletions_total{pod="weeder-0",result="deleted"}': "0+3x300",
+    'watchdog_weeder_deletions_total{pod="weeder-0",result="failed"}': "0x20 1x279",
+}
+
+GONE = "_x300"
+UNREADY = 'watchdog_ready{pod="probe-0"}'
+HELD = 'watchdog_scaling_held_down_resources{pod="coordinator-0"}'
+TO_RESTORE = 'watchdog_scaling_resources_to_restore{pod="coordinator-0"}'
+ZONES = 'watchdog_shoot_zones_expired{pod="probe-0",shoot="a"}'
+FRACTION = 'watchdog_shoot_expired_lease_fraction{pod="probe-0",shoot="a"}'
+HEALTHY_0 = 'watchdog_shoots{pod="probe-0",outcome="healthy"}'
+
+
+def outcome(name: str, count: int, healthy: int) -> dict:
+    """As many of the shoots of one replica have that outcome, from the tenth minute on."""
+    series = f'watchdog_shoots{{pod="probe-0",outcome="{name}"}}'
+    return {series: f"_x21 {count}x279", HEALTHY_0: f"24x20 {healthy}x279"}
+
+
+# What happens in the tenth minute (20 samples), then when nothing is raised yet, and what is raised when.
+CASES = {
+    "nothing": ({}, "2h", "2h29m", []),
+    "lease-probe-goes": (
+        {'watchdog_active_probes{pod="probe-0"}': "24x20 _x279", 'watchdog_active_probes{pod="probe-1"}': "24x20 _x279"},
+        # Prometheus looks back for 5 minutes.
+        "19m",
+        "21m",
+        ["WatchdogLeaseProbeAbsent"],
+    ),
+    "coordinator-goes": ({HELD: "0x20 _x279"}, "19m", "21m", ["WatchdogScalingCoordinatorAbsent"]),
+    "weeder-was-never-there": (
+        {'watchdog_weeder_pending_deletions{pod="weeder-0"}': GONE},
+        "4m30s",
+        "6m",
+        ["WatchdogWeederAbsent"],
+    ),
+    "a-rollout": ({UNREADY: "1x20 0x8 1x271"}, "14m", "30m", []),
+    "never-ready": ({UNREADY: "1x20 0x279"}, "15m", "16m", ["WatchdogNotReady"]),
+    "a-permission": (
+        {'watchdog_permission_missing{pod="probe-0",verb="list",resource="secrets"}': "0x20 1x279"},
+        "12m",
+        "13m",
+        ["WatchdogPermissionMissing"],
+    ),
+    "a-bad-file": ({'watchdog_config_valid{pod="probe-0"}': "1x20 0x279"}, "12m", "13m", ["WatchdogConfigRefused"]),
+    "a-bad-certificate": (
+        {'watchdog_tls_files_valid{pod="probe-0"}': "1x20 0x279"},
+        "12m",
+        "13m",
+        ["WatchdogConfigRefused"],
+    ),
+    "a-lost-lease": (
+        {'watchdog_membership_lease_valid{pod="probe-0",service="lease-probe"}': "1x20 0x279"},
+        "12m",
+        "13m",
+        ["WatchdogMembershipLost"],
+    ),
+    "two-views": (
+        {'watchdog_membership_members{pod="probe-1",service="lease-probe"}': "2x20 1x279"},
+        "15m",
+        "16m",
+        ["WatchdogMembersDisagree"],
+    ),
+    "shoots-of-nobody": ({HEALTHY_0: "24x20 20x279"}, "15m", "16m", ["WatchdogShootsNotProbed"]),
+    "a-malformed-cluster": (
+        {'watchdog_shoots_skipped{pod="probe-1",reason="malformed"}': "_x21 1x279"},
+        "20m",
+        "21m",
+        ["WatchdogShootsMalformed"],
+    ),
+    "no-result": (outcome("inconclusive", 1, 23), "25m", "26m", ["WatchdogProbesInconclusive"]),
+    "never-a-result": (outcome("pending", 1, 23), "25m", "26m", ["WatchdogProbesInconclusive"]),
+    "stale": ({'watchdog_shoots_stale{pod="probe-0"}': "0x20 3x279"}, "12m", "13m", ["WatchdogVerdictsStale"]),
+    "late": (
+        {'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="0.1"}': "0+20x20 400+10x279"},
+        "18m",
+        "30m",
+        ["WatchdogProbesLate"],
+    ),
+    "throttled": (outcome("throttled", 2, 22), "20m", "21m", ["WatchdogThrottled"]),
+    "one-shoot-is-cut-off": (outcome("leases_expired", 1, 23), "12m", "2h", []),
+    "many-shoots-are-cut-off": (outcome("leases_expired", 12, 12), "11m", "12m", ["WatchdogManyShootsCutOff"]),
+    "a-few-of-many": (outcome("external_unreachable", 6, 18), "12m", "2h", []),
+    "one-zone": ({ZONES: "_x21 1x279", FRACTION: "0x20 0.33x279"}, "15m", "16m", ["WatchdogZoneGone"]),
+    "all-zones": ({ZONES: "_x21 3x279", FRACTION: "0x20 1x279"}, "15m", "2h", []),
+    "scaling-fails": (
+        {'watchdog_scaling_failed_levels{pod="coordinator-0"}': "0x20 1x279"},
+        "12m",
+        "13m",
+        ["WatchdogScalingFailed"],
+    ),
+    "scaling-hangs": (
+        {'watchdog_scaling_shoots{pod="coordinator-0",direction="down",state="running"}': "_x21 1x279"},
+        "30m",
+        "31m",
+        ["WatchdogScalingStuck"],
+    ),
+    "an-observer-is-not-heard": (
+        {'watchdog_scaling_observers{pod="coordinator-0",state="synced"}': "2x20 1x279"},
+        "12m",
+        "13m",
+        ["WatchdogVerdictsNotReceived"],
+    ),
+    "down-for-long": ({HELD: "0x20 3x279"}, "70m", "71m", ["WatchdogScaledDownTooLong"]),
+    "a-short-loss": ({HELD: "0x20 3x80 0x199"}, "49m", "2h", []),
+    "not-restored": ({HELD: "0x20 3x279", TO_RESTORE: "0x40 3x259"}, "35m", "36m", ["WatchdogNotRestored"]),
+    "pods-that-cannot-be-deleted": (
+        {'watchdog_weeder_deletions_total{pod="weeder-0",result="forbidden"}': "0x20 0+2x279"},
+        "14m",
+        "25m",
+        ["WatchdogWeedingFails"],
+    ),
+}
+
+
+def test_promtool_finds_nothing_wrong():
+    checked = promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_raised_when_it_should_be(tmp_path, case):
+    changes, quiet, loud, raised = case
+    firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    samples = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in raised]
+    run(
+        tmp_path,
+        changes,
+        promql_expr_test=[
+            {"expr": firing, "eval_time": quiet, "exp_samples": []},
+            {"expr": firing, "eval_time": loud, "exp_samples": samples},
+        ],
+    )
+
+
+def test_texts_name_who_and_what(tmp_path):
+    rule = ALERTS["WatchdogPermissionMissing"]
+    pod = {"pod": "probe-0", "verb": "list", "resource": "secrets"}
+    annotations = rule["annotations"] | {"description": "probe-0 may not list secrets."}
+    run(
+        tmp_path,
+        CASES["a-permission"][0],
+        alert_rule_test=[
+            {
+                "alertname": "WatchdogPermissionMissing",
+                "eval_time": "13m",
+                "exp_alerts": [{"exp_labels": rule["labels"] | pod, "exp_annotations": annotations}],
+            }
+        ],
+    )
+
+
+def test_no_alert_is_left_out():
+    assert {name for case in CASES.values() for name in case[3]} == set(ALERTS)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_every_alert_has_a_runbook_section_that_names_it(name):
+    rule = ALERTS[name]
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    document, anchor = rule["annotations"]["runbook_url"].split("#")
+    sections = re.split(r"^##+ ", (ROOT / document).read_text(), flags=re.MULTILINE)
+    (section,) = [s for s in sections if s.splitlines()[0].lower().replace(" ", "-") == anchor]
+    assert f"`{name}`" in section
+    # What it means and what to do.
+    assert len(section.split()) > 40
+
+
+def run(folder, changes, **tests):
+    """Has promtool run tests on a healthy seed with changes."""
+    series = [{"series": name, "values": values} for name, values in (HEALTHY | changes).items()]
+    file = folder / "test.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "rule_files": [str(RULES)],
+                "evaluation_interval": "30s",
+                "tests": [{"interval": "30s", "input_series": series, **tests}],
+            }
+        )
+    )
+    result = promtool("test", "rules", str(file))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def promtool(*arguments: str):
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60)
