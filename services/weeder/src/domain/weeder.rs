@@ -158,7 +158,13 @@ impl Weeder {
     /// Whether it may delete pods with these labels.
     #[must_use]
     pub fn weeds(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.is_live() && !self.resting && self.dependants.include(labels)
+        self.is_weeding() && self.dependants.include(labels)
+    }
+
+    /// Whether it has anything to do: its time is not over and its service is ready.
+    #[must_use]
+    pub const fn is_weeding(&self) -> bool {
+        self.is_live() && !self.resting
     }
 
     /// Its turn has come. Says whether that is news.
@@ -166,9 +172,7 @@ impl Weeder {
         let news = self.state == State::Queued;
         if news {
             self.state = State::Active;
-            if !self.resting {
-                "It follows the dependants.".clone_into(&mut self.message);
-            }
+            "It follows the dependants.".clone_into(&mut self.message);
         }
         news
     }

@@ -184,7 +184,7 @@ impl Weeding {
             return;
         };
         let listing = std::mem::replace(&mut entry.listing, Listing::No);
-        if !entry.weeder.is_live() {
+        if !entry.weeder.is_weeding() {
             return;
         }
         let pods = match answer {
@@ -270,7 +270,7 @@ impl Weeding {
     /// again.
     pub fn look_again(&mut self, query: &Query, now: Moment) {
         for entry in self.weeders.values_mut() {
-            if entry.weeder.is_live() && entry.weeder.dependants.are_seen_by(query) {
+            if entry.weeder.is_weeding() && entry.weeder.dependants.are_seen_by(query) {
                 entry.list_again(&mut self.lists, now);
             }
         }

@@ -480,3 +480,19 @@ fn a_list_that_comes_back_after_the_end_leads_to_nothing() {
     nothing(&mut weeding, 0.3);
     assert_eq!(weeding.next_due(true), Some(at(60.2)));
 }
+
+#[test]
+fn a_weeder_at_rest_neither_looks_nor_deletes() {
+    let (mut weeding, list) = started();
+    weeding.rest(&key("etcd"));
+    weeding.listed(&list, Err(Failure::Failed(String::new())), at(0.1));
+    weeding.look_again(&Query::All, at(0.2));
+    weeding.seen(crashing("a", "apiserver", "1", "10"), at(0.3));
+    nothing(&mut weeding, 299.0);
+    assert_eq!(
+        weeder(&weeding, "etcd").message,
+        "Service etcd is not ready: nothing is deleted until it is."
+    );
+    nothing(&mut weeding, 300.0);
+    assert_eq!(weeder(&weeding, "etcd").state, State::Ended);
+}
