@@ -152,6 +152,12 @@ fn renew_interval(duration_seconds: Option<i32>) -> Duration {
 
 impl Renewal {
     fn first_seen(renew_time: Moment, renew_interval: Duration, received: Moment) -> Self {
+        let mut arrivals = Arrivals::default();
+        // How old a renewal was that was not seen to arrive says nothing. But a time in the future proves a clock that
+        // is ahead.
+        if renew_time > received {
+            arrivals.note(received.0.saturating_sub(renew_time.0));
+        }
         Self {
             renew_time,
             // From the future: as if made now.
@@ -159,7 +165,7 @@ impl Renewal {
             first_seen: received,
             confirmed: false,
             renew_interval,
-            arrivals: Arrivals::default(),
+            arrivals,
         }
     }
 
