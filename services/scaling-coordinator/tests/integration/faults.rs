@@ -125,7 +125,13 @@ async fn the_cluster_is_asked_for_right_before_a_write() {
                 .user(USER),
         )
     });
+    let before = seed.api.audit().last().map_or(0, |entry| entry.id);
     seed.api.drop_watches();
+    eventually("the new watch hangs", || {
+        let mut entries = seed.api.audit_since(before).into_iter();
+        entries.any(|entry| entry.path.ends_with("/clusters") && entry.code == 0)
+    })
+    .await;
     seed.hibernate(SHOOT);
     probe.say(SHOOT, Outcome::LeasesExpired);
     let scaling = coordinator
@@ -209,7 +215,11 @@ async fn a_write_that_was_applied_without_an_answer_is_not_doubled() {
     seed.shoot(SHOOT, 2, false).await;
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     seed.api.inject(on_scale(FaultAction::ApplyAndHang, KCM).times(1));
+    // Nobody else writes: a conflict would take the fault.
+    seed.freeze(SHOOT, KCM);
     probe.say(SHOOT, Outcome::LeasesExpired);
+    eventually("it is applied", || seed.replicas(SHOOT, KCM) == 0).await;
+    seed.thaw(SHOOT, KCM);
     coordinator.until_settled(SHOOT, Direction::Down).await;
     let scaled = seed
         .writes(SHOOT)
