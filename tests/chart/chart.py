@@ -48,6 +48,25 @@ MATRIX = {
         "scalingCoordinator": {"enabled": False},
         "weeder": {"enabled": False},
     },
+    "operators": {
+        "scrapeAnnotations": False,
+        "certManager": {"enabled": True, "issuerRef": {"name": "seed-ca"}},
+        "monitoring": {
+            "podMonitor": {"enabled": True, "labels": {"prometheus": "seed"}},
+            "serviceMonitor": {"enabled": True, "interval": "1m"},
+            "rules": {"enabled": True, "runbookUrl": "https://runbooks.example.org/watchdog"},
+            "dashboards": {"enabled": True, "annotations": {"folder": "seed"}},
+        },
+        "leaseProbe": {"autoscaling": {"enabled": True, "minReplicas": 3}},
+        "scalingCoordinator": {"autoscaling": {"enabled": True, "maxReplicas": 4, "cpuUtilization": 50}},
+        "weeder": {
+            "autoscaling": {
+                "enabled": True,
+                "podMetric": {"name": "watchdog_weeder_pending_deletions", "averageValue": "50"},
+                "cpuUtilization": 0,
+            }
+        },
+    },
     "everything-set": {
         "nameOverride": "wd",
         "image": {"registry": "registry.example.org", "repository": "team/watchdog", "tag": "1.2.3"},

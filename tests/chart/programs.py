@@ -18,26 +18,21 @@ STOP_BOUND_SECONDS = 30
 
 
 class Program:
-    """One replica of a service, with the rights of its ServiceAccount. To be used as a context."""
+    """One replica of a service. To be used as a context."""
 
-    def __init__(self, seed, folder: Path, service: str, config: str):
-        self.service = service
-        self.log = folder / f"{service}.log"
-        account = f"dependency-watchdog-{service}"
-        token = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        status, got = seed.request("POST", token, request)
-        assert status == 201, got
-        kubeconfig, file = folder / f"{service}.kubeconfig", folder / f"{service}.yaml"
-        kubeconfig.write_text(seed.kubeconfig(got["status"]["token"]))
+    def __init__(self, folder: Path, service: str, config: str, kubeconfig: str, replica: int = 0):
+        self.service, self.replica = service, f"{service}-{replica}"
+        self.log = folder / f"{self.replica}.log"
+        rights, file = folder / f"{self.replica}.kubeconfig", folder / f"{self.replica}.yaml"
+        rights.write_text(kubeconfig)
         file.write_text(config)
         self.grpc, self.admin = free_port(), free_port()
         command = [
             binary(service),
             f"--config-file={file}",
-            f"--kubeconfig={kubeconfig}",
+            f"--kubeconfig={rights}",
             f"--namespace={NAMESPACE}",
-            f"--identity={service}-0",
+            f"--identity={self.replica}",
             f"--grpc-addr=127.0.0.1:{self.grpc}",
             f"--admin-addr=127.0.0.1:{self.admin}",
             "--insecure-plaintext",
@@ -50,6 +45,10 @@ class Program:
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends it; nothing happens when it has ended."""
         self._process.terminate()
         try:
             self._process.wait(timeout=STOP_BOUND_SECONDS)
@@ -69,6 +68,17 @@ class Program:
         except OSError:
             return ""
 
+    def metrics(self) -> str:
+        """What /metrics says."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=5) as answer:
+            return answer.read().decode()
+
+    def set_log_level(self, level: str) -> None:
+        """Until the next start."""
+        url = f"http://127.0.0.1:{self.admin}/log-level"
+        with urllib.request.urlopen(urllib.request.Request(url, level.encode(), method="PUT"), timeout=5) as answer:
+            assert answer.status == 200
+
     def wait_until_readyz_says(self, text: str) -> str:
         """Waits until /readyz says that."""
         deadline = time.monotonic() + READY_BOUND_SECONDS
@@ -78,6 +88,15 @@ class Program:
             assert time.monotonic() < deadline, f"{self.service} never said {text!r} but {said!r}:\n{tail}"
             time.sleep(0.1)
         return said
+
+
+def with_rights(seed, folder: Path, service: str, config: str) -> Program:
+    """One replica with the rights of its ServiceAccount."""
+    token = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/dependency-watchdog-{service}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    status, got = seed.request("POST", token, request)
+    assert status == 201, got
+    return Program(folder, service, config, seed.kubeconfig(got["status"]["token"]))
 
 
 def binary(name: str) -> str:

@@ -13,14 +13,19 @@ from pathlib import Path
 from chart import NAMESPACE
 
 NAMESPACED = {
+    "Certificate": "certificates",
     "ConfigMap": "configmaps",
     "Deployment": "deployments",
+    "HorizontalPodAutoscaler": "horizontalpodautoscalers",
     "NetworkPolicy": "networkpolicies",
     "PodDisruptionBudget": "poddisruptionbudgets",
+    "PodMonitor": "podmonitors",
+    "PrometheusRule": "prometheusrules",
     "Role": "roles",
     "RoleBinding": "rolebindings",
     "Service": "services",
     "ServiceAccount": "serviceaccounts",
+    "ServiceMonitor": "servicemonitors",
 }
 CLUSTER_SCOPED = {
     "ClusterRole": "clusterroles",
@@ -131,6 +136,28 @@ class Kubernetes:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, _decode(error.read())
+
+    def serve(self, group: str, version: str, kind: str, scope: str = "Namespaced") -> None:
+        """Adds a kind of somebody else's, with any fields."""
+        plural = f"{kind.lower()}s"
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        definition = {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{plural}.{group}"},
+            "spec": {
+                "group": group,
+                "scope": scope,
+                "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+                "versions": [served],
+            },
+        }
+        assert self.request("POST", path(definition).rsplit("/", 1)[0], definition)[0] == 201
+        deadline = time.monotonic() + READY_BOUND_SECONDS
+        while self.request("GET", f"/apis/{group}/{version}/{plural}")[0] != 200:
+            assert time.monotonic() < deadline, f"{plural}.{group} is never served"
+            time.sleep(0.05)
 
     def kubeconfig(self, token: str = TOKEN) -> str:
         """For the administrator, or for whom the token is."""

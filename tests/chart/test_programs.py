@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from chart import CHART, NAMESPACE, RELEASE, ROOT, SERVICES, objects, of_kind
 from permissions import allowed, granted, role
-from programs import Program
-from real_kubernetes import path
+from programs import with_rights
 
 SHOOT = "shoot--core--crazy"
 # The API server sees a changed role within milliseconds.
@@ -32,27 +31,8 @@ CLUSTER = {
 @pytest.fixture(scope="module")
 def kinds(seed):
     """Gardener's kinds, and a Cluster."""
-    for group, kind, scope in (
-        ("extensions.gardener.cloud", "Cluster", "Cluster"),
-        ("machine.sapcloud.io", "Machine", "Namespaced"),
-    ):
-        plural = f"{kind.lower()}s"
-        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        version = {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-        definition = {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.{group}"},
-            "spec": {
-                "group": group,
-                "scope": scope,
-                "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-                "versions": [version],
-            },
-        }
-        collection = path(definition).rsplit("/", 1)[0]
-        assert seed.request("POST", collection, definition)[0] == 201
-        wait(lambda group=group, plural=plural: seed.request("GET", f"/apis/{group}/v1alpha1/{plural}")[0] == 200)
+    seed.serve("extensions.gardener.cloud", "v1alpha1", "Cluster", "Cluster")
+    seed.serve("machine.sapcloud.io", "v1alpha1", "Machine")
     clusters = "/apis/extensions.gardener.cloud/v1alpha1/clusters"
     wait(lambda: seed.request("POST", clusters, CLUSTER)[0] in (201, 409))
 
@@ -65,7 +45,7 @@ def start(seed, releases, kinds, tmp_path):
 
     def start_one(service):
         role = "weeder" if service == "weeder" else "prober"
-        return Program(seed, tmp_path, service, maps[f"dependency-watchdog-{role}-config"]["data"]["config.yaml"])
+        return with_rights(seed, tmp_path, service, maps[f"dependency-watchdog-{role}-config"]["data"]["config.yaml"])
 
     return start_one
 

@@ -1,5 +1,6 @@
 """What the chart renders, without any server."""
 
+import json
 import re
 
 import helm_python as helm
@@ -163,6 +164,75 @@ def test_network_policies_let_through_what_is_needed():
     assert components == ["lease-probe", "scaling-coordinator"]
 
 
+def test_autoscalers_take_over_the_replicas():
+    assert of_kind(render(), "HorizontalPodAutoscaler") == {}
+    objects = render(MATRIX["operators"])
+    scalers, deployments = of_kind(objects, "HorizontalPodAutoscaler"), of_kind(objects, "Deployment")
+    assert sorted(scalers) == sorted(deployments)
+    for name, scaler in scalers.items():
+        assert scaler["spec"]["scaleTargetRef"]["name"] == name
+        assert "replicas" not in deployments[name]["spec"]
+    metrics = {name.removeprefix("dependency-watchdog-"): s["spec"]["metrics"] for name, s in scalers.items()}
+    assert [m["type"] for m in metrics["lease-probe"]] == ["Pods", "Resource"]
+    assert metrics["lease-probe"][0]["pods"]["metric"]["name"] == "watchdog_active_probes"
+    assert [m["type"] for m in metrics["scaling-coordinator"]] == ["Resource"]
+    assert [m["type"] for m in metrics["weeder"]] == ["Pods"]
+    # A service that is off stays off.
+    off = render({"scalingCoordinator": {"replicas": 0, "autoscaling": {"enabled": True}}})
+    assert of_kind(off, "HorizontalPodAutoscaler") == {}
+    assert of_kind(off, "Deployment")["dependency-watchdog-scaling-coordinator"]["spec"]["replicas"] == 0
+
+
+def test_monitors_find_each_replica_once():
+    objects = render(MATRIX["operators"])
+    (pods,), (services,) = of_kind(objects, "PodMonitor").values(), of_kind(objects, "ServiceMonitor").values()
+    wanted = pods["spec"]["selector"]["matchLabels"].items()
+    for deployment in of_kind(objects, "Deployment").values():
+        template = deployment["spec"]["template"]
+        assert wanted <= template["metadata"]["labels"].items()
+        ports = [port["name"] for port in template["spec"]["containers"][0]["ports"]]
+        assert pods["spec"]["podMetricsEndpoints"][0]["port"] in ports
+        assert "prometheus.io/scrape" not in template["metadata"]["annotations"]
+    port = services["spec"]["endpoints"][0]["port"]
+    matched = [s for s in of_kind(objects, "Service").values() if port in [p["name"] for p in s["spec"]["ports"]]]
+    assert len(matched) == len(SERVICES)
+    assert all(services["spec"]["selector"]["matchLabels"].items() <= s["metadata"]["labels"].items() for s in matched)
+
+
+def test_rules_are_those_of_the_file_with_the_runbook_of_the_installation():
+    (rule,) = of_kind(render(MATRIX["operators"]), "PrometheusRule").values()
+    plain = (CHART / "rules" / "dependency-watchdog.yaml").read_text()
+    expected = yaml.safe_load(plain.replace("docs/operations.md#", "https://runbooks.example.org/watchdog#"))
+    assert rule["spec"] == expected
+
+
+def test_dashboards_come_as_they_are():
+    objects = render(MATRIX["operators"])
+    maps = {name: m for name, m in of_kind(objects, "ConfigMap").items() if "-dashboard-" in name}
+    assert len(maps) == 4
+    for name, found in maps.items():
+        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        ((key, text),) = found["data"].items()
+        file = CHART / "dashboards" / f"{name.removeprefix('dependency-watchdog-dashboard-')}.json"
+        assert key == f"dependency-watchdog-{file.name}"
+        assert json.loads(text) == json.loads(file.read_text())
+
+
+def test_certificates_are_for_the_secrets_that_are_mounted():
+    objects = render(MATRIX["operators"])
+    certificates = of_kind(objects, "Certificate")
+    for name, deployment in of_kind(objects, "Deployment").items():
+        volumes = deployment["spec"]["template"]["spec"]["volumes"]
+        (secret,) = [v["secret"]["secretName"] for v in volumes if "secret" in v]
+        spec = certificates[name]["spec"]
+        assert spec["secretName"] == secret
+        assert f"{name}.{NAMESPACE}.svc" in spec["dnsNames"]
+        assert {"server auth", "client auth"} <= set(spec["usages"])
+        assert spec["issuerRef"]["name"] == "seed-ca"
+    plaintext = {"certManager": {"enabled": True, "issuerRef": {"name": "x"}}, "insecurePlaintext": True}
+    assert of_kind(render(plaintext), "Certificate") == {}
+
+
 def test_notes_tell_how_to_look():
     text = notes()
     assert "-servername dependency-watchdog-weeder.garden.svc localhost:9645" in text
@@ -189,6 +259,11 @@ def test_notes_tell_how_to_look():
         ({"nameOverride": "a" * 34}, "at '/nameOverride'"),
         ({"insecurePlaintext": "yes"}, "at '/insecurePlaintext'"),
         ({"log": {"format": "xml"}}, "at '/log/format'"),
+        ({"certManager": {"enabled": True}}, "at '/certManager/issuerRef/name'"),
+        ({"monitoring": {"rules": {"runbookURL": "x"}}}, "additional properties 'runbookURL' not allowed"),
+        ({"monitoring": {"podMonitor": {"interval": "often"}}}, "at '/monitoring/podMonitor/interval'"),
+        ({"weeder": {"autoscaling": {"podMetric": {"name": "cpu"}}}}, "at '/weeder/autoscaling/podMetric/name'"),
+        ({"weeder": {"autoscaling": {"minReplicas": 0}}}, "at '/weeder/autoscaling/minReplicas'"),
         ({"topologySpread": {"zone": {"maxSkew": 0}}}, "at '/topologySpread/zone/maxSkew'"),
         ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts'"),
         ({"networkPolicy": {"callers": [{"podselector": {}}]}}, "at '/networkPolicy/callers/0'"),

@@ -72,3 +72,11 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- define "watchdog.clusterRole" -}}
 gardener.cloud:{{ include "watchdog.name" (index . 0) }}:{{ index . 1 }}
 {{- end }}
+
+{{/*
+Whether a HorizontalPodAutoscaler sets the replicas of a service; takes the service. With 0 replicas a service is off,
+and stays off.
+*/}}
+{{- define "watchdog.autoscaled" -}}
+{{ and .values.autoscaling.enabled (gt (int .values.replicas) 0) }}
+{{- end }}

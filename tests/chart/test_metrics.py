@@ -1,0 +1,158 @@
+"""What dashboards and alerts ask for is what the running programs expose, during an incident in the sandbox."""
+
+import json
+import re
+import subprocess
+from collections import defaultdict
+
+import pytest
+import yaml
+from chart import CHART
+from incident import Incident
+from test_documents import SOURCES, metrics
+from test_rules import ALERTS, RULES
+
+DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted((CHART / "dashboards").glob("*.json"))}
+
+# What the incident does not bring about, and what would. Their labels are checked against docs/operations.md instead.
+RARE = {
+    "watchdog_feed_dropped_total": "a reader that takes nothing for 30 s",
+    "watchdog_grpc_connections_refused_total": "TLS, or hundreds of callers",
+    "watchdog_readiness_blocked": "seen before the programs are ready, which is before the first scrape",
+    "watchdog_shoot_clock_skew_seconds": "a node whose clock is off",
+    "watchdog_tls_files_valid": "TLS, see tests/e2e",
+    "watchdog_weeder_malformed_objects_total": "objects that cannot be read",
+    "watchdog_weeder_pod_watch_errors_total": "a watch on pods that breaks while a weeder lives",
+}
+# Label values that the incident does not bring about.
+RARE_VALUES = {"external_unreachable", "inconclusive", "pending", "malformed", "forbidden", "failed"}
+# Of the scraper, and of Prometheus itself.
+FOREIGN = {"pod", "instance", "job", "le", "alertname"}
+# More series than that of one metric, on one replica with three shoots, would mean a label without bounds.
+MOST_SERIES = 60
+
+
+def panels(dashboard: dict):
+    for panel in dashboard["panels"]:
+        yield panel
+        yield from panel.get("panels", [])
+
+
+def queries() -> list[tuple[str, str, str]]:
+    """All of dashboards and rules: where from, the expression, the text that the labels are for."""
+    found = []
+    for name, dashboard in DASHBOARDS.items():
+        for panel in panels(dashboard):
+            for target in panel.get("targets", []):
+                found.append((f"{name}: {panel['title']}", target["expr"], target["legendFormat"]))
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "query":
+                metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"]).groups()
+                found.append((f"{name}: ${variable['name']}", f"max by ({label}) ({metric})", ""))
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        found += [(rule["alert"], rule["expr"], "") for rule in group["rules"]]
+    return found
+
+
+QUERIES = queries()
+
+
+@pytest.fixture(scope="module")
+def incident(tmp_path_factory):
+    with Incident(tmp_path_factory.mktemp("incident")) as started:
+        started.happen()
+        yield started
+
+
+def test_metrics_are_well_formed(incident):
+    for program in incident.programs:
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], input=program.metrics(), capture_output=True, text=True, timeout=30
+        )
+        assert checked.returncode == 0, f"{program.replica}: {checked.stdout}{checked.stderr}"
+
+
+def test_label_sets_are_bounded(incident):
+    for program in incident.programs:
+        series = defaultdict(set)
+        for line in program.metrics().splitlines():
+            if not line.startswith("#") and line:
+                series[re.match(r"\w+", line).group()].add(line.rsplit(" ", 1)[0])
+        for name, found in series.items():
+            # A histogram has a series for each bucket.
+            bound = MOST_SERIES * (17 if name.endswith("_bucket") else 1)
+            assert len(found) <= bound, f"{program.replica}: {name} has {len(found)} series"
+
+
+def test_log_level_changes_at_run_time(incident):
+    for program in incident.programs:
+        before = len(program.log.read_text())
+        program.set_log_level("trace")
+        incident.wait("trace in the log", lambda p=program, b=before: "TRACE" in p.log.read_text()[b:])
+        program.set_log_level("info")
+
+
+@pytest.mark.parametrize(("where", "expression", "legend"), QUERIES, ids=[where for where, _, _ in QUERIES])
+def test_query_finds_something(incident, where, expression, legend):
+    for variable, value in ("$__rate_interval", "20s"), ("$__interval", "5s"), ("$shoot", incident.shoots[0]):
+        expression = expression.replace(variable, value)
+    names = set()
+    for selector, name, inner in re.findall(r"((watchdog_\w+)(?:{([^}]*)})?)", expression):
+        names.add(base(name))
+        if base(name) in RARE or RARE_VALUES & set(re.findall(r'[\w]+', inner or "")):
+            continue
+        assert incident.series(f"max_over_time({selector}[10m])"), f"nothing is {selector}"
+    # Prometheus judges the syntax; labels are those that series have.
+    labels = set().union(*(found.keys() for found in incident.series(expression)), FOREIGN)
+    grouped = re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
+    asked = {label.strip() for group in grouped for label in group.split(",")}
+    asked |= set(re.findall(r"{{(\w+)}}", legend))
+    if not names & set(RARE):
+        exposed = labels.union(*(found for name in names for found in seen_labels(incident, name)))
+        assert asked <= exposed, f"no series has {asked - exposed}"
+
+
+def test_what_is_rare_is_not_there(incident):
+    """Else it belongs to the rest."""
+    seen = {name for name in RARE if seen_labels(incident, name)}
+    assert seen == set()
+
+
+def test_alerts_fire_in_prometheus(incident):
+    """The rules load, and the clearest of them see the incident."""
+    groups = incident.ask("rules")["groups"]
+    assert {rule["name"] for group in groups for rule in group["rules"]} == set(ALERTS)
+    assert all(rule["health"] == "ok" for group in groups for rule in group["rules"])
+    raised = {found["alertname"] for found in incident.series("ALERTS")}
+    assert {"WatchdogScalingFailed", "WatchdogScaledDownTooLong", "WatchdogThrottled", "WatchdogZoneGone"} <= raised
+
+
+def test_dashboards_are_whole():
+    assert sorted(DASHBOARDS) == ["fleet", "services", "shoot", "weeder"]
+    assert len({d["uid"] for d in DASHBOARDS.values()}) == len(DASHBOARDS)
+    for dashboard in DASHBOARDS.values():
+        ids = [panel["id"] for panel in panels(dashboard)]
+        assert len(ids) == len(set(ids))
+        for panel in panels(dashboard):
+            assert panel["type"] == "row" or (panel["description"] and panel["targets"]), panel["title"]
+            place = panel["gridPos"]
+            assert place["x"] + place["w"] <= 24
+            for target in panel.get("targets", []):
+                assert target["datasource"]["uid"] == "${datasource}"
+
+
+def test_every_metric_is_on_a_dashboard():
+    asked = {base(name) for _, expression, _ in QUERIES for name in re.findall(r"watchdog_\w+", expression)}
+    declared = {name for text in SOURCES.values() for name in metrics(text)}
+    assert declared == asked, "a metric that nobody looks at, or one that nobody exposes"
+
+
+def base(name: str) -> str:
+    """The metric that a series of a histogram belongs to."""
+    return re.sub(r"_(bucket|sum|count)$", "", name)
+
+
+def seen_labels(incident, name: str) -> list[set[str]]:
+    """The labels of the series of a metric, or of a histogram's."""
+    found = incident.ask("series", **{"match[]": f'{{__name__=~"{name}(_bucket)?"}}', "start": incident.began})
+    return [set(metric) for metric in found]
