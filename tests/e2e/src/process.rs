@@ -193,6 +193,14 @@ impl Process {
         self.signal(Signal::TERM)
     }
 
+    /// Interrupts it (SIGINT), as Ctrl-C does. Does nothing when it has ended.
+    ///
+    /// # Errors
+    /// When the signal cannot be sent.
+    pub fn sigint(&self) -> anyhow::Result<()> {
+        self.signal(Signal::INT)
+    }
+
     /// Freezes it (SIGSTOP): its connections stay open and nobody answers.
     ///
     /// # Errors

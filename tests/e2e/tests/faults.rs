@@ -407,3 +407,38 @@ async fn hibernated_and_deleted_shoots_are_skipped_and_never_written_to() {
         .collect();
     assert_eq!(names, [two.namespace()]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_weeder_that_is_killed_weeds_what_is_left_when_it_is_back() {
+    let world = World::start("weeder-killed", &["one"]).await.unwrap();
+    let shoot = world.shoot("one").unwrap();
+    let weeder = world.weeder().await.unwrap();
+    weeder.wait_ready().await.unwrap();
+    let looping = || {
+        let pods = shoot.pods();
+        pods.iter()
+            .filter(|pod| pod.waiting == "CrashLoopBackOff")
+            .count()
+    };
+    shoot.service_down("kube-apiserver");
+    until_true("what needs the API server crashes", BOUND, || async {
+        Ok(looping() >= 3)
+    })
+    .await
+    .unwrap();
+    weeder.process.kill_9().await.unwrap();
+    shoot.service_up("kube-apiserver");
+    until_true("the API server is back", BOUND, || async {
+        let ready = |pod: &watchdog_sandbox::PodView| pod.name.starts_with("kube-apiserver") && pod.ready;
+        Ok(shoot.pods().iter().any(ready))
+    })
+    .await
+    .unwrap();
+    assert!(looping() >= 3, "nobody weeds");
+    let _weeder = world.setup.again(&weeder).await.unwrap();
+    until_true("everything runs", BOUND, || async {
+        Ok(shoot.pods().iter().all(|pod| pod.ready && pod.waiting.is_empty()))
+    })
+    .await
+    .unwrap();
+}

@@ -174,7 +174,7 @@ proptest! {
         skew in -120_i64..=120, phase in 0_i64..10, intervals in intervals(),
     ) {
         for probe in simulate(|_| skew, phase, &intervals, i64::MAX) {
-            prop_assert!(!probe.expired, "a live node was judged expired: {probe:?}");
+            prop_assert!(!probe.expired, "a live node was judged expired at {}: {probe:?}", probe.now);
         }
     }
 

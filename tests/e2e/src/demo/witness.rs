@@ -185,6 +185,7 @@ async fn weedings(
 
 async fn replicas(tell: Teller, shoot: Shoot) {
     let mut told: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+    let mut leases_told = leases(&shoot);
     loop {
         for workload in shoot.state().workloads {
             let now = (workload.spec_replicas, workload.ready_replicas);
@@ -199,6 +200,47 @@ async fn replicas(tell: Teller, shoot: Shoot) {
                 ));
             }
         }
+        let now = leases(&shoot);
+        if now != leases_told {
+            tell.line(format!(
+                "leases   {}: {} of {} missed a renewal, {} expired",
+                shoot.name(),
+                now.missed,
+                now.all,
+                now.expired
+            ));
+            leases_told = now;
+        }
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// How many leases of a shoot are how old.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Leases {
+    all: usize,
+    missed: usize,
+    expired: usize,
+}
+
+/// Looks at the leases as the kubelets wrote them.
+fn leases(shoot: &Shoot) -> Leases {
+    let now = jiff::Timestamp::now();
+    let timing = shoot.timing();
+    let missed = timing.renew_interval.mul_f64(1.25);
+    let expired = timing.node_monitor_grace_period.mul_f64(0.75);
+    let nodes = shoot.nodes();
+    let ages = nodes.iter().filter_map(|node| {
+        let renewed: jiff::Timestamp = node.renew_time.parse().ok()?;
+        Duration::try_from(now.duration_since(renewed)).ok()
+    });
+    let mut leases = Leases {
+        all: nodes.len(),
+        ..Leases::default()
+    };
+    for age in ages {
+        leases.missed += usize::from(age > missed);
+        leases.expired += usize::from(age >= expired);
+    }
+    leases
 }
