@@ -9,6 +9,7 @@
 //! crash and in the middle of a change of direction as well.
 
 mod op;
+mod show;
 
 use std::collections::BTreeMap;
 
@@ -17,9 +18,10 @@ use watchdog_api::prober::ResourceRef;
 
 pub use op::{Action, MAX_TRIES, Outcome, What};
 use op::{Op, Pause};
+use show::{idle, progress, rest, under_way};
 
 use super::Direction;
-use super::needs::{Assessment, Need, Write, assess};
+use super::needs::{Assessment, Need, assess};
 use super::sight::Item;
 use super::status::{Progress, State, Status, Step};
 
@@ -56,6 +58,23 @@ struct Advance {
     message: String,
     wake: Option<Instant>,
     action: Option<What>,
+}
+
+impl Steps {
+    const fn showing(state: State, level: Option<i32>, resources: Vec<Progress>) -> Self {
+        Self {
+            actions: Vec::new(),
+            wake: None,
+            status: Status {
+                state,
+                level,
+                resources,
+                retry_at: None,
+            },
+            alerts: Vec::new(),
+            finished: false,
+        }
+    }
 }
 
 impl Flow {
@@ -150,31 +169,10 @@ impl Flow {
         }
         let resources = items.iter().map(|item| {
             let op = self.ops.get(&item.dependent.reference);
-            let (step, message) = match op.and_then(|op| op.sent.as_ref()) {
-                Some(sent) => (Step::Writing, under_way(&sent.what)),
-                None if item.sight.seen().is_some_and(|seen| seen.ignored) => {
-                    (Step::Ignored, "it carries ignore-scaling".to_owned())
-                }
-                None if item.sight.seen().is_none() && item.dependent.optional => {
-                    (Step::Absent, "it is optional and absent".to_owned())
-                }
-                None => (Step::Pending, "nothing is done while holding".to_owned()),
-            };
+            let (step, message) = idle(item, op);
             progress(item, 0, step, message, None, op)
         });
-        let status = Status {
-            state: State::Holding,
-            level: None,
-            resources: resources.collect(),
-            retry_at: None,
-        };
-        Steps {
-            actions: Vec::new(),
-            wake: None,
-            status,
-            alerts: Vec::new(),
-            finished: false,
-        }
+        Steps::showing(State::Holding, None, resources.collect())
     }
 
     fn settle(
@@ -196,18 +194,10 @@ impl Flow {
                 None,
             )
         });
-        let status = Status {
-            state: State::Settled,
-            level: None,
-            resources: resources.collect(),
-            retry_at: None,
-        };
+        let shown = Steps::showing(State::Settled, None, resources.collect());
         Steps {
-            actions: Vec::new(),
-            wake: None,
-            status,
-            alerts: Vec::new(),
             finished: was_running,
+            ..shown
         }
     }
 
@@ -218,18 +208,7 @@ impl Flow {
         current: i32,
         assessed: &[(&Item<'_>, Assessment)],
     ) -> Steps {
-        let mut steps = Steps {
-            actions: Vec::new(),
-            wake: None,
-            status: Status {
-                state: State::Running,
-                level: Some(current),
-                resources: Vec::with_capacity(assessed.len()),
-                retry_at: None,
-            },
-            alerts: Vec::new(),
-            finished: false,
-        };
+        let mut steps = Steps::showing(State::Running, Some(current), Vec::with_capacity(assessed.len()));
         for (item, assessment) in assessed {
             let reference = &item.dependent.reference;
             let level = direction.info(item.dependent).level;
@@ -373,51 +352,6 @@ fn action(now: Instant, direction: Direction, item: &Item<'_>, op: &Op, what: Wh
     })
 }
 
-fn progress(
-    item: &Item<'_>,
-    level: i32,
-    step: Step,
-    message: String,
-    target: Option<i32>,
-    op: Option<&Op>,
-) -> Progress {
-    use watchdog_api::workload::RecordedReplicas;
-    let seen = item.sight.seen();
-    Progress {
-        reference: item.dependent.reference.clone(),
-        level,
-        step,
-        replicas: seen.and_then(|seen| seen.replicas),
-        ready: seen.map(|seen| seen.ready),
-        recorded: seen.and_then(|seen| match seen.recorded {
-            RecordedReplicas::Count(count) => Some(count),
-            _ => None,
-        }),
-        protected: seen.is_some_and(|seen| seen.protected),
-        target,
-        attempts: op.map_or(0, Op::attempts),
-        message,
-    }
-}
-
-/// The step of a resource for which nothing is to be done.
-const fn rest(need: &Need) -> Step {
-    match need {
-        Need::AbsentOptional => Step::Absent,
-        Need::Ignored => Step::Ignored,
-        _ => Step::Reached,
-    }
-}
-
-fn under_way(what: &What) -> String {
-    match what {
-        What::Read => "it is being read".to_owned(),
-        What::Write(Write::Record { replicas }) => format!("its {replicas} replicas are being recorded"),
-        What::Write(Write::Scale { from, to, .. }) => format!("it is being scaled from {from} to {to}"),
-        What::Write(Write::CleanUp) => "meltdown-protection-active is being removed".to_owned(),
-    }
-}
-
 fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -426,8 +360,13 @@ fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 }
 
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 #[path = "flow_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "flow_tries_tests.rs"]
+mod tries_tests;
 #[cfg(test)]
 #[path = "flow_world_tests.rs"]
 mod world_tests;

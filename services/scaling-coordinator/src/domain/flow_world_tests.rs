@@ -6,6 +6,7 @@ use watchdog_api::prober::DependentResource;
 use watchdog_api::workload::RecordedReplicas;
 
 use super::*;
+use crate::domain::needs::Write;
 use crate::domain::sight::Seen;
 use crate::domain::testing::{S, dependent, gardener, item, start};
 

@@ -1,0 +1,134 @@
+//! One shoot with Gardener's three resources, whose requests the test answers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use watchdog_api::prober::DependentResource;
+
+use super::*;
+use crate::domain::needs::Write;
+use crate::domain::sight::{Seen, Sight};
+use crate::domain::testing::{gardener, held, item, start};
+
+pub(super) const DOWN: Option<Direction> = Some(Direction::Down);
+pub(super) const UP: Option<Direction> = Some(Direction::Up);
+pub(super) const MS: Duration = Duration::from_millis(1);
+
+/// One shoot with Gardener's three resources (kcm, mcm, ca), whose writes the test answers.
+pub(super) struct Bench {
+    config: Vec<DependentResource>,
+    sights: BTreeMap<&'static str, Sight>,
+    pub(super) flow: Flow,
+    pub(super) now: Instant,
+    version: u32,
+}
+
+const NAMES: [(&str, &str); 3] = [
+    ("kcm", "kube-controller-manager"),
+    ("mcm", "machine-controller-manager"),
+    ("ca", "cluster-autoscaler"),
+];
+
+fn short(reference: &ResourceRef) -> &'static str {
+    NAMES
+        .iter()
+        .find(|(_, long)| *long == reference.name)
+        .map_or("?", |(short, _)| short)
+}
+
+impl Bench {
+    pub(super) fn new(kcm: impl Into<Sight>, mcm: impl Into<Sight>, ca: impl Into<Sight>) -> Self {
+        let sights = [("kcm", kcm.into()), ("mcm", mcm.into()), ("ca", ca.into())];
+        Self {
+            config: gardener(),
+            sights: sights.into(),
+            flow: Flow::default(),
+            now: start(),
+            version: 1,
+        }
+    }
+
+    pub(super) fn next(&mut self, direction: Option<Direction>) -> Steps {
+        let items: Vec<_> = self
+            .config
+            .iter()
+            .map(|d| item(d, self.sights[short(&d.reference)].clone()))
+            .collect();
+        self.flow.next(self.now, direction, &items)
+    }
+
+    /// The requests that are to be made now, as text.
+    pub(super) fn wanted(&mut self, direction: Option<Direction>) -> Vec<String> {
+        self.next(direction).actions.iter().map(text).collect()
+    }
+
+    pub(super) fn steps(&mut self, direction: Option<Direction>) -> Vec<Step> {
+        self.next(direction)
+            .status
+            .resources
+            .iter()
+            .map(|r| r.step)
+            .collect()
+    }
+
+    pub(super) fn state(&mut self, direction: Option<Direction>) -> State {
+        self.next(direction).status.state
+    }
+
+    /// Makes the only request that is to be made now and gives its outcome.
+    pub(super) fn answer(&mut self, direction: Option<Direction>, wanted: &str, outcome: Outcome) {
+        let steps = self.next(direction);
+        let action = steps.actions.iter().find(|a| text(a) == wanted);
+        let action = action
+            .unwrap_or_else(|| panic!("{wanted} is not among {:?}", steps.actions))
+            .clone();
+        self.flow.start(self.now, &action);
+        self.flow.finish(self.now, &action, outcome);
+    }
+
+    /// The watch shows this.
+    pub(super) fn see(&mut self, name: &'static str, seen: Seen) {
+        self.version += 1;
+        let seen = Seen {
+            resource_version: self.version.to_string().into(),
+            ..seen
+        };
+        self.sights.insert(name, seen.into());
+    }
+
+    pub(super) fn done(
+        &mut self,
+        direction: Option<Direction>,
+        wanted: &str,
+        name: &'static str,
+        then: Seen,
+    ) {
+        self.answer(direction, wanted, Outcome::Done);
+        self.see(name, then);
+    }
+}
+
+fn text(action: &Action) -> String {
+    let name = short(&action.reference);
+    match &action.what {
+        What::Read => format!("read {name}"),
+        What::Write(Write::Record { replicas }) => format!("record {name} {replicas}"),
+        What::Write(Write::Scale { to, .. }) => format!("scale {name} {to}"),
+        What::Write(Write::CleanUp) => format!("clean {name}"),
+    }
+}
+
+pub(super) fn recorded(replicas: i32) -> Seen {
+    Seen {
+        replicas: Some(replicas),
+        ready: replicas,
+        ..held(replicas)
+    }
+}
+
+pub(super) fn unknown() -> Outcome {
+    Outcome::Unknown {
+        why: "no answer within 10s".into(),
+        retry_after: None,
+    }
+}

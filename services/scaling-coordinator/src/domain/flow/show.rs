@@ -1,0 +1,68 @@
+//! How the flow shows what it does with one resource.
+
+use watchdog_api::workload::RecordedReplicas;
+
+use super::op::{Op, What};
+use crate::domain::needs::{Need, Write};
+use crate::domain::sight::Item;
+use crate::domain::status::{Progress, Step};
+
+/// A resource as it is shown.
+pub(super) fn progress(
+    item: &Item<'_>,
+    level: i32,
+    step: Step,
+    message: String,
+    target: Option<i32>,
+    op: Option<&Op>,
+) -> Progress {
+    let seen = item.sight.seen();
+    Progress {
+        reference: item.dependent.reference.clone(),
+        level,
+        step,
+        replicas: seen.and_then(|seen| seen.replicas),
+        ready: seen.map(|seen| seen.ready),
+        recorded: seen.and_then(|seen| match seen.recorded {
+            RecordedReplicas::Count(count) => Some(count),
+            _ => None,
+        }),
+        protected: seen.is_some_and(|seen| seen.protected),
+        target,
+        attempts: op.map_or(0, Op::attempts),
+        message,
+    }
+}
+
+/// The step of a resource for which nothing is to be done.
+pub(super) const fn rest(need: &Need) -> Step {
+    match need {
+        Need::AbsentOptional => Step::Absent,
+        Need::Ignored => Step::Ignored,
+        _ => Step::Reached,
+    }
+}
+
+/// The sentence about a request under way.
+pub(super) fn under_way(what: &What) -> String {
+    match what {
+        What::Read => "it is being read".to_owned(),
+        What::Write(Write::Record { replicas }) => format!("its {replicas} replicas are being recorded"),
+        What::Write(Write::Scale { from, to, .. }) => format!("it is being scaled from {from} to {to}"),
+        What::Write(Write::CleanUp) => "meltdown-protection-active is being removed".to_owned(),
+    }
+}
+
+/// What a resource does while holding.
+pub(super) fn idle(item: &Item<'_>, op: Option<&Op>) -> (Step, String) {
+    match op.and_then(|op| op.sent.as_ref()) {
+        Some(sent) => (Step::Writing, under_way(&sent.what)),
+        None if item.sight.seen().is_some_and(|seen| seen.ignored) => {
+            (Step::Ignored, "it carries ignore-scaling".to_owned())
+        }
+        None if item.sight.seen().is_none() && item.dependent.optional => {
+            (Step::Absent, "it is optional and absent".to_owned())
+        }
+        None => (Step::Pending, "nothing is done while holding".to_owned()),
+    }
+}

@@ -1,0 +1,171 @@
+use super::bench::{Bench, DOWN, MS, recorded, unknown};
+use super::*;
+use crate::domain::sight::{Seen, Sight};
+use crate::domain::testing::{S, held, seen};
+
+#[test]
+fn three_tries_then_the_level_has_failed_and_is_tried_again() {
+    let refused = || Outcome::Refused {
+        why: "forbidden".into(),
+        retry_after: None,
+    };
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    for attempt in 1..=3 {
+        bench.answer(DOWN, "record mcm 1", refused());
+        let steps = bench.next(DOWN);
+        assert_eq!(steps.status.resources[1].attempts, attempt);
+        assert_eq!(
+            steps.alerts.len(),
+            usize::from(attempt == 3),
+            "an alert when all have failed"
+        );
+        let expected = if attempt == 3 {
+            State::Failed
+        } else {
+            State::Running
+        };
+        assert_eq!(steps.status.state, expected);
+        assert_eq!(steps.status.retry_at, steps.wake.filter(|_| attempt == 3));
+        assert_eq!(steps.actions, [], "it backs off");
+        bench.now = steps.wake.unwrap();
+    }
+    assert_eq!(bench.wanted(DOWN), ["record mcm 1"], "while the verdict stands");
+    assert_eq!(bench.state(DOWN), State::Running);
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        for _ in 0..3 {
+            bench.answer(DOWN, "record mcm 1", refused());
+            let steps = bench.next(DOWN);
+            if let Some(retry) = steps.status.retry_at {
+                pauses.push((retry - bench.now).as_secs());
+            }
+            bench.now = steps.wake.unwrap();
+        }
+    }
+    assert_eq!(pauses, [10, 20, 40, 60, 60, 60], "the pause grows to a bound");
+    bench.done(DOWN, "record mcm 1", "mcm", recorded(1));
+    bench.done(DOWN, "scale mcm 0", "mcm", held(1));
+    assert_eq!(
+        bench.wanted(DOWN),
+        ["record kcm 1"],
+        "the next level starts as soon as this one has worked"
+    );
+}
+
+#[test]
+fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
+    for (asked, expected) in [(0, 500 * MS), (7, 7 * S), (3600, 60 * S)] {
+        let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+        let retry_after = Some(asked * S);
+        bench.answer(
+            DOWN,
+            "record mcm 1",
+            Outcome::Refused {
+                why: "429".into(),
+                retry_after,
+            },
+        );
+        assert_eq!(bench.next(DOWN).wake, Some(bench.now + expected));
+    }
+}
+
+#[test]
+fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    bench.done(DOWN, "record mcm 1", "mcm", recorded(1));
+    bench.done(DOWN, "scale mcm 0", "mcm", Seen { ready: 1, ..held(1) });
+    let begun = bench.now;
+    assert_eq!(bench.next(DOWN).wake, Some(begun + 30 * S));
+    for _ in 0..2 {
+        bench.now = bench.next(DOWN).wake.unwrap();
+        assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+        bench.now = bench.next(DOWN).wake.unwrap();
+        assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+    }
+    bench.now = bench.next(DOWN).wake.unwrap();
+    let steps = bench.next(DOWN);
+    assert_eq!(steps.status.state, State::Failed);
+    assert!(
+        steps.alerts[0]
+            .1
+            .contains("not done within 30s: it is scaled to 0, but 1 are still ready")
+    );
+    bench.see("mcm", held(1));
+    assert_eq!(bench.wanted(DOWN), ["record kcm 1"]);
+}
+
+#[test]
+fn the_timeout_covers_the_writes_of_a_try() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    bench.done(DOWN, "record mcm 1", "mcm", recorded(1));
+    bench.now += 29 * S;
+    let steps = bench.next(DOWN);
+    assert_eq!(steps.actions[0].within, S, "what remains of the timeout");
+    bench.now += S;
+    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+}
+
+#[test]
+fn a_write_that_may_have_been_applied_is_looked_at_before_the_next_one() {
+    let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
+    bench.answer(DOWN, "scale mcm 0", unknown());
+    let pause = bench.next(DOWN);
+    assert_eq!(pause.status.resources[1].step, Step::BackingOff);
+    bench.now = pause.wake.unwrap();
+    // It was not applied after all: reading shows the same version.
+    bench.answer(DOWN, "read mcm", Outcome::Done);
+    bench.answer(DOWN, "scale mcm 0", unknown());
+    // It was applied: the watch shows it, and nothing waits for the back-off.
+    bench.see("mcm", held(1));
+    assert_eq!(bench.wanted(DOWN), ["record kcm 1"]);
+}
+
+#[test]
+fn an_applied_write_is_waited_for_and_then_read() {
+    let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
+    bench.answer(DOWN, "scale mcm 0", Outcome::Done);
+    let steps = bench.next(DOWN);
+    assert_eq!(
+        (steps.actions.len(), steps.status.resources[1].step),
+        (0, Step::Waiting)
+    );
+    bench.now = steps.wake.unwrap();
+    bench.answer(DOWN, "read mcm", unknown());
+    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+    bench.now = bench.next(DOWN).wake.unwrap();
+    bench.answer(DOWN, "read mcm", Outcome::Done);
+    bench.see("mcm", held(1));
+    assert_eq!(bench.wanted(DOWN), ["record kcm 1"]);
+}
+
+#[test]
+fn conflicts_are_decided_again_but_not_for_ever() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    bench.answer(DOWN, "record mcm 1", Outcome::Conflict);
+    assert_eq!(
+        bench.steps(DOWN)[1],
+        Step::Waiting,
+        "for the watch to show what somebody wrote"
+    );
+    bench.see("mcm", seen(3, 3));
+    assert_eq!(bench.wanted(DOWN), ["record mcm 3"]);
+    for replicas in [4, 5, 6, 7, 8, 9] {
+        bench.next(DOWN);
+        let action = bench.next(DOWN).actions[0].clone();
+        bench.flow.start(bench.now, &action);
+        bench.flow.finish(bench.now, &action, Outcome::Conflict);
+        bench.see("mcm", seen(replicas, replicas));
+    }
+    assert_eq!(
+        bench.next(DOWN).status.resources[1].attempts,
+        2,
+        "a busy writer costs a try"
+    );
+}
+
+#[test]
+fn a_withdrawn_write_costs_nothing() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    bench.answer(DOWN, "record mcm 1", Outcome::Withdrawn);
+    assert_eq!(bench.wanted(DOWN), ["record mcm 1"]);
+}
