@@ -105,7 +105,7 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
             "The only lease that counts as evidence was not renewed for {age}: too little to scale down on."
         ),
         _ => format!(
-            "{} of {} leases that count as evidence were not renewed for {age}; the nodes count as cut off from {:.0} %.",
+            "{} of {} leases that count as evidence were not renewed for {age}; from {:.0} % the nodes count as cut off.",
             e.expired,
             e.candidates,
             e.threshold * 100.0

@@ -81,6 +81,7 @@ impl<'a> Story<'a> {
     async fn loss(&self) -> anyhow::Result<Vec<Check>> {
         let grace = timing().node_monitor_grace_period;
         self.witness.wait_healthy(SHOOTS.len()).await?;
+        self.wait_renewed().await?;
         self.tell.title(&format!(
             "The nodes of {} lose their API server; so do those of its twin on a seed without the watchdog",
             self.shoot.name()
@@ -143,6 +144,19 @@ impl<'a> Story<'a> {
                 ),
             },
         ])
+    }
+
+    /// Waits until every kubelet has renewed its lease in its own rhythm.
+    async fn wait_renewed(&self) -> anyhow::Result<()> {
+        let renewals = || -> Vec<String> {
+            let nodes = self.shoot.nodes().into_iter();
+            nodes.map(|node| node.renew_time).collect()
+        };
+        let first = renewals();
+        until_true("all leases are renewed", Duration::from_secs(10), || async {
+            Ok(renewals().iter().zip(&first).all(|(now, first)| now != first))
+        })
+        .await
     }
 
     /// The network is back.
