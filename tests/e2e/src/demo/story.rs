@@ -7,7 +7,7 @@ use watchdog_sandbox::{Cut, Sandbox, Shoot};
 
 use super::tell::Teller;
 use super::witness::Witness;
-use super::{SHOOTS, Watchdog, timing};
+use super::{NODES, SHOOTS, Watchdog, timing};
 use crate::wait::{holds, until, until_true};
 use crate::watchdog::Setup;
 
@@ -105,12 +105,12 @@ impl<'a> Story<'a> {
             Duration::from_secs(40),
             || async {
                 let replaced = self.twin.machines_replaced();
-                Ok((replaced > 0).then_some(replaced))
+                Ok((replaced >= NODES as u64).then_some(replaced))
             },
         )
         .await?;
         self.tell.line(format!(
-            "without the watchdog: {} nodes Unknown, {replaced} machines replaced so far",
+            "without the watchdog: {} nodes Unknown, {replaced} machines replaced",
             self.twin.marked_unknown()
         ));
         let position = |name: &str| order.iter().position(|written| written == name);
