@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Follows the verdicts on all shoots and says when one changes: an example of a client in Python.
+
+    watch_verdicts.py ADDRESS [CA CERTIFICATE KEY SERVERNAME]
+
+Without certificates it speaks plaintext. The generated code is in target/clients/python (tests/clients/generate).
+"""
+
+import random
+import sys
+import threading
+import time
+
+import grpc
+from gardener.watchdog.probe.v1 import probe_pb2, probe_pb2_grpc
+
+# Three heartbeats missed: the stream is dead.
+SILENCE_SECONDS = 15
+
+
+def connect(address, ca=None, certificate=None, key=None, server_name=None):
+    """A channel with or without TLS."""
+    # A dead connection is noticed without waiting for TCP.
+    options = [("grpc.keepalive_time_ms", SILENCE_SECONDS * 1000)]
+    if ca is None:
+        return grpc.insecure_channel(address, options)
+    files = [open(path, "rb").read() for path in (ca, key, certificate)]
+    options.append(("grpc.ssl_target_name_override", server_name))
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(*files), options)
+
+
+def follow(stub, known):
+    """One stream, until it ends. `known` holds the latest verdict of every shoot, and outlives streams."""
+    snapshot = {}
+    stream = stub.WatchVerdicts(probe_pb2.WatchVerdictsRequest(scope=probe_pb2.SCOPE_CLUSTER))
+    for update in alive(stream):
+        event = update.WhichOneof("event")
+        if event == "upsert":
+            verdict = update.upsert
+            if snapshot is None:
+                tell(known, verdict)
+            else:
+                snapshot[verdict.shoot] = verdict
+        elif event == "removed" and snapshot is None:
+            known.pop(update.removed, None)
+            print(f"{update.removed} is gone", flush=True)
+        elif event == "snapshot_complete":
+            # What is not in the snapshot is gone; before this moment nothing may be concluded.
+            for shoot in known.keys() - snapshot.keys():
+                del known[shoot]
+            for verdict in snapshot.values():
+                tell(known, verdict)
+            snapshot = None
+            print(f"complete: {len(known)} shoots", flush=True)
+
+
+def alive(stream):
+    """The messages of a stream, which is given up when it is silent for too long."""
+    watch = None
+    try:
+        while True:
+            watch = threading.Timer(SILENCE_SECONDS, stream.cancel)
+            watch.start()
+            update = next(stream, None)
+            watch.cancel()
+            if update is None:
+                return
+            yield update
+    finally:
+        if watch:
+            watch.cancel()
+
+
+def tell(known, verdict):
+    """Remembers a verdict, and prints it when its outcome is another."""
+    before = known.get(verdict.shoot)
+    known[verdict.shoot] = verdict
+    if before is None or before.outcome != verdict.outcome:
+        # Act on it only as long as it is valid: valid_for counts from the moment at which it was sent.
+        valid = verdict.valid_for.ToTimedelta().total_seconds()
+        outcome = probe_pb2.Outcome.Name(verdict.outcome)
+        print(f"{verdict.shoot} {outcome} (valid for {valid:.0f} s): {verdict.message}", flush=True)
+
+
+def main():
+    known = {}
+    pause = 0.5
+    with connect(*sys.argv[1:]) as channel:
+        stub = probe_pb2_grpc.LeaseProbeServiceStub(channel)
+        while True:
+            began = time.monotonic()
+            try:
+                follow(stub, known)
+            except grpc.RpcError as error:
+                print(f"lost: {error.code().name}: {error.details()}", file=sys.stderr, flush=True)
+            # The end of a stream says nothing about shoots: go on with what is known, and come back soon.
+            pause = 0.5 if time.monotonic() - began > SILENCE_SECONDS else min(pause * 2, 30)
+            time.sleep(random.uniform(0, pause))
+
+
+if __name__ == "__main__":
+    main()
