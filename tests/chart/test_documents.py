@@ -1,6 +1,7 @@
 """The documents name what there is, all of it and nothing else."""
 
 import re
+import subprocess
 
 import pytest
 from chart import ROOT, SERVICES
@@ -77,6 +78,11 @@ def test_calls_and_values_of_the_apis_exist():
             assert f"rpc {method}(" in protos, method
         for value in re.findall(r"\b(?:OUTCOME|SCOPE|DIRECTION|STEP|SKIP_REASON)_[A-Z_]+\b", text):
             assert re.search(rf"\b{value} = ", protos), value
+
+
+def test_reference_of_the_apis_is_that_of_the_protos():
+    checked = subprocess.run([ROOT / "docs" / "generate-api", "--check"], capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_reasons_of_events_are_explained():
