@@ -1,0 +1,111 @@
+"""docs/configuration.md, held against the code: defaults against the constants, ranges against --check-config."""
+
+import re
+import subprocess
+
+import pytest
+import yaml
+from chart import ROOT
+from programs import binary
+from test_documents import CONFIGURATION, SOURCES
+
+API = ROOT / "services/common/api/src"
+UNITS = {"from_millis": 1, "from_secs": 1000}
+SPELT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+RESOURCE = {"ref": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"}, "scaleUp": {}, "scaleDown": {}}
+PROBER = {"kubeConfigSecretName": "x", "dependentResourceInfos": [RESOURCE]}
+WEEDER = {"servicesAndDependantSelectors": {"x": {"podSelectors": [{"matchLabels": {"a": "b"}}]}}}
+
+
+def number(text: str) -> float:
+    """A number, or a duration in milliseconds."""
+    if re.fullmatch(r"[\d.]+", text):
+        return float(text)
+    return sum(float(n) * SPELT[unit] for n, unit in re.findall(r"([\d.]+)(ms|s|m|h)", text))
+
+
+def rows(section: str) -> dict[str, list[str]]:
+    """The tables of a section: field to type, default, range. What both directions have begins with "…."."""
+    text = CONFIGURATION.split(f"## {section}\n")[1].split("\n## ")[0]
+    found = {}
+    for line in re.findall(r"^\| `.*", text, re.MULTILINE):
+        names, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        found |= {name: cells[:3] for name in re.findall(r"`([^`]+)`", names)}
+    return found
+
+
+FIELDS = rows("Prober file") | rows("Weeder file")
+
+
+def test_defaults_are_those_of_the_code():
+    constants = {}
+    names = SOURCES[API / "names.rs"]
+    for name, unit, digits in re.findall(r"(DEFAULT_\w+): Duration = Duration::(\w+)\((\d+)\)", names):
+        constants[name] = int(digits) * UNITS[unit]
+    constants |= dict.fromkeys(re.findall(r"(DEFAULT_\w+): Duration = Duration::ZERO", names), 0)
+    for name, digits in re.findall(r"(DEFAULT_\w+): (?:f64|u32) = ([\d.]+);", names):
+        constants[name] = float(digits)
+    checked = set()
+    for file in "prober.rs", "prober/dependents.rs", "weeder.rs":
+        for field, constant in re.findall(r'"(\w+)",\s*(?:names::)?(DEFAULT_\w+)', SOURCES[API / file]):
+            documented = f"….{field}" if "dependents" in file else field
+            assert number(FIELDS[documented][1].strip("`")) == constants[constant], documented
+            checked.add(documented)
+    assert {"probeInterval", "nodeLeaseFailureFraction", "failureThreshold", "….timeout", "watchDuration"} <= checked
+
+
+def ranges():
+    """Of every field with one: the field, values that are good and values that are not."""
+    for field, (kind, _, text) in FIELDS.items():
+        found = re.fullmatch(r"(more than )?([\w.]+),? to ([\w.]+)", text)
+        if not found:
+            continue
+        over, low, high = found.groups()
+        unit = 1 if kind in ("whole number", "number") else SPELT["ms"]
+        step = 0.001 if kind == "number" else unit
+        low, high = number(low), number(high)
+        good, bad = [high], [high + step, low if over else low - step]
+        good.append(low + step if over else low)
+        spell = (lambda ms: f"{ms:.0f}ms") if kind == "duration" else (lambda n, k=kind: n if k == "number" else int(n))
+        yield field, [spell(v) for v in good], [spell(v) for v in bad]
+
+
+RANGES = list(ranges())
+
+
+@pytest.mark.parametrize(("field", "good", "bad"), RANGES, ids=[field for field, _, _ in RANGES])
+def test_ranges_are_those_of_the_code(tmp_path, field, good, bad):
+    for value in good:
+        assert check(tmp_path, field, value) == (0, ""), f"{field}: {value} is documented as good"
+    for value in bad:
+        code, said = check(tmp_path, field, value)
+        assert code == 2 and field.split(".")[-1] in said, f"{field}: {value} is documented as bad"
+
+
+def test_ranges_are_found():
+    assert len(RANGES) >= 13
+
+
+def check(folder, field: str, value) -> tuple[int, str]:
+    """What --check-config makes of one field: the exit code and the errors."""
+    weeder = field in rows("Weeder file")
+    config = yaml.safe_load(yaml.safe_dump(WEEDER if weeder else PROBER))
+    if FIELDS[field][0] == "list":
+        value = [{**RESOURCE, "ref": {**RESOURCE["ref"], "name": f"x{i}"}} for i in range(value)]
+    for place in places(config, field):
+        place[field.split(".")[-1]] = value
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    program = binary("weeder" if weeder else "lease-probe")
+    command = [program, f"--config-file={file}", "--check-config", "--insecure-plaintext"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return result.returncode, (result.stdout + result.stderr) if result.returncode else ""
+
+
+def places(config: dict, field: str) -> list[dict]:
+    """The mappings that hold a field."""
+    first = field.split(".")[0]
+    if "." not in field:
+        return [config]
+    resource = config["dependentResourceInfos"][0]
+    return [resource[first]] if first in resource else [resource["scaleUp"], resource["scaleDown"]]
