@@ -20,6 +20,9 @@ use crate::watchdog::{Service, Setup};
 /// A sandbox turns so many times faster than a real shoot: a grace period of 8 s.
 const SPEED: f64 = 5.0;
 
+/// The user that the services are on the seed.
+const USER: &str = "watchdog";
+
 /// Everything of one test. The services belong to the test itself.
 pub struct World {
     /// The seed and its shoots.
@@ -88,7 +91,7 @@ impl World {
     /// Kubeconfig of the services.
     #[must_use]
     pub fn kubeconfig(&self) -> String {
-        self.sandbox.seed().kubeconfig("watchdog")
+        self.sandbox.seed().kubeconfig(USER)
     }
 
     /// Starts lease-probe and waits until it is ready.
@@ -229,7 +232,10 @@ impl World {
         let namespace = format!("/namespaces/{}/", shoot.namespace());
         let audit = self.sandbox.seed().audit();
         let ours = |entry: &&watchdog_sandbox::AuditEntry| {
-            entry.is_write() && entry.path.contains(&namespace) && !entry.path.contains("/events")
+            entry.is_write()
+                && entry.user == USER
+                && entry.path.contains(&namespace)
+                && !entry.path.contains("/events")
         };
         audit
             .iter()

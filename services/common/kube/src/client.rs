@@ -11,6 +11,10 @@ use kube::core::Status;
 /// project asks for, below the steps that wait for it.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 
+/// A watch that hears nothing for so long, not even a bookmark, which API servers send about every minute, is opened
+/// anew: its connection may be half open, and what the index says may be old.
+const SILENCE_LIMIT: Duration = Duration::from_secs(100);
+
 /// Why a request to a Kubernetes API did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
@@ -131,6 +135,9 @@ pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result
             .context("not in a Pod and no usable kubeconfig: set --kubeconfig or KUBECONFIG")?,
     };
     config.default_retry = false;
+    // Counted from the last write, so that an idle connection of the pool does not spend it.
+    config.read_timeout = Some(SILENCE_LIMIT);
+    config.reset_reader_on_write = true;
     config
         .headers
         .push((http::header::USER_AGENT, http::HeaderValue::from_str(user_agent)?));

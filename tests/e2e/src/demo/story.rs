@@ -64,8 +64,7 @@ impl<'a> Story<'a> {
             what: "the other shoots were never written to".to_owned(),
         });
         let Self { tell, witness, .. } = self;
-        // What still happens is not told any more.
-        drop(witness);
+        witness.stop().await;
         tell.title("Summary");
         for check in &checks {
             tell.plain(&format!(

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Watches as long as it is held.
 pub(super) struct Witness {
     healthy: watch::Receiver<usize>,
-    _tasks: Vec<AbortOnDropHandle<()>>,
+    tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Witness {
@@ -58,10 +58,16 @@ impl Witness {
             spawn(Box::pin(async move { report("weeding", weedings.await) })),
             spawn(Box::pin(replicas)),
         ];
-        Ok(Self {
-            healthy,
-            _tasks: tasks,
-        })
+        Ok(Self { healthy, tasks })
+    }
+
+    /// Stops watching; nothing is told afterwards.
+    pub(super) async fn stop(self) {
+        for task in self.tasks {
+            task.abort();
+            // It was aborted: how it ended says nothing.
+            let _ = task.await;
+        }
     }
 
     /// Waits until so many shoots were told to be healthy.

@@ -1,0 +1,243 @@
+//! Every way in which a shoot's API server can fail its probe: each distinct in the verdict, the metric and the log,
+//! and none ever leads to a scale-down.
+
+#![cfg(test)]
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use watchdog_e2e::fixtures::PROBE_SECRET;
+use watchdog_e2e::sandboxed::World;
+use watchdog_e2e::wait::until_true;
+use watchdog_e2e::watchdog::Service;
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_sandbox::{Cut, Fault, FaultAction, Rule, Shoot};
+
+const BOUND: Duration = Duration::from_secs(40);
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
+/// One way to fail: what is done to the shoot, and how the failure shows.
+struct Row {
+    shoot: &'static str,
+    outcome: Outcome,
+    reason: &'static str,
+    message: &'static str,
+}
+
+const ROWS: [Row; 8] = [
+    Row {
+        shoot: "refused",
+        outcome: Outcome::ApiServerUnreachable,
+        reason: "connect",
+        message: "cannot be reached",
+    },
+    Row {
+        shoot: "foreign",
+        outcome: Outcome::ApiServerUnreachable,
+        reason: "tls",
+        message: "TLS handshake",
+    },
+    Row {
+        shoot: "throttled",
+        outcome: Outcome::Throttled,
+        reason: "throttled",
+        message: "asks to wait for 3s",
+    },
+    Row {
+        shoot: "forbidden",
+        outcome: Outcome::Inconclusive,
+        reason: "forbidden",
+        message: "list leases in namespace kube-node-lease",
+    },
+    Row {
+        shoot: "expired",
+        outcome: Outcome::Inconclusive,
+        reason: "unauthorized",
+        message: "(401)",
+    },
+    Row {
+        shoot: "garbage",
+        outcome: Outcome::Inconclusive,
+        reason: "list_failed",
+        message: "not a Kubernetes list",
+    },
+    Row {
+        shoot: "broken",
+        outcome: Outcome::Inconclusive,
+        reason: "list_failed",
+        message: "500",
+    },
+    Row {
+        shoot: "slow",
+        outcome: Outcome::Inconclusive,
+        reason: "list_failed",
+        message: "took longer than 3s",
+    },
+];
+
+async fn fail(world: &World, shoot: &Shoot, how: &str) {
+    let leases = |action| Fault::always(action).path(LEASES);
+    let api = shoot.api();
+    match how {
+        "refused" => api.stop().await.unwrap(),
+        "foreign" => {
+            let other = world.shoot("slow").unwrap().probe_kubeconfig();
+            let wrong = shoot
+                .probe_kubeconfig()
+                .replace(&ca(&shoot.probe_kubeconfig()), &ca(&other));
+            let data = json!({"data": {"kubeconfig": k8s_openapi::ByteString(wrong.into_bytes())}});
+            let secrets: Api<Secret> = Api::namespaced(world.seed.clone(), shoot.namespace());
+            secrets
+                .patch(PROBE_SECRET, &PatchParams::default(), &Patch::Merge(data))
+                .await
+                .unwrap();
+        }
+        "throttled" => drop(api.inject(leases(FaultAction::TooManyRequests { retry_after: 3 }))),
+        "forbidden" => api.deny(Rule {
+            verbs: vec!["list".to_owned()],
+            resources: vec!["leases".to_owned()],
+            ..Rule::default()
+        }),
+        "expired" => api.revoke("system:serviceaccount:kube-system:dependency-watchdog-probe"),
+        "garbage" => drop(api.inject(leases(FaultAction::Garbage))),
+        "broken" => drop(api.inject(leases(FaultAction::InternalError))),
+        "slow" => drop(api.inject(leases(FaultAction::Hang))),
+        how => panic!("{how}"),
+    }
+}
+
+/// The authority in a kubeconfig, as it stands there.
+fn ca(kubeconfig: &str) -> String {
+    let line = kubeconfig
+        .lines()
+        .find(|line| line.contains("certificate-authority-data"))
+        .unwrap();
+    line.rsplit(' ').next().unwrap().to_owned()
+}
+
+async fn mend(world: &World, shoot: &Shoot, how: &str) {
+    let api = shoot.api();
+    match how {
+        "refused" => api.resume().await.unwrap(),
+        "forbidden" => api.allow_all(),
+        "foreign" | "expired" => shoot.rotate_kubeconfig().unwrap(),
+        _ => api.clear_faults(),
+    }
+    let _ = world;
+}
+
+async fn failures(lease_probe: &Service, shoot: &str, reason: &str) -> f64 {
+    let series = format!(
+        "watchdog_shoot_probe_failures_total{{shoot=\"{shoot}\",endpoint=\"internal\",reason=\"{reason}\"}}"
+    );
+    lease_probe.metric(&series).await.unwrap().unwrap_or(0.0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_failure_shows_and_none_scales_anything_down() {
+    let names = ROWS.map(|row| row.shoot);
+    let world = World::start("outcomes", &names).await.unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    let shoots: Vec<Shoot> = names.iter().map(|name| world.shoot(name).unwrap()).collect();
+    for shoot in &shoots {
+        world
+            .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+            .await
+            .unwrap();
+    }
+    // The nodes are cut off as well: what cannot be seen must not be guessed.
+    for (row, shoot) in ROWS.iter().zip(&shoots) {
+        fail(&world, shoot, row.shoot).await;
+        shoot.cut(Cut::All);
+    }
+    for (row, shoot) in ROWS.iter().zip(&shoots) {
+        let verdict = world
+            .wait_outcome(&lease_probe, shoot.namespace(), row.outcome, BOUND)
+            .await
+            .unwrap();
+        assert!(
+            verdict.message.contains(row.message),
+            "{}: {}",
+            row.shoot,
+            verdict.message
+        );
+        assert!(
+            failures(&lease_probe, shoot.namespace(), row.reason).await >= 1.0,
+            "{}",
+            row.shoot
+        );
+        let log = format!(
+            "\"shoot\":\"{}\",\"reason\":\"{}\"",
+            shoot.namespace(),
+            row.reason
+        );
+        lease_probe.process.wait_for_text(&log, BOUND).await.unwrap();
+    }
+    assert!(
+        lease_probe
+            .metric("watchdog_shoot_throttled_total")
+            .await
+            .unwrap()
+            .is_some_and(|n| n >= 1.0)
+    );
+    // Twice the time after which the leases are expired.
+    watchdog_e2e::wait::holds("nothing is written", Duration::from_secs(12), || async {
+        Ok(shoots.iter().all(|shoot| world.writes(shoot).is_empty()))
+    })
+    .await
+    .unwrap();
+    let throttled = world.shoot("throttled").unwrap();
+    let lists = || {
+        let audit = throttled.api().audit();
+        let times: Vec<_> = audit
+            .iter()
+            .filter(|entry| entry.code == 429)
+            .map(|entry| entry.time)
+            .collect();
+        times
+    };
+    until_true("the back-off is over", BOUND, || async { Ok(lists().len() >= 2) })
+        .await
+        .unwrap();
+    let pauses: Vec<_> = lists()
+        .windows(2)
+        .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
+        .collect();
+    assert!(
+        pauses.iter().all(|pause| *pause >= 10.0),
+        "asked for 3 s, at least 10 s are kept: {pauses:?}"
+    );
+
+    // First the nodes, then what kept the probe from seeing them: there never was a loss that it could have seen.
+    let renewals = |shoot: &Shoot| -> Vec<String> {
+        let nodes = shoot.nodes().into_iter();
+        nodes.map(|node| node.renew_time).collect()
+    };
+    for (row, shoot) in ROWS.iter().zip(&shoots) {
+        let before = renewals(shoot);
+        shoot.heal();
+        if row.shoot != "refused" {
+            until_true("every lease is renewed", BOUND, || async {
+                Ok(renewals(shoot)
+                    .iter()
+                    .zip(&before)
+                    .all(|(now, before)| now != before))
+            })
+            .await
+            .unwrap();
+        }
+        mend(&world, shoot, row.shoot).await;
+    }
+    for shoot in &shoots {
+        world
+            .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+            .await
+            .unwrap();
+        assert_eq!(world.writes(shoot), Vec::<String>::new());
+    }
+}
