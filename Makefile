@@ -1,6 +1,6 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt build audit
+.PHONY: help demo test lint fmt build image audit
 SHELL := /bin/bash
 
 # In CI the lock file is law; at a desk a new dependency may change it.
@@ -40,6 +40,11 @@ fmt: ## Format Rust and protos
 
 build: ## Build every program, optimised
 	cargo build $(LOCKED) --workspace --bins --release
+
+image: ## Build and test an image for each service, without a container engine; as root, on Debian
+	images/build
+	cargo build $(LOCKED) --workspace --bins
+	tests/images/check
 
 audit: ## Look for known vulnerabilities in dependencies; needs the network
 	tests/tools/setup lint >/dev/null

@@ -70,7 +70,7 @@ class Incident:
         known = json.loads(addresses.read_text())
         self._control = known["control"]
         self.shoots = sorted(known["shoots"])
-        kubeconfig = (sandbox / "seed.kubeconfig").read_text()
+        kubeconfig = self.kubeconfig()
         for service in SERVICES:
             # Two of lease-probe, so that there are streams between replicas.
             for replica in range(2 if service == "lease-probe" else 1):
@@ -104,6 +104,10 @@ class Incident:
         )
         self.began = time.time()
         self.wait("Prometheus has seen all", lambda: self.value("sum(up)") == len(self.programs))
+
+    def kubeconfig(self) -> str:
+        """Of somebody who may do everything on the seed."""
+        return (self._folder / "sandbox" / "seed.kubeconfig").read_text()
 
     def _run(self, *command):
         with open(self._folder / f"{Path(command[0]).name}.log", "wb") as log:

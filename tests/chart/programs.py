@@ -18,19 +18,21 @@ STOP_BOUND_SECONDS = 30
 
 
 class Program:
-    """One replica of a service. To be used as a context."""
+    """One replica of a service. To be used as a context. With `image`, it runs in that folder as its root, as nobody."""
 
-    def __init__(self, folder: Path, service: str, config: str, kubeconfig: str, replica: int = 0):
+    def __init__(self, folder: Path, service: str, config: str, kubeconfig: str, replica: int = 0, image=None):
         self.service, self.replica = service, f"{service}-{replica}"
         self.log = folder / f"{self.replica}.log"
         rights, file = folder / f"{self.replica}.kubeconfig", folder / f"{self.replica}.yaml"
         rights.write_text(kubeconfig)
         file.write_text(config)
         self.grpc, self.admin = free_port(), free_port()
+        inside = (lambda path: f"/{path.relative_to(image)}") if image else str
+        start = ["chroot", "--userspec=65532:65532", image, f"/{service}"] if image else [binary(service)]
         command = [
-            binary(service),
-            f"--config-file={file}",
-            f"--kubeconfig={rights}",
+            *start,
+            f"--config-file={inside(file)}",
+            f"--kubeconfig={inside(rights)}",
             f"--namespace={NAMESPACE}",
             f"--identity={self.replica}",
             f"--grpc-addr=127.0.0.1:{self.grpc}",
@@ -40,6 +42,11 @@ class Program:
         ]
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
 
     def __enter__(self):
         return self
