@@ -17,7 +17,7 @@ use watchdog_runtime::process::{Bound, Process};
 
 use crate::cluster::discovery::discover;
 use crate::cluster::worker::Worker;
-use crate::cluster::{namespaces, needs, pod_watches, services};
+use crate::cluster::{annotations, namespaces, needs, pod_watches, services};
 use crate::config::Config;
 use crate::grpc::service::Service;
 use crate::metrics;
@@ -34,7 +34,11 @@ pub const SERVICE: &str = "weeder";
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     metrics::register();
     watchdog_feed::metrics::register();
-    let Config { common, file } = config;
+    let Config {
+        common,
+        file,
+        dependants_annotation,
+    } = config;
     let base = Foundation::lay(common, process).await?;
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
     let rules = base.follow(file);
@@ -54,7 +58,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let worker = Worker {
         state: state.clone(),
         client: seed.clone(),
-        events: notices,
+        events: notices.clone(),
     };
     tasks.critical("requests", worker.run(draining.clone()));
     tasks.critical(
@@ -63,6 +67,11 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     );
     let follow = namespaces::follow(seed.clone(), state.clone(), readiness.clone(), draining.clone());
     tasks.critical("namespaces", follow);
+    if dependants_annotation {
+        let (seed, state) = (seed.clone(), state.clone());
+        let follow = annotations::follow(seed, state, notices.clone(), readiness.clone(), draining.clone());
+        tasks.critical("annotations", follow);
+    }
     readiness.block("discovery", "not asked yet");
     tasks.critical("services", {
         let (state, readiness, stop) = (state.clone(), readiness.clone(), draining.clone());
@@ -71,7 +80,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
             let Some(source) = discover(&seed, &readiness, &stop).await else {
                 return Ok(());
             };
-            let mut needed = needs::permissions(source, &current);
+            let mut needed = needs::permissions(source, &current, dependants_annotation);
             needed.extend(permissions::membership(&namespace));
             tokio::spawn(preflight(seed.clone(), needed, readiness.clone(), stop.clone()));
             services::follow(seed, source, state, rules, readiness, stop).await

@@ -13,6 +13,11 @@ use watchdog_runtime::config_file::ConfigFile;
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
+
+    /// Take the dependants of a Service also from its annotation dependency-watchdog.gardener.cloud/dependants. Takes
+    /// the permission to list and watch all Services.
+    #[arg(long)]
+    dependants_annotation: bool,
 }
 
 /// Everything that the service is built from.
@@ -22,6 +27,8 @@ pub struct Config {
     pub common: CommonArgs,
     /// The configuration file.
     pub file: ConfigFile<WeederConfig>,
+    /// Whether Services declare dependants by their annotation.
+    pub dependants_annotation: bool,
 }
 
 impl CommandLine for Args {
@@ -37,6 +44,7 @@ impl CommandLine for Args {
         Ok(Config {
             common: self.common,
             file,
+            dependants_annotation: self.dependants_annotation,
         })
     }
 }

@@ -81,8 +81,8 @@ pub const POD_WATCH_ERRORS: Metric = Metric::counter(
 /// Malformed objects.
 pub const MALFORMED: Metric = Metric::counter(
     "watchdog_weeder_malformed_objects_total",
-    "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint and no crash \
-     loop.",
+    "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint, no crash loop \
+     and no annotation.",
 );
 
 /// Registers the help texts.

@@ -1,6 +1,7 @@
 //! The model with a clock and its audience: every change is published in the order in which it came about.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, futures::Notified, watch};
@@ -31,6 +32,8 @@ pub struct State {
     services: Services,
     weeders: Weeders,
     watches: watch::Sender<BTreeSet<Query>>,
+    // The names of services that are annotated.
+    annotated: watch::Sender<BTreeSet<Arc<str>>>,
     work: Notify,
 }
 
@@ -54,6 +57,7 @@ impl State {
             services: Feed::new(),
             weeders: Feed::new(),
             watches: watch::Sender::default(),
+            annotated: watch::Sender::default(),
             work: Notify::new(),
         }
     }
@@ -74,6 +78,22 @@ impl State {
     #[must_use]
     pub fn watches(&self) -> watch::Receiver<BTreeSet<Query>> {
         self.watches.subscribe()
+    }
+
+    /// Follows the names of the services that declare their dependants by an annotation.
+    #[must_use]
+    pub fn annotated(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
+        self.annotated.subscribe()
+    }
+
+    /// Tells who follows them which services are annotated now.
+    pub fn follow_annotated(&self) {
+        let names = self.read(Model::annotated_names);
+        self.annotated.send_if_modified(|known| {
+            let differs = *known != names;
+            *known = names;
+            differs
+        });
     }
 
     /// Now.

@@ -75,6 +75,10 @@ pub const IN_PLACE_UPDATE_REASONS: [&str; 2] = [IN_PLACE_READY_FOR_UPDATE, IN_PL
 
 // === services and pods ===
 
+/// Annotation on a Service with the selectors of the pods that depend on it, a YAML or JSON list as `podSelectors` of
+/// the weeder's configuration. Ours; read only where the weeder is told to.
+pub const DEPENDANTS_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/dependants";
+
 /// Label on an EndpointSlice with the name of its Service.
 /// Source: Kubernetes, `k8s.io/api/discovery/v1` (`LabelServiceName`).
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";

@@ -21,6 +21,10 @@ const FIELDS: &[Field] = &[
     Field::new("servicesAndDependantSelectors"),
 ];
 const SERVICE_FIELDS: &[Field] = &[Field::new("podSelectors")];
+
+/// Selectors that one Service may declare: ten times what Gardener's own services have, and few enough to list each.
+pub const MAX_DECLARED_SELECTORS: usize = 16;
+
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 
 /// Reads and checks a weeder configuration (YAML or JSON).
@@ -29,6 +33,21 @@ const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// Everything that is wrong with it, each with line and column.
 pub fn parse(bytes: &[u8]) -> Result<WeederConfig, ConfigErrors> {
     config::read(bytes, convert)
+}
+
+/// Reads and checks the dependants that a Service declares by [`names::DEPENDANTS_ANNOTATION`]: what the field
+/// `podSelectors` holds in the file, at least one selector and at most [`MAX_DECLARED_SELECTORS`].
+///
+/// # Errors
+/// Everything that is wrong with it, each with line and column.
+pub fn parse_dependants(annotation: &str) -> Result<Vec<Selector>, ConfigErrors> {
+    config::read(annotation.as_bytes(), |root| {
+        let selectors = selector_list(root)?;
+        if selectors.len() > MAX_DECLARED_SELECTORS {
+            root.error(format!("holds more than {MAX_DECLARED_SELECTORS} selectors"));
+        }
+        Some(selectors)
+    })
 }
 
 fn convert(root: &Value<'_>) -> Option<WeederConfig> {
@@ -66,7 +85,10 @@ fn services(value: &Value<'_>) -> Option<BTreeMap<String, Vec<Selector>>> {
 
 fn selectors(service: &Value<'_>) -> Option<Vec<Selector>> {
     let fields = service.section(SERVICE_FIELDS)?;
-    let list = fields.required("podSelectors")?;
+    selector_list(fields.required("podSelectors")?)
+}
+
+fn selector_list(list: &Value<'_>) -> Option<Vec<Selector>> {
     let items = list.items()?;
     if items.is_empty() {
         list.error("must hold at least one selector");

@@ -1,5 +1,6 @@
 //! Everything that talks to the seed's API server.
 
+pub mod annotations;
 pub mod discovery;
 pub mod namespaces;
 pub mod needs;

@@ -5,9 +5,10 @@ use watchdog_kube::permissions::Permission;
 
 use super::discovery::Source;
 
-/// Everything that is asked of the API server, the membership Leases not included.
+/// Everything that is asked of the API server, the membership Leases not included; of Services only where their
+/// `annotations` are read.
 #[must_use]
-pub fn permissions(source: Source, config: &WeederConfig) -> Vec<Permission> {
+pub fn permissions(source: Source, config: &WeederConfig, annotations: bool) -> Vec<Permission> {
     let mut needed = vec![
         Permission::new("list", "", "pods"),
         Permission::new("watch", "", "pods"),
@@ -18,10 +19,15 @@ pub fn permissions(source: Source, config: &WeederConfig) -> Vec<Permission> {
         Permission::new("patch", "events.k8s.io", "events"),
     ];
     for verb in ["list", "watch"] {
+        if annotations {
+            needed.push(Permission::new(verb, "", "services"));
+        }
         match source {
             Source::EndpointSlices => {
                 needed.push(Permission::new(verb, "discovery.k8s.io", "endpointslices"))
             }
+            // Which services are annotated is not known beforehand.
+            Source::Endpoints if annotations => needed.push(Permission::new(verb, "", "endpoints")),
             // Selected by name, so RBAC may limit them by resourceNames.
             Source::Endpoints => {
                 let named = |service: &String| Permission::new(verb, "", "endpoints").named(service);

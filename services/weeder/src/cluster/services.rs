@@ -23,8 +23,12 @@ use crate::state::State;
 /// Nothing else of the weeder is as urgent, and a watch costs one request a minute.
 const WATCH_SECONDS: u32 = 60;
 
-/// Follows the services that the configuration names until `stop` is cancelled. When it names others, the model hears
-/// of it first, then others are followed.
+/// Names that a selector holds at most: that many make at most 4 kB, which every proxy lets through. Should extensions
+/// annotate services of more names, the endpoints of all services are watched, and those of others dropped.
+const MAX_NAMES: usize = 64;
+
+/// Follows the services that the configuration or an annotation names until `stop` is cancelled. When the configuration
+/// names others, the model hears of it first, then others are followed.
 ///
 /// # Errors
 /// As [`Watch::run`].
@@ -36,12 +40,12 @@ pub async fn follow(
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let names = |config: &WeederConfig| config.services.keys().cloned().collect::<BTreeSet<String>>();
+    let mut annotated = state.annotated();
     loop {
         let services = {
             let config = config.borrow_and_update();
             state.update(|model, _, now| model.reconfigure(&config, now));
-            names(&config)
+            names(&config, &annotated.borrow_and_update())
         };
         let stop_watches = stop.child_token();
         let watches = watches(
@@ -53,15 +57,20 @@ pub async fn follow(
             stop_watches.clone(),
         );
         let renamed = async {
-            while config.changed().await.is_ok() {
-                let config = config.borrow_and_update();
-                if names(&config) != services {
+            loop {
+                tokio::select! {
+                    changed = config.changed() => match changed {
+                        Ok(()) => state.update(|model, _, now| model.reconfigure(&config.borrow_and_update(), now)),
+                        // The configuration is not followed any more: the process is stopping.
+                        Err(_) => std::future::pending().await,
+                    },
+                    // The state holds the sender.
+                    _ = annotated.changed() => {}
+                }
+                if names(&config.borrow(), &annotated.borrow_and_update()) != services {
                     return;
                 }
-                state.update(|model, _, now| model.reconfigure(&config, now));
             }
-            // The configuration is not followed any more: the process is stopping.
-            std::future::pending().await
         };
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -69,8 +78,13 @@ pub async fn follow(
             () = renamed => {}
         }
         stop_watches.cancel();
-        tracing::info!("other services are configured, following those");
+        tracing::info!("other services have dependants, following those");
     }
+}
+
+fn names(config: &WeederConfig, annotated: &BTreeSet<Arc<str>>) -> BTreeSet<String> {
+    let annotated = annotated.iter().map(|name| name.to_string());
+    config.services.keys().cloned().chain(annotated).collect()
 }
 
 async fn watches(
@@ -84,13 +98,25 @@ async fn watches(
     match source {
         Source::EndpointSlices => {
             let names = services.iter().map(String::as_str).collect::<Vec<_>>().join(",");
-            let config = Config::default().labels(&format!("{SERVICE_NAME_LABEL} in ({names})"));
+            let mut config = Config::default().timeout(WATCH_SECONDS);
+            if services.len() <= MAX_NAMES {
+                config = config.labels(&format!("{SERVICE_NAME_LABEL} in ({names})"));
+            }
             let watch = Watch {
                 name: source.watch_name(),
                 api: Api::<SliceObject>::all(client.clone()),
-                config: config.timeout(WATCH_SECONDS),
+                config,
             };
             let hear = |change| hear(state, None, change, SliceObject::into_slice);
+            watch.run(readiness.clone(), stop, hear).await
+        }
+        Source::Endpoints if services.len() > MAX_NAMES => {
+            let watch = Watch {
+                name: source.watch_name(),
+                api: Api::<EndpointsObject>::all(client.clone()),
+                config: Config::default().timeout(WATCH_SECONDS),
+            };
+            let hear = |change| hear(state, None, change, EndpointsObject::into_slice);
             watch.run(readiness.clone(), stop, hear).await
         }
         Source::Endpoints => {

@@ -44,6 +44,18 @@ impl Dependants {
         }
     }
 
+    /// These and those that more selectors name.
+    #[must_use]
+    pub fn and(&self, more: &[Selector]) -> Self {
+        let mut all = self.clone();
+        for (selector, query) in Self::new(more).selectors {
+            if !all.queries().any(|known| *known == query) {
+                all.selectors.push((selector, query));
+            }
+        }
+        all
+    }
+
     /// Whether a pod with these labels is one of them.
     #[must_use]
     pub fn include(&self, labels: &BTreeMap<String, String>) -> bool {

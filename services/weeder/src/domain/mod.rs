@@ -3,6 +3,7 @@
 
 pub mod backoff;
 pub mod candidates;
+pub mod declared;
 pub mod dependants;
 pub mod failure;
 #[cfg(test)]

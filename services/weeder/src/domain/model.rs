@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use watchdog_api::selector::Selector;
 use watchdog_api::weeder::WeederConfig;
 
-use super::dependants::Dependants;
+use super::declared::Declared;
 use super::moment::Moment;
 use super::namespaces::Namespaces;
 use super::readiness::{Change, Index, Readiness, ServiceState, Slice, SliceKey};
@@ -21,7 +22,7 @@ pub type Owns<'a> = &'a dyn Fn(&str) -> bool;
 #[derive(Debug)]
 pub struct Model {
     watch_duration: Duration,
-    services: BTreeMap<Arc<str>, Arc<Dependants>>,
+    declared: Declared,
     index: Index,
     namespaces: Namespaces,
     // The namespaces with services, and whether they are ours.
@@ -44,9 +45,11 @@ impl Model {
     /// Knows nothing yet.
     #[must_use]
     pub fn new(config: &WeederConfig) -> Self {
+        let mut declared = Declared::default();
+        declared.configure(config);
         Self {
             watch_duration: config.watch_duration,
-            services: dependants(config),
+            declared,
             index: Index::default(),
             namespaces: Namespaces::default(),
             shares: BTreeMap::new(),
@@ -55,32 +58,60 @@ impl Model {
         }
     }
 
-    /// The configuration has changed. Weeders of services that it does not name any more stop, the others take up
+    /// The configuration has changed. Weeders of services that have no dependants any more stop, the others take up
     /// their new dependants; a new `watchDuration` holds for weeders that start from now on.
     pub fn reconfigure(&mut self, config: &WeederConfig, now: Moment) {
         self.watch_duration = config.watch_duration;
-        self.services = dependants(config);
-        for change in self
+        // An annotation lets slices of a service be known that the file did not name: they are first seen now.
+        let known: Vec<(ServiceKey, bool)> = self
             .index
-            .keep_services(|service| config.services.contains_key(service), now)
-        {
-            self.tell(change.key, change.after);
+            .services()
+            .map(|(key, _)| (key.clone(), self.declared.of(key).is_some()))
+            .collect();
+        self.declared.configure(config);
+        for (key, before) in known {
+            self.redeclared(&key, before, now);
         }
-        self.weeding.cancel(Stop::NotConfigured, now, |key| {
-            !self.services.contains_key(&key.service)
-        });
-        for (service, dependants) in &self.services {
-            self.weeding.reselect(service, dependants, now);
+        self.declaration_lost(Stop::NotConfigured, now);
+        for key in self.weeding.live() {
+            self.reselect(&key, now);
         }
-        let Self { shares, index, .. } = self;
-        shares.retain(|namespace, _| index.services_in(namespace).next().is_some());
+    }
+
+    /// A service declares these dependants by its annotation, or none. One that is ready and had no dependants counts
+    /// as first seen ready.
+    pub fn service_annotated(&mut self, key: &ServiceKey, own: Option<Vec<Selector>>, now: Moment) {
+        let before = self.declared.of(key).cloned();
+        self.declared.annotate(key, own);
+        if before.as_ref() == self.declared.of(key) {
+            return;
+        }
+        self.redeclared(key, before.is_some(), now);
+        if self.declared.of(key).is_none() {
+            self.declaration_lost(Stop::NotAnnotated, now);
+        } else {
+            self.reselect(key, now);
+        }
+    }
+
+    /// These services exist and no others.
+    pub fn annotations_synced(&mut self, live: &BTreeSet<ServiceKey>, now: Moment) {
+        let gone = self.declared.annotated().filter(|key| !live.contains(key));
+        let gone: Vec<ServiceKey> = gone.cloned().collect();
+        for key in gone {
+            self.service_annotated(&key, None, now);
+        }
+    }
+
+    /// The names of the services that declare their dependants by an annotation.
+    #[must_use]
+    pub fn annotated_names(&self) -> BTreeSet<Arc<str>> {
+        self.declared.annotated_names()
     }
 
     /// A slice is new, changed or seen again.
     pub fn slice_applied(&mut self, slice: Slice, owns: Owns<'_>, now: Moment) {
-        let configured = slice
-            .service
-            .filter(|service| self.services.contains_key(service));
+        let configured = slice.service.filter(|service| self.declared.names(service));
         let slice = Slice {
             service: configured,
             ..slice
@@ -151,6 +182,7 @@ impl Model {
             let gone = self
                 .index
                 .services_in(namespace)
+                .filter(|(key, _)| self.declared.of(key).is_some())
                 .map(|(key, _)| (key.clone(), None));
             self.published.extend(gone);
         }
@@ -158,6 +190,7 @@ impl Model {
             let services: Vec<_> = self
                 .index
                 .services_in(namespace)
+                .filter(|(key, _)| self.declared.of(key).is_some())
                 .map(|(key, state)| (key.clone(), *state))
                 .collect();
             for (key, state) in services {
@@ -201,15 +234,56 @@ impl Model {
         if self.namespaces.is_terminating(&key.namespace) {
             return;
         }
-        if let Some(dependants) = self.services.get(&key.service) {
+        if let Some(dependants) = self.declared.of(key) {
             self.weeding
                 .start(key.clone(), dependants.clone(), self.watch_duration, now);
         }
     }
 
     fn tell(&mut self, key: ServiceKey, state: Option<ServiceState>) {
-        if self.shares.get(&key.namespace) == Some(&true) {
+        // A service of that name may be annotated in another namespace only.
+        if self.is_ours(&key) && self.declared.of(&key).is_some() {
             self.published.push((key, state));
+        }
+    }
+
+    fn is_ours(&self, key: &ServiceKey) -> bool {
+        self.shares.get(&key.namespace) == Some(&true)
+    }
+
+    /// Somebody began or ceased to declare the dependants of a service.
+    fn redeclared(&mut self, key: &ServiceKey, before: bool, now: Moment) {
+        let after = self.declared.of(key).is_some();
+        let Some(state) = self.index.get(key).copied() else {
+            return;
+        };
+        if before == after || !self.is_ours(key) {
+            return;
+        }
+        if after && state.readiness() == Readiness::Ready {
+            self.start(key, now);
+        }
+        self.published.push((key.clone(), after.then_some(state)));
+    }
+
+    /// Ends what has no dependants any more, and forgets the slices of services that nobody names.
+    fn declaration_lost(&mut self, why: Stop, now: Moment) {
+        let Self {
+            declared,
+            weeding,
+            index,
+            shares,
+            ..
+        } = self;
+        weeding.cancel(why, now, |key| declared.of(key).is_none());
+        // Already told.
+        index.keep_services(|service| declared.names(service), now);
+        shares.retain(|namespace, _| index.services_in(namespace).next().is_some());
+    }
+
+    fn reselect(&mut self, key: &ServiceKey, now: Moment) {
+        if let Some(dependants) = self.declared.of(key) {
+            self.weeding.reselect(key, dependants, now);
         }
     }
 
@@ -217,13 +291,6 @@ impl Model {
         self.weeding
             .cancel(Stop::NamespaceEnded, now, |key| *key.namespace == *name);
     }
-}
-
-fn dependants(config: &WeederConfig) -> BTreeMap<Arc<str>, Arc<Dependants>> {
-    let entry = |(service, selectors): (&String, &Vec<_>)| {
-        (service.as_str().into(), Arc::new(Dependants::new(selectors)))
-    };
-    config.services.iter().map(entry).collect()
 }
 
 #[cfg(test)]

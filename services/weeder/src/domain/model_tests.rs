@@ -199,3 +199,95 @@ fn a_changed_configuration_takes_effect() {
         "first seen ready"
     );
 }
+
+fn selectors(text: &str) -> Option<Vec<watchdog_api::selector::Selector>> {
+    Some(watchdog_api::weeder::parse_dependants(text).unwrap())
+}
+
+/// The live weeders' selectors, by service.
+fn weeds(model: &mut Model) -> Vec<(String, usize)> {
+    let weeders = model.take_news().weeders.into_iter();
+    let live = weeders.filter_map(|(key, weeder)| Some((key, weeder.filter(Weeder::is_live)?)));
+    live.map(|(key, weeder)| (key.service.to_string(), weeder.dependants.queries().count()))
+        .collect()
+}
+
+#[test]
+fn an_annotation_adds_to_the_file() {
+    let mut model = Model::new(&config());
+    model.slice_applied(slice("etcd", 1), OURS, at(0.0));
+    assert_eq!(weeds(&mut model), [told("etcd", 1)]);
+    model.service_annotated(
+        &key("etcd"),
+        selectors("[{matchLabels: {role: backup}}]"),
+        at(1.0),
+    );
+    assert_eq!(weeds(&mut model), [told("etcd", 2)]);
+    // What the file has already is not there twice.
+    model.service_annotated(
+        &key("etcd"),
+        selectors("[{matchLabels: {role: apiserver}}]"),
+        at(2.0),
+    );
+    assert_eq!(weeds(&mut model), [told("etcd", 1)]);
+    model.service_annotated(&key("etcd"), None, at(3.0));
+    assert_eq!(weeds(&mut model), [], "the file's selectors were all there was");
+    assert!(model.annotated_names().is_empty());
+}
+
+#[test]
+fn an_annotation_counts_in_its_namespace_only() {
+    let mut model = Model::new(&config());
+    let other = ServiceKey::new("other", "queue");
+    model.service_annotated(&other, selectors("[{matchLabels: {role: user}}]"), at(0.0));
+    model.slice_applied(slice("queue", 1), OURS, at(1.0));
+    assert_eq!(news(&mut model), (vec![], vec![]));
+    // Its slices are known when it is annotated too: first seen ready.
+    model.service_annotated(&key("queue"), selectors("[{matchLabels: {role: user}}]"), at(2.0));
+    assert_eq!(
+        news(&mut model),
+        (
+            vec![told("queue", Some(1))],
+            vec![told("queue", Some(State::Queued))]
+        )
+    );
+    model.annotations_synced(&BTreeSet::from([other]), at(3.0));
+    assert_eq!(
+        news(&mut model),
+        (
+            vec![told("queue", None)],
+            vec![told("queue", Some(State::Cancelled))]
+        )
+    );
+    assert_eq!(model.annotated_names().len(), 1);
+    model.slice_applied(slice("queue", 0), OURS, at(4.0));
+    model.slice_applied(slice("queue", 1), OURS, at(5.0));
+    assert_eq!(news(&mut model), (vec![], vec![]));
+}
+
+#[test]
+fn an_annotation_outlives_the_file() {
+    let mut model = Model::new(&config());
+    model.service_annotated(
+        &key("etcd"),
+        selectors("[{matchLabels: {role: backup}}]"),
+        at(0.0),
+    );
+    model.slice_applied(slice("etcd", 1), OURS, at(0.0));
+    assert_eq!(weeds(&mut model), [told("etcd", 2)]);
+    let mut changed = config();
+    changed.services.remove("etcd");
+    model.reconfigure(&changed, at(1.0));
+    assert_eq!(weeds(&mut model), [told("etcd", 1)]);
+    model.service_annotated(&key("etcd"), None, at(2.0));
+    assert_eq!(
+        news(&mut model),
+        (
+            vec![told("etcd", None)],
+            vec![told("etcd", Some(State::Cancelled))]
+        )
+    );
+    model.reconfigure(&config(), at(3.0));
+    model.slice_applied(slice("etcd", 1), OURS, at(3.0));
+    assert_eq!(weeds(&mut model), [told("etcd", 1)]);
+}

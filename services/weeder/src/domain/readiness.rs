@@ -201,6 +201,12 @@ impl Index {
         self.services.iter()
     }
 
+    /// A service; none when it has no slice.
+    #[must_use]
+    pub fn get(&self, key: &ServiceKey) -> Option<&ServiceState> {
+        self.services.get(key)
+    }
+
     /// The services of a namespace that have a slice.
     pub fn services_in(&self, namespace: &str) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
         let all = self.services.range(ServiceKey::before_all_of(namespace)..);

@@ -35,6 +35,8 @@ pub enum Stop {
     NotOwned,
     /// The configuration does not name the service any more.
     NotConfigured,
+    /// The annotation that declared the dependants is gone.
+    NotAnnotated,
 }
 
 /// What became of a deletion.
@@ -101,6 +103,7 @@ impl Stop {
             Self::NamespaceEnded => "The namespace is terminating or gone.",
             Self::NotOwned => "Another replica owns the namespace now.",
             Self::NotConfigured => "The configuration does not name the service any more.",
+            Self::NotAnnotated => "The service does not declare dependants any more.",
         }
     }
 }

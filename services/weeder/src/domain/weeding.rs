@@ -103,19 +103,26 @@ impl Weeding {
         }
     }
 
-    /// The configuration names other dependants of a service: its weeders look at them at once.
-    pub fn reselect(&mut self, service: &str, dependants: &Arc<Dependants>, now: Moment) {
-        let of_service = |key: &ServiceKey| *key.service == *service;
-        for (key, entry) in self.weeders.iter_mut().filter(|(key, _)| of_service(key)) {
-            if !entry.weeder.is_live() || entry.weeder.dependants == *dependants {
-                continue;
-            }
-            self.queries.add(dependants);
-            self.queries.remove(&entry.weeder.dependants);
-            entry.weeder.dependants = dependants.clone();
-            entry.list_again(&mut self.lists, now);
-            self.changed.insert(key.clone());
+    /// A service has other dependants now: its weeder looks at them at once.
+    pub fn reselect(&mut self, key: &ServiceKey, dependants: &Arc<Dependants>, now: Moment) {
+        let Some(entry) = self.weeders.get_mut(key) else {
+            return;
+        };
+        if !entry.weeder.is_live() || entry.weeder.dependants == *dependants {
+            return;
         }
+        self.queries.add(dependants);
+        self.queries.remove(&entry.weeder.dependants);
+        entry.weeder.dependants = dependants.clone();
+        entry.list_again(&mut self.lists, now);
+        self.changed.insert(key.clone());
+    }
+
+    /// The services whose weeders live.
+    #[must_use]
+    pub fn live(&self) -> Vec<ServiceKey> {
+        let live = self.weeders.iter().filter(|(_, entry)| entry.weeder.is_live());
+        live.map(|(key, _)| key.clone()).collect()
     }
 
     /// Ends what is over and forgets what ended a minute ago.

@@ -331,9 +331,9 @@ fn the_youngest_weeder_takes_a_pod_that_several_select() {
 fn other_dependants_are_looked_at_once_they_are_configured() {
     let (mut weeding, list) = started();
     weeding.listed(&list, Ok(vec![]), at(0.1));
-    weeding.reselect("etcd", &dependants("etcd"), at(1.0));
+    weeding.reselect(&key("etcd"), &dependants("etcd"), at(1.0));
     nothing(&mut weeding, 1.0);
-    weeding.reselect("etcd", &dependants("kube-apiserver"), at(2.0));
+    weeding.reselect(&key("etcd"), &dependants("kube-apiserver"), at(2.0));
     assert_eq!(
         self::list(&mut weeding, 2.0).dependants,
         dependants("kube-apiserver")

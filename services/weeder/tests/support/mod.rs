@@ -98,18 +98,25 @@ impl Seed {
 
     /// Starts a weeder that is known to the API server by its identity.
     pub async fn start(&self, identity: &str) -> Weeder {
+        self.start_with(identity, &[]).await
+    }
+
+    /// The same with more options.
+    pub async fn start_with(&self, identity: &str, options: &[&str]) -> Weeder {
         let kubeconfig: PathBuf = self.dir.path().join(format!("{identity}.kubeconfig"));
         std::fs::write(&kubeconfig, self.api.kubeconfig(identity)).unwrap();
         let config = self.dir.path().join("weeder.yaml");
-        let args = Args::parse_from([
-            "weeder",
-            "--insecure-plaintext",
-            "--grpc-addr=127.0.0.1:0",
-            "--admin-addr=127.0.0.1:0",
-            &format!("--identity={identity}"),
-            &format!("--kubeconfig={}", kubeconfig.display()),
-            &format!("--config-file={}", config.display()),
-        ]);
+        let own = [
+            "weeder".to_owned(),
+            "--insecure-plaintext".to_owned(),
+            "--grpc-addr=127.0.0.1:0".to_owned(),
+            "--admin-addr=127.0.0.1:0".to_owned(),
+            format!("--identity={identity}"),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--config-file={}", config.display()),
+        ];
+        let more = options.iter().map(ToString::to_string);
+        let args = Args::parse_from(own.into_iter().chain(more));
         let config = args.check().unwrap();
         let bound = weeder::app::build(config, Process::for_tests()).await.unwrap();
         let channel = Channel::from_shared(format!("http://{}", bound.grpc_addr))
@@ -151,6 +158,28 @@ impl Seed {
     /// Makes a service with one slice ready or not.
     pub fn service(&self, namespace: &str, service: &str, ready: bool) {
         self.slice(namespace, &format!("{service}-1"), service, &[Some(ready)]);
+    }
+
+    /// Creates or changes a Service with the annotation that declares its dependants, or without it.
+    pub fn annotate(&self, namespace: &str, service: &str, dependants: Option<&str>) {
+        let annotations = match dependants {
+            Some(dependants) => json!({ watchdog_api::names::DEPENDANTS_ANNOTATION: dependants }),
+            None => json!({"other": "annotation"}),
+        };
+        let store = self.api.store();
+        if store.find(&keys::SERVICES, namespace, service).is_none() {
+            let object = json!({"metadata": {"name": service, "annotations": annotations}, "spec": {}});
+            self.api.create(&keys::SERVICES, namespace, object).unwrap();
+            return;
+        }
+        let change = |old: &mut Value| {
+            old["metadata"]["annotations"] = annotations;
+            Ok(())
+        };
+        let options = WriteOptions::default();
+        store
+            .modify(&keys::SERVICES, namespace, service, Part::All, &options, change)
+            .unwrap();
     }
 
     /// Creates or replaces an Endpoints.

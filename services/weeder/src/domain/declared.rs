@@ -1,0 +1,93 @@
+//! Which services have dependants: those that the configuration names, in every namespace, and those that declare
+//! theirs by an annotation. Where both do, the selectors of both count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use watchdog_api::selector::Selector;
+use watchdog_api::weeder::WeederConfig;
+
+use super::dependants::Dependants;
+use super::service::ServiceKey;
+
+/// The dependants of all services.
+#[derive(Debug, Default)]
+pub struct Declared {
+    file: BTreeMap<Arc<str>, Arc<Dependants>>,
+    annotated: BTreeMap<ServiceKey, Annotated>,
+    // The names of those that are annotated, with how many each has.
+    names: BTreeMap<Arc<str>, usize>,
+}
+
+#[derive(Debug)]
+struct Annotated {
+    own: Vec<Selector>,
+    // With those of the file.
+    all: Arc<Dependants>,
+}
+
+impl Declared {
+    /// Takes up another configuration.
+    pub fn configure(&mut self, config: &WeederConfig) {
+        let entry = |(service, selectors): (&String, &Vec<_>)| {
+            (service.as_str().into(), Arc::new(Dependants::new(selectors)))
+        };
+        self.file = config.services.iter().map(entry).collect();
+        for (key, annotated) in &mut self.annotated {
+            annotated.all = merged(&self.file, &key.service, &annotated.own);
+        }
+    }
+
+    /// A service declares these dependants, or none.
+    pub fn annotate(&mut self, key: &ServiceKey, own: Option<Vec<Selector>>) {
+        let old = match own {
+            Some(own) => {
+                let all = merged(&self.file, &key.service, &own);
+                *self.names.entry(key.service.clone()).or_default() += 1;
+                self.annotated.insert(key.clone(), Annotated { own, all })
+            }
+            None => self.annotated.remove(key),
+        };
+        if old.is_some()
+            && let Some(count) = self.names.get_mut(&key.service)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.names.remove(&key.service);
+            }
+        }
+    }
+
+    /// The dependants of a service; none when nobody declares any.
+    #[must_use]
+    pub fn of(&self, key: &ServiceKey) -> Option<&Arc<Dependants>> {
+        match self.annotated.get(key) {
+            Some(annotated) => Some(&annotated.all),
+            None => self.file.get(&key.service),
+        }
+    }
+
+    /// Whether a service of this name has dependants in some namespace.
+    #[must_use]
+    pub fn names(&self, service: &str) -> bool {
+        self.file.contains_key(service) || self.names.contains_key(service)
+    }
+
+    /// The names of the services that are annotated.
+    #[must_use]
+    pub fn annotated_names(&self) -> BTreeSet<Arc<str>> {
+        self.names.keys().cloned().collect()
+    }
+
+    /// The services that are annotated.
+    pub fn annotated(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.annotated.keys()
+    }
+}
+
+fn merged(file: &BTreeMap<Arc<str>, Arc<Dependants>>, service: &str, own: &[Selector]) -> Arc<Dependants> {
+    Arc::new(match file.get(service) {
+        Some(dependants) => dependants.and(own),
+        None => Dependants::new(own),
+    })
+}

@@ -1,0 +1,197 @@
+//! Dependants that a Service declares by its annotation.
+
+mod support;
+
+use support::{CONFIG, Seed, Weeder, eventually};
+use watchdog_proto::weeder::v1 as pb;
+use watchdog_sandbox::Rule;
+
+const OPTION: &[&str] = &["--dependants-annotation"];
+const QUEUE_USERS: &str = "[{matchLabels: {role: queue-user}}]";
+
+async fn ready(seed: &Seed) -> Weeder {
+    let weeder = seed.start_with("weeder-0", OPTION).await;
+    weeder.wait_ready().await;
+    weeder
+}
+
+fn cancelled(weeding: &pb::Weeding) -> bool {
+    weeding.state() == pb::WeederState::Cancelled
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_annotated_service_that_becomes_ready_has_its_dependants_weeded() {
+    for endpoints_only in [false, true] {
+        let seed = if endpoints_only {
+            Seed::with_endpoints_only().await
+        } else {
+            Seed::new().await
+        };
+        let make = |namespace: &str, ready: bool| match endpoints_only {
+            true => seed.endpoints(namespace, "queue", usize::from(ready), usize::from(!ready)),
+            false => seed.service(namespace, "queue", ready),
+        };
+        seed.namespace("shoot");
+        seed.namespace("other");
+        seed.annotate("shoot", "queue", Some(QUEUE_USERS));
+        make("shoot", false);
+        for namespace in ["shoot", "other"] {
+            seed.crashing(namespace, "user", "queue-user");
+        }
+        seed.crashing("shoot", "bystander", "bystander");
+        let mut weeder = ready(&seed).await;
+        make("shoot", true);
+        seed.gone("shoot", "user").await;
+        // One of the same name in another namespace is not annotated.
+        make("other", true);
+        weeder
+            .wait("shoot", "queue", "it has deleted", |w| w.deleted == 1)
+            .await;
+        assert_eq!(weeder.list().await.len(), 1);
+        assert!(seed.exists("other", "user") && seed.exists("shoot", "bystander"));
+        weeder.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_annotation_may_come_and_go() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "queue", true);
+    seed.crashing("shoot", "user", "queue-user");
+    let mut weeder = ready(&seed).await;
+    seed.annotate("shoot", "queue", Some(QUEUE_USERS));
+    seed.gone("shoot", "user").await;
+    seed.annotate("shoot", "queue", None);
+    let weeding = weeder.wait("shoot", "queue", "it is cancelled", cancelled).await;
+    assert_eq!(
+        weeding.message,
+        "The service does not declare dependants any more."
+    );
+    seed.annotate("shoot", "queue", Some(QUEUE_USERS));
+    let live = |w: &pb::Weeding| w.state() == pb::WeederState::Active;
+    weeder.wait("shoot", "queue", "there is a new one", live).await;
+    seed.delete(&watchdog_sandbox::resource::keys::SERVICES, "shoot", "queue");
+    weeder
+        .wait("shoot", "queue", "it went with the Service", cancelled)
+        .await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_selectors_of_file_and_annotation_both_count() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", true);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.crashing("shoot", "backup", "etcd-backup");
+    seed.annotate(
+        "shoot",
+        "etcd",
+        Some("- matchExpressions:\n  - {key: role, operator: In, values: [etcd-backup]}\n"),
+    );
+    let mut weeder = ready(&seed).await;
+    seed.gone("shoot", "kube-apiserver").await;
+    seed.gone("shoot", "backup").await;
+    seed.annotate("shoot", "etcd", None);
+    weeder
+        .wait("shoot", "etcd", "only the file counts", |w| {
+            w.selectors.len() == 1
+        })
+        .await;
+    // The file may cease to name it, and the annotation stands.
+    seed.annotate("shoot", "kube-apiserver", Some(QUEUE_USERS));
+    seed.service("shoot", "kube-apiserver", true);
+    let selectors = |n| move |w: &pb::Weeding| w.selectors.len() == n;
+    weeder
+        .wait("shoot", "kube-apiserver", "both count", selectors(3))
+        .await;
+    seed.configure("servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {a: b}}]}}");
+    weeder
+        .wait("shoot", "kube-apiserver", "one is left", selectors(1))
+        .await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_annotation_is_reported_and_stops_nothing_else() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.annotate("shoot", "queue", Some("[{}]"));
+    seed.service("shoot", "queue", true);
+    seed.annotate("shoot", "etcd", Some("what?"));
+    seed.service("shoot", "etcd", true);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.crashing("shoot", "user", "queue-user");
+    let weeder = ready(&seed).await;
+    seed.gone("shoot", "kube-apiserver").await;
+    let reports = || {
+        let mut reports: Vec<(String, String)> = seed
+            .events()
+            .iter()
+            .map(|event| event.value().clone())
+            .filter(|event| event["reason"] == "MalformedDependants" && event["type"] == "Warning")
+            .map(|event| {
+                let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+                (text(&event["regarding"]["name"]), text(&event["note"]))
+            })
+            .collect();
+        reports.sort();
+        reports
+    };
+    eventually("both are reported", || reports().len() == 2).await;
+    let told = reports();
+    assert_eq!((&*told[0].0, &*told[1].0), ("etcd", "queue"));
+    assert!(told[1].1.contains("[0]: selects every pod"), "{told:?}");
+    assert!(seed.exists("shoot", "user"));
+    seed.annotate("shoot", "queue", Some(QUEUE_USERS));
+    seed.gone("shoot", "user").await;
+    assert_eq!(reports().len(), 2, "once each");
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn annotations_mean_nothing_unless_asked_for() {
+    let seed = Seed::new().await;
+    seed.configure(CONFIG);
+    seed.namespace("shoot");
+    seed.annotate("shoot", "queue", Some(QUEUE_USERS));
+    seed.service("shoot", "queue", true);
+    seed.service("shoot", "etcd", true);
+    seed.crashing("shoot", "user", "queue-user");
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    let mut weeder = seed.ready().await;
+    seed.gone("shoot", "kube-apiserver").await;
+    assert!(seed.exists("shoot", "user"));
+    assert_eq!(weeder.list().await.len(), 1);
+    let audit = seed.api.audit();
+    assert!(!audit.iter().any(|entry| entry.path.contains("/services")));
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_metadata_is_read_and_the_permission_is_named() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    let rule = Rule {
+        verbs: vec!["list".to_owned(), "watch".to_owned()],
+        resources: vec!["services".to_owned()],
+        ..Rule::default()
+    };
+    seed.api.deny(rule);
+    seed.service("shoot", "etcd", true);
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    let weeder = seed.start_with("weeder-0", OPTION).await;
+    let readiness = weeder.bound.readiness.clone();
+    eventually("the missing permission is named", || {
+        let blockers = readiness.blockers();
+        let why = blockers.get("permissions").cloned().unwrap_or_default();
+        why.contains("list services in all namespaces") && blockers.contains_key("services")
+    })
+    .await;
+    // What the file names does not wait for it.
+    seed.gone("shoot", "kube-apiserver").await;
+    seed.api.allow_all();
+    weeder.wait_ready().await;
+    weeder.stop().await;
+}
