@@ -1,0 +1,79 @@
+//! What the world around the domain code guarantees, and how much may go wrong in one search.
+
+/// The rules; all hold unless a test switches one off.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// The replicas are recorded before anything is scaled down.
+    pub record: bool,
+    /// The configured levels are those that must be kept; otherwise the code is told that all are the same.
+    pub order: bool,
+    /// The API server is asked for the Cluster right before a write.
+    pub cluster: bool,
+    /// The validity of a verdict counts.
+    pub validity: bool,
+    /// All observers are heard; otherwise only one.
+    pub observers: bool,
+    /// A write is applied only to the version that it was decided on.
+    pub precondition: bool,
+    /// A handover waits for the writes under way of the replica before.
+    pub permit: bool,
+    /// At most one replica acts.
+    pub exclusive: bool,
+    /// A replica that takes over sees what its predecessor wrote.
+    pub informed: bool,
+    /// A request that is never answered ends at its deadline.
+    pub deadline: bool,
+    /// The protected state is in the API server; otherwise a crash loses the recorded counts.
+    pub durable: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            record: true,
+            order: true,
+            cluster: true,
+            validity: true,
+            observers: true,
+            precondition: true,
+            permit: true,
+            exclusive: true,
+            informed: true,
+            deadline: true,
+            durable: true,
+        }
+    }
+}
+
+/// How often each kind of event may happen on one path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Budget {
+    /// Changes of what the observers say.
+    pub turns: u8,
+    /// Whether everything is said that can be, or one of each kind.
+    pub all_verdicts: bool,
+    /// Writes refused, lost before or after they were applied, or applied late.
+    pub losses: u8,
+    /// Deaths of the acting process.
+    pub crashes: u8,
+    /// Writes of somebody else.
+    pub meddles: u8,
+    /// Hibernations or deletions.
+    pub stops: u8,
+    /// Handovers between living replicas.
+    pub moves: u8,
+    /// Jumps in time to the next thing that somebody waits for.
+    pub jumps: u8,
+}
+
+/// Nothing happens but what everybody expects.
+pub const NONE: Budget = Budget {
+    turns: 0,
+    all_verdicts: false,
+    losses: 0,
+    crashes: 0,
+    meddles: 0,
+    stops: 0,
+    moves: 0,
+    jumps: 0,
+};
