@@ -44,6 +44,11 @@ EVERYWHERE = {
     | {(verb, "", "endpoints", service) for service in GARDENER_SERVICES for verb in ("list", "watch")},
 }
 
+# What services ask for besides, when an option is on.
+WITH_OPTION = {
+    "weeder": {(verb, "", resource, "") for verb in ("list", "watch") for resource in ("services", "endpoints")},
+}
+
 # What a careless rule would give: (verb, group, resource, name, namespace).
 NOWHERE = {
     ("list", "", "secrets", "", ""),

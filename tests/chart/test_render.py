@@ -7,7 +7,7 @@ import helm_python as helm
 import pytest
 import yaml
 from chart import CHART, MATRIX, NAMESPACE, ROOT, SERVICES, notes, of_kind, render
-from permissions import EVERYWHERE
+from permissions import EVERYWHERE, WITH_OPTION, granted, role
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
@@ -112,7 +112,18 @@ def test_permissions_in_the_sources_are_spelt_out_here():
     for service in SERVICES:
         for source in (ROOT / "services" / service / "src" / "cluster").rglob("*.rs"):
             for asked in re.findall(r'Permission::new\(\s*"(\w+)",\s*"([\w.]*)",\s*"([\w/]+)"', source.read_text()):
-                assert asked in {rule[:3] for rule in EVERYWHERE[service]}, f"{source.name} asks for {asked}"
+                known = EVERYWHERE[service] | WITH_OPTION.get(service, set())
+                assert asked in {rule[:3] for rule in known}, f"{source.name} asks for {asked}"
+
+
+def test_services_are_read_only_where_their_annotations_are():
+    for on in False, True:
+        rendered = render({"weeder": {"dependantsAnnotation": on}})
+        weeder = of_kind(rendered, "Deployment")["dependency-watchdog-weeder"]
+        assert ("dependants-annotation" in _arguments(weeder)) == on
+        rules = granted(of_kind(rendered, "ClusterRole")[role("weeder")])
+        assert rules == EVERYWHERE["weeder"] | (WITH_OPTION["weeder"] if on else set())
+        assert "--dependants-annotation" not in str(of_kind(rendered, "Deployment")["dependency-watchdog-lease-probe"])
 
 
 def test_ports_are_those_of_the_programs():
