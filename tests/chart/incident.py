@@ -117,7 +117,8 @@ class Incident:
     def steer(self, path: str, body=None, method="POST"):
         """Tells the sandbox to do something."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._control + path, data, {"Content-Type": "application/json"}, method=method)
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._control + path, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.read()
 

@@ -18,7 +18,7 @@ STOP_BOUND_SECONDS = 30
 
 
 class Program:
-    """One replica of a service. To be used as a context. With `image`, it runs in that folder as its root, as nobody."""
+    """One replica of a service. To be used as a context. With `image`, that folder is its root, and it runs as nobody."""
 
     def __init__(self, folder: Path, service: str, config: str, kubeconfig: str, replica: int = 0, image=None):
         self.service, self.replica = service, f"{service}-{replica}"

@@ -65,7 +65,10 @@ def outcome(name: str, count: int, healthy: int) -> dict:
 CASES = {
     "nothing": ({}, "2h", "2h29m", []),
     "lease-probe-goes": (
-        {'watchdog_active_probes{pod="probe-0"}': "24x20 _x279", 'watchdog_active_probes{pod="probe-1"}': "24x20 _x279"},
+        {
+            'watchdog_active_probes{pod="probe-0"}': "24x20 _x279",
+            'watchdog_active_probes{pod="probe-1"}': "24x20 _x279",
+        },
         # Prometheus looks back for 5 minutes.
         "19m",
         "21m",
