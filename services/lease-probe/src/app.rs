@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tonic::service::RoutesBuilder;
 use watchdog_feed::server::Feed;
 use watchdog_feed::stream::Streams;
+use watchdog_feed::verdicts::follow_replicas;
 use watchdog_kube::membership::{Discovery, Ownership, Timing};
 use watchdog_kube::permissions::{self, preflight};
 use watchdog_kube::replica::Replica;
@@ -21,7 +22,7 @@ use crate::cluster::watches;
 use crate::config::Config;
 use crate::domain::moment::Moment;
 use crate::grpc::service::Service;
-use crate::grpc::view::View;
+use crate::grpc::view::{Peers, View};
 use crate::metrics;
 use crate::scrape::Scrape;
 
@@ -124,9 +125,12 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tls: base.tls.clone(),
         server_name,
     };
-    let peers = view
-        .clone()
-        .follow_peers(base.identity.clone(), replicas, dialer, now, draining.clone());
+    let audience = Peers {
+        view: view.clone(),
+        now,
+    };
+    let me = Some(base.identity.clone());
+    let peers = follow_replicas(me, replicas, dialer, audience, draining.clone());
     tasks.critical("peer-verdicts", peers);
 
     let service = Service {

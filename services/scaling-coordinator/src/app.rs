@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_feed::server::Feed;
 use watchdog_feed::stream::Streams;
+use watchdog_feed::verdicts::{Addresses, follow_replicas};
 use watchdog_kube::membership::{Discovery, Ownership, Timing};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
@@ -24,7 +25,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::inputs::Inputs;
 use crate::engine::tally::Tally;
-use crate::grpc::observers::{self, Addresses};
+use crate::grpc::observers::Observers;
 use crate::grpc::service::Service;
 use crate::metrics;
 use crate::scrape::Scrape;
@@ -110,9 +111,12 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tls: base.tls.clone(),
         server_name,
     };
+    let audience = Observers {
+        verdicts: verdicts.clone(),
+    };
     tasks.critical(
         "observers",
-        observers::observe(addresses, dialer, verdicts.clone(), draining.clone()),
+        follow_replicas(None, addresses, dialer, audience, draining.clone()),
     );
 
     let (events, publish) =

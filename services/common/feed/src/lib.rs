@@ -12,3 +12,5 @@ pub mod metrics;
 pub mod server;
 pub mod stream;
 pub mod transit;
+pub mod verdicts;
+pub mod wire;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use prost_types::Timestamp;
 use watchdog_api::eligibility::SkipReason as DomainSkip;
 use watchdog_feed::message::{Event, Message};
+use watchdog_feed::wire::{self, duration, micros, signed, timestamp};
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
 
@@ -23,12 +23,12 @@ pub fn verdict(shoot: &str, verdict: &Verdict, now: Moment) -> pb::Verdict {
         skip_reason: skip_reason(&verdict.outcome).into(),
         message: verdict.message.clone(),
         evidence: verdict.evidence.as_deref().map(evidence),
-        observed_at: Some(timestamp(verdict.observed_at)),
-        valid_until: Some(timestamp(verdict.valid_until)),
+        observed_at: Some(timestamp(verdict.observed_at.0)),
+        valid_until: Some(timestamp(verdict.valid_until.0)),
         age: Some(signed(now.0.saturating_sub(verdict.observed_at.0))),
         valid_for: Some(signed(verdict.valid_until.0.saturating_sub(now.0))),
         observer: verdict.observer.to_string(),
-        outcome_since: Some(timestamp(verdict.outcome_since)),
+        outcome_since: Some(timestamp(verdict.outcome_since.0)),
     }
 }
 
@@ -99,9 +99,7 @@ fn evidence(evidence: &Evidence) -> pb::Evidence {
                 expired: count.expired,
             })
             .collect(),
-        expiry_age: Some(signed(
-            i64::try_from(evidence.expiry_age.as_micros()).unwrap_or(i64::MAX),
-        )),
+        expiry_age: Some(duration(evidence.expiry_age)),
         largest_skew: Some(signed(evidence.largest_skew)),
         unconfirmed: evidence.unconfirmed,
     }
@@ -127,7 +125,6 @@ pub fn response<V>(
     encode: impl Fn(&str, V) -> pb::Verdict,
 ) -> pb::WatchVerdictsResponse {
     use pb::watch_verdicts_response::Event as PbEvent;
-    let position = message.position;
     let event = match message.event {
         Event::Upsert(shoot, value) => PbEvent::Upsert(encode(&shoot, value)),
         Event::Removed(shoot) => PbEvent::Removed(shoot),
@@ -135,82 +132,14 @@ pub fn response<V>(
         Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
     };
     pb::WatchVerdictsResponse {
-        position: Some(feed::Position {
-            epoch: position.epoch.to_string(),
-            revision: position.revision,
-            uptime: Some(signed(
-                i64::try_from(position.uptime.as_micros()).unwrap_or(i64::MAX),
-            )),
-        }),
+        position: Some(wire::position(&message.position)),
         event: Some(event),
     }
-}
-
-/// One message of another replica's stream.
-///
-/// # Errors
-/// When a part that must be there is missing; the text names it.
-pub fn message(response: pb::WatchVerdictsResponse) -> Result<Message<String, pb::Verdict>, &'static str> {
-    use pb::watch_verdicts_response::Event as PbEvent;
-    let position = response.position.ok_or("position")?;
-    let uptime = Duration::from_micros(micros(position.uptime.as_ref()).max(0).unsigned_abs());
-    let event = match response.event.ok_or("event")? {
-        PbEvent::Upsert(verdict) => Event::Upsert(verdict.shoot.clone(), verdict),
-        PbEvent::Removed(shoot) => Event::Removed(shoot),
-        PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete(complete.items),
-        PbEvent::Heartbeat(_) => Event::Heartbeat,
-    };
-    let position = watchdog_feed::message::Position {
-        epoch: position.epoch.into(),
-        revision: position.revision,
-        uptime,
-    };
-    Ok(Message { position, event })
-}
-
-const fn timestamp(moment: Moment) -> Timestamp {
-    Timestamp {
-        seconds: moment.0.div_euclid(1_000_000),
-        // Below 10^9.
-        nanos: (moment.0.rem_euclid(1_000_000) * 1_000) as i32,
-    }
-}
-
-/// A signed number of microseconds; both parts carry the sign, as the proto wants it.
-const fn signed(micros: i64) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: micros / 1_000_000,
-        nanos: ((micros % 1_000_000) * 1_000) as i32,
-    }
-}
-
-/// The microseconds of a duration; 0 when unset.
-#[must_use]
-pub fn micros(duration: Option<&prost_types::Duration>) -> i64 {
-    duration.map_or(0, |d| {
-        d.seconds
-            .saturating_mul(1_000_000)
-            .saturating_add(i64::from(d.nanos) / 1_000)
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_keep_their_sign() {
-        for micros_in in [-61_500_000, -1, 0, 1, 2_000_001] {
-            assert_eq!(micros(Some(&signed(micros_in))), micros_in);
-        }
-        assert_eq!(
-            timestamp(Moment(-1)),
-            Timestamp {
-                seconds: -1,
-                nanos: 999_999_000
-            }
-        );
-    }
 
     #[test]
     fn a_verdict_ages_on_its_way() {

@@ -4,19 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
-use tonic::transport::Channel;
-use tonic::{Request, Status};
-use watchdog_feed::client::{Received, Source, Update, follow};
-use watchdog_feed::message::{Event, Message};
+use watchdog_feed::client::{Received, Update};
+use watchdog_feed::message::Event;
 use watchdog_feed::server::Feed;
+use watchdog_feed::verdicts::Audience;
+use watchdog_feed::wire::micros;
 use watchdog_proto::probe::v1 as pb;
-use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
-use watchdog_runtime::grpc_client::Dialer;
 
 use super::convert;
 use crate::domain::moment::Moment;
@@ -46,7 +41,7 @@ impl Seen {
             Self::Local(verdict) => verdict.observed_at,
             Self::Remote(verdict, sent_at) => now
                 .before(sent_at.elapsed())
-                .shifted(-convert::micros(verdict.age.as_ref())),
+                .shifted(-micros(verdict.age.as_ref())),
         }
     }
 }
@@ -94,86 +89,6 @@ impl View {
         }
     }
 
-    /// Follows the other replicas until `stop` is cancelled: their addresses by identity, this replica's among them.
-    ///
-    /// # Errors
-    /// Never; the type is that of a critical task.
-    pub async fn follow_peers(
-        self,
-        identity: Arc<str>,
-        mut addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
-        dialer: Dialer,
-        now: impl Fn() -> Moment + Clone + Send + Sync + 'static,
-        stop: CancellationToken,
-    ) -> anyhow::Result<()> {
-        let mut peers: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)> = BTreeMap::new();
-        loop {
-            let current = addresses.borrow_and_update().clone();
-            let gone: Vec<Arc<str>> = peers
-                .iter()
-                .filter(|(peer, (address, _))| current.get(*peer) != Some(address))
-                .map(|(peer, _)| peer.clone())
-                .collect();
-            for peer in gone {
-                peers.remove(&peer);
-                self.forget(&peer, now());
-            }
-            for (peer, address) in current {
-                if peer == identity || peers.contains_key(&peer) {
-                    continue;
-                }
-                let task = self.clone().follow_peer(
-                    peer.clone(),
-                    address.clone(),
-                    dialer.clone(),
-                    now.clone(),
-                    stop.clone(),
-                );
-                peers.insert(peer, (address, AbortOnDropHandle::new(tokio::spawn(task))));
-            }
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                changed = addresses.changed() => if changed.is_err() {
-                    stop.cancelled().await;
-                    return Ok(());
-                },
-            }
-        }
-    }
-
-    async fn follow_peer(
-        self,
-        peer: Arc<str>,
-        address: Arc<str>,
-        dialer: Dialer,
-        now: impl Fn() -> Moment,
-        stop: CancellationToken,
-    ) {
-        let channel = match dialer.channel(&address) {
-            Ok(channel) => channel,
-            Err(error) => {
-                tracing::error!(%peer, %error, "cannot follow another replica");
-                return;
-            }
-        };
-        let mut source = Peer {
-            client: LeaseProbeServiceClient::new(channel),
-        };
-        follow("lease-probe-peer", &mut source, &stop, |update| match update {
-            Update::Snapshot(items) => {
-                self.forget_except(&peer, &items, now());
-                for (shoot, received) in items {
-                    self.set(&peer, &shoot, remote(received), now());
-                }
-            }
-            Update::Upsert(shoot, received) => self.set(&peer, &shoot, remote(received), now()),
-            Update::Removed(shoot) => self.unset(&peer, &shoot, now()),
-            // What it said stays until it says something else or leaves: its validity is in it.
-            Update::Lost(_) => {}
-        })
-        .await;
-    }
-
     fn set(&self, replica: &Arc<str>, shoot: &str, seen: Seen, now: Moment) {
         let mut all = self.by_replica.lock();
         let of_shoot = all.entry(shoot.to_owned()).or_default();
@@ -218,30 +133,35 @@ fn remote(received: Received<pb::Verdict>) -> Seen {
     Seen::Remote(Arc::new(received.value), received.sent_at)
 }
 
-struct Peer {
-    client: LeaseProbeServiceClient<Channel>,
+/// Hears of the other replicas for a view.
+#[derive(Clone)]
+pub struct Peers<N> {
+    /// The view.
+    pub view: View,
+    /// Tells the time.
+    pub now: N,
 }
 
-impl Source for Peer {
-    type Key = String;
-    type Value = pb::Verdict;
-    type Stream = std::pin::Pin<
-        Box<dyn tokio_stream::Stream<Item = Result<Message<String, pb::Verdict>, Status>> + Send>,
-    >;
+impl<N: Fn() -> Moment + Clone + Send + Sync + 'static> Audience for Peers<N> {
+    fn joined(&self, _replica: &Arc<str>) {}
 
-    async fn open(&mut self) -> Result<Self::Stream, Status> {
-        let request = pb::WatchVerdictsRequest {
-            shoots: Vec::new(),
-            scope: pb::Scope::Local.into(),
-        };
-        let stream = self
-            .client
-            .watch_verdicts(Request::new(request))
-            .await?
-            .into_inner();
-        let decode = |response: Result<pb::WatchVerdictsResponse, Status>| {
-            convert::message(response?).map_err(|part| Status::data_loss(format!("a message has no {part}")))
-        };
-        Ok(Box::pin(stream.map(decode)))
+    fn left(&self, replica: &Arc<str>) {
+        self.view.forget(replica, (self.now)());
+    }
+
+    fn heard(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>) {
+        let (view, now) = (&self.view, (self.now)());
+        match update {
+            Update::Snapshot(items) => {
+                view.forget_except(replica, &items, now);
+                for (shoot, received) in items {
+                    view.set(replica, &shoot, remote(received), now);
+                }
+            }
+            Update::Upsert(shoot, received) => view.set(replica, &shoot, remote(received), now),
+            Update::Removed(shoot) => view.unset(replica, &shoot, now),
+            // What it said stays until it says something else or leaves: its validity is in it.
+            Update::Lost(_) => {}
+        }
     }
 }

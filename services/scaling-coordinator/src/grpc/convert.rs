@@ -7,7 +7,8 @@ use prost_types::Timestamp;
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
 use watchdog_feed::client::Received;
-use watchdog_feed::message::{Event, Message, Position};
+use watchdog_feed::message::{Event, Message};
+use watchdog_feed::wire::{self, duration, forward};
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as pb;
@@ -27,33 +28,6 @@ const LONGEST_VALIDITY: Duration = Duration::from_secs(600);
 const LONGEST_MESSAGE: usize = 512;
 
 // === lease-probe -> domain ===
-
-/// One message of a stream of verdicts.
-///
-/// # Errors
-/// When a part that must be there is missing; the text names it.
-pub fn message(
-    response: probe::WatchVerdictsResponse,
-) -> Result<Message<String, probe::Verdict>, &'static str> {
-    use probe::watch_verdicts_response::Event as PbEvent;
-    let position = response.position.ok_or("position")?;
-    let event = match response.event.ok_or("event")? {
-        PbEvent::Upsert(verdict) if verdict.shoot.is_empty() => return Err("shoot"),
-        PbEvent::Upsert(verdict) => Event::Upsert(verdict.shoot.clone(), verdict),
-        PbEvent::Removed(shoot) => Event::Removed(shoot),
-        PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete(complete.items),
-        PbEvent::Heartbeat(_) => Event::Heartbeat,
-    };
-    let uptime = forward(position.uptime.as_ref());
-    Ok(Message {
-        position: Position {
-            epoch: position.epoch.into(),
-            revision: position.revision,
-            uptime,
-        },
-        event,
-    })
-}
 
 /// A verdict in local monotonic time: its validity and age count from when it was sent, and no wall clock is looked
 /// at.
@@ -92,15 +66,6 @@ fn outcome(outcome: i32) -> Outcome {
     }
 }
 
-/// A duration; zero when unset or negative.
-fn forward(duration: Option<&prost_types::Duration>) -> Duration {
-    let Some(duration) = duration else {
-        return Duration::ZERO;
-    };
-    let nanos = i128::from(duration.seconds) * 1_000_000_000 + i128::from(duration.nanos);
-    u64::try_from(nanos.max(0)).map_or(Duration::MAX, Duration::from_nanos)
-}
-
 // === domain -> API ===
 
 /// One message of a stream of scaling states.
@@ -113,13 +78,8 @@ pub fn response(message: Message<String, Arc<ShootScaling>>, clock: Clock) -> pb
         Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
         Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
     };
-    let position = message.position;
     pb::WatchScalingResponse {
-        position: Some(feed::Position {
-            epoch: position.epoch.to_string(),
-            revision: position.revision,
-            uptime: Some(duration(position.uptime)),
-        }),
+        position: Some(wire::position(&message.position)),
         event: Some(event),
     }
 }
@@ -247,19 +207,7 @@ fn sentence(clause: &str) -> String {
 }
 
 fn timestamp(clock: Clock, at: Instant) -> Timestamp {
-    let micros = clock.micros_at(at);
-    let nanos = i32::try_from(micros.rem_euclid(1_000_000) * 1_000).unwrap_or(0);
-    Timestamp {
-        seconds: micros.div_euclid(1_000_000),
-        nanos,
-    }
-}
-
-fn duration(duration: Duration) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),
-    }
+    wire::timestamp(clock.micros_at(at))
 }
 
 #[cfg(test)]

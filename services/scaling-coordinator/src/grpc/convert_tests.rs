@@ -56,28 +56,6 @@ fn outcomes_that_are_new_hold() {
 }
 
 #[test]
-fn messages_without_their_parts_are_refused() {
-    let empty = probe::WatchVerdictsResponse::default();
-    assert_eq!(message(empty), Err("position"));
-    let position = Some(feed::Position::default());
-    assert_eq!(
-        message(probe::WatchVerdictsResponse {
-            position: position.clone(),
-            event: None
-        }),
-        Err("event")
-    );
-    let nameless = probe::watch_verdicts_response::Event::Upsert(probe::Verdict::default());
-    assert_eq!(
-        message(probe::WatchVerdictsResponse {
-            position,
-            event: Some(nameless)
-        }),
-        Err("shoot")
-    );
-}
-
-#[test]
 fn clauses_become_sentences() {
     assert_eq!(sentence("it is scaled to 0"), "It is scaled to 0.");
     assert_eq!(sentence("Done."), "Done.");

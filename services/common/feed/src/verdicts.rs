@@ -1,0 +1,195 @@
+//! Following the verdicts of lease-probe: the one feed that more than one service follows, from every replica of
+//! lease-probe at the same time.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_stream::{Stream, StreamExt};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_runtime::grpc_client::Dialer;
+
+use crate::client::{Source, Update, follow};
+use crate::message::{Event, Message};
+use crate::wire;
+
+/// Replicas that are followed at most. Each owns a share of the shoots; a seed with 10,000 of them needs a handful.
+const MAX_REPLICAS: usize = 64;
+
+/// Largest message that is read. A verdict with its evidence stays below 2 KiB.
+const MAX_MESSAGE_BYTES: usize = 256 * 1024;
+
+/// Addresses of the replicas of lease-probe by identity.
+pub type Addresses = BTreeMap<Arc<str>, Arc<str>>;
+
+/// What is heard of the replicas of lease-probe.
+pub trait Audience: Clone + Send + Sync + 'static {
+    /// A replica is followed from now on.
+    fn joined(&self, replica: &Arc<str>);
+    /// A replica is gone, and nobody will hear of it again.
+    fn left(&self, replica: &Arc<str>);
+    /// A replica said something, or its stream was lost.
+    fn heard(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>);
+}
+
+/// Follows the replicas, apart from the one named `me`, until `stop` is cancelled.
+///
+/// # Errors
+/// Never; the type is that of a critical task.
+pub async fn follow_replicas(
+    me: Option<Arc<str>>,
+    mut addresses: watch::Receiver<Addresses>,
+    dialer: Dialer,
+    audience: impl Audience,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut followed: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)> = BTreeMap::new();
+    loop {
+        let mut current = addresses.borrow_and_update().clone();
+        if let Some(me) = &me {
+            current.remove(me);
+        }
+        if current.len() > MAX_REPLICAS {
+            tracing::error!(
+                replicas = current.len(),
+                followed = MAX_REPLICAS,
+                "there are too many replicas of lease-probe, some are not followed"
+            );
+        }
+        let current: Addresses = current.into_iter().take(MAX_REPLICAS).collect();
+        let gone: Vec<Arc<str>> = followed
+            .iter()
+            .filter(|(replica, (address, _))| current.get(*replica) != Some(address))
+            .map(|(replica, _)| replica.clone())
+            .collect();
+        for replica in gone {
+            tracing::info!(%replica, "a replica of lease-probe is gone");
+            followed.remove(&replica);
+            audience.left(&replica);
+        }
+        for (replica, address) in current {
+            if followed.contains_key(&replica) {
+                continue;
+            }
+            tracing::info!(%replica, %address, "following a replica of lease-probe");
+            audience.joined(&replica);
+            let task = follow_one(
+                replica.clone(),
+                address.clone(),
+                dialer.clone(),
+                audience.clone(),
+                stop.clone(),
+            );
+            followed.insert(replica, (address, AbortOnDropHandle::new(tokio::spawn(task))));
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            changed = addresses.changed() => if changed.is_err() {
+                // Static addresses never change.
+                stop.cancelled().await;
+                return Ok(());
+            },
+        }
+    }
+}
+
+async fn follow_one(
+    replica: Arc<str>,
+    address: Arc<str>,
+    dialer: Dialer,
+    audience: impl Audience,
+    stop: CancellationToken,
+) {
+    let channel = match dialer.channel(&address) {
+        Ok(channel) => channel,
+        Err(error) => {
+            tracing::error!(%replica, %error, "cannot follow a replica of lease-probe");
+            return;
+        }
+    };
+    let client = LeaseProbeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let hear = |update| audience.heard(&replica, update);
+    follow("lease-probe", &mut Replica { client }, &stop, hear).await;
+}
+
+struct Replica {
+    client: LeaseProbeServiceClient<Channel>,
+}
+
+impl Source for Replica {
+    type Key = String;
+    type Value = pb::Verdict;
+    type Stream = Pin<Box<dyn Stream<Item = Result<Message<String, pb::Verdict>, Status>> + Send>>;
+
+    async fn open(&mut self) -> Result<Self::Stream, Status> {
+        let request = pb::WatchVerdictsRequest {
+            shoots: Vec::new(),
+            scope: pb::Scope::Local.into(),
+        };
+        let stream = self
+            .client
+            .watch_verdicts(Request::new(request))
+            .await?
+            .into_inner();
+        let decode = |response: Result<pb::WatchVerdictsResponse, Status>| {
+            message(response?).map_err(|part| Status::data_loss(format!("a message has no {part}")))
+        };
+        Ok(Box::pin(stream.map(decode)))
+    }
+}
+
+/// One message of a stream of verdicts.
+///
+/// # Errors
+/// When a part that must be there is missing; the text names it.
+pub fn message(response: pb::WatchVerdictsResponse) -> Result<Message<String, pb::Verdict>, &'static str> {
+    use pb::watch_verdicts_response::Event as PbEvent;
+    let position = response.position.ok_or("position")?;
+    let event = match response.event.ok_or("event")? {
+        PbEvent::Upsert(verdict) if verdict.shoot.is_empty() => return Err("shoot"),
+        PbEvent::Upsert(verdict) => Event::Upsert(verdict.shoot.clone(), verdict),
+        PbEvent::Removed(shoot) => Event::Removed(shoot),
+        PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete(complete.items),
+        PbEvent::Heartbeat(_) => Event::Heartbeat,
+    };
+    Ok(Message {
+        position: wire::received_position(position),
+        event,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use watchdog_proto::feed::v1 as feed;
+    use watchdog_proto::probe::v1 as probe;
+
+    use super::*;
+
+    #[test]
+    fn messages_without_their_parts_are_refused() {
+        let empty = probe::WatchVerdictsResponse::default();
+        assert_eq!(message(empty), Err("position"));
+        let position = Some(feed::Position::default());
+        assert_eq!(
+            message(probe::WatchVerdictsResponse {
+                position: position.clone(),
+                event: None
+            }),
+            Err("event")
+        );
+        let nameless = probe::watch_verdicts_response::Event::Upsert(probe::Verdict::default());
+        assert_eq!(
+            message(probe::WatchVerdictsResponse {
+                position,
+                event: Some(nameless)
+            }),
+            Err("shoot")
+        );
+    }
+}
