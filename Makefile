@@ -1,6 +1,6 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt build image audit
+.PHONY: help demo test lint fmt build image audit bench
 SHELL := /bin/bash
 
 # In CI the lock file is law; at a desk a new dependency may change it.
@@ -45,6 +45,10 @@ image: ## Build and test an image for each service, without a container engine; 
 	images/build
 	cargo build $(LOCKED) --workspace --bins
 	tests/images/check
+
+bench: ## Measure an incident, optimised; docs/performance.md has what came out
+	cargo build $(LOCKED) --release -p weeder -p watchdog-bench
+	$(TARGET)/release/weeder-incident
 
 audit: ## Look for known vulnerabilities in dependencies; needs the network
 	tests/tools/setup lint >/dev/null
