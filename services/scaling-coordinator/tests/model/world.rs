@@ -358,6 +358,10 @@ impl World {
 
     /// Every acting coordinator looks at the shoot, as after every wake.
     fn look(&mut self, rules: Rules) {
+        if !rules.exclusive {
+            // Two that both lag are too many states; the first sees everything at once, and is answered at once.
+            self.coordinators[0].view = self.objects.clone();
+        }
         for c in 0..2 {
             if self.coordinators[c].acts {
                 let mut flow = std::mem::take(&mut self.coordinators[c].flow);
@@ -460,6 +464,9 @@ impl World {
                 to: 0,
                 unreadable: None,
             });
+        }
+        if !rules.exclusive && c == 0 {
+            return self.answer(c, action, Fate::Answered, rules);
         }
         self.coordinators[c].sent.push(action);
         Ok(())
