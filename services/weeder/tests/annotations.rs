@@ -170,7 +170,7 @@ async fn annotations_mean_nothing_unless_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_metadata_is_read_and_the_permission_is_named() {
+async fn a_missing_permission_is_named_and_the_file_does_not_wait_for_it() {
     let seed = Seed::new().await;
     seed.namespace("shoot");
     let rule = Rule {
