@@ -14,7 +14,7 @@ from test_rules import ALERTS, RULES
 
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted((CHART / "dashboards").glob("*.json"))}
 
-# What the incident does not bring about, and what would. Their labels are checked against docs/operations.md instead.
+# What the incident does not bring about, and what would. Queries with these are checked for their syntax only.
 RARE = {
     "watchdog_feed_dropped_total": "a reader that takes nothing for 30 s",
     "watchdog_grpc_connections_refused_total": "TLS, or hundreds of callers",
