@@ -45,6 +45,7 @@ type Verdicts = BTreeMap<String, Outcome>;
 pub struct FakeProbe {
     address: SocketAddr,
     verdicts: watch::Sender<Verdicts>,
+    silent: watch::Sender<bool>,
     _server: AbortOnDropHandle<()>,
 }
 
@@ -55,7 +56,9 @@ impl FakeProbe {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let verdicts = watch::Sender::new(Verdicts::new());
+        let silent = watch::Sender::new(false);
         let service = LeaseProbeServiceServer::new(Service {
+            silent: silent.clone(),
             verdicts: verdicts.clone(),
             epoch: rand::random::<u64>().to_string(),
             started: Instant::now(),
@@ -71,8 +74,14 @@ impl FakeProbe {
         Ok(Self {
             address,
             verdicts,
+            silent,
             _server: AbortOnDropHandle::new(server),
         })
+    }
+
+    /// Keeps its connections open and says nothing on them any more, as one whose host is gone; or speaks again.
+    pub fn set_silent(&self, silent: bool) {
+        self.silent.send_replace(silent);
     }
 
     /// Says the same about all these shoots at one instant.
@@ -84,6 +93,7 @@ impl FakeProbe {
 }
 
 struct Service {
+    silent: watch::Sender<bool>,
     verdicts: watch::Sender<Verdicts>,
     epoch: String,
     started: Instant,
@@ -104,6 +114,7 @@ fn verdict(shoot: &str, outcome: Outcome) -> pb::Verdict {
 
 /// Sends the snapshot, then every change, until the consumer is gone.
 async fn serve(
+    mut silent: watch::Receiver<bool>,
     mut verdicts: watch::Receiver<Verdicts>,
     epoch: String,
     started: Instant,
@@ -139,6 +150,9 @@ async fn serve(
                 position: Some(position),
                 event: Some(event),
             };
+            if silent.wait_for(|silent| !silent).await.is_err() {
+                return;
+            }
             if out.send(Ok(message)).await.is_err() {
                 return;
             }
@@ -160,6 +174,7 @@ impl LeaseProbeService for Service {
     ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
         let (out, stream) = mpsc::channel(64);
         tokio::spawn(serve(
+            self.silent.subscribe(),
             self.verdicts.subscribe(),
             self.epoch.clone(),
             self.started,
@@ -201,6 +216,17 @@ impl Coordinator {
         kubeconfig: &str,
         probe: &FakeProbe,
     ) -> anyhow::Result<Self> {
+        Self::start_in("garden", scratch, config, kubeconfig, probe).await
+    }
+
+    /// The same with its membership in another namespace: it knows nothing of those in `garden`.
+    pub async fn start_in(
+        namespace: &str,
+        scratch: &Arc<Scratch>,
+        config: &Path,
+        kubeconfig: &str,
+        probe: &FakeProbe,
+    ) -> anyhow::Result<Self> {
         let kubeconfig = scratch.write("coordinator.kubeconfig", kubeconfig)?;
         let command = Command::new("coordinator-0", binaries::path(binaries::SCALING_COORDINATOR)?)
             .args([
@@ -208,7 +234,7 @@ impl Coordinator {
                 "--identity",
                 "coordinator-0",
                 "--namespace",
-                "garden",
+                namespace,
             ])
             .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
             .arg("--config-file")
