@@ -140,6 +140,7 @@ fn the_cluster_stops_being_one_to_act_on() {
 fn two_that_act_at_once_lose_and_double_nothing() {
     let rules = Rules {
         exclusive: false,
+        judged: false,
         ..Rules::default()
     };
     holds(rules, Budget { turns: 1, ..NONE });
@@ -150,6 +151,7 @@ fn two_that_act_at_once_lose_and_double_nothing() {
 fn a_successor_that_sees_old_state_loses_and_doubles_nothing() {
     let rules = Rules {
         informed: false,
+        judged: false,
         ..Rules::default()
     };
     holds(

@@ -81,6 +81,32 @@ fn a_handover_does_not_wait_for_writes_under_way() {
 }
 
 #[test]
+fn a_successor_sees_one_resource_as_it_was_long_ago() {
+    let rules = Rules {
+        informed: false,
+        ..Rules::default()
+    };
+    breaks(
+        rules,
+        Budget {
+            turns: 1,
+            moves: 1,
+            ..NONE
+        },
+        "S3",
+    );
+}
+
+#[test]
+fn two_act_at_once() {
+    let rules = Rules {
+        exclusive: false,
+        ..Rules::default()
+    };
+    breaks(rules, NONE, "S5");
+}
+
+#[test]
 fn nothing_is_recorded() {
     let rules = Rules {
         record: false,

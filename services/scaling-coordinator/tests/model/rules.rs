@@ -21,6 +21,8 @@ pub struct Rules {
     pub exclusive: bool,
     /// A replica that takes over sees what its predecessor wrote.
     pub informed: bool,
+    /// S3 and S5 are judged; not where a search breaks them on purpose and looks at the counts alone.
+    pub judged: bool,
     /// A request that is never answered ends at its deadline.
     pub deadline: bool,
     /// The protected state is in the API server; otherwise a crash loses the recorded counts.
@@ -39,6 +41,7 @@ impl Default for Rules {
             permit: true,
             exclusive: true,
             informed: true,
+            judged: true,
             deadline: true,
             durable: true,
         }

@@ -488,7 +488,7 @@ impl World {
             _ => return because(false, "S2: no verdict asks for it"),
         }
         because(self.allowed, "S4: the shoot is not to be written to")?;
-        if !rules.exclusive || !rules.informed {
+        if !rules.judged {
             return Ok(());
         }
         let other = &self.coordinators[1 - c];
