@@ -1,5 +1,9 @@
 //! One state of everything around one shoot, and what can happen next.
 
+mod calm;
+mod events;
+mod judge;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -207,99 +211,6 @@ impl World {
         self.allowed
     }
 
-    /// What can happen now.
-    pub fn events(&self, rules: Rules) -> Vec<Event> {
-        use Saying::{
-            Contradiction, ExternalUnreachable, Healthy, Inconclusive, LeasesExpired, Nothing, Stale,
-        };
-        let mut events = Vec::new();
-        let left = &self.left;
-        if left.turns > 0 {
-            let all: &[Saying] = if left.all_verdicts {
-                &[
-                    Nothing,
-                    Healthy,
-                    LeasesExpired,
-                    ExternalUnreachable,
-                    Inconclusive,
-                    Stale,
-                    Contradiction,
-                ]
-            } else {
-                &[Healthy, LeasesExpired, Stale]
-            };
-            events.extend(all.iter().filter(|s| **s != self.saying).map(|s| Event::Say(*s)));
-        }
-        for i in 0..2 {
-            let object = &self.objects[i];
-            if !object.current || object.ready != object.replicas {
-                events.push(Event::Controllers(i));
-            }
-            if left.meddles > 0 {
-                events.push(Event::Touch(i));
-                events.extend(
-                    [1, 2]
-                        .into_iter()
-                        .filter(|n| *n != object.replicas)
-                        .map(|n| Event::Meddle(i, n)),
-                );
-            }
-        }
-        for (c, coordinator) in self.coordinators.iter().enumerate() {
-            for action in 0..coordinator.sent.len() {
-                events.push(Event::Answer(c, action, Fate::Answered));
-                if left.losses > 0 {
-                    let fates = [Fate::AppliedButLost, Fate::Lost, Fate::Late, Fate::Refused];
-                    events.extend(fates.map(|fate| Event::Answer(c, action, fate)));
-                }
-            }
-            if !coordinator.acts {
-                if self.may_acquire(c, rules) {
-                    events.push(Event::Acquire(c));
-                }
-                continue;
-            }
-            let behind = (0..2).filter(|i| coordinator.view[*i] != self.objects[*i]);
-            events.extend(behind.map(|i| Event::Watch(c, i)));
-            if coordinator.cluster != self.allowed {
-                events.push(Event::WatchCluster(c));
-            }
-            let wanted = self.steps(c, rules).actions.len();
-            events.extend((0..wanted).map(|action| Event::Send(c, action)));
-            if left.crashes > 0 {
-                events.push(Event::Crash(c, Fate::AppliedButLost));
-                if !coordinator.sent.is_empty() {
-                    events.push(Event::Crash(c, Fate::Lost));
-                    if left.losses > 0 {
-                        events.push(Event::Crash(c, Fate::Late));
-                    }
-                }
-            }
-            if left.moves > 0 {
-                events.push(Event::Release(c));
-            }
-        }
-        events.extend((0..self.late.len()).map(Event::Arrive));
-        if left.stops > 0 && self.allowed {
-            events.push(Event::Stop);
-        }
-        if left.jumps > 0 && self.wake(rules).is_some() {
-            events.push(Event::Jump);
-        }
-        events
-    }
-
-    /// The contract of the membership: nobody else acts, and no request of another is under way.
-    fn may_acquire(&self, c: usize, rules: Rules) -> bool {
-        let other = &self.coordinators[1 - c];
-        // Two that know nothing are alike: which of them takes over makes no difference.
-        let alike = rules.informed && *other == self.coordinators[c];
-        if alike && c != 0 {
-            return false;
-        }
-        !other.acts && (other.sent.is_empty() || !rules.permit) && self.coordinators[c].sent.is_empty()
-    }
-
     /// Lets something happen.
     ///
     /// # Errors
@@ -472,45 +383,6 @@ impl World {
         Ok(())
     }
 
-    /// What must hold whenever a write leaves a coordinator.
-    fn check_sending(&self, c: usize, action: &Action, rules: Rules) -> Checked {
-        let because = |ok: bool, why: &str| {
-            if ok {
-                Ok(())
-            } else {
-                Err(format!("{why}: {action:?}"))
-            }
-        };
-        match (action.direction, self.saying) {
-            (Direction::Up, Saying::Healthy)
-            | (Direction::Down, Saying::LeasesExpired | Saying::ExternalUnreachable) => {}
-            (_, Saying::Stale) => return because(false, "S1: a verdict that is not valid any more"),
-            _ => return because(false, "S2: no verdict asks for it"),
-        }
-        because(self.allowed, "S4: the shoot is not to be written to")?;
-        if !rules.judged {
-            return Ok(());
-        }
-        let other = &self.coordinators[1 - c];
-        because(
-            !other.acts && other.sent.is_empty(),
-            "S5: another replica acts on it",
-        )?;
-        let dependents = dependents(true);
-        let level = action.direction.info(&dependents[index(action)]).level;
-        for (i, dependent) in dependents.iter().enumerate() {
-            // What came out of the blue and has not been seen yet cannot be taken into account.
-            let known = self.coordinators[c].view[i].version >= self.objects[i].surprise;
-            if known && action.direction.info(dependent).level < level {
-                because(
-                    self.objects[i].has_reached(action.direction),
-                    "S3: the level before is not reached",
-                )?;
-            }
-        }
-        Ok(())
-    }
-
     fn answer(&mut self, c: usize, action: Action, fate: Fate, rules: Rules) -> Checked {
         let unknown = Outcome::Unknown {
             why: "no answer".into(),
@@ -603,77 +475,5 @@ impl World {
         if rules.informed {
             (coordinator.view, coordinator.cluster) = (self.objects.clone(), self.allowed);
         }
-    }
-
-    /// What must hold in every state: nothing lost, nothing doubled.
-    fn check(&self) -> Checked {
-        for (object, wanted) in self.objects.iter().zip(self.wanted) {
-            if object.replicas == 0 && (object.recorded, object.protected) != (Some(wanted), true) {
-                return Err(format!("S6: it is down, {wanted} should be recorded: {object:?}"));
-            }
-            if object.replicas != 0 && object.replicas != wanted {
-                return Err(format!(
-                    "S6: it is up at {}, it should be at {wanted}",
-                    object.replicas
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    pub fn is_restored(&self) -> bool {
-        let restored = |(object, wanted): (&Object, i32)| object.ready == wanted && !object.protected;
-        self.objects.iter().zip(self.wanted).all(restored)
-    }
-
-    /// From now on everything works, and the nodes are connected.
-    pub fn calm_down(&mut self, rules: Rules) -> Checked {
-        self.left = NONE;
-        self.saying = Saying::Healthy;
-        for action in std::mem::take(&mut self.late) {
-            self.apply(&action, rules)?;
-        }
-        for c in 0..2 {
-            self.answer_all(c, rules)?;
-        }
-        if !self.coordinators.iter().any(|c| c.acts) {
-            self.acquire(0, rules);
-        }
-        Ok(())
-    }
-
-    /// One round of a world in which everything works: each request is answered, each watch is up to date.
-    pub fn calm_round(&mut self, rules: Rules) -> Checked {
-        for c in 0..2 {
-            self.converge(c);
-        }
-        for c in 0..2 {
-            self.coordinators[c].view = self.objects.clone();
-            self.coordinators[c].cluster = self.allowed;
-        }
-        self.look(rules);
-        let mut idle = true;
-        for c in 0..2 {
-            if self.coordinators[c].acts {
-                while !self.steps(c, rules).actions.is_empty() {
-                    idle = false;
-                    self.send(c, 0, rules)?;
-                    self.look(rules);
-                }
-                self.answer_all(c, rules)?;
-            }
-        }
-        if idle {
-            self.now = self.wake(rules).unwrap_or(self.now);
-        }
-        self.look(rules);
-        self.check()
-    }
-
-    fn answer_all(&mut self, c: usize, rules: Rules) -> Checked {
-        for action in std::mem::take(&mut self.coordinators[c].sent) {
-            self.answer(c, action, Fate::Answered, rules)?;
-        }
-        Ok(())
     }
 }

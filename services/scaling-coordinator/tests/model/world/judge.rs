@@ -1,0 +1,65 @@
+//! The invariants, judged by what is true and not by what a coordinator sees.
+
+use super::{Action, Checked, Direction, Object, Rules, Saying, World, dependents, index};
+
+impl World {
+    /// What must hold whenever a write leaves a coordinator.
+    pub(super) fn check_sending(&self, c: usize, action: &Action, rules: Rules) -> Checked {
+        let because = |ok: bool, why: &str| {
+            if ok {
+                Ok(())
+            } else {
+                Err(format!("{why}: {action:?}"))
+            }
+        };
+        match (action.direction, self.saying) {
+            (Direction::Up, Saying::Healthy)
+            | (Direction::Down, Saying::LeasesExpired | Saying::ExternalUnreachable) => {}
+            (_, Saying::Stale) => return because(false, "S1: a verdict that is not valid any more"),
+            _ => return because(false, "S2: no verdict asks for it"),
+        }
+        because(self.allowed, "S4: the shoot is not to be written to")?;
+        if !rules.judged {
+            return Ok(());
+        }
+        let other = &self.coordinators[1 - c];
+        because(
+            !other.acts && other.sent.is_empty(),
+            "S5: another replica acts on it",
+        )?;
+        let dependents = dependents(true);
+        let level = action.direction.info(&dependents[index(action)]).level;
+        for (i, dependent) in dependents.iter().enumerate() {
+            // What came out of the blue and has not been seen yet cannot be taken into account.
+            let known = self.coordinators[c].view[i].version >= self.objects[i].surprise;
+            if known && action.direction.info(dependent).level < level {
+                because(
+                    self.objects[i].has_reached(action.direction),
+                    "S3: the level before is not reached",
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What must hold in every state: nothing lost, nothing doubled.
+    pub(super) fn check(&self) -> Checked {
+        for (object, wanted) in self.objects.iter().zip(self.wanted) {
+            if object.replicas == 0 && (object.recorded, object.protected) != (Some(wanted), true) {
+                return Err(format!("S6: it is down, {wanted} should be recorded: {object:?}"));
+            }
+            if object.replicas != 0 && object.replicas != wanted {
+                return Err(format!(
+                    "S6: it is up at {}, it should be at {wanted}",
+                    object.replicas
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn is_restored(&self) -> bool {
+        let restored = |(object, wanted): (&Object, i32)| object.ready == wanted && !object.protected;
+        self.objects.iter().zip(self.wanted).all(restored)
+    }
+}
