@@ -442,3 +442,39 @@ async fn a_weeder_that_is_killed_weeds_what_is_left_when_it_is_back() {
     .await
     .unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_configuration_is_taken_up_and_a_bad_one_refused() {
+    let world = World::start("reload", &["one"]).await.unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    let good = std::fs::read_to_string(world.setup.prober_file()).unwrap();
+    let valid = |wanted: f64| {
+        let lease_probe = &lease_probe;
+        until_true("the file is judged", BOUND, move || async move {
+            Ok(lease_probe.metric("watchdog_config_valid").await? == Some(wanted))
+        })
+    };
+    std::fs::write(world.setup.prober_file(), good.replace("5s", "soon")).unwrap();
+    valid(0.0).await.unwrap();
+    lease_probe
+        .process
+        .wait_for_text("changed configuration file refused", BOUND)
+        .await
+        .unwrap();
+    std::fs::write(
+        world.setup.prober_file(),
+        format!("nodeLeaseFailureFraction: 0.8\n{good}"),
+    )
+    .unwrap();
+    valid(1.0).await.unwrap();
+    until_true("the running probe has the new threshold", BOUND, || async {
+        let verdict = world.verdict(&lease_probe, SHOOT).await?;
+        Ok(verdict.evidence.is_some_and(|evidence| evidence.threshold == 0.8))
+    })
+    .await
+    .unwrap();
+}

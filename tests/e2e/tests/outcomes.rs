@@ -241,3 +241,60 @@ async fn every_failure_shows_and_none_scales_anything_down() {
         assert_eq!(world.writes(shoot), Vec::<String>::new());
     }
 }
+
+/// The external endpoint of one shoot is that of another here, so that it can fail on its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_external_endpoint_that_fails_scales_down_and_one_that_is_back_restores() {
+    use watchdog_e2e::fixtures;
+    use watchdog_sandbox::ShootSpec;
+    let head =
+        "externalKubeConfigSecretName: external\nprobeInterval: 2s\ninitialDelay: 1s\nfailureThreshold: 2";
+    let shoots = ["inside", "outside"].map(|name| ShootSpec::new(name, 3)).to_vec();
+    let prober = fixtures::prober(head, "500ms");
+    let world = World::start_with("external", shoots, &prober, &fixtures::weeder("1m"))
+        .await
+        .unwrap();
+    let (inside, outside) = (world.shoot("inside").unwrap(), world.shoot("outside").unwrap());
+    for shoot in [&inside, &outside] {
+        let data = [(
+            "kubeconfig".to_owned(),
+            k8s_openapi::ByteString(outside.probe_kubeconfig().into_bytes()),
+        )];
+        let mut secret = Secret {
+            data: Some(data.into()),
+            ..Secret::default()
+        };
+        secret.metadata.name = Some("external".to_owned());
+        let secrets: Api<Secret> = Api::namespaced(world.seed.clone(), shoot.namespace());
+        secrets
+            .create(&kube::api::PostParams::default(), &secret)
+            .await
+            .unwrap();
+    }
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, inside.namespace(), Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    outside.api().stop().await.unwrap();
+    let verdict = world
+        .wait_outcome(
+            &lease_probe,
+            inside.namespace(),
+            Outcome::ExternalUnreachable,
+            BOUND,
+        )
+        .await
+        .unwrap();
+    assert!(verdict.message.contains("external"), "{}", verdict.message);
+    world.wait_replicas(&inside, 0, BOUND).await.unwrap();
+    outside.api().resume().await.unwrap();
+    world.wait_replicas(&inside, 1, BOUND).await.unwrap();
+    assert_eq!(
+        world.writes(&outside),
+        Vec::<String>::new(),
+        "unreachable inside as well: nothing is concluded"
+    );
+}
