@@ -227,10 +227,19 @@ async fn a_meltdown_is_prevented_and_everything_restored() {
         !world.controller_manager.is_running(),
         "the real kube-controller-manager is stopped"
     );
-    let lost = verdict(&setup, &lease_probe).await.unwrap();
-    assert_eq!(lost.outcome(), probe::Outcome::LeasesExpired, "{}", lost.message);
-    let evidence = lost.evidence.unwrap();
-    assert_eq!((evidence.candidates, evidence.expired), (5, 5));
+    // 60 % are enough to scale down; the verdict that names all of them is that of the next probe.
+    wait::until_true("all five leases have expired", GRACE, || async {
+        let lost = verdict(&setup, &lease_probe).await?;
+        anyhow::ensure!(
+            lost.outcome() == probe::Outcome::LeasesExpired,
+            "{}",
+            lost.message
+        );
+        let evidence = lost.evidence.unwrap_or_default();
+        Ok((evidence.candidates, evidence.expired) == (5, 5))
+    })
+    .await
+    .unwrap();
     let down: Vec<String> = world
         .runner
         .changes()
