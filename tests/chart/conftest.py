@@ -3,7 +3,8 @@
 import helm_python as helm
 import pytest
 import real_kubernetes
-from chart import NAMESPACE, RELEASE
+from chart import CHART, NAMESPACE, RELEASE, objects, of_kind
+from programs import with_rights
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +29,31 @@ def releases(seed):
     with helm.Config(kubeconfig_content=seed.kubeconfig(), namespace=NAMESPACE) as config:
         yield config
         config.uninstall(RELEASE, ignore_not_found=True)
+
+
+@pytest.fixture(scope="session")
+def kinds(seed):
+    """Gardener's kinds."""
+    seed.serve("extensions.gardener.cloud", "v1alpha1", "Cluster", "Cluster")
+    seed.serve("machine.sapcloud.io", "v1alpha1", "Machine")
+
+
+@pytest.fixture
+def install(seed, releases, kinds, tmp_path):
+    """Installs the chart with values, and gives a function that starts a service with the configuration, the options
+    and the rights that it gets from that."""
+
+    def installed(values=None):
+        rendered = objects(releases.install(CHART, RELEASE, values))
+        maps, deployments = of_kind(rendered, "ConfigMap"), of_kind(rendered, "Deployment")
+
+        def start(service):
+            config = maps[f"dependency-watchdog-{'weeder' if service == 'weeder' else 'prober'}-config"]
+            (container,) = deployments[f"dependency-watchdog-{service}"]["spec"]["template"]["spec"]["containers"]
+            # The others are those of a Pod.
+            options = [option for option in container["args"] if option == "--dependants-annotation"]
+            return with_rights(seed, tmp_path, service, config["data"]["config.yaml"], options)
+
+        return start
+
+    return installed

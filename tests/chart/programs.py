@@ -15,12 +15,16 @@ from real_kubernetes import free_port
 READY_BOUND_SECONDS = 60
 # A drain takes at most 20 s; without work it takes none.
 STOP_BOUND_SECONDS = 30
+# What the tests wait for takes from milliseconds, such as a changed role, to some seconds, such as a scale-down.
+SEEN_BOUND_SECONDS = 60
 
 
 class Program:
     """One replica of a service. To be used as a context. With `image`, that folder is its root, and it runs as nobody."""
 
-    def __init__(self, folder: Path, service: str, config: str, kubeconfig: str, replica: int = 0, image=None):
+    def __init__(
+        self, folder: Path, service: str, config: str, kubeconfig: str, replica: int = 0, image=None, options=()
+    ):
         self.service, self.replica = service, f"{service}-{replica}"
         self.log = folder / f"{self.replica}.log"
         rights, file = folder / f"{self.replica}.kubeconfig", folder / f"{self.replica}.yaml"
@@ -39,6 +43,7 @@ class Program:
             f"--admin-addr=127.0.0.1:{self.admin}",
             "--insecure-plaintext",
             "--log-format=text",
+            *options,
         ]
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -97,13 +102,10 @@ class Program:
         return said
 
 
-def with_rights(seed, folder: Path, service: str, config: str) -> Program:
+def with_rights(seed, folder: Path, service: str, config: str, options=()) -> Program:
     """One replica with the rights of its ServiceAccount."""
-    token = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/dependency-watchdog-{service}/token"
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    status, got = seed.request("POST", token, request)
-    assert status == 201, got
-    return Program(folder, service, config, seed.kubeconfig(got["status"]["token"]))
+    kubeconfig = seed.kubeconfig(seed.token(NAMESPACE, f"dependency-watchdog-{service}"))
+    return Program(folder, service, config, kubeconfig, options=options)
 
 
 def binary(name: str) -> str:
@@ -113,3 +115,17 @@ def binary(name: str) -> str:
     if not path.exists():
         pytest.fail(f"{path} is not there: build the programs first, with cargo build --workspace --bins")
     return str(path)
+
+
+def grpcurl(*arguments: str):
+    """Runs grpcurl; a stream is listened to for two seconds."""
+    command = ["grpcurl", "-plaintext", "-max-time", "2", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+
+def wait(condition):
+    """Waits until the condition holds."""
+    deadline = time.monotonic() + SEEN_BOUND_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.05)

@@ -1,5 +1,6 @@
 """A real kube-apiserver on an etcd of its own, for as long as a test run takes."""
 
+import base64
 import json
 import os
 import socket
@@ -159,6 +160,26 @@ class Kubernetes:
             assert time.monotonic() < deadline, f"{plural}.{group} is never served"
             time.sleep(0.05)
 
+    def token(self, namespace: str, account: str) -> str:
+        """Of a service account."""
+        where = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        status, got = self.request("POST", where, request)
+        assert status == 201, got
+        return got["status"]["token"]
+
+    def create(self, where: str, body: dict) -> dict:
+        """Adds an object to the collection at that path."""
+        status, got = self.request("POST", where, body)
+        assert status == 201, got
+        return got
+
+    def merge(self, where: str, change: dict) -> dict:
+        """Changes an object."""
+        status, got = self.request("PATCH", where, change, "application/merge-patch+json")
+        assert status == 200, got
+        return got
+
     def kubeconfig(self, token: str = TOKEN) -> str:
         """For the administrator, or for whom the token is."""
         return json.dumps(
@@ -170,7 +191,8 @@ class Kubernetes:
                         "name": "seed",
                         "cluster": {
                             "server": f"https://127.0.0.1:{self.port}",
-                            "certificate-authority": str(self.ca),
+                            # In line: a kubeconfig from a Secret may refer to no files.
+                            "certificate-authority-data": base64.b64encode(self.ca.read_bytes()).decode(),
                         },
                     }
                 ],

@@ -1,0 +1,203 @@
+"""The permissions, proven on two real API servers, a seed and a shoot: with what the chart grants on the one and Gardener
+on the other the work is done, and without any one rule the program that needs it says which permission is missing."""
+
+import contextlib
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from chart import NAMESPACE, SERVICES
+from permissions import allowed, granted, role
+from programs import grpcurl, wait
+from real_kubernetes import Kubernetes, assets
+from shoot import DEPENDANTS, PROTECTION, SHOOT, Shoot
+
+VALUES = {
+    "config": {
+        "prober": {
+            "probeInterval": "1s",
+            "initialDelay": "0s",
+            "dependentResourceInfos": [
+                {
+                    "ref": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+                    "optional": name == "cluster-autoscaler",
+                    "scaleUp": {"level": level},
+                    "scaleDown": {"level": int(level == 0)},
+                }
+                for level, name in enumerate(DEPENDANTS)
+            ],
+        }
+    }
+}
+ANNOTATED = {"weeder": {"dependantsAnnotation": True}}
+# The seed keeps one or the other, see Source in services/weeder/src/cluster.
+SLICES = "/apis/discovery.k8s.io/v1"
+
+
+@pytest.fixture(scope="module")
+def shoot(seed, kinds, tmp_path_factory):
+    server = Kubernetes(assets(), tmp_path_factory.mktemp("shoot"))
+    try:
+        yield Shoot(server, seed)
+    finally:
+        # It cannot be reached any more, so nothing follows for what is left of it on the seed.
+        server.close()
+
+
+def test_the_whole_job_with_these_rights_and_no_others(seed, shoot, install):
+    shoot.expire()
+    start = install(VALUES)
+    with contextlib.ExitStack() as stack:
+        programs = {service: stack.enter_context(start(service)) for service in SERVICES}
+        for program in programs.values():
+            program.wait_until_readyz_says("ready\n")
+
+        wait(lambda: set(shoot.replicas().values()) == {0})
+        assert all(PROTECTION in shoot.deployment(name)["metadata"]["annotations"] for name in DEPENDANTS)
+        wait(lambda: kept(shoot, lambda: set(shoot.replicas().values()) == {1}))
+        wait(lambda: kept(shoot, lambda: not any(protected(shoot, name) for name in DEPENDANTS)))
+        reasons = {"MeltdownProtectionStarted", "MeltdownProtectionEnded"}
+        wait(lambda: reasons <= {event["reason"] for event in events(seed)})
+
+        endpoints(seed, ready=False)
+        crash_looping_pod(seed)
+        wait(lambda: 'watchdog_weeder_services{readiness="not_ready"} 1' in programs["weeder"].metrics())
+        endpoints(seed, ready=True)
+        wait(lambda: seed.request("GET", f"/api/v1/namespaces/{SHOOT}/pods/crashing")[0] == 404)
+        wait(lambda: "WeededCrashLoopingPod" in {event["reason"] for event in events(seed)})
+
+
+def test_without_a_rule_in_the_shoot_the_verdict_names_the_permission(shoot, install):
+    shoot.expire()
+    with install(VALUES)("lease-probe") as program:
+        program.wait_until_readyz_says("ready\n")
+        wait(lambda: verdict(program)["outcome"] == "OUTCOME_LEASES_EXPIRED")
+        for resource, permission in (
+            ("leases", "list leases in namespace kube-node-lease"),
+            # They are listed only when something is wrong.
+            ("nodes", "list nodes"),
+        ):
+            said = f"The kubeconfig's user lacks a permission (403): {permission}."
+            shoot.grant(resource)
+            wait(lambda said=said: verdict(program).get("message") == said)
+            assert verdict(program)["outcome"] == "OUTCOME_INCONCLUSIVE"
+            wait(lambda said=said: said in program.log.read_text())
+            wait(lambda: forbidden(program.metrics()))
+            # Gardener grants to get as well; that is not needed.
+            shoot.grant(resource, "list")
+            wait(lambda: verdict(program)["outcome"] == "OUTCOME_LEASES_EXPIRED")
+            shoot.grant(resource, "get", "list")
+
+
+def test_without_any_one_rule_a_program_is_not_ready_and_names_the_permission(seed, install):
+    start = install()
+    with ThreadPoolExecutor() as pool:
+        checks = [pool.submit(take_rules_away_in_turn, seed, start, service) for service in SERVICES]
+        assert all(check.result() > 3 for check in checks)
+
+
+def test_so_it_is_with_annotated_dependants(seed, install):
+    start = install(ANNOTATED)
+    with start("weeder") as program:
+        program.wait_until_readyz_says("ready\n")
+        assert 'watchdog_watched_objects{watch="services"}' in program.metrics()
+    assert take_rules_away_in_turn(seed, start, "weeder") > 4
+
+
+def take_rules_away_in_turn(seed, start, service) -> int:
+    """Gives the number of rules."""
+    unused = "endpoints" if seed.request("GET", SLICES)[0] == 200 else "endpointslices"
+    taken = 0
+    for where in (
+        f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role(service)}",
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/dependency-watchdog-{service}",
+    ):
+        whole = seed.request("GET", where)[1]["rules"]
+        for index, rule in enumerate(whole):
+            if unused in rule["resources"]:
+                continue
+            seed.merge(where, {"rules": whole[:index] + whole[index + 1 :]})
+            gone = granted({"rules": [rule]})
+            sample = (*min(gone), NAMESPACE)
+            wait(lambda sample=sample: not allowed(seed, service, *sample))
+            with start(service) as program:
+                program.wait_until_readyz_says("permissions: grant this service on the seed: ")
+                said, log = program.readyz(), program.log.read_text()
+                for verb, group, resource, name in gone:
+                    missing = f"{verb} {written(group, resource)}{f' named {name}' if name else ''} in "
+                    assert missing in said and missing in log
+                assert "watchdog_permission_missing{" in program.metrics()
+            seed.merge(where, {"rules": whole})
+            wait(lambda sample=sample: allowed(seed, service, *sample))
+            taken += 1
+    return taken
+
+
+def written(group: str, resource: str) -> str:
+    """A resource as the programs write it: deployments.apps/scale."""
+    resource, slash, subresource = resource.partition("/")
+    return f"{resource}.{group}{slash}{subresource}" if group else f"{resource}{slash}{subresource}"
+
+
+def verdict(program) -> dict:
+    """On the shoot; empty until there is one."""
+    call = "gardener.watchdog.probe.v1.LeaseProbeService/GetVerdict"
+    answer = grpcurl("-d", f'{{"shoot": "{SHOOT}"}}', f"127.0.0.1:{program.grpc}", call)
+    return json.loads(answer.stdout)["verdict"] if answer.returncode == 0 else {"outcome": None}
+
+
+def forbidden(metrics: str) -> bool:
+    """Whether probes of the shoot are counted that lacked a permission."""
+    counted = re.findall(r"^watchdog_shoot_probe_failures_total{(.*)}", metrics, re.MULTILINE)
+    return any(f'shoot="{SHOOT}"' in labels and 'reason="forbidden"' in labels for labels in counted)
+
+
+def kept(shoot, condition) -> bool:
+    """Whether it holds while the kubelets go on renewing."""
+    shoot.renew()
+    return condition()
+
+
+def protected(shoot, name: str) -> bool:
+    return PROTECTION in shoot.deployment(name)["metadata"].get("annotations", {})
+
+
+def events(seed) -> list[dict]:
+    """In the namespace of the shoot."""
+    return seed.request("GET", f"/apis/events.k8s.io/v1/namespaces/{SHOOT}/events")[1]["items"]
+
+
+def endpoints(seed, ready: bool) -> None:
+    """Sets what is behind the Service kube-apiserver, in both forms where the seed has both."""
+    key = "addresses" if ready else "notReadyAddresses"
+    objects = {
+        f"/api/v1/namespaces/{SHOOT}/endpoints/kube-apiserver": {
+            "apiVersion": "v1",
+            "kind": "Endpoints",
+            "metadata": {"name": "kube-apiserver"},
+            "subsets": [{key: [{"ip": "10.0.0.1"}], "ports": [{"port": 443}]}],
+        }
+    }
+    if seed.request("GET", SLICES)[0] == 200:
+        objects[f"{SLICES}/namespaces/{SHOOT}/endpointslices/kube-apiserver-1"] = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": "kube-apiserver-1", "labels": {"kubernetes.io/service-name": "kube-apiserver"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
+        }
+    for where, body in objects.items():
+        query = "?fieldManager=tests&force=true"
+        status, got = seed.request("PATCH", where + query, body, "application/apply-patch+yaml")
+        assert status in (200, 201), got
+
+
+def crash_looping_pod(seed) -> None:
+    """One that depends on kube-apiserver, by the default configuration."""
+    pods = f"/api/v1/namespaces/{SHOOT}/pods"
+    labels = {"gardener.cloud/role": "controlplane", "role": "scheduler"}
+    container = {"name": "main", "image": "none"}
+    seed.create(pods, {"metadata": {"name": "crashing", "labels": labels}, "spec": {"containers": [container]}})
+    waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 7, "ready": False, "imageID": ""}
+    seed.merge(f"{pods}/crashing/status", {"status": {"containerStatuses": [container | waiting]}})
