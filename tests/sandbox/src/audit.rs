@@ -13,6 +13,8 @@ pub struct AuditEntry {
     pub id: u64,
     /// When it came in.
     pub time: Timestamp,
+    /// When its effect, if it has one, was there: right before the answer.
+    pub done: Timestamp,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
     pub verb: &'static str,
     /// Path without the query.
@@ -65,6 +67,7 @@ impl AuditLog {
         let mut inner = self.inner.lock();
         inner.total += 1;
         entry.id = inner.total;
+        entry.done = Timestamp::now();
         if self.capacity == 0 {
             return;
         }

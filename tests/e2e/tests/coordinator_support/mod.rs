@@ -79,6 +79,11 @@ impl FakeProbe {
         })
     }
 
+    /// Where it listens, without TLS.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Keeps its connections open and says nothing on them any more, as one whose host is gone; or speaks again.
     pub fn set_silent(&self, silent: bool) {
         self.silent.send_replace(silent);

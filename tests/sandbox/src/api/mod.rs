@@ -98,6 +98,7 @@ pub(crate) async fn serve(
     let mut entry = AuditEntry {
         id: 0,
         time: Timestamp::now(),
+        done: Timestamp::MIN,
         verb: info.verb,
         path: info.path.clone(),
         query: parts.uri.query().unwrap_or_default().to_owned(),

@@ -1,0 +1,89 @@
+//! What was done to the dependants of a shoot: the order of the levels, and the counts.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Counts, Report, Violation, Write};
+
+/// Annotation with the count from before the incident.
+const RECORDED: &str = "/metadata/annotations/dependency-watchdog.gardener.cloud~1replicas";
+
+/// Follows the writes that took effect on one shoot. Its resources go down from the last of `counts` to the first
+/// (all but the first are one level), and come up from the first to the last.
+pub(super) fn judge<'a>(
+    shoot: &str,
+    writes: impl Iterator<Item = &'a Write>,
+    counts: Counts<'_>,
+    report: &mut Report,
+) {
+    let mut applied: Vec<&Write> = writes.filter(|write| write.applied).collect();
+    applied.sort_by_key(|write| write.done);
+    let mut replicas: BTreeMap<&str, u32> = counts.iter().copied().collect();
+    for write in applied {
+        let Some((name, is_scale)) = resource(&write.path) else {
+            continue;
+        };
+        if is_scale {
+            let Some(to) = number(write.body.pointer("/spec/replicas")) else {
+                continue;
+            };
+            if let Some(what) = too_early(name, to, counts, &replicas) {
+                report.violations.push(order(shoot, what, write.done));
+            }
+            if let Some(now) = replicas.get_mut(name) {
+                *now = to;
+            }
+        } else if let Some(recorded) = write.body.pointer(RECORDED) {
+            let expected = counts.iter().find(|(of, _)| *of == name);
+            let expected = expected.map(|(_, count)| count.to_string());
+            if recorded.as_str() != expected.as_deref() {
+                report.violations.push(Violation::Count {
+                    shoot: shoot.to_owned(),
+                    what: format!("{name}: {recorded}"),
+                    at: write.done,
+                });
+            }
+        }
+    }
+}
+
+/// What is wrong with scaling a resource now, if anything is.
+fn too_early(name: &str, to: u32, counts: Counts<'_>, replicas: &BTreeMap<&str, u32>) -> Option<String> {
+    let place = counts.iter().position(|(of, _)| *of == name)?;
+    let is_up = |(of, _): &&(&str, u32)| replicas.get(of).is_some_and(|now| *now > 0);
+    let (direction, other) = if to > 0 {
+        ("up", counts.iter().take(place).find(|other| !is_up(other))?)
+    } else if place == 0 {
+        ("down", counts.iter().skip(1).find(is_up)?)
+    } else {
+        return None;
+    };
+    Some(format!(
+        "{name} was scaled {direction} although {}, of a level before, was not",
+        other.0
+    ))
+}
+
+fn order(shoot: &str, what: String, at: Timestamp) -> Violation {
+    Violation::Order {
+        shoot: shoot.to_owned(),
+        what,
+        at,
+    }
+}
+
+/// The resource that a path names, and whether it is about its scale.
+fn resource(path: &str) -> Option<(&str, bool)> {
+    let name = path.split("/deployments/").nth(1)?;
+    Some(match name.strip_suffix("/scale") {
+        Some(name) => (name, true),
+        None => (name, false),
+    })
+}
+
+/// The API's JSON leaves out a zero.
+fn number(value: Option<&Value>) -> Option<u32> {
+    value.map_or(Some(0), |value| u32::try_from(value.as_u64()?).ok())
+}
