@@ -1,4 +1,7 @@
-//! What the measurements share: percentiles, and the memory of a process.
+//! What the measurements share: percentiles, what a process costs, and a simulated fleet of shoots.
+
+pub mod fleet;
+pub mod usage;
 
 use std::time::Duration;
 

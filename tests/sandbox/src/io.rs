@@ -18,27 +18,30 @@ use tokio::{
 
 /// Bytes and connections of one API server since it was made.
 #[derive(Debug, Default)]
-pub(crate) struct WireCounters {
-    pub(crate) received: AtomicU64,
-    pub(crate) sent: AtomicU64,
-    pub(crate) accepted: AtomicU64,
+pub struct WireCounters {
+    /// Bytes received, TLS included.
+    pub received: AtomicU64,
+    /// Bytes sent, TLS included.
+    pub sent: AtomicU64,
+    /// TCP connections accepted.
+    pub accepted: AtomicU64,
 }
 
 /// Shut, nothing passes in either direction on any connection; open again, everything goes on.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub struct Gate {
     shut: AtomicBool,
     waiting: Mutex<Vec<Waker>>,
 }
 
 impl Gate {
     /// Stops all traffic.
-    pub(crate) fn shut(&self) {
+    pub fn shut(&self) {
         self.shut.store(true, Ordering::SeqCst);
     }
 
     /// Lets traffic pass again.
-    pub(crate) fn open(&self) {
+    pub fn open(&self) {
         self.shut.store(false, Ordering::SeqCst);
         for waker in std::mem::take(&mut *self.waiting.lock()) {
             waker.wake();
@@ -68,14 +71,15 @@ impl Gate {
 
 /// A TCP connection behind the gate and the counters.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub struct Wire {
     stream: TcpStream,
     gate: Arc<Gate>,
     counters: Arc<WireCounters>,
 }
 
 impl Wire {
-    pub(crate) fn new(stream: TcpStream, gate: Arc<Gate>, counters: Arc<WireCounters>) -> Self {
+    /// Puts a connection behind `gate` and counts its bytes in `counters`.
+    pub fn new(stream: TcpStream, gate: Arc<Gate>, counters: Arc<WireCounters>) -> Self {
         Self {
             stream,
             gate,
@@ -116,6 +120,24 @@ impl AsyncWrite for Wire {
             self.counters.sent.fetch_add(count(written), Ordering::Relaxed);
         }
         Poll::Ready(result)
+    }
+
+    // TLS hands over many records at once: one system call for all of them.
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        std::task::ready!(self.gate.poll_open(context));
+        let result = std::task::ready!(Pin::new(&mut self.stream).poll_write_vectored(context, buffers));
+        if let Ok(written) = result {
+            self.counters.sent.fetch_add(count(written), Ordering::Relaxed);
+        }
+        Poll::Ready(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

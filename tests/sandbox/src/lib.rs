@@ -31,7 +31,7 @@ pub mod cli;
 mod control;
 mod error;
 mod faults;
-mod io;
+pub mod io;
 mod kubeconfig;
 mod listener;
 pub mod resource;

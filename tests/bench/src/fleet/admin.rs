@@ -1,0 +1,114 @@
+//! Steering the fleet from outside: plain HTTP with JSON, on loopback.
+//!
+//! | request | what it does |
+//! | --- | --- |
+//! | `GET /report` | what the fleet saw: connections, requests by kind, bytes, its own CPU time and memory |
+//! | `GET /shoots` | per shoot: first and last list of its Leases, longest gap, last renewals of its nodes |
+//! | `GET /scales` | every change of a dependant's replicas, with the time |
+//! | `POST /lose` | `{"shoots": 100, "fraction": 1.0, "lastWithinMillis": 0}`: cuts nodes off, all at this instant |
+//! | `POST /recover` | ends all outages |
+//! | `POST /mark` | forgets maxima |
+//! | `POST /silence`, `POST /speak` | the whole fleet answers nothing, as a black-holed network does; and again |
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+
+use super::controllers::{Change, Controllers};
+use super::{Fleet, Report, Shoot, ShootReport};
+
+/// What to cut off.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Loss {
+    /// The first so many shoots.
+    pub shoots: usize,
+    /// This share of the nodes of each, 0 to 1.
+    pub fraction: f64,
+    /// With 0, renewals just stop. Else every node renews once more, within so many milliseconds: all leases of all
+    /// shoots expire that close together, which is the hardest case for a prober.
+    pub last_within_millis: u32,
+}
+
+impl Default for Loss {
+    fn default() -> Self {
+        Self {
+            shoots: usize::MAX,
+            fraction: 1.0,
+            last_within_millis: 0,
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Steered {
+    fleet: Arc<Fleet>,
+    controllers: Option<Controllers>,
+}
+
+/// Serves until the process ends; port 0 picks a free one. Returns the address.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub async fn serve(
+    address: SocketAddr,
+    fleet: Arc<Fleet>,
+    controllers: Option<Controllers>,
+) -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    let routes = Router::new()
+        .route("/report", get(report))
+        .route("/shoots", get(shoots))
+        .route("/scales", get(scales))
+        .route("/lose", post(lose))
+        .route("/recover", post(recover))
+        .route("/mark", post(mark))
+        .route("/silence", post(silence))
+        .route("/speak", post(speak))
+        .with_state(Steered { fleet, controllers });
+    tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, routes).await {
+            eprintln!("the admin endpoint ended: {error}");
+        }
+    });
+    Ok(address)
+}
+
+async fn report(State(steered): State<Steered>) -> Json<Report> {
+    Json(steered.fleet.report())
+}
+
+async fn shoots(State(steered): State<Steered>) -> Json<Vec<ShootReport>> {
+    Json(steered.fleet.shoots().iter().map(Shoot::report).collect())
+}
+
+async fn scales(State(steered): State<Steered>) -> Json<Vec<Change>> {
+    Json(steered.controllers.map(|c| c.changes()).unwrap_or_default())
+}
+
+async fn lose(State(steered): State<Steered>, Json(loss): Json<Loss>) {
+    let last_within = i64::from(loss.last_within_millis) * 1_000;
+    steered.fleet.lose(loss.shoots, loss.fraction, last_within);
+}
+
+async fn recover(State(steered): State<Steered>) {
+    steered.fleet.recover();
+}
+
+async fn mark(State(steered): State<Steered>) {
+    steered.fleet.mark();
+}
+
+async fn silence(State(steered): State<Steered>) {
+    steered.fleet.gate.shut();
+}
+
+async fn speak(State(steered): State<Steered>) {
+    steered.fleet.gate.open();
+}

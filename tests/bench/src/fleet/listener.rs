@@ -1,0 +1,151 @@
+//! One TLS listener for all shoots: HTTP/2 and HTTP/1.1, the server name tells which shoot is meant.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use watchdog_e2e::certs::{Authority, TlsFiles};
+use watchdog_e2e::scratch::Scratch;
+use watchdog_sandbox::io::Wire;
+
+use super::{DOMAIN, Fleet, http};
+
+/// Connections that wait to be accepted: all shoots may be connected to in the same second.
+const BACKLOG: u32 = 4096;
+
+/// A TLS handshake must be complete by then.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Concurrent requests per HTTP/2 connection, as kube-apiserver allows.
+const MAX_STREAMS: u32 = 250;
+
+/// Pause after a failed accept (out of file descriptors, most likely).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A bound listener.
+pub struct Listener {
+    socket: TcpListener,
+    acceptor: TlsAcceptor,
+    /// The authority that clients must trust, PEM.
+    pub ca_pem: String,
+    /// Its port.
+    pub port: u16,
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listener")
+            .field("port", &self.port)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Listener {
+    /// Binds all addresses (each shoot has one of its own in 127.0.0.0/8); port 0 picks a free one.
+    ///
+    /// # Errors
+    /// When the port is taken or a certificate cannot be made.
+    pub fn bind(scratch: &Arc<Scratch>, port: u16) -> anyhow::Result<Self> {
+        let wildcard = format!("*.{DOMAIN}");
+        let files = Authority::new(scratch, "fleet")?.issue("kube-apiserver", &[&wildcard, "localhost"])?;
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
+        let socket = socket.listen(BACKLOG)?;
+        Ok(Self {
+            port: socket.local_addr()?.port(),
+            socket,
+            acceptor: TlsAcceptor::from(Arc::new(config(&files)?)),
+            ca_pem: std::fs::read_to_string(&files.ca)?,
+        })
+    }
+
+    /// Serves for ever. With `local` only callers on this machine are served.
+    pub async fn serve(self, fleet: Arc<Fleet>, local: bool) {
+        loop {
+            let (stream, peer) = match self.socket.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    eprintln!("accept failed: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            if local && !peer.ip().is_loopback() {
+                continue;
+            }
+            fleet.wire.accepted.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(connection(fleet.clone(), self.acceptor.clone(), stream));
+        }
+    }
+}
+
+/// One more of something as long as it lives.
+struct Guard<'a>(&'a AtomicU64);
+
+impl<'a> Guard<'a> {
+    fn new(gauge: &'a AtomicU64) -> (Self, u64) {
+        let now = gauge.fetch_add(1, Ordering::Relaxed) + 1;
+        (Self(gauge), now)
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn connection(fleet: Arc<Fleet>, acceptor: TlsAcceptor, stream: TcpStream) {
+    let counts = &fleet.connections;
+    let (opening, at_once) = Guard::new(&counts.opening);
+    counts.opening_most.fetch_max(at_once, Ordering::Relaxed);
+    // A failure shows when it is written to.
+    let _ = stream.set_nodelay(true);
+    let wire = Wire::new(stream, fleet.gate.clone(), fleet.wire.clone());
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(wire)).await else {
+        counts.failed.fetch_add(1, Ordering::Relaxed);
+        return;
+    };
+    drop(opening);
+    let (_open, _) = Guard::new(&counts.open);
+    let name = stream.get_ref().1.server_name().map(str::to_owned);
+    let Some(shoot) = name.as_deref().and_then(|name| fleet.shoot_by_server_name(name)) else {
+        eprintln!("a caller asked for {name:?}, which is no shoot of this fleet");
+        return;
+    };
+    let service = service_fn(|request| std::future::ready(http::answer(&fleet, shoot, &request)));
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS);
+    // How a connection ends is the caller's affair.
+    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+}
+
+fn config(files: &TlsFiles) -> anyhow::Result<ServerConfig> {
+    let chain: Vec<_> = CertificateDer::pem_file_iter(&files.cert)?
+        .chain(CertificateDer::pem_file_iter(&files.ca)?)
+        .collect::<Result<_, _>>()?;
+    let key = PrivateKeyDer::from_pem_file(&files.key)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .context("use the fleet's certificate")?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}

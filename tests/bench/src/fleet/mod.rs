@@ -1,0 +1,458 @@
+//! A fleet of simulated shoots behind one TLS listener: API servers that know nodes and their Leases, nothing else.
+//!
+//! ```text
+//!   listener ── TLS; the server name tells the shoot ── http ── objects written from templates
+//!   admin    ── cuts nodes off and heals them, reports what was seen
+//!   seeding  ── puts Clusters, kubeconfigs, Machines and dependants of the shoots on any seed
+//!   controllers ── plays the seed's Deployment controller and notes when dependants were scaled
+//! ```
+//!
+//! Nothing is stored per node. Kubelets are arithmetic ([`kubelets`]), objects are text with holes ([`template`]), so
+//! that ten thousand shoots cost less than what probes them.
+
+pub mod admin;
+pub mod controllers;
+pub mod http;
+pub mod kubelets;
+pub mod listener;
+pub mod objects;
+pub mod seeding;
+pub mod template;
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use watchdog_sandbox::io::{Gate, WireCounters};
+
+use kubelets::{Kubelets, Outage, mix};
+use template::{Template, Values};
+
+/// Parent of the server names of all shoots, in their certificate and their kubeconfigs.
+pub const DOMAIN: &str = "fleet.test";
+
+/// The nodes of a shoot are dealt out to these in turn.
+const ZONES: [&str; 3] = ["eu-west-1a", "eu-west-1b", "eu-west-1c"];
+
+/// Simulated shoots and what was seen of their callers.
+#[derive(Debug)]
+pub struct Fleet {
+    shoots: Vec<Shoot>,
+    lease: Template,
+    node: Template,
+    /// Bearer token that callers must show.
+    pub token: String,
+    /// What was asked.
+    pub requests: Requests,
+    /// Connections.
+    pub connections: Connections,
+    /// Bytes on the wire, TLS included.
+    pub wire: Arc<WireCounters>,
+    /// Shut, the whole fleet is silent as a black-holed network is.
+    pub gate: Arc<Gate>,
+}
+
+/// One simulated shoot.
+#[derive(Debug)]
+pub struct Shoot {
+    /// Its namespace in the seed.
+    pub name: String,
+    /// Number of its nodes.
+    pub nodes: usize,
+    /// Its kubelets.
+    pub kubelets: Mutex<Kubelets>,
+    /// When its Leases were listed.
+    pub listed: Listed,
+}
+
+/// When the Leases of a shoot were listed, in microseconds since 1970; 0 for never.
+#[derive(Debug, Default)]
+pub struct Listed {
+    first: AtomicI64,
+    last: AtomicI64,
+    longest_gap: AtomicI64,
+}
+
+/// Answered requests by kind.
+#[derive(Debug, Default)]
+pub struct Requests {
+    /// First pages of the list of Leases: probes.
+    pub leases: AtomicU64,
+    /// First pages of the list of Nodes.
+    pub nodes: AtomicU64,
+    /// Further pages of either.
+    pub pages: AtomicU64,
+    /// GET /version.
+    pub version: AtomicU64,
+    /// Discovery.
+    pub discovery: AtomicU64,
+    /// Everything else, refusals included.
+    pub other: AtomicU64,
+}
+
+/// Connections by state.
+#[derive(Debug, Default)]
+pub struct Connections {
+    /// Open now, the handshake done.
+    pub open: AtomicU64,
+    /// In a handshake now.
+    pub opening: AtomicU64,
+    /// Most that were in a handshake at the same time since the last mark.
+    pub opening_most: AtomicU64,
+    /// Handshakes that failed.
+    pub failed: AtomicU64,
+}
+
+/// What a list page holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Leases in kube-node-lease.
+    Leases,
+    /// Nodes.
+    Nodes,
+}
+
+/// What the fleet saw, as JSON for whoever measures.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the names are those of the counters")]
+pub struct Report {
+    pub at: i64,
+    pub shoots: usize,
+    pub nodes_per_shoot: usize,
+    pub connections_accepted: u64,
+    pub connections_open: u64,
+    pub connections_opening_most: u64,
+    pub handshakes_failed: u64,
+    pub lease_lists: u64,
+    pub node_lists: u64,
+    pub further_pages: u64,
+    pub version_requests: u64,
+    pub discovery_requests: u64,
+    pub other_requests: u64,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    /// CPU time of the fleet itself, in seconds.
+    pub cpu_seconds: f64,
+    /// Memory of the fleet itself, in MiB.
+    pub memory_mib: f64,
+}
+
+/// What the fleet knows of one shoot. Times are in microseconds since 1970, 0 for never.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShootReport {
+    /// Its namespace in the seed.
+    pub name: String,
+    /// First list of its Leases.
+    pub first_list: i64,
+    /// Last list of its Leases.
+    pub last_list: i64,
+    /// Longest time between two lists since the last mark.
+    pub longest_gap: i64,
+    /// Last renewals of all nodes, sorted: of those that are cut off, when they stopped.
+    pub renewed: Vec<i64>,
+}
+
+impl Fleet {
+    /// Makes shoots of so many nodes each.
+    #[must_use]
+    pub fn new(shoots: usize, nodes: usize) -> Self {
+        let shoot = |index: usize| Shoot {
+            name: format!("shoot--bench--{index:05}"),
+            nodes,
+            kubelets: Mutex::new(Kubelets::new(mix(index as u64))),
+            listed: Listed::default(),
+        };
+        Self {
+            shoots: (0..shoots).map(shoot).collect(),
+            lease: Template::new(&objects::lease()),
+            node: Template::new(&objects::node()),
+            token: format!("fleet-{:016x}", mix(now().unsigned_abs())),
+            requests: Requests::default(),
+            connections: Connections::default(),
+            wire: Arc::default(),
+            gate: Arc::default(),
+        }
+    }
+
+    /// All shoots.
+    #[must_use]
+    pub fn shoots(&self) -> &[Shoot] {
+        &self.shoots
+    }
+
+    /// The shoot that a TLS server name stands for.
+    #[must_use]
+    pub fn shoot_by_server_name(&self, name: &str) -> Option<&Shoot> {
+        let label = name.strip_suffix(DOMAIN)?.strip_suffix('.')?;
+        self.shoots
+            .get(label.strip_prefix("shoot-")?.parse::<usize>().ok()?)
+    }
+
+    /// The TLS server name of the shoot with this index.
+    #[must_use]
+    pub fn server_name(index: usize) -> String {
+        format!("shoot-{index}.{DOMAIN}")
+    }
+
+    /// The loopback address of the shoot with this index: one each, so that no client takes two shoots for one server
+    /// and shares a connection. All of 127.0.0.0/8 is local on Linux.
+    #[must_use]
+    pub fn address(index: usize) -> Ipv4Addr {
+        let [_, high, middle, low] = u32::try_from(index).unwrap_or(0).to_be_bytes();
+        Ipv4Addr::new(127, 16 + high % 16, middle, low)
+    }
+
+    /// Cuts the first `fraction` of the nodes off in the first `shoots` shoots, all at this instant.
+    pub fn lose(&self, shoots: usize, fraction: f64, last_within: i64) {
+        let from = now();
+        for shoot in self.shoots.iter().take(shoots) {
+            // Rounded up, in range: the fraction is at most 1.
+            let nodes = (fraction.clamp(0.0, 1.0) * shoot.nodes as f64).ceil() as usize;
+            shoot.kubelets.lock().cut(Outage {
+                from,
+                until: None,
+                nodes,
+                last_within,
+            });
+        }
+    }
+
+    /// Ends all outages at this instant.
+    pub fn recover(&self) {
+        let now = now();
+        for shoot in &self.shoots {
+            shoot.kubelets.lock().heal(now);
+        }
+    }
+
+    /// Forgets maxima: from now on they are counted anew.
+    pub fn mark(&self) {
+        self.connections.opening_most.store(0, Ordering::Relaxed);
+        for shoot in &self.shoots {
+            shoot.listed.longest_gap.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes one page and returns the index of the item after it, if there is one.
+    pub fn write_page(
+        &self,
+        out: &mut Vec<u8>,
+        shoot: &Shoot,
+        kind: Kind,
+        start: usize,
+        limit: usize,
+    ) -> Option<usize> {
+        let now = now();
+        let end = if limit == 0 {
+            shoot.nodes
+        } else {
+            shoot.nodes.min(start.saturating_add(limit))
+        };
+        let next = (end < shoot.nodes).then_some(end);
+        let token = http::continue_token(end);
+        let more = next.map(|end| (token.as_str(), shoot.nodes - end));
+        let (template, list, version) = match kind {
+            Kind::Leases => (&self.lease, "LeaseList", "coordination.k8s.io/v1"),
+            Kind::Nodes => (&self.node, "NodeList", "v1"),
+        };
+        let head = objects::list_head(list, version, revision(now), more);
+        out.reserve(head.len() + end.saturating_sub(start) * (template.fixed_len() + 600) + 8);
+        out.extend_from_slice(head.as_bytes());
+        let kubelets = shoot.kubelets.lock().clone();
+        for node in start..end {
+            if node > start {
+                out.push(b',');
+            }
+            shoot.write_object(out, template, &kubelets, node, now);
+        }
+        out.extend_from_slice(b"]}\n");
+        next
+    }
+
+    /// Writes one object, if there is one of this name.
+    pub fn write_named(&self, out: &mut Vec<u8>, shoot: &Shoot, kind: Kind, name: &str) -> bool {
+        let Some(node) = (0..shoot.nodes).find(|node| shoot.node_name(*node) == name) else {
+            return false;
+        };
+        let (template, version, kind) = match kind {
+            Kind::Leases => (&self.lease, "coordination.k8s.io/v1", "Lease"),
+            Kind::Nodes => (&self.node, "v1", "Node"),
+        };
+        out.extend_from_slice(format!(r#"{{"kind":"{kind}","apiVersion":"{version}","#).as_bytes());
+        let at = out.len();
+        let kubelets = shoot.kubelets.lock().clone();
+        shoot.write_object(out, template, &kubelets, node, now());
+        // The object's own opening brace is there already.
+        out.remove(at);
+        true
+    }
+
+    /// What was seen so far.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let usage = crate::usage::of_process("self").unwrap_or_default();
+        Report {
+            at: now(),
+            shoots: self.shoots.len(),
+            nodes_per_shoot: self.shoots.first().map_or(0, |shoot| shoot.nodes),
+            connections_accepted: get(&self.wire.accepted),
+            connections_open: get(&self.connections.open),
+            connections_opening_most: get(&self.connections.opening_most),
+            handshakes_failed: get(&self.connections.failed),
+            lease_lists: get(&self.requests.leases),
+            node_lists: get(&self.requests.nodes),
+            further_pages: get(&self.requests.pages),
+            version_requests: get(&self.requests.version),
+            discovery_requests: get(&self.requests.discovery),
+            other_requests: get(&self.requests.other),
+            bytes_received: get(&self.wire.received),
+            bytes_sent: get(&self.wire.sent),
+            cpu_seconds: usage.cpu.as_secs_f64(),
+            memory_mib: usage.resident_mib,
+        }
+    }
+}
+
+// === impl Shoot ===
+
+impl Shoot {
+    /// The name of a node; names sort as the indices do.
+    #[must_use]
+    pub fn node_name(&self, node: usize) -> String {
+        format!(
+            "{}-worker-{node:04}-{:05x}",
+            self.name,
+            mix(node as u64) & 0xf_ffff
+        )
+    }
+
+    fn write_object(
+        &self,
+        out: &mut Vec<u8>,
+        template: &Template,
+        kubelets: &Kubelets,
+        node: usize,
+        now: i64,
+    ) {
+        let number = mix(node as u64 ^ 0x51);
+        let renewed = kubelets.renewed(node, now);
+        let uid = format!(
+            "{:08x}-{:04x}-4a52-9f4c-{:012x}",
+            number >> 32,
+            (number >> 16) & 0xffff,
+            mix(number) >> 16
+        );
+        let values = Values {
+            name: &self.node_name(node),
+            uid: &uid,
+            version: revision(renewed),
+            renewed,
+            zone: ZONES.get(node % ZONES.len()).copied().unwrap_or_default(),
+        };
+        template.write(out, &values);
+    }
+
+    /// Notes that a list of the Leases begins.
+    pub fn note_list(&self) {
+        let now = now();
+        let last = self.listed.last.swap(now, Ordering::Relaxed);
+        if last == 0 {
+            self.listed.first.store(now, Ordering::Relaxed);
+        } else {
+            self.listed.longest_gap.fetch_max(now - last, Ordering::Relaxed);
+        }
+    }
+
+    /// What is known of it.
+    #[must_use]
+    pub fn report(&self) -> ShootReport {
+        let get = |time: &AtomicI64| time.load(Ordering::Relaxed);
+        let (kubelets, now) = (self.kubelets.lock().clone(), now());
+        let mut renewed: Vec<i64> = (0..self.nodes).map(|node| kubelets.renewed(node, now)).collect();
+        renewed.sort_unstable();
+        ShootReport {
+            name: self.name.clone(),
+            first_list: get(&self.listed.first),
+            last_list: get(&self.listed.last),
+            longest_gap: get(&self.listed.longest_gap),
+            renewed,
+        }
+    }
+}
+
+/// Now, in microseconds since 1970.
+#[must_use]
+pub fn now() -> i64 {
+    Timestamp::now().as_microsecond()
+}
+
+/// A resourceVersion that grows with time.
+fn revision(micros: i64) -> u64 {
+    (micros / 1_000).unsigned_abs() % 10_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn pages_join_to_the_whole_list() {
+        let fleet = Fleet::new(1, 7);
+        let shoot = &fleet.shoots()[0];
+        let (mut start, mut names) = (0, Vec::new());
+        loop {
+            let mut page = Vec::new();
+            let next = fleet.write_page(&mut page, shoot, Kind::Leases, start, 3);
+            let page: Value = serde_json::from_slice(&page).unwrap();
+            let items = page["items"].as_array().unwrap();
+            names.extend(
+                items
+                    .iter()
+                    .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()),
+            );
+            let token = page["metadata"]["continue"].as_str();
+            assert_eq!(token.and_then(http::parse_continue), next);
+            match next {
+                Some(next) => start = next,
+                None => break,
+            }
+        }
+        assert_eq!(
+            names,
+            (0..7).map(|node| shoot.node_name(node)).collect::<Vec<_>>()
+        );
+        assert!(names.is_sorted());
+    }
+
+    #[test]
+    fn a_single_object_is_a_whole_object() {
+        let fleet = Fleet::new(1, 2);
+        let shoot = &fleet.shoots()[0];
+        let mut out = Vec::new();
+        assert!(fleet.write_named(&mut out, shoot, Kind::Nodes, &shoot.node_name(1)));
+        let node: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(
+            (node["kind"].as_str(), node["metadata"]["name"].as_str()),
+            (Some("Node"), Some(shoot.node_name(1).as_str()))
+        );
+        assert!(!fleet.write_named(&mut out, shoot, Kind::Nodes, "other"));
+    }
+
+    #[test]
+    fn server_names_lead_to_their_shoots() {
+        let fleet = Fleet::new(300, 1);
+        let found = fleet.shoot_by_server_name(&Fleet::server_name(299)).unwrap();
+        assert_eq!(found.name, "shoot--bench--00299");
+        assert!(fleet.shoot_by_server_name("shoot-300.fleet.test").is_none());
+        assert!(fleet.shoot_by_server_name("localhost").is_none());
+        assert_eq!(Fleet::address(299), Ipv4Addr::new(127, 16, 1, 43));
+    }
+}

@@ -1,0 +1,69 @@
+//! What a process costs, read from /proc.
+
+use std::time::Duration;
+
+use anyhow::Context;
+
+/// CPU time is counted in these: USER_HZ, which is 100 on every Linux that this runs on.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// CPU time and memory of a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    /// User and system time of all its threads since its start.
+    pub cpu: Duration,
+    /// Resident memory now, in MiB.
+    pub resident_mib: f64,
+    /// Its threads.
+    pub threads: u64,
+}
+
+/// Reads what a process (`self` or a number) has used.
+///
+/// # Errors
+/// When the process has ended.
+pub fn of_process(pid: impl std::fmt::Display) -> anyhow::Result<Usage> {
+    let path = format!("/proc/{pid}/stat");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    parse(&text).with_context(|| format!("{path} is not as expected"))
+}
+
+fn parse(stat: &str) -> Option<Usage> {
+    // The name of the program may hold spaces and parentheses: what counts comes after the last one.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number)?.parse::<u64>().ok();
+    let ticks = field(11)? + field(12)?;
+    Some(Usage {
+        cpu: Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND),
+        // Pages of 4 KiB.
+        resident_mib: field(21)? as f64 / 256.0,
+        threads: field(17)?,
+    })
+}
+
+/// The load average of the last minute: how far a figure is from that of a machine of one's own.
+#[must_use]
+pub fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    first.unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_proc() {
+        let line =
+            "42 (a (b) c) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 5 0 1000 1000000 2560 184467";
+        let usage = parse(line).unwrap();
+        assert_eq!(usage.cpu, Duration::from_secs(3));
+        assert_eq!((usage.threads, usage.resident_mib), (5, 10.0));
+    }
+
+    #[test]
+    fn this_process_has_used_something() {
+        assert!(of_process("self").unwrap().resident_mib > 1.0);
+    }
+}
