@@ -16,6 +16,7 @@ use crate::process::{Bound, Process};
 use crate::readiness::Readiness;
 use crate::tasks::Tasks;
 use crate::tls::Tls;
+use crate::trace::{self, OtlpEndpoint, Tracer};
 
 /// A service that is bound but does not serve yet.
 #[derive(Debug)]
@@ -77,6 +78,18 @@ impl Foundation {
         self.tasks
             .critical("config-file", file.follow(self.draining.clone()));
         rules
+    }
+
+    /// Makes spans of this service if a collector for them is named, else none.
+    ///
+    /// # Errors
+    /// When the collector cannot be called with what the process has.
+    pub fn tracer(&self, collector: Option<&OtlpEndpoint>, service: &'static str) -> anyhow::Result<Tracer> {
+        let Some(endpoint) = collector else {
+            return Ok(Tracer::off());
+        };
+        trace::start(endpoint, self.tls.clone(), service, &self.identity, &self.tasks)
+            .map_err(anyhow::Error::msg)
     }
 
     /// Serves the gRPC API and the admin endpoint.

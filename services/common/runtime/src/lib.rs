@@ -23,3 +23,4 @@ pub mod request;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;
+pub mod trace;

@@ -142,6 +142,7 @@ pub fn install() -> Result<PrometheusHandle, String> {
         crate::config_file::CONFIG_VALID,
         crate::tls::TLS_VALID,
         crate::incoming::CONNECTIONS_REFUSED,
+        crate::trace::SPANS,
     ]);
     Ok(handle)
 }

@@ -29,6 +29,8 @@ pub struct Verdict {
     pub outcome_since: Moment,
     /// Which replica observed it.
     pub observer: Arc<str>,
+    /// The trace that the probe which changed the outcome began, if it is traced.
+    pub traceparent: Option<Arc<str>>,
 }
 
 /// How many probes in a row a turn takes.
@@ -235,6 +237,7 @@ impl Teller {
             valid_until,
             outcome_since: self.since,
             observer: self.observer.clone(),
+            traceparent: None,
         }
     }
 }

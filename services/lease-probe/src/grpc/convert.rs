@@ -29,6 +29,7 @@ pub fn verdict(shoot: &str, verdict: &Verdict, now: Moment) -> pb::Verdict {
         valid_for: Some(signed(verdict.valid_until.0.saturating_sub(now.0))),
         observer: verdict.observer.to_string(),
         outcome_since: Some(timestamp(verdict.outcome_since.0)),
+        traceparent: verdict.traceparent.as_deref().unwrap_or_default().to_owned(),
     }
 }
 
