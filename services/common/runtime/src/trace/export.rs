@@ -123,7 +123,13 @@ pub(super) async fn export(
         {
             batch.push(span);
         }
-        send(&exporter, std::mem::take(&mut batch), EXPORT_TIMEOUT, &mut failing).await;
+        send(
+            &exporter,
+            std::mem::take(&mut batch),
+            EXPORT_TIMEOUT,
+            &mut failing,
+        )
+        .await;
     }
     spans.close();
     while let Ok(span) = spans.try_recv() {

@@ -57,11 +57,7 @@ fn without_an_endpoint_nothing_is_made() {
     assert!(!tracer.is_on());
     assert!(tracer.root("probe", Instant::now(), never).is_none());
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    assert!(
-        tracer
-            .below(parent, "operation", Instant::now(), never)
-            .is_none()
-    );
+    assert!(tracer.below(parent, "operation", Instant::now(), never).is_none());
 }
 
 #[test]
@@ -160,9 +156,15 @@ fn a_context_that_is_none_begins_nothing() {
         "00-00000000000000000000000000000000-0000000000000000-01",
         // Whoever began this trace does not want it recorded.
         "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
-        &format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01{}", "0".repeat(200)),
+        &format!(
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01{}",
+            "0".repeat(200)
+        ),
     ] {
-        assert!(tracer.below(bad, "operation", Instant::now(), Vec::new).is_none(), "{bad}");
+        assert!(
+            tracer.below(bad, "operation", Instant::now(), Vec::new).is_none(),
+            "{bad}"
+        );
     }
 }
 
@@ -170,10 +172,20 @@ fn a_context_that_is_none_begins_nothing() {
 fn endpoints_are_checked() {
     let parse = |text: &str| text.parse::<OtlpEndpoint>();
     let good = parse("http://otel-collector.garden.svc:4317").unwrap();
-    assert_eq!((good.address.as_str(), good.tls), ("otel-collector.garden.svc:4317", false));
+    assert_eq!(
+        (good.address.as_str(), good.tls),
+        ("otel-collector.garden.svc:4317", false)
+    );
     let good = parse("https://[::1]").unwrap();
     assert_eq!((good.address.as_str(), good.host.as_str()), ("[::1]:4317", "::1"));
-    for bad in ["", "collector:4317", "grpc://a:1", "http://a:1/v1/traces", "http://u:p@a:1", "http://:4317"] {
+    for bad in [
+        "",
+        "collector:4317",
+        "grpc://a:1",
+        "http://a:1/v1/traces",
+        "http://u:p@a:1",
+        "http://:4317",
+    ] {
         assert!(parse(bad).is_err(), "{bad}");
     }
 }
