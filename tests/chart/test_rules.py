@@ -35,6 +35,7 @@ HEALTHY = {
     'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="5"}': "0+20x300",
     'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="+Inf"}': "0+20x300",
     'watchdog_shoot_expired_lease_fraction{pod="probe-0",shoot="a"}': "0x300",
+    'watchdog_host_clock_skew_seconds{pod="probe-0"}': "0x300",
     'watchdog_scaling_failed_levels{pod="coordinator-0"}': "0x300",
     'watchdog_scaling_shoots{pod="coordinator-0",direction="up",state="settled"}': "47x300",
     'watchdog_scaling_held_down_resources{pod="coordinator-0"}': "0x300",
@@ -117,6 +118,12 @@ CASES = {
     ),
     "no-result": (outcome("inconclusive", 1, 23), "25m", "26m", ["WatchdogProbesInconclusive"]),
     "never-a-result": (outcome("pending", 1, 23), "25m", "26m", ["WatchdogProbesInconclusive"]),
+    "a-host-clock": (
+        {'watchdog_host_clock_skew_seconds{pod="probe-0"}': "0x20 -58x279"},
+        "20m",
+        "21m",
+        ["WatchdogHostClockOff"],
+    ),
     "stale": ({'watchdog_shoots_stale{pod="probe-0"}': "0x20 3x279"}, "12m", "13m", ["WatchdogVerdictsStale"]),
     "late": (
         {'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="0.1"}': "0+20x20 400+10x279"},

@@ -23,8 +23,8 @@ use crate::config::Config;
 use crate::domain::moment::Moment;
 use crate::grpc::service::Service;
 use crate::grpc::view::{Peers, View};
-use crate::metrics;
 use crate::scrape::Scrape;
+use crate::{host_clock, metrics};
 
 /// Name of the service in membership Leases and in its requests.
 pub const SERVICE: &str = "lease-probe";
@@ -39,6 +39,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let Config {
         common,
         server_name,
+        otlp_endpoint,
         file,
     } = config;
     let base = Foundation::lay(common, process).await?;
@@ -64,6 +65,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         seed: seed.clone(),
         clock: Clock::start(),
         identity: base.identity.clone(),
+        tracer: base.tracer(otlp_endpoint.as_ref(), SERVICE)?,
     });
     let verdicts = Feed::new();
     let owns = {
@@ -107,6 +109,13 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
                 }
             }
             registry.stop();
+            Ok(())
+        }
+    });
+    tasks.critical("host-clock", {
+        let (verdicts, replica, stop) = (verdicts.clone(), base.identity.clone(), draining.clone());
+        async move {
+            host_clock::watch(verdicts, replica, stop).await;
             Ok(())
         }
     });

@@ -5,6 +5,7 @@ use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::command_line::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
+use watchdog_runtime::trace::OtlpEndpoint;
 
 /// Watches the node leases of every shoot of a seed and streams per-shoot health verdicts over gRPC.
 #[derive(Debug, Clone, Parser)]
@@ -17,6 +18,11 @@ pub struct Args {
     /// Service in the namespace.
     #[arg(long, value_name = "NAME")]
     tls_server_name: Option<String>,
+
+    /// Collector of OpenTelemetry traces (OTLP over gRPC), http or https; one trace for each verdict that changes.
+    /// Default: no traces.
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<OtlpEndpoint>,
 }
 
 /// Everything that the service is built from.
@@ -26,6 +32,8 @@ pub struct Config {
     pub common: CommonArgs,
     /// DNS name in the certificates of the other replicas.
     pub server_name: String,
+    /// Where traces go, if anywhere.
+    pub otlp_endpoint: Option<OtlpEndpoint>,
     /// The configuration file.
     pub file: ConfigFile<ProberConfig>,
 }
@@ -46,6 +54,7 @@ impl CommandLine for Args {
         Ok(Config {
             common: self.common,
             server_name,
+            otlp_endpoint: self.otlp_endpoint,
             file,
         })
     }

@@ -8,5 +8,6 @@ pub mod cluster;
 pub mod config;
 pub mod domain;
 pub mod grpc;
+pub mod host_clock;
 pub mod metrics;
 pub mod scrape;

@@ -65,6 +65,12 @@ pub const PROBE_FAILURES: Metric = Metric::counter(
     "Probes of a shoot that came to no result, by shoot, endpoint (internal or external) and reason.",
 );
 
+/// Permissions that a shoot does not grant.
+pub const SHOOT_PERMISSION_MISSING: Metric = Metric::gauge(
+    "watchdog_shoot_permission_missing",
+    "1 for each permission that a shoot refused to its probe, by shoot and permission.",
+);
+
 /// Expired share of a shoot.
 pub const EXPIRED_FRACTION: Metric = Metric::gauge(
     "watchdog_shoot_expired_lease_fraction",
@@ -88,6 +94,13 @@ pub const CLOCK_SKEW: Metric = Metric::gauge(
     "watchdog_shoot_clock_skew_seconds",
     "Clock skew furthest from zero among the nodes of a shoot, by shoot; negative when that clock is behind. Only \
      shoots with a skew of 2 s or more.",
+);
+
+/// Skew of this host.
+pub const HOST_CLOCK_SKEW: Metric = Metric::gauge(
+    "watchdog_host_clock_skew_seconds",
+    "By how much the clock of this replica's host is off, told by all shoots seeming to be off by the same amount; \
+     negative when it is behind, 0 while they do not.",
 );
 
 /// Zones without any renewal.

@@ -7,9 +7,9 @@ use watchdog_runtime::metrics::{Collector, Exposition};
 
 use crate::cluster::prober::{Endpoint, Shared};
 use crate::cluster::registry::{Registry, Verdicts};
-use crate::domain::outcome::Outcome;
+use crate::domain::outcome::{Outcome, Permission};
 use crate::domain::renewals::is_notable;
-use crate::metrics;
+use crate::{host_clock, metrics};
 
 /// Reads the verdicts of this replica.
 pub struct Scrape {
@@ -73,6 +73,9 @@ impl Collector for Scrape {
         out.family(&metrics::VERDICT_AGE, ages);
         out.family(&metrics::EXPIRED_FRACTION, fractions);
         out.family(&metrics::CLOCK_SKEW, skews);
+        // Microseconds, far below 2^52.
+        let host = host_clock::skew(&self.verdicts).unwrap_or(0) as f64 / 1e6;
+        out.family(&metrics::HOST_CLOCK_SKEW, [(none, host)]);
         out.family(&metrics::ZONES_EXPIRED, zones);
         let failures = self.registry.failures();
         let series = failures.iter().flat_map(|(shoot, counts)| {
@@ -92,5 +95,12 @@ impl Collector for Scrape {
             })
         });
         out.family(&metrics::PROBE_FAILURES, series);
+        let denied = self.registry.denied();
+        let series = denied.iter().flat_map(|(shoot, missing)| {
+            let labels =
+                |permission: &Permission| [("shoot", shoot.as_str()), ("permission", permission.as_str())];
+            missing.iter().map(move |permission| (labels(permission), 1.0))
+        });
+        out.family(&metrics::SHOOT_PERMISSION_MISSING, series);
     }
 }

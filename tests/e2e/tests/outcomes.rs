@@ -27,7 +27,7 @@ struct Row {
     message: &'static str,
 }
 
-const ROWS: [Row; 8] = [
+const ROWS: [Row; 9] = [
     Row {
         shoot: "refused",
         outcome: Outcome::ApiServerUnreachable,
@@ -50,7 +50,8 @@ const ROWS: [Row; 8] = [
         shoot: "forbidden",
         outcome: Outcome::Inconclusive,
         reason: "forbidden",
-        message: "list leases in namespace kube-node-lease",
+        // The first is what was refused, the other what the probe found to be missing as well.
+        message: "list leases in namespace kube-node-lease; list nodes",
     },
     Row {
         shoot: "expired",
@@ -73,8 +74,14 @@ const ROWS: [Row; 8] = [
     Row {
         shoot: "slow",
         outcome: Outcome::Inconclusive,
-        reason: "list_failed",
+        reason: "list_timeout",
         message: "took longer than 3s",
+    },
+    Row {
+        shoot: "halfway",
+        outcome: Outcome::Inconclusive,
+        reason: "list_broke_off",
+        message: "broke off half way: page 2: 500",
     },
 ];
 
@@ -98,13 +105,14 @@ async fn fail(world: &World, shoot: &Shoot, how: &str) {
         "throttled" => drop(api.inject(leases(FaultAction::TooManyRequests { retry_after: 3 }))),
         "forbidden" => api.deny(Rule {
             verbs: vec!["list".to_owned()],
-            resources: vec!["leases".to_owned()],
+            resources: vec!["leases".to_owned(), "nodes".to_owned()],
             ..Rule::default()
         }),
         "expired" => api.revoke("system:serviceaccount:kube-system:dependency-watchdog-probe"),
         "garbage" => drop(api.inject(leases(FaultAction::Garbage))),
         "broken" => drop(api.inject(leases(FaultAction::InternalError))),
         "slow" => drop(api.inject(leases(FaultAction::Hang))),
+        "halfway" => drop(api.inject(leases(FaultAction::InternalError).query("continue="))),
         how => panic!("{how}"),
     }
 }
@@ -116,6 +124,18 @@ fn ca(kubeconfig: &str) -> String {
         .find(|line| line.contains("certificate-authority-data"))
         .unwrap();
     line.rsplit(' ').next().unwrap().to_owned()
+}
+
+/// Leases whose nodes are gone, so that one page does not hold them all.
+fn more_leases(shoot: &Shoot) {
+    for number in 0..600 {
+        let lease = json!({
+            "metadata": {"name": format!("gone-{number}")},
+            "spec": {"renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 40},
+        });
+        let leases = &watchdog_sandbox::resource::keys::LEASES;
+        shoot.api().create(leases, "kube-node-lease", lease).unwrap();
+    }
 }
 
 async fn mend(world: &World, shoot: &Shoot, how: &str) {
@@ -144,6 +164,7 @@ async fn every_failure_shows_and_none_scales_anything_down() {
     let coordinator = world.coordinator().await.unwrap();
     coordinator.wait_ready().await.unwrap();
     let shoots: Vec<Shoot> = names.iter().map(|name| world.shoot(name).unwrap()).collect();
+    more_leases(&world.shoot("halfway").unwrap());
     for shoot in &shoots {
         world
             .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
@@ -185,6 +206,18 @@ async fn every_failure_shows_and_none_scales_anything_down() {
             .unwrap()
             .is_some_and(|n| n >= 1.0)
     );
+    let missing = |permission| {
+        let shoot = world.shoot("forbidden").unwrap().namespace().to_owned();
+        format!("watchdog_shoot_permission_missing{{shoot=\"{shoot}\",permission=\"{permission}\"}}")
+    };
+    let permissions = ["list leases in namespace kube-node-lease", "list nodes"].map(missing);
+    for permission in &permissions {
+        assert_eq!(
+            lease_probe.metric(permission).await.unwrap(),
+            Some(1.0),
+            "{permission}"
+        );
+    }
     // Twice the time after which the leases are expired.
     watchdog_e2e::wait::holds("nothing is written", Duration::from_secs(12), || async {
         Ok(shoots.iter().all(|shoot| world.writes(shoot).is_empty()))
@@ -239,6 +272,13 @@ async fn every_failure_shows_and_none_scales_anything_down() {
             .await
             .unwrap();
         assert_eq!(world.writes(shoot), Vec::<String>::new());
+    }
+    for permission in &permissions {
+        assert_eq!(
+            lease_probe.metric(permission).await.unwrap(),
+            None,
+            "{permission}"
+        );
     }
 }
 

@@ -41,12 +41,14 @@ pub struct Matcher {
     pub path_prefix: Option<String>,
     /// The end of the path, for instance `/scale`.
     pub path_suffix: Option<String>,
+    /// A part of the query, for instance `continue=`: the pages of a list after the first.
+    pub query_part: Option<String>,
     /// The authenticated user.
     pub user: Option<String>,
 }
 
 impl Matcher {
-    fn matches(&self, verb: &str, path: &str, user: &str) -> bool {
+    fn matches(&self, verb: &str, path: &str, query: &str, user: &str) -> bool {
         (self.verbs.is_empty() || self.verbs.iter().any(|wanted| wanted == verb))
             && self
                 .path_prefix
@@ -56,6 +58,7 @@ impl Matcher {
                 .path_suffix
                 .as_deref()
                 .is_none_or(|suffix| path.ends_with(suffix))
+            && self.query_part.as_deref().is_none_or(|part| query.contains(part))
             && self.user.as_deref().is_none_or(|wanted| wanted == user)
     }
 }
@@ -95,6 +98,13 @@ impl Fault {
     #[must_use]
     pub fn path(mut self, prefix: &str) -> Self {
         self.when.path_prefix = Some(prefix.to_owned());
+        self
+    }
+
+    /// Only queries with this part.
+    #[must_use]
+    pub fn query(mut self, part: &str) -> Self {
+        self.when.query_part = Some(part.to_owned());
         self
     }
 
@@ -163,11 +173,14 @@ impl Faults {
     }
 
     /// Delays add up; the first fault of another kind decides. Counts those that hit.
-    pub(crate) fn judge(&self, verb: &str, path: &str, user: &str) -> Verdict {
+    pub(crate) fn judge(&self, verb: &str, path: &str, query: &str, user: &str) -> Verdict {
         let mut active = self.inner.lock();
         let mut verdict = Verdict::default();
         for (_, fault) in &mut active.faults {
-            if verdict.action.is_some() || fault.times == Some(0) || !fault.when.matches(verb, path, user) {
+            if verdict.action.is_some()
+                || fault.times == Some(0)
+                || !fault.when.matches(verb, path, query, user)
+            {
                 continue;
             }
             if let Some(times) = &mut fault.times {
@@ -188,6 +201,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn later_pages_only() {
+        let faults = Faults::default();
+        faults.inject(Fault::always(FaultAction::Cut).query("continue="));
+        let action = |query| faults.judge("list", "/api/v1/pods", query, "u").action;
+        assert_eq!(action("limit=500"), None);
+        assert_eq!(action("limit=500&continue=abc"), Some(FaultAction::Cut));
+    }
+
+    #[test]
     fn counted_and_matched() {
         let faults = Faults::default();
         faults.inject(
@@ -197,10 +219,10 @@ mod tests {
                 .times(1),
         );
         let delay = faults.inject(Fault::always(FaultAction::Delay { millis: 5 }));
-        assert_eq!(faults.judge("get", "/api/v1/pods", "u").action, None);
-        let hit = faults.judge("list", "/api/v1/pods", "u");
+        assert_eq!(faults.judge("get", "/api/v1/pods", "", "u").action, None);
+        let hit = faults.judge("list", "/api/v1/pods", "", "u");
         assert_eq!(hit.action, Some(FaultAction::InternalError));
-        let after = faults.judge("list", "/api/v1/pods", "u");
+        let after = faults.judge("list", "/api/v1/pods", "", "u");
         assert_eq!(
             after,
             Verdict {

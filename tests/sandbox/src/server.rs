@@ -126,6 +126,7 @@ impl ApiServer {
             drop_watches: signal::Sender::new(0),
             open_watches: Arc::new(AtomicUsize::new(0)),
             gone_as_status: AtomicBool::new(false),
+            path_prefix: Mutex::default(),
             options: options.clone(),
         });
         let pki = Pki::new(&options.name)?;
@@ -325,6 +326,11 @@ impl ApiServer {
     /// does, with an ERROR event in the stream.
     pub fn set_gone_as_status(&self, on: bool) {
         self.shared.front.state.gone_as_status.store(on, Ordering::SeqCst);
+    }
+
+    /// Serves everything under this path, such as `/shoots/one`, and nothing outside of it. Empty: at the root.
+    pub fn set_path_prefix(&self, prefix: &str) {
+        prefix.clone_into(&mut self.shared.front.state.path_prefix.lock());
     }
 
     /// The newest requests, oldest first.

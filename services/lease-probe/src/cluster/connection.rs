@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -57,8 +57,15 @@ pub struct Connection {
 
 #[derive(Debug)]
 enum Sender {
-    H1(http1::SendRequest<Empty<Bytes>>),
-    H2(http2::SendRequest<Empty<Bytes>>),
+    H1(http1::SendRequest<Full<Bytes>>),
+    H2(http2::SendRequest<Full<Bytes>>),
+}
+
+/// One request.
+struct Call<'a> {
+    method: Method,
+    path: &'a str,
+    body: Bytes,
 }
 
 impl Connection {
@@ -94,29 +101,43 @@ impl Connection {
     /// # Errors
     /// When the API server cannot be reached or its answer breaks off.
     pub async fn get(&mut self, path: &str) -> Result<Answer, Failure> {
+        self.send(Method::GET, path, Bytes::new()).await
+    }
+
+    /// Sends a POST with a JSON body that changes nothing on the server, so that it may be sent twice; else as
+    /// [`get`](Self::get).
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn ask(&mut self, path: &str, body: Bytes) -> Result<Answer, Failure> {
+        self.send(Method::POST, path, body).await
+    }
+
+    async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
+        let call = Call { method, path, body };
         if let Some(sender) = self.sender.take() {
-            match self.exchange(sender, path).await {
+            match self.exchange(sender, &call).await {
                 Ok(answer) => return Ok(answer),
                 // The server may have closed it while it was idle; a fresh one tells whether it lives.
                 Err(error) => tracing::debug!(%error, "kept connection lost, opening another"),
             }
         }
         let sender = self.open().await?;
-        self.exchange(sender, path).await
+        self.exchange(sender, &call).await
     }
 
-    async fn exchange(&mut self, mut sender: Sender, path: &str) -> Result<Answer, Failure> {
+    async fn exchange(&mut self, mut sender: Sender, call: &Call<'_>) -> Result<Answer, Failure> {
         let broken = |e: hyper::Error| Failure::Connect(chain(&e));
         let response = match &mut sender {
             Sender::H1(h1) => {
                 h1.ready().await.map_err(broken)?;
-                h1.send_request(self.request(path, false)?)
+                h1.send_request(self.request(call, false)?)
                     .await
                     .map_err(broken)?
             }
             Sender::H2(h2) => {
                 h2.ready().await.map_err(broken)?;
-                h2.send_request(self.request(path, true)?).await.map_err(broken)?
+                h2.send_request(self.request(call, true)?).await.map_err(broken)?
             }
         };
         let answer = read(response).await?;
@@ -124,7 +145,8 @@ impl Connection {
         Ok(answer)
     }
 
-    fn request(&self, path: &str, absolute: bool) -> Result<Request<Empty<Bytes>>, Failure> {
+    fn request(&self, call: &Call<'_>, absolute: bool) -> Result<Request<Full<Bytes>>, Failure> {
+        let path = call.path;
         let prefix = self.server.path().trim_end_matches('/');
         let uri = if absolute {
             format!("https://{}{prefix}{path}", self.authority)
@@ -132,7 +154,7 @@ impl Connection {
             format!("{prefix}{path}")
         };
         let mut request = Request::builder()
-            .method(Method::GET)
+            .method(call.method.clone())
             .uri(uri)
             .header(header::ACCEPT, "application/json")
             .header(
@@ -145,8 +167,11 @@ impl Connection {
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
+        if !call.body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
         request
-            .body(Empty::new())
+            .body(Full::new(call.body.clone()))
             .map_err(|e| Failure::Kubeconfig(format!("the server URL cannot be used: {e}")))
     }
 

@@ -5,5 +5,7 @@ pub mod machines;
 pub mod prober;
 pub mod registry;
 pub mod shoot_api;
+pub mod source;
 pub mod tls;
+mod trace;
 pub mod watches;

@@ -1,5 +1,6 @@
 //! The probing of one shoot, from its start to its stop.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,19 +8,19 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
-use watchdog_api::kubeconfig::ShootAccess;
 use watchdog_api::prober::ProberConfig;
 use watchdog_runtime::clock::Clock;
+use watchdog_runtime::trace::Tracer;
 
-use super::connection::Connection;
-use super::{machines, shoot_api};
-use crate::domain::assessment::{Assessment, Leases, Rule};
+use super::trace;
+use super::source::{Access, Budget, Outside, Source};
+use crate::domain::assessment::{Assessment, Rule};
 use crate::domain::candidates::Roster;
 use crate::domain::moment::Moment;
 use crate::domain::outcome::{Failure, Outcome};
 use crate::domain::probe::{Next, ProbeState};
 use crate::domain::renewals::{Listing, expiry_age};
-use crate::domain::schedule::{self, Pace};
+use crate::domain::schedule::{self, Pace, Recent, Seen};
 use crate::domain::verdict::{self, Streak, Teller, Thresholds, Verdict};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
 
@@ -36,18 +37,6 @@ pub struct Inputs {
     pub external: Option<Access>,
 }
 
-/// A kubeconfig with the version of the Secret that it came from, or why it cannot be used.
-pub type Access = Result<Arc<Kubeconfig>, Failure>;
-
-/// A usable kubeconfig.
-#[derive(Debug)]
-pub struct Kubeconfig {
-    /// Tells one content from another.
-    pub digest: u64,
-    /// How to reach the API server.
-    pub access: ShootAccess,
-}
-
 /// What all probes of the process share.
 pub struct Shared {
     /// Where the machines are listed.
@@ -56,6 +45,8 @@ pub struct Shared {
     pub clock: Clock,
     /// Name of this replica.
     pub identity: Arc<str>,
+    /// Makes spans of verdicts that changed.
+    pub tracer: Tracer,
 }
 
 impl Shared {
@@ -84,7 +75,7 @@ pub trait Report: Send + Sync {
 }
 
 /// Probes one shoot.
-pub struct Prober<R> {
+pub struct Prober<R, S, O> {
     shoot: Arc<str>,
     shared: Arc<Shared>,
     inputs: watch::Receiver<Inputs>,
@@ -92,20 +83,26 @@ pub struct Prober<R> {
     state: ProbeState,
     streak: Streak,
     teller: Teller,
+    recent: Recent,
     failures: u32,
-    internal: Option<Client>,
-    external: Option<Client>,
+    // The trace that the last change of the outcome began.
+    traceparent: Option<Arc<str>>,
+    // Why the last probe failed, if it did.
+    failing: Option<&'static str>,
+    internal: S,
+    external: O,
 }
 
-/// A connection and the kubeconfig that it was made from.
-struct Client {
-    digest: u64,
-    connection: Connection,
-}
-
-impl<R: Report> Prober<R> {
-    /// Prepares the probing of a shoot.
-    pub fn new(shoot: Arc<str>, shared: Arc<Shared>, inputs: watch::Receiver<Inputs>, report: R) -> Self {
+impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
+    /// Prepares the probing of a shoot through its two endpoints.
+    pub fn new(
+        shoot: Arc<str>,
+        shared: Arc<Shared>,
+        inputs: watch::Receiver<Inputs>,
+        report: R,
+        internal: S,
+        external: O,
+    ) -> Self {
         let teller = Teller::new(shared.identity.clone(), shared.now());
         Self {
             shoot,
@@ -115,9 +112,12 @@ impl<R: Report> Prober<R> {
             state: ProbeState::default(),
             streak: Streak::default(),
             teller,
+            recent: Recent::default(),
             failures: 0,
-            internal: None,
-            external: None,
+            traceparent: None,
+            failing: None,
+            internal,
+            external,
         }
     }
 
@@ -155,11 +155,12 @@ impl<R: Report> Prober<R> {
 
     /// Probes once, reports, and says when the next probe is due.
     async fn probe(&mut self, inputs: &Inputs) -> Moment {
-        let started = Instant::now();
+        let (started, told) = (Instant::now(), self.teller.told().as_str());
+        self.recent.note(self.shared.now());
         let found = self.look(inputs).await;
         PROBE_DURATION.record(&[], started.elapsed());
         let now = self.shared.now();
-        let (verdict, next_due, crossing) = match found {
+        let (mut verdict, next_due, crossing) = match found {
             Ok(assessment) => self.assessed(inputs, assessment, now),
             Err(failure) => self.failed(inputs, &failure, now),
         };
@@ -173,7 +174,10 @@ impl<R: Report> Prober<R> {
                 message = verdict.message,
                 "verdict changed"
             );
+            let span = trace::changed(&self.shared.tracer, &self.shoot, told, &verdict, started);
+            self.traceparent = span.map(|span| span.traceparent().into());
         }
+        verdict.traceparent.clone_from(&self.traceparent);
         self.report.verdict(verdict);
         if let (true, true, Some(crossing)) = (loss, turned, crossing) {
             DETECTION_LAG.record(&[], self.shared.now().since(crossing));
@@ -189,21 +193,21 @@ impl<R: Report> Prober<R> {
     ) -> (Verdict, Moment, Option<Moment>) {
         PROBES.inc(&[("outcome", found.outcome.as_str().to_owned())]);
         self.failures = 0;
+        self.failing = None;
         let config = &inputs.config;
         let thresholds = Thresholds {
             failure: config.failure_threshold,
             success: config.success_threshold,
         };
         let turn = self.streak.note(&found.outcome, self.teller.told(), thresholds);
-        let next_due = schedule::after_assessment(
-            now,
-            pace(config),
-            &turn.outcome,
-            turn.counting.is_some(),
-            found.crossing,
-            self.state.renew_interval(),
-            rand::random(),
-        );
+        let seen = Seen {
+            outcome: &turn.outcome,
+            counting: turn.counting.is_some(),
+            judged: found.judged,
+            crossing: found.crossing,
+            renew_interval: self.state.renew_interval(),
+        };
+        let next_due = schedule::after_assessment(now, pace(config), seen, &self.recent, rand::random());
         let message = if found.outcome == Outcome::ExternalUnreachable {
             "The internal endpoint of the API server answers, the external one does not.".to_owned()
         } else {
@@ -231,7 +235,7 @@ impl<R: Report> Prober<R> {
         if failure.may_concern_kubelets() {
             self.state.interrupt();
         }
-        if self.failures == 0 {
+        if self.failing.replace(failure.as_str()) != Some(failure.as_str()) {
             tracing::warn!(shoot = &*self.shoot, reason = failure.as_str(), error = %failure, "probe failed");
         }
         self.failures = self.failures.saturating_add(1);
@@ -249,66 +253,65 @@ impl<R: Report> Prober<R> {
         (self.teller.failed(failure, now, valid_until), next_due, None)
     }
 
-    /// Looks at the leases, at the nodes and machines if they matter, and at the external endpoint if there is one.
+    /// Looks at the leases, at the nodes and machines if they matter, and at the same time at the external endpoint if
+    /// there is one.
     async fn look(&mut self, inputs: &Inputs) -> Result<Assessment, Failure> {
-        let rule = rule(inputs);
-        let limit = inputs.config.probe_timeout;
-        let internal = client(&mut self.internal, &inputs.internal)?;
-        let sent = Moment(self.shared.clock.now_micros());
-        let listed = shoot_api::within(limit, internal, shoot_api::list_leases).await?;
-        let received = Moment(self.shared.clock.now_micros());
-        let mut assessment = match self.state.leases(Listing { sent, received }, &listed, rule) {
-            Next::Done(assessment) => assessment,
-            Next::ListNodes => self.judge(inputs, &listed, rule).await?,
+        let budget = Budget::starting_now(inputs.config.probe_timeout);
+        let Some(access) = &inputs.external else {
+            return look_inside(&self.shared, &mut self.internal, &mut self.state, inputs, budget).await;
         };
-        let connected = !assessment.outcome.is_loss();
-        if let (true, Some(access)) = (connected, &inputs.external) {
-            // A kubeconfig that cannot be used says nothing about the endpoint: no loss, but not silence either.
-            match self.external_answers(access).await {
-                Ok(()) => {}
-                Err(failure) => {
-                    self.report.failure(Endpoint::External, &failure);
-                    if failure.outcome() == Outcome::ApiServerUnreachable {
-                        assessment.outcome = Outcome::ExternalUnreachable;
-                    }
-                }
+        let mut inside = pin!(look_inside(
+            &self.shared,
+            &mut self.internal,
+            &mut self.state,
+            inputs,
+            budget
+        ));
+        let mut outside = pin!(self.external.answers(access, budget));
+        let mut answered = None;
+        let mut assessment = loop {
+            tokio::select! {
+                found = &mut inside => break found?,
+                answer = &mut outside, if answered.is_none() => answered = Some(answer),
+            }
+        };
+        // A loss need not wait for what the other endpoint says.
+        if assessment.outcome.is_loss() {
+            return Ok(assessment);
+        }
+        let answer = match answered {
+            Some(answer) => answer,
+            None => outside.await,
+        };
+        // A kubeconfig that cannot be used says nothing about the endpoint: no loss, but not silence either.
+        if let Err(failure) = answer {
+            self.report.failure(Endpoint::External, &failure);
+            if failure.outcome() == Outcome::ApiServerUnreachable {
+                assessment.outcome = Outcome::ExternalUnreachable;
             }
         }
         Ok(assessment)
     }
-
-    async fn judge(&mut self, inputs: &Inputs, listed: &Leases, rule: Rule) -> Result<Assessment, Failure> {
-        let limit = inputs.config.probe_timeout;
-        let internal = client(&mut self.internal, &inputs.internal)?;
-        let nodes = shoot_api::within(limit, internal, shoot_api::list_nodes);
-        let (nodes, machines) = tokio::join!(nodes, machines::list(&self.shared.seed, &self.shoot));
-        let roster = Roster::new(&nodes?, &machines?, &inputs.settings);
-        Ok(self.state.judge(listed, &roster, rule, self.shared.now()))
-    }
-
-    async fn external_answers(&mut self, access: &Access) -> Result<(), Failure> {
-        shoot_api::version(client(&mut self.external, access)?).await
-    }
 }
 
-/// The connection for a kubeconfig, a new one when the kubeconfig has changed.
-fn client<'a>(slot: &'a mut Option<Client>, access: &Access) -> Result<&'a mut Connection, Failure> {
-    let kubeconfig = access.as_ref().map_err(Clone::clone)?;
-    if slot
-        .as_ref()
-        .is_none_or(|client| client.digest != kubeconfig.digest)
-    {
-        let connection = Connection::new(&kubeconfig.access)?;
-        return Ok(&mut slot
-            .insert(Client {
-                digest: kubeconfig.digest,
-                connection,
-            })
-            .connection);
-    }
-    match slot {
-        Some(client) => Ok(&mut client.connection),
-        None => Err(Failure::Kubeconfig("there is none".to_owned())),
+async fn look_inside<S: Source>(
+    shared: &Shared,
+    source: &mut S,
+    state: &mut ProbeState,
+    inputs: &Inputs,
+    budget: Budget,
+) -> Result<Assessment, Failure> {
+    let rule = rule(inputs);
+    let sent = shared.now();
+    let listed = source.leases(&inputs.internal, budget).await?;
+    let received = shared.now();
+    match state.leases(Listing { sent, received }, &listed, rule) {
+        Next::Done(assessment) => Ok(assessment),
+        Next::ListNodes => {
+            let (nodes, machines) = source.nodes_and_machines(&inputs.internal, budget).await?;
+            let roster = Roster::new(&nodes, &machines, &inputs.settings);
+            Ok(state.judge(&listed, &roster, rule, shared.now()))
+        }
     }
 }
 

@@ -12,8 +12,9 @@ use watchdog_api::eligibility::{Eligibility, ShootSettings, SkipReason, eligibil
 use watchdog_api::prober::ProberConfig;
 use watchdog_feed::server::Feed;
 
-use super::prober::{Access, Endpoint, Inputs, Kubeconfig, Prober, Report, Shared};
-use crate::domain::outcome::Failure;
+use super::prober::{Endpoint, Inputs, Prober, Report, Shared};
+use super::source::{Access, External, Kubeconfig, Shoot};
+use crate::domain::outcome::{Failure, Permission};
 use crate::domain::verdict::{Teller, Verdict};
 
 /// Verdicts by shoot.
@@ -47,6 +48,7 @@ struct Inner {
     listed: BTreeSet<Endpoint>,
     probes: HashMap<String, Running>,
     failures: HashMap<String, FailureCounts>,
+    denied: HashMap<String, Vec<Permission>>,
     next_probe: u64,
 }
 
@@ -73,6 +75,7 @@ impl Registry {
             listed: BTreeSet::new(),
             probes: HashMap::new(),
             failures: HashMap::new(),
+            denied: HashMap::new(),
             next_probe: 0,
         };
         Arc::new(Self {
@@ -199,6 +202,17 @@ impl Registry {
             .collect()
     }
 
+    /// What the probes of which shoots are not allowed, as far as they were refused.
+    #[must_use]
+    pub fn denied(&self) -> Vec<(String, Vec<Permission>)> {
+        let inner = self.inner.lock();
+        inner
+            .denied
+            .iter()
+            .map(|(shoot, missing)| (shoot.clone(), missing.clone()))
+            .collect()
+    }
+
     fn reconcile_all(self: &Arc<Self>, inner: &mut Inner) {
         if !inner.is_listed() {
             return;
@@ -273,7 +287,15 @@ impl Registry {
             shoot: shoot.clone(),
             id,
         };
-        let prober = Prober::new(shoot, self.shared.clone(), receiver, report);
+        let internal = Shoot::new(shoot.clone(), self.shared.seed.clone());
+        let prober = Prober::new(
+            shoot,
+            self.shared.clone(),
+            receiver,
+            report,
+            internal,
+            External::default(),
+        );
         tokio::spawn(prober.run(inner.clusters.len(), stop));
     }
 }
@@ -285,6 +307,7 @@ impl Inner {
     }
 
     fn stop(&mut self, shoot: &str, why: &str) {
+        self.denied.remove(shoot);
         if let Some(running) = self.probes.remove(shoot) {
             tracing::info!(shoot, reason = why, "probe stopped");
             running.stop.cancel();
@@ -347,13 +370,21 @@ impl Reporter {
 impl Report for Reporter {
     fn verdict(&self, verdict: Verdict) {
         // Within the lock, so that nothing is published after the shoot was removed.
-        self.while_running(|_| self.registry.verdicts.upsert(self.shoot.to_string(), verdict));
+        self.while_running(|inner| {
+            if verdict.evidence.is_some() {
+                inner.denied.remove(&*self.shoot);
+            }
+            self.registry.verdicts.upsert(self.shoot.to_string(), verdict);
+        });
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &Failure) {
         self.while_running(|inner| {
             let counts = inner.failures.entry(self.shoot.to_string()).or_default();
             *counts.entry((endpoint, failure.as_str())).or_default() += 1;
+            if let Failure::Forbidden(missing) = failure {
+                inner.denied.insert(self.shoot.to_string(), missing.clone());
+            }
         });
     }
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde::Deserialize;
+use serde_json::json;
+use tokio::time::Instant;
 use watchdog_api::lease::LeaseItem;
 use watchdog_api::list::{Item, ItemList};
 use watchdog_api::names::NODE_LEASE_NAMESPACE;
@@ -12,7 +14,7 @@ use watchdog_api::node::NodeItem;
 use super::connection::{Answer, Connection};
 use crate::domain::assessment::Leases;
 use crate::domain::moment::Moment;
-use crate::domain::outcome::Failure;
+use crate::domain::outcome::{Failure, Permission};
 use crate::domain::renewals::ListedLease;
 use crate::metrics::SHOOT_REQUESTS;
 
@@ -23,7 +25,7 @@ const PAGE: usize = 500;
 const MAX_PAGES: usize = 100;
 
 /// GET /version, which only tells why something else failed, may take so long.
-const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
+pub const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lists the leases of the nodes.
 ///
@@ -32,22 +34,17 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 pub async fn list_leases(connection: &mut Connection) -> Result<Leases, Failure> {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASE_NAMESPACE}/leases");
     let mut listed = Leases::default();
-    list::<LeaseItem>(
-        connection,
-        &path,
-        "list leases in namespace kube-node-lease",
-        |item| match item {
-            Item::Ok(lease) => listed.leases.push(ListedLease {
-                name: lease.name,
-                renew_time: lease.renew_time.map(|time| Moment(time.as_microsecond())),
-                duration_seconds: lease.lease_duration_seconds,
-            }),
-            Item::Malformed { name, reason } => {
-                tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
-                listed.malformed += 1;
-            }
-        },
-    )
+    list::<LeaseItem>(connection, &path, Permission::ListLeases, |item| match item {
+        Item::Ok(lease) => listed.leases.push(ListedLease {
+            name: lease.name,
+            renew_time: lease.renew_time.map(|time| Moment(time.as_microsecond())),
+            duration_seconds: lease.lease_duration_seconds,
+        }),
+        Item::Malformed { name, reason } => {
+            tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
+            listed.malformed += 1;
+        }
+    })
     .await?;
     Ok(listed)
 }
@@ -59,15 +56,20 @@ pub async fn list_leases(connection: &mut Connection) -> Result<Leases, Failure>
 pub async fn list_nodes(connection: &mut Connection) -> Result<Vec<NodeItem>, Failure> {
     let mut nodes = Vec::new();
     let mut malformed = None;
-    list::<NodeItem>(connection, "/api/v1/nodes", "list nodes", |item| match item {
-        Item::Ok(node) => nodes.push(node),
-        Item::Malformed { name, reason } => {
-            malformed = Some(format!(
-                "node {} is malformed: {reason}",
-                name.unwrap_or_default()
-            ));
-        }
-    })
+    list::<NodeItem>(
+        connection,
+        "/api/v1/nodes",
+        Permission::ListNodes,
+        |item| match item {
+            Item::Ok(node) => nodes.push(node),
+            Item::Malformed { name, reason } => {
+                malformed = Some(format!(
+                    "node {} is malformed: {reason}",
+                    name.unwrap_or_default()
+                ));
+            }
+        },
+    )
     .await?;
     match malformed {
         None => Ok(nodes),
@@ -95,27 +97,67 @@ pub async fn version(connection: &mut Connection) -> Result<(), Failure> {
     }
 }
 
-/// Runs the requests of a probe within `limit`. A timeout says only that the list did not come; whether the API
-/// server lives is asked separately.
+/// Asks which permissions of a probe the kubeconfig's user lacks. Everybody who is authenticated may ask that. What is
+/// not answered counts as granted: a permission is only named as missing when the server says so.
+pub async fn missing_permissions(connection: &mut Connection) -> Vec<Permission> {
+    let mut missing = Vec::new();
+    for permission in Permission::ALL {
+        let ask = is_denied(connection, permission);
+        if tokio::time::timeout(VERSION_TIMEOUT, ask).await == Ok(Ok(true)) {
+            missing.push(permission);
+        }
+    }
+    missing
+}
+
+async fn is_denied(connection: &mut Connection, permission: Permission) -> Result<bool, Failure> {
+    #[derive(Deserialize)]
+    struct Review {
+        status: ReviewStatus,
+    }
+    #[derive(Deserialize)]
+    struct ReviewStatus {
+        allowed: bool,
+    }
+    let resource = match permission {
+        Permission::ListLeases => {
+            json!({"verb": "list", "group": "coordination.k8s.io", "resource": "leases", "namespace": NODE_LEASE_NAMESPACE})
+        }
+        Permission::ListNodes => json!({"verb": "list", "group": "", "resource": "nodes"}),
+    };
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": resource},
+    });
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let answer = connection.ask(path, review.to_string().into()).await?;
+    count(&answer);
+    let review: Review =
+        serde_json::from_slice(&answer.body).map_err(|e| Failure::ListFailed(e.to_string()))?;
+    Ok(!review.status.allowed)
+}
+
+/// Runs a list of a probe that has to be done at `deadline`, for which the probe was given `limit` as a whole. A timeout
+/// says only that the list did not come; whether the API server lives is asked separately, which may take
+/// [`VERSION_TIMEOUT`] more.
 ///
 /// # Errors
-/// As the requests; [`Failure::Timeout`] when not even GET /version was answered.
+/// As the list; [`Failure::Timeout`] when not even GET /version was answered.
 pub async fn within<T>(
+    deadline: Instant,
     limit: Duration,
     connection: &mut Connection,
     requests: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    match tokio::time::timeout(limit, requests(connection)).await {
+    match tokio::time::timeout_at(deadline, requests(connection)).await {
         Ok(Err(Failure::ListFailed(why))) => match version(connection).await {
             Ok(()) => Err(Failure::ListFailed(why)),
             Err(failure) => Err(failure),
         },
         Ok(result) => result,
         Err(_) => match version(connection).await {
-            Ok(()) => {
-                let limit = watchdog_api::duration::format(limit);
-                Err(Failure::ListFailed(format!("it took longer than {limit}")))
-            }
+            Ok(()) => Err(Failure::ListTimeout(limit)),
             Err(Failure::Throttled(wait)) => Err(Failure::Throttled(wait)),
             Err(_) => Err(Failure::Timeout(limit)),
         },
@@ -125,15 +167,24 @@ pub async fn within<T>(
 async fn list<T: for<'de> Deserialize<'de>>(
     connection: &mut Connection,
     path: &str,
-    permission: &str,
+    permission: Permission,
     mut take: impl FnMut(Item<T>),
 ) -> Result<(), Failure> {
     let mut query = format!("?limit={PAGE}");
-    for _ in 0..MAX_PAGES {
+    for number in 1..=MAX_PAGES {
         let answer = connection.get(&format!("{path}{query}")).await?;
         count(&answer);
-        let body = accepted(&answer, permission)?;
-        let page = ItemList::<T>::from_slice(body).map_err(|e| Failure::ListFailed(e.to_string()))?;
+        let broken = |why: String| match number {
+            1 => Failure::ListFailed(why),
+            _ => Failure::ListBrokeOff(format!("page {number}: {why}")),
+        };
+        let page = match answer.status {
+            StatusCode::OK => ItemList::<T>::from_slice(&answer.body).map_err(|e| broken(e.to_string()))?,
+            StatusCode::TOO_MANY_REQUESTS => return Err(Failure::Throttled(answer.retry_after)),
+            StatusCode::UNAUTHORIZED => return Err(Failure::Unauthorized),
+            StatusCode::FORBIDDEN => return Err(Failure::Forbidden(vec![permission])),
+            status => return Err(broken(format!("{status}{}", message(&answer.body)))),
+        };
         page.items.into_iter().for_each(&mut take);
         if page.metadata.continue_token.is_empty() {
             return Ok(());
@@ -141,17 +192,9 @@ async fn list<T: for<'de> Deserialize<'de>>(
         let token = percent_encode(&page.metadata.continue_token);
         query = format!("?limit={PAGE}&continue={token}");
     }
-    Err(Failure::ListFailed(format!("it has more than {MAX_PAGES} pages")))
-}
-
-fn accepted<'a>(answer: &'a Answer, permission: &str) -> Result<&'a [u8], Failure> {
-    match answer.status {
-        StatusCode::OK => Ok(&answer.body),
-        StatusCode::TOO_MANY_REQUESTS => Err(Failure::Throttled(answer.retry_after)),
-        StatusCode::UNAUTHORIZED => Err(Failure::Unauthorized),
-        StatusCode::FORBIDDEN => Err(Failure::Forbidden(permission.to_owned())),
-        status => Err(Failure::ListFailed(format!("{status}{}", message(&answer.body)))),
-    }
+    Err(Failure::ListBrokeOff(format!(
+        "it has more than {MAX_PAGES} pages"
+    )))
 }
 
 /// The message of a `Status`, cut to a sensible length; empty when the body is something else.

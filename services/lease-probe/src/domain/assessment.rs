@@ -59,6 +59,8 @@ pub struct Evidence {
     pub threshold: f64,
     /// The skew furthest from zero among the nodes, in microseconds.
     pub largest_skew: i64,
+    /// The median skew of the nodes, in microseconds.
+    pub typical_skew: i64,
 }
 
 impl Evidence {
@@ -80,6 +82,8 @@ pub struct Assessment {
     pub outcome: Outcome,
     /// What it rests on.
     pub evidence: Evidence,
+    /// When the leases were judged.
+    pub judged: Moment,
     /// When the threshold was crossed or would be if no lease were renewed from now on; none when it cannot be.
     pub crossing: Option<Moment>,
     /// When the first candidate that is fresh now expires unless it is renewed.
@@ -117,6 +121,7 @@ pub fn assess(
         expiry_age: rule.expiry_age,
         threshold: rule.threshold,
         largest_skew: renewals.largest_skew(),
+        typical_skew: renewals.typical_skew(),
         ..Default::default()
     };
     if listed.malformed > 0 {
@@ -166,6 +171,7 @@ pub fn assess(
     Assessment {
         outcome: outcome(&evidence, required),
         evidence,
+        judged: now,
         crossing,
         next_expiry,
     }

@@ -3,6 +3,7 @@
 
 pub mod assessment;
 pub mod candidates;
+pub mod host;
 pub mod moment;
 pub mod outcome;
 pub mod probe;

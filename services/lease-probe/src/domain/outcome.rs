@@ -51,6 +51,29 @@ impl Outcome {
     }
 }
 
+/// What a probe must be allowed in a shoot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Permission {
+    /// For every probe.
+    ListLeases,
+    /// When a lease looks expired.
+    ListNodes,
+}
+
+impl Permission {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::ListLeases, Self::ListNodes];
+
+    /// For people, and as a label value: a closed set.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ListLeases => "list leases in namespace kube-node-lease",
+            Self::ListNodes => "list nodes",
+        }
+    }
+}
+
 /// Why a request to a shoot's API server gave no list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
@@ -66,10 +89,14 @@ pub enum Failure {
     Throttled(Option<Duration>),
     /// 401: the token or the client certificate is not accepted (any more).
     Unauthorized,
-    /// 403: the permission that is missing.
-    Forbidden(String),
-    /// The server lives but could not list: its status code and message, a timeout, or an answer that is no list.
+    /// 403: the permissions that are missing, the one that was refused first.
+    Forbidden(Vec<Permission>),
+    /// The server lives but could not list: its status code and message, or an answer that is no list.
     ListFailed(String),
+    /// The list began well and broke off at a later page: what is known is not all.
+    ListBrokeOff(String),
+    /// The server lives but did not list in time.
+    ListTimeout(Duration),
     /// The machines could not be listed on the seed.
     Machines(String),
 }
@@ -85,6 +112,8 @@ impl Failure {
             | Self::Unauthorized
             | Self::Forbidden(_)
             | Self::ListFailed(_)
+            | Self::ListBrokeOff(_)
+            | Self::ListTimeout(_)
             | Self::Machines(_) => Outcome::Inconclusive,
         }
     }
@@ -93,9 +122,13 @@ impl Failure {
     #[must_use]
     pub const fn may_concern_kubelets(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::Tls(_) | Self::Timeout(_) | Self::Throttled(_) | Self::ListFailed(_) => {
-                true
-            }
+            Self::Connect(_)
+            | Self::Tls(_)
+            | Self::Timeout(_)
+            | Self::Throttled(_)
+            | Self::ListFailed(_)
+            | Self::ListBrokeOff(_)
+            | Self::ListTimeout(_) => true,
             Self::Kubeconfig(_) | Self::Unauthorized | Self::Forbidden(_) | Self::Machines(_) => false,
         }
     }
@@ -112,6 +145,8 @@ impl Failure {
             Self::Unauthorized => "unauthorized",
             Self::Forbidden(_) => "forbidden",
             Self::ListFailed(_) => "list_failed",
+            Self::ListBrokeOff(_) => "list_broke_off",
+            Self::ListTimeout(_) => "list_timeout",
             Self::Machines(_) => "machines",
         }
     }
@@ -135,10 +170,19 @@ impl std::fmt::Display for Failure {
             Self::Unauthorized => f.write_str(
                 "The API server does not accept the credentials of the kubeconfig (401): they may have expired.",
             ),
-            Self::Forbidden(permission) => {
-                write!(f, "The kubeconfig's user lacks a permission (403): {permission}.")
+            Self::Forbidden(missing) => {
+                let names: Vec<&str> = missing.iter().map(|permission| permission.as_str()).collect();
+                write!(f, "The kubeconfig's user lacks a permission (403): {}.", names.join("; "))
             }
             Self::ListFailed(why) => write!(f, "The API server answers, but the list failed: {why}."),
+            Self::ListBrokeOff(why) => {
+                write!(f, "The API server answers, but the list broke off half way: {why}.")
+            }
+            Self::ListTimeout(limit) => write!(
+                f,
+                "The API server answers, but the list took longer than {}.",
+                watchdog_api::duration::format(*limit)
+            ),
             Self::Machines(why) => write!(f, "The machines cannot be listed on the seed: {why}."),
         }
     }

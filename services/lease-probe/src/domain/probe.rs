@@ -8,6 +8,7 @@ use super::assessment::{Assessment, Leases, Rule, assess};
 use super::candidates::{Exclusion, Roster};
 use super::moment::Moment;
 use super::renewals::{Listing, Renewals};
+use super::schedule::MIN_SPACING;
 
 /// What was found out about excluded leases is believed for so long: one orphaned lease must not make every probe
 /// list all nodes, and a node that counts again must not be overlooked for long.
@@ -30,7 +31,7 @@ pub struct ProbeState {
 /// What follows from a list of leases.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next {
-    /// No lease is expired, or it is known why those that are do not count: the nodes do not matter.
+    /// No lease is expired or about to, or it is known why those that are do not count: the nodes do not matter.
     Done(Assessment),
     /// The nodes and machines must be listed; then [`ProbeState::judge`].
     ListNodes,
@@ -45,7 +46,10 @@ impl ProbeState {
             .take_if(|remembered| now.since(remembered.as_of) >= REMEMBER);
         let known = |lease: &str| self.remembered.as_ref()?.excluded.get(lease).copied();
         let mut assessment = assess(listed, &self.renewals, known, None, rule, now);
-        if assessment.evidence.expired > 0 || assessment.evidence.unconfirmed > 0 {
+        // One that is about to expire matters as well: to be on time at the crossing one must know when it is.
+        let soon = now.after(MIN_SPACING);
+        let imminent = assessment.next_expiry.is_some_and(|expiry| expiry < soon);
+        if imminent || assessment.evidence.expired > 0 || assessment.evidence.unconfirmed > 0 {
             return Next::ListNodes;
         }
         // How many leases count is not known exactly, so neither is the crossing: it cannot come before the first

@@ -5,8 +5,13 @@ use std::time::Duration;
 use super::moment::Moment;
 use super::outcome::{Failure, Outcome};
 
-/// Two probes of one shoot are never closer than this.
+/// Two probes of one shoot are never closer than this, but for those that are due at a crossing.
 pub const MIN_SPACING: Duration = Duration::from_secs(1);
+
+/// So many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that finds
+/// out at which instant exactly, and one at that instant. More follow each other only where most leases are about to
+/// expire and are renewed one by one at the last moment; that must not become a storm.
+const CLOSE_PROBES: usize = 4;
 
 /// After a 429 at least so long passes, whatever the server says: the reference's
 /// `backOffDurationForThrottledRequests`.
@@ -23,6 +28,46 @@ pub struct Pace {
     pub failure_back_off: Duration,
 }
 
+/// When the last few probes of a shoot started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recent {
+    // Newest first.
+    starts: [Option<Moment>; CLOSE_PROBES],
+}
+
+impl Recent {
+    /// A probe starts now.
+    pub fn note(&mut self, start: Moment) {
+        self.starts.rotate_right(1);
+        if let Some(newest) = self.starts.first_mut() {
+            *newest = Some(start);
+        }
+    }
+
+    /// The first moment from `wanted` on at which a crossing may be looked at: at once, unless that were a storm.
+    fn allow(&self, wanted: Moment) -> Moment {
+        match self.starts.last() {
+            Some(Some(oldest)) => wanted.max(oldest.after(MIN_SPACING)),
+            _ => wanted,
+        }
+    }
+}
+
+/// What a look at the leases says about when to look again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen<'a> {
+    /// What is told.
+    pub outcome: &'a Outcome,
+    /// Whether a threshold of several probes in a row counts.
+    pub counting: bool,
+    /// The moment at which the leases were judged.
+    pub judged: Moment,
+    /// When the threshold was crossed or would be if no lease were renewed.
+    pub crossing: Option<Moment>,
+    /// The pace of the shoot's kubelets.
+    pub renew_interval: Duration,
+}
+
 /// When to probe again after a look at the leases. `random` is in [0, 1).
 ///
 /// Besides the interval, a probe is due at the instant at which the threshold would be crossed if no lease were
@@ -30,27 +75,20 @@ pub struct Pace {
 /// is that of the kubelets, so that a recovery is seen within one renewal. While a threshold of several probes in a
 /// row counts, they follow each other as closely as they may.
 #[must_use]
-pub fn after_assessment(
-    now: Moment,
-    pace: Pace,
-    outcome: &Outcome,
-    counting: bool,
-    crossing: Option<Moment>,
-    renew_interval: Duration,
-    random: f64,
-) -> Moment {
+pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent, random: f64) -> Moment {
     let mut due = now.after(jittered(pace.interval, pace.jitter, random));
-    if *outcome != Outcome::Healthy {
-        due = due.min(now.after(renew_interval));
+    if *seen.outcome != Outcome::Healthy {
+        due = due.min(now.after(seen.renew_interval));
     }
-    if counting {
+    if seen.counting {
         due = due.min(now.after(MIN_SPACING));
     }
-    // A crossing in the past was judged just now.
-    if let Some(crossing) = crossing.filter(|crossing| *crossing > now) {
-        due = due.min(crossing);
+    due = due.max(now.after(MIN_SPACING));
+    // One that came before the leases were judged was judged. One that came since was not: it is looked at now.
+    if let Some(crossing) = seen.crossing.filter(|crossing| *crossing > seen.judged) {
+        due = due.min(recent.allow(crossing.max(now)));
     }
-    due.max(now.after(MIN_SPACING))
+    due
 }
 
 /// When to probe again after the `failures`-th failure in a row (from 1). `random` is in [0, 1).
@@ -112,8 +150,19 @@ mod tests {
         Moment(seconds * 1_000_000)
     }
 
+    fn seen(outcome: &Outcome, counting: bool, crossing: Option<Moment>) -> Seen<'_> {
+        Seen {
+            outcome,
+            counting,
+            judged: at(0),
+            crossing,
+            renew_interval: RENEW,
+        }
+    }
+
     fn next(outcome: &Outcome, counting: bool, crossing: Option<i64>) -> Moment {
-        after_assessment(at(0), PACE, outcome, counting, crossing.map(at), RENEW, 0.0)
+        let seen = seen(outcome, counting, crossing.map(at));
+        after_assessment(at(0), PACE, seen, &Recent::default(), 0.0)
     }
 
     #[test]
@@ -135,10 +184,35 @@ mod tests {
             "the kubelets' pace"
         );
         assert_eq!(next(&Outcome::Healthy, true, None), at(1), "probes in a row");
-        let close = after_assessment(at(0), PACE, &Outcome::Healthy, false, Some(Moment(5)), RENEW, 0.0);
-        assert_eq!(close, at(1), "never closer than a second");
-        let jittered = after_assessment(at(0), PACE, &Outcome::Healthy, false, None, RENEW, 0.5);
+        let jittered = after_assessment(
+            at(0),
+            PACE,
+            seen(&Outcome::Healthy, false, None),
+            &Recent::default(),
+            0.5,
+        );
         assert_eq!(jittered, at(33), "jitter only adds");
+    }
+
+    #[test]
+    fn a_crossing_waits_for_nobody_but_a_storm_is_bounded() {
+        let mut recent = Recent::default();
+        let soon = Moment(5);
+        let due = |recent: &Recent, now: Moment| {
+            after_assessment(now, PACE, seen(&Outcome::Healthy, false, Some(soon)), recent, 0.0)
+        };
+        for start in [-300_000, -200_000, -100_000].map(Moment) {
+            recent.note(start);
+            assert_eq!(due(&recent, at(0)), soon);
+        }
+        // Since the leases were judged: nobody has looked at it yet.
+        assert_eq!(due(&recent, Moment(9)), Moment(9));
+        recent.note(at(0));
+        assert_eq!(
+            due(&recent, at(0)),
+            Moment(700_000),
+            "a second after the fourth last"
+        );
     }
 
     #[test]
@@ -182,14 +256,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_closer_than_a_second_never_later_than_the_interval_or_the_crossing(
-            crossing in prop::option::of(-100_i64..100), random in 0.0_f64..1.0, counting: bool,
+        fn never_later_than_the_interval_or_the_crossing_and_never_a_storm(
+            crossings in prop::collection::vec(prop::option::of(-100_i64..40_000), 1..60), random in 0.0_f64..1.0,
+            counting: bool,
         ) {
-            let due = after_assessment(at(0), PACE, &Outcome::Healthy, counting, crossing.map(at), RENEW, random);
-            prop_assert!(due >= at(1));
-            prop_assert!(due <= at(36));
-            if let Some(crossing) = crossing.filter(|c| *c >= 1) {
-                prop_assert!(due <= at(crossing));
+            let (mut now, mut recent, mut starts) = (at(0), Recent::default(), vec![]);
+            for millis in crossings {
+                recent.note(now);
+                starts.push(now);
+                let crossing = millis.map(|millis| now.shifted(millis * 1_000));
+                let seen = Seen { judged: now, ..seen(&Outcome::Healthy, counting, crossing) };
+                let due = after_assessment(now, PACE, seen, &recent, random);
+                prop_assert!(due <= now.after(Duration::from_secs(36)));
+                match crossing.filter(|crossing| *crossing > now) {
+                    Some(crossing) => prop_assert!(due <= crossing.max(now.after(MIN_SPACING))),
+                    None => prop_assert!(due >= now.after(MIN_SPACING)),
+                }
+                now = due;
+            }
+            for window in starts.windows(CLOSE_PROBES + 1) {
+                prop_assert!(window[CLOSE_PROBES].since(window[0]) >= MIN_SPACING);
             }
         }
     }

@@ -23,6 +23,7 @@ use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::watch as signal;
 
 pub use self::discovery::KUBERNETES_VERSION;
@@ -59,6 +60,8 @@ pub(crate) struct State {
     pub(crate) open_watches: Arc<AtomicUsize>,
     /// Whether a watch from a forgotten version gets HTTP 410 instead of an ERROR event.
     pub(crate) gone_as_status: AtomicBool,
+    /// What every path starts with, as behind a proxy that serves several API servers.
+    pub(crate) path_prefix: Mutex<String>,
 }
 
 /// The connection is to be closed without an answer.
@@ -83,9 +86,11 @@ pub(crate) async fn serve(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Cut> {
     let (parts, body) = request.into_parts();
+    let prefix = state.path_prefix.lock().clone();
     let info = RequestInfo::parse(
         &parts.method,
-        parts.uri.path(),
+        // Behind a path of its own: whoever does not ask there finds nothing.
+        parts.uri.path().strip_prefix(prefix.as_str()).unwrap_or_default(),
         parts.uri.query().unwrap_or_default(),
     );
     let text = |name| {
@@ -113,7 +118,9 @@ pub(crate) async fn serve(
     };
     entry.user = user.clone().unwrap_or_default();
 
-    let verdict = state.faults.judge(info.verb, &info.path, &entry.user);
+    let verdict = state
+        .faults
+        .judge(info.verb, &info.path, &entry.query, &entry.user);
     if !verdict.delay.is_zero() {
         tokio::time::sleep(verdict.delay).await;
     }
