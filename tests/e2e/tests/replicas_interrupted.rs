@@ -1,0 +1,108 @@
+//! A coordinator is killed while each of its flows stands at another point: before each write, and after each write
+//! whose answer it has not seen. Another replica takes all of them over and brings them to their end.
+
+#![cfg(test)]
+
+mod replicas_support;
+
+use replicas_support::{BOUND, COUNTS, Field, Replica};
+use watchdog_e2e::coordinator::Outcome;
+use watchdog_e2e::wait;
+use watchdog_sandbox::{Fault, FaultAction};
+
+/// Of these, each of two replicas has enough for every point of a flow.
+const SHOOTS: usize = 40;
+
+/// Every point: which resource, which request, and whether the write is applied before its answer is lost.
+fn points() -> Vec<(&'static str, &'static str, FaultAction)> {
+    let mut points = Vec::new();
+    for (name, _) in COUNTS {
+        for verb in ["patch", "update"] {
+            for action in [FaultAction::Hang, FaultAction::ApplyAndHang] {
+                points.push((*name, verb, action));
+            }
+        }
+    }
+    points
+}
+
+/// Waits until a replica may act on a shoot for each point, and names them.
+async fn share(field: &Field, replica: &Replica) -> anyhow::Result<Vec<String>> {
+    let enough = points().len();
+    wait::until(&format!("{} has its share", replica.identity), BOUND, || async {
+        let owned = replica.owns(&field.shoots).await?;
+        anyhow::ensure!(owned.len() >= enough, "it has {} of {enough}", owned.len());
+        Ok(Some(owned))
+    })
+    .await
+}
+
+/// Lets the flows of `victim` run against a wall, each at another point, kills it there, and waits until `heir` has
+/// brought all shoots to their end.
+async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<()> {
+    let field = Field::start(name, SHOOTS).await?;
+    let [victim, heir]: [Replica; 2] = field
+        .replicas(&["victim", "heir"])
+        .await?
+        .try_into()
+        .ok()
+        .unwrap();
+    let (mine, _) = tokio::try_join!(share(&field, &victim), share(&field, &heir))?;
+    let settled = |outcome| {
+        let up = outcome == Outcome::Healthy;
+        move |wanted: i64, held: bool| (wanted > 0) == up && held != up
+    };
+    field.say_all(from);
+    field
+        .until_all("the shoots are where they begin", settled(from))
+        .await?;
+
+    let api = field.world.sandbox.seed();
+    let walls: Vec<_> = mine
+        .iter()
+        .zip(points())
+        .map(|(shoot, (name, verb, action))| {
+            let path = format!("/apis/apps/v1/namespaces/{shoot}/deployments/{name}");
+            api.inject(
+                Fault::always(action)
+                    .verb(verb)
+                    .path(&path)
+                    .user("victim")
+                    .times(1),
+            )
+        })
+        .collect();
+    field.say_all(to);
+    wait::until("every flow stands at its wall", BOUND, || async {
+        let left = api.faults().iter().filter(|(id, _)| walls.contains(id)).count();
+        anyhow::ensure!(left == 0, "{left} walls were not reached");
+        Ok(Some(()))
+    })
+    .await?;
+    victim.process.kill_9().await?;
+    field
+        .until_all("the heir has ended all flows", settled(to))
+        .await?;
+
+    field.say_all(Outcome::Healthy);
+    field.until_restored().await?;
+    let report = field.report();
+    eprintln!("{report}");
+    report.check()?;
+    anyhow::ensure!(report.handovers.expired > 0, "{report}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_point_of_the_way_down() {
+    interrupted("interrupted-down", Outcome::Healthy, Outcome::LeasesExpired)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_point_of_the_way_up() {
+    interrupted("interrupted-up", Outcome::LeasesExpired, Outcome::Healthy)
+        .await
+        .unwrap();
+}
