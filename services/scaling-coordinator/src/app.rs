@@ -22,9 +22,11 @@ use crate::cluster::resources::Resources;
 use crate::cluster::writer::Writer;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
+use crate::contexts::Contexts;
 use crate::engine::Engine;
 use crate::engine::inputs::Inputs;
 use crate::engine::tally::Tally;
+use crate::engine::traces::Traces;
 use crate::grpc::observers::Observers;
 use crate::grpc::service::Service;
 use crate::metrics;
@@ -49,8 +51,9 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         common,
         lease_probe,
         server_name,
-        write_rate,
+        request_rate,
         timing,
+        otlp_endpoint,
         file,
     } = config;
     let base = Foundation::lay(common, process).await?;
@@ -111,8 +114,11 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tls: base.tls.clone(),
         server_name,
     };
+    let tracer = base.tracer(otlp_endpoint.as_ref(), SERVICE)?;
+    let contexts = Arc::new(Contexts::new(tracer.is_on()));
     let audience = Observers {
         verdicts: verdicts.clone(),
+        contexts: contexts.clone(),
     };
     tasks.critical(
         "observers",
@@ -139,8 +145,9 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         shoots.clone(),
         tally.clone(),
         events,
-        write_rate,
+        request_rate,
     );
+    let engine = engine.traced(Traces::new(tracer, contexts));
     tasks.critical("engine", engine.run());
 
     let service = Service {

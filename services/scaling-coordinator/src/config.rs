@@ -6,6 +6,7 @@ use watchdog_kube::membership::Timing;
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::command_line::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
+use watchdog_runtime::trace::OtlpEndpoint;
 
 /// Scales the dependants of shoots down when their nodes are cut off, and up again, level by level.
 #[derive(Debug, Clone, Parser)]
@@ -23,11 +24,17 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     tls_server_name: Option<String>,
 
-    /// Most requests on resources of shoots that this replica sends to the seed in a second. A scale-down takes two
-    /// for each resource, so the default works off 500 shoots of three resources in six seconds, well within the ten
-    /// that the default grace period leaves; a kube-apiserver takes several times as many.
-    #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    write_rate: u32,
+    /// Most requests about shoots that this replica sends to the seed in a second. Every write takes two of them, for
+    /// the Cluster is asked for first, and a scale-down takes two writes for each resource. So the default works off
+    /// 500 shoots of three resources in six seconds, well within the ten that the default grace period leaves; a
+    /// kube-apiserver takes several times as many.
+    #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    request_rate: u32,
+
+    /// Collector of OpenTelemetry traces (OTLP over gRPC), http or https; one trace for each verdict that changes.
+    /// Default: no traces.
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<OtlpEndpoint>,
 }
 
 /// Everything that the service is built from.
@@ -39,10 +46,12 @@ pub struct Config {
     pub lease_probe: Vec<String>,
     /// DNS name in the certificates of lease-probe.
     pub server_name: String,
-    /// Most requests a second on resources of shoots.
-    pub write_rate: u32,
+    /// Most requests about shoots in a second.
+    pub request_rate: u32,
     /// How long the membership takes for what; [`Timing::PRODUCTION`] except in tests.
     pub timing: Timing,
+    /// Where traces go, if anywhere.
+    pub otlp_endpoint: Option<OtlpEndpoint>,
     /// The configuration file.
     pub file: ConfigFile<ProberConfig>,
 }
@@ -64,8 +73,9 @@ impl CommandLine for Args {
             common: self.common,
             lease_probe: self.lease_probe,
             server_name,
-            write_rate: self.write_rate,
+            request_rate: self.request_rate,
             timing: Timing::PRODUCTION,
+            otlp_endpoint: self.otlp_endpoint,
             file,
         })
     }

@@ -58,7 +58,7 @@ pub const FAILED_LEVELS: Metric = Metric::gauge(
 /// Waiting shoots.
 pub const WAITING: Metric = Metric::gauge(
     "watchdog_scaling_waiting_shoots",
-    "Shoots with a request to make that wait for their turn: the rate is limited by --write-rate, the number of \
+    "Shoots with a request to make that wait for their turn: the rate is limited by --request-rate, the number of \
      requests at once to 64.",
 );
 

@@ -194,6 +194,13 @@ impl Resources {
         }
     }
 
+    /// Whether the API server does not serve its kind, so that there is none.
+    #[must_use]
+    pub fn is_not_served(&self, reference: &ResourceRef) -> bool {
+        let inner = self.inner.read();
+        matches!(inner.get(reference), Some(configured) if matches!(configured.listing, Listing::NotServed))
+    }
+
     /// How the API server serves a resource; `None` while that is not known.
     #[must_use]
     pub fn served(&self, reference: &ResourceRef) -> Option<ApiResource> {

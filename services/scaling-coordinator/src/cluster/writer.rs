@@ -52,6 +52,10 @@ impl Writer {
     /// Makes a request of the flow of a shoot. A write is sent only with `leave`, which is asked for right before.
     pub async fn run(&self, shoot: &str, action: &Action, leave: impl FnOnce() -> Option<Permit>) -> Outcome {
         let reference = &action.reference;
+        if action.what == What::Read && self.resources.is_not_served(reference) {
+            // There is nothing that could be read.
+            return Outcome::Done;
+        }
         let Some(served) = self.resources.served(reference) else {
             return refused("the API server has not told yet how it serves this kind".to_owned());
         };

@@ -10,6 +10,7 @@
 
 mod op;
 mod show;
+mod tenure;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ use watchdog_api::prober::ResourceRef;
 pub use op::{Action, MAX_TRIES, Outcome, What};
 use op::{Op, Pause};
 use show::{idle, progress, rest, under_way};
+use tenure::Tenure;
 
 use super::Direction;
 use super::needs::{Assessment, Need, assess};
@@ -34,6 +36,7 @@ pub struct Flow {
     running: bool,
     started: BTreeMap<i32, Instant>,
     ops: BTreeMap<ResourceRef, Op>,
+    tenure: Tenure,
 }
 
 /// What follows now.
@@ -84,6 +87,13 @@ impl Flow {
         self.ops.get(reference).is_some_and(|op| op.sent.is_some())
     }
 
+    /// Notes that somebody else may have acted on the shoot until now: what was learnt before counts no more. A new
+    /// flow knows nothing anyway.
+    pub fn take_over(&mut self) {
+        let under_way = self.ops.iter().filter(|(_, op)| op.sent.is_some());
+        self.tenure = Tenure::begins(under_way.map(|(reference, _)| reference.clone()));
+    }
+
     /// Notes that an action of [`Steps::actions`] is made.
     pub fn start(&mut self, now: Instant, action: &Action) {
         let op = self.ops.entry(action.reference.clone()).or_default();
@@ -91,10 +101,13 @@ impl Flow {
         op.since.get_or_insert(now);
     }
 
-    /// Notes what became of an action.
+    /// Notes what became of an action. One that this flow has not started tells it nothing.
     pub fn finish(&mut self, now: Instant, action: &Action, outcome: Outcome) {
         let stale = self.direction != Some(action.direction);
-        if let Some(op) = self.ops.get_mut(&action.reference) {
+        if let Some(op) = self.ops.get_mut(&action.reference)
+            && op.sent.as_ref() == Some(action)
+        {
+            self.tenure.ended(&action.reference, &outcome);
             op.finish(now, outcome, stale);
         }
     }
@@ -110,7 +123,8 @@ impl Flow {
         let Some(direction) = direction else {
             return self.hold(items);
         };
-        let assessed: Vec<_> = items.iter().map(|item| (item, assess(direction, item))).collect();
+        let mut assessed: Vec<_> = items.iter().map(|item| (item, assess(direction, item))).collect();
+        self.tenure.doubt(direction, &mut assessed);
         for (item, assessment) in &assessed {
             if let Some(op) = self.ops.get_mut(&item.dependent.reference) {
                 op.observe(
@@ -141,6 +155,7 @@ impl Flow {
             direction,
             running: false,
             started: BTreeMap::new(),
+            tenure: std::mem::take(&mut self.tenure),
             // What is on its way to a resource does not turn round with us.
             ops: ops
                 .filter(|(_, op)| op.is_busy())
@@ -312,7 +327,9 @@ impl Flow {
         match &assessment.need {
             Need::Write(write) => {
                 let due = *self.started.entry(info.level).or_insert(now) + info.initial_delay;
-                if now < due && op.since.is_none() {
+                if now < due {
+                    // A read that had to come first is no part of the operation that the timeout bounds.
+                    op.since = None;
                     let delay = watchdog_api::duration::format(info.initial_delay);
                     let message = format!("{}; the initial delay of {delay} runs", assessment.why);
                     return advance(Step::Delayed, message, Some(due));

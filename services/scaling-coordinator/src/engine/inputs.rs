@@ -69,16 +69,25 @@ impl Inputs {
         self.config.borrow().clone()
     }
 
-    /// Leave to send a write, if all that it was decided on still holds (S1, S2, S4, S5). The last thing that is asked
-    /// before it is sent.
+    /// A number that changes whenever a shoot may have been somebody else's for a while (S3): what was learnt of its
+    /// resources before says nothing about the time since.
     #[must_use]
-    pub fn leave(&self, shoot: &str, action: &Action) -> Option<Permit> {
+    pub fn tenure(&self) -> u64 {
+        *self.membership.subscribe().borrow()
+    }
+
+    /// Leave to send a write, if all that it was decided on still holds (S1 to S5). The last thing that is asked
+    /// before it is sent. `tenure` is what [`Self::tenure`] was before the decision.
+    #[must_use]
+    pub fn leave(&self, shoot: &str, action: &Action, tenure: u64) -> Option<Permit> {
         let direction = self.decide(shoot, Instant::now()).direction;
         let wanted = direction == Some(action.direction) && self.is_configured(&action.reference);
         if !wanted || self.draining.is_cancelled() {
             return None;
         }
-        self.membership.act(shoot)
+        let permit = self.membership.act(shoot)?;
+        // After the permit, under which the shoot stays ours.
+        (self.tenure() == tenure).then_some(permit)
     }
 
     /// Whether the coordinator may act on a shoot, apart from its verdict.

@@ -9,6 +9,7 @@ mod notices;
 mod queue;
 mod shoot;
 pub mod tally;
+pub mod traces;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,11 +21,13 @@ use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
 use watchdog_feed::server::Feed;
 use watchdog_kube::events::EventSink;
+use watchdog_runtime::trace::{Span, Tracer};
 
 use self::inputs::Inputs;
 use self::queue::{Bucket, Queue};
 use self::shoot::Shoot;
 use self::tally::Tally;
+use self::traces::Traces;
 use crate::cluster::writer::Writer;
 use crate::domain::flow::{Action, Outcome, What};
 use crate::domain::overview::ShootScaling;
@@ -53,17 +56,31 @@ pub struct Engine {
     bucket: Bucket,
     requests: JoinSet<Outcome>,
     under_way: HashMap<Id, UnderWay>,
+    traces: Traces,
+    lives: u64,
+}
+
+/// Requests that an action takes: a write asks for the Cluster first. (A read of a kind that does not show its replicas
+/// takes two as well, which is not known before.)
+const fn requests_for(what: &What) -> u32 {
+    match what {
+        What::Write(_) => 2,
+        What::Read => 1,
+    }
 }
 
 /// A request under way, and why it is made.
 struct UnderWay {
     shoot: Arc<str>,
+    /// [`Shoot::life`].
+    life: u64,
     action: Action,
     reason: String,
+    span: Option<Span>,
 }
 
 impl Engine {
-    /// An engine that publishes the states of shoots in `feed` and makes at most `write_rate` requests a second.
+    /// An engine that publishes the states of shoots in `feed` and makes at most `request_rate` requests a second.
     #[must_use]
     pub fn new(
         inputs: Arc<Inputs>,
@@ -72,7 +89,7 @@ impl Engine {
         feed: Feed<String, ShootScaling>,
         tally: Arc<Tally>,
         events: EventSink,
-        write_rate: u32,
+        request_rate: u32,
     ) -> Self {
         Self {
             inputs,
@@ -84,10 +101,19 @@ impl Engine {
             shoots: HashMap::new(),
             timers: DelayQueue::new(),
             queue: Queue::default(),
-            bucket: Bucket::new(write_rate, Instant::now()),
+            bucket: Bucket::new(request_rate, Instant::now()),
             requests: JoinSet::new(),
             under_way: HashMap::new(),
+            traces: Traces::new(Tracer::off(), Arc::default()),
+            lives: 0,
         }
+    }
+
+    /// Goes on with the traces of verdicts.
+    #[must_use]
+    pub fn traced(mut self, traces: Traces) -> Self {
+        self.traces = traces;
+        self
     }
 
     /// Runs until the process drains; then lets the requests end that are under way.
@@ -164,28 +190,32 @@ impl Engine {
             self.forget(shoot);
             return;
         }
-        let now = Instant::now();
+        let (now, tenure) = (Instant::now(), self.inputs.tenure());
         let (inputs, config) = (&self.inputs, self.inputs.config());
         let action = self.shoots.get_mut(shoot).and_then(|known| {
+            known.keep_tenure(tenure);
             let decision = inputs.decide(shoot, now);
             let action = known.take_action(shoot, now, &decision, &inputs.items(&config, shoot))?;
-            Some((action, decision.reason))
+            Some((action, decision.reason, known.life))
         });
-        if let Some((action, reason)) = action {
-            self.bucket.take();
+        if let Some((action, reason, life)) = action {
+            self.bucket.take(requests_for(&action.what));
             let (inputs, writer) = (self.inputs.clone(), self.writer.clone());
             let (of_shoot, to_make) = (shoot.clone(), action.clone());
             let request = async move {
-                let leave = || inputs.leave(&of_shoot, &to_make);
+                let leave = || inputs.leave(&of_shoot, &to_make, tenure);
                 writer.run(&of_shoot, &to_make, leave).await
             };
+            let span = self.traces.request(shoot, &action);
             let id = self.requests.spawn(request).id();
             self.under_way.insert(
                 id,
                 UnderWay {
                     shoot: shoot.clone(),
+                    life,
                     action,
                     reason,
+                    span,
                 },
             );
         }
@@ -209,12 +239,15 @@ impl Engine {
         };
         let Some(UnderWay {
             shoot,
+            life,
             action,
             reason,
+            span,
         }) = self.under_way.remove(&id)
         else {
             return;
         };
+        traces::ended(span, &outcome);
         if let What::Write(write) = &action.what {
             notices::written(&shoot, &action, write, &outcome);
             if outcome == Outcome::Done {
@@ -225,7 +258,7 @@ impl Engine {
             }
             self.tally.count(&shoot, action.direction, &outcome);
         }
-        if let Some(known) = self.shoots.get_mut(&shoot) {
+        if let Some(known) = self.shoots.get_mut(&shoot).filter(|known| known.life == life) {
             known.ended(Instant::now(), &action, outcome);
         }
         self.look(&shoot);
@@ -237,18 +270,24 @@ impl Engine {
             self.forget(shoot);
             return;
         }
-        let now = Instant::now();
+        let (now, tenure) = (Instant::now(), self.inputs.tenure());
         let config = self.inputs.config();
         let decision = self.inputs.decide(shoot, now);
         let items = self.inputs.items(&config, shoot);
-        let known = self
-            .shoots
-            .entry(shoot.clone())
-            .or_insert_with(|| Shoot::new(now));
+        let known = self.shoots.entry(shoot.clone()).or_insert_with(|| {
+            self.lives = self.lives.wrapping_add(1);
+            Shoot::new(now, self.lives)
+        });
+        known.keep_tenure(tenure);
         let looked = known.look(shoot, now, &decision, &items);
         known.set_timer(&mut self.timers, shoot, looked.wake);
+        // A shoot that went and came back may have a request under way of which its flow knows nothing (S3). It is
+        // looked at again when that has ended.
+        let life = known.life;
+        let mut others = self.under_way.values();
+        let waits = others.any(|other| other.shoot == *shoot && other.life != life);
         match looked.direction {
-            Some(direction) if looked.has_actions => self.queue.push(shoot, direction),
+            Some(direction) if looked.has_actions && !waits => self.queue.push(shoot, direction),
             _ => self.queue.remove(shoot),
         }
         for (reference, why) in looked.alerts {
@@ -266,6 +305,7 @@ impl Engine {
             status: looked.status,
             owner: self.inputs.membership.identity().clone(),
         };
+        self.traces.looked(shoot, &scaling);
         self.feed
             .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
     }
@@ -277,6 +317,7 @@ impl Engine {
             known.set_timer(&mut self.timers, shoot, None);
         }
         self.tally.forget(shoot);
+        self.traces.forget(shoot);
         self.feed.remove(&shoot.to_string());
     }
 }

@@ -20,7 +20,10 @@ const LONGEST_TIMER: Duration = Duration::from_secs(3600);
 
 /// One shoot.
 pub(super) struct Shoot {
+    /// Which of the lives of this and all shoots in this process it is: a shoot that goes and comes back begins anew.
+    pub(super) life: u64,
     flow: Flow,
+    tenure: u64,
     direction: Option<Direction>,
     reason: String,
     since: Instant,
@@ -44,9 +47,11 @@ pub(super) struct Looked {
 }
 
 impl Shoot {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant, life: u64) -> Self {
         Self {
+            life,
             flow: Flow::default(),
+            tenure: 0,
             direction: None,
             reason: String::new(),
             since: now,
@@ -54,6 +59,13 @@ impl Shoot {
             first_write: false,
             alerts: Vec::new(),
             timer: None,
+        }
+    }
+
+    /// Takes note of the tenure in which it is looked at; see [`super::inputs::Inputs::tenure`].
+    pub(super) fn keep_tenure(&mut self, tenure: u64) {
+        if std::mem::replace(&mut self.tenure, tenure) != tenure {
+            self.flow.take_over();
         }
     }
 

@@ -27,7 +27,7 @@ pub struct Coordinator {
 impl Coordinator {
     /// Starts a replica and waits until it is ready.
     pub async fn start(seed: &Seed, probes: &[&Probe]) -> Self {
-        let coordinator = Self::launch(seed, "coordinator-0", probes, 500).await;
+        let coordinator = Self::launch(seed, "coordinator-0", probes, 1_000).await;
         coordinator.until_ready().await;
         coordinator
     }
@@ -43,7 +43,7 @@ impl Coordinator {
             format!("--identity={identity}"),
             "--grpc-addr=127.0.0.1:0".into(),
             "--admin-addr=127.0.0.1:0".into(),
-            format!("--write-rate={rate}"),
+            format!("--request-rate={rate}"),
         ];
         args.extend(
             probes

@@ -239,7 +239,7 @@ async fn a_missing_permission_fails_the_level_and_is_named() {
         resources: vec!["deployments/scale".into()],
         ..Rule::default()
     });
-    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 500).await;
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 1_000).await;
     let missing = format!("update deployments.apps/scale named {KCM}");
     eventually("readiness names the permission", || {
         coordinator.blockers().iter().any(|line| line.contains(&missing))

@@ -88,7 +88,7 @@ async fn any_kind_with_a_scale_sub_resource_works() {
         .unwrap();
     status(&seed, &ENGINES, "engine", json!({ "size": 2 }));
 
-    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 500).await;
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 1_000).await;
     let ghost = "ghost.ghosts.example.com/ghost: the seed does not serve ghosts.example.com/v1 Ghost: correct the \
                  configuration";
     eventually("the kind that is not served is the only blocker", || {
@@ -163,7 +163,7 @@ async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
         None,
     ));
     seed.cluster(SHOOT, json!({}));
-    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 500).await;
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 1_000).await;
     probe.say(SHOOT, Outcome::LeasesExpired);
     let failed = coordinator
         .until(SHOOT, "the level has failed", |s| s.state() == FlowState::Failed)

@@ -21,7 +21,7 @@ async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
         seed.shoot(&name, 1, false).await;
     }
     let first = Coordinator::start(&seed, &[&probe]).await;
-    let second = Coordinator::launch(&seed, "coordinator-1", &[&probe], 500).await;
+    let second = Coordinator::launch(&seed, "coordinator-1", &[&probe], 1_000).await;
     second.until_ready().await;
     let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
     eventually_async("both own some, and agree on whom", async || {

@@ -81,9 +81,9 @@ fn a_handover_does_not_wait_for_writes_under_way() {
 }
 
 #[test]
-fn a_successor_sees_one_resource_as_it_was_long_ago() {
+fn a_successor_believes_its_watches() {
     let rules = Rules {
-        informed: false,
+        reads: false,
         ..Rules::default()
     };
     breaks(
@@ -91,6 +91,23 @@ fn a_successor_sees_one_resource_as_it_was_long_ago() {
         Budget {
             turns: 1,
             moves: 1,
+            ..NONE
+        },
+        "S3",
+    );
+}
+
+#[test]
+fn a_replica_believes_what_it_read_before_it_lost_the_shoot() {
+    let rules = Rules {
+        anew: false,
+        ..Rules::default()
+    };
+    breaks(
+        rules,
+        Budget {
+            turns: 2,
+            moves: 2,
             ..NONE
         },
         "S3",

@@ -19,8 +19,11 @@ pub struct Rules {
     pub permit: bool,
     /// At most one replica acts.
     pub exclusive: bool,
-    /// A replica that takes over sees what its predecessor wrote.
-    pub informed: bool,
+    /// A read is answered with what is true; otherwise with what the watch of the replica shows, which is as good as
+    /// no read.
+    pub reads: bool,
+    /// What was learnt in an earlier tenure counts no more.
+    pub anew: bool,
     /// S3 and S5 are judged; not where a search breaks them on purpose and looks at the counts alone.
     pub judged: bool,
     /// A request that is never answered ends at its deadline.
@@ -40,7 +43,8 @@ impl Default for Rules {
             precondition: true,
             permit: true,
             exclusive: true,
-            informed: true,
+            reads: true,
+            anew: true,
             judged: true,
             deadline: true,
             durable: true,

@@ -90,6 +90,8 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Coordinator {
     acts: bool,
+    /// A new process: it lists everything before it acts.
+    lists: bool,
     flow: Flow,
     view: [Object; 2],
     cluster: bool,
@@ -182,6 +184,7 @@ impl World {
         });
         let coordinator = |acts| Coordinator {
             acts,
+            lists: false,
             flow: Flow::default(),
             view: objects.clone(),
             cluster: true,
@@ -257,7 +260,7 @@ impl World {
                 self.left.moves -= 1;
                 self.retire(c, rules);
             }
-            Event::Acquire(c) => self.acquire(c, rules),
+            Event::Acquire(c) => self.acquire(c),
             Event::Jump => {
                 self.left.jumps -= 1;
                 self.now = self.wake(rules).unwrap_or(self.now);
@@ -357,7 +360,9 @@ impl World {
         let i = index(&action);
         self.coordinators[c].flow.start(self.now, &action);
         if action.what == What::Read {
-            self.coordinators[c].view[i] = self.objects[i].clone();
+            if rules.reads {
+                self.coordinators[c].view[i] = self.objects[i].clone();
+            }
             self.coordinators[c].flow.finish(self.now, &action, Outcome::Done);
             return Ok(());
         }
@@ -453,26 +458,28 @@ impl World {
             self.answer(c, action, fate, rules)?;
         }
         self.retire(c, rules);
+        // It will list everything before it acts again; until then it does not matter what it saw.
+        let coordinator = &mut self.coordinators[c];
+        (coordinator.view, coordinator.cluster, coordinator.lists) = (self.first.clone(), true, true);
         if !rules.durable {
             self.objects.iter_mut().for_each(|object| object.recorded = None);
         }
         Ok(())
     }
 
-    /// A replica forgets a shoot that is not its own any more; what is under way ends by itself.
+    /// A replica forgets a shoot that is not its own any more; what is under way ends by itself. What it sees from now
+    /// on is what it saw then: its watches may be late for any time, each by itself.
     fn retire(&mut self, c: usize, rules: Rules) {
-        let coordinator = &mut self.coordinators[c];
-        (coordinator.acts, coordinator.flow) = (false, Flow::default());
-        if rules.informed {
-            // It will see everything anew before it acts again.
-            (coordinator.view, coordinator.cluster) = (self.first.clone(), true);
+        self.coordinators[c].acts = false;
+        if rules.anew {
+            self.coordinators[c].flow = Flow::default();
         }
     }
 
-    fn acquire(&mut self, c: usize, rules: Rules) {
+    fn acquire(&mut self, c: usize) {
         let coordinator = &mut self.coordinators[c];
-        (coordinator.acts, coordinator.flow) = (true, Flow::default());
-        if rules.informed {
+        coordinator.acts = true;
+        if std::mem::take(&mut coordinator.lists) {
             (coordinator.view, coordinator.cluster) = (self.objects.clone(), self.allowed);
         }
     }

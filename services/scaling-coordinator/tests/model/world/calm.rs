@@ -14,7 +14,7 @@ impl World {
             self.answer_all(c, rules)?;
         }
         if !self.coordinators.iter().any(|c| c.acts) {
-            self.acquire(0, rules);
+            self.acquire(0);
         }
         Ok(())
     }

@@ -88,8 +88,8 @@ impl World {
     /// The contract of the membership: nobody else acts, and no request of another is under way.
     fn may_acquire(&self, c: usize, rules: Rules) -> bool {
         let other = &self.coordinators[1 - c];
-        // Two that know nothing are alike: which of them takes over makes no difference.
-        let alike = rules.informed && *other == self.coordinators[c];
+        // Where two are alike it makes no difference which of them takes over.
+        let alike = *other == self.coordinators[c];
         if alike && c != 0 {
             return false;
         }
