@@ -7,6 +7,7 @@
 pub mod app;
 pub mod cluster;
 pub mod config;
+pub mod contexts;
 pub mod domain;
 pub mod engine;
 pub mod grpc;

@@ -8,15 +8,20 @@ use crate::domain::Direction;
 use crate::domain::flow::{Action, Outcome};
 use crate::domain::needs::Write;
 
+/// A write in words.
+pub(super) fn what(write: &Write) -> String {
+    match write {
+        Write::Record { replicas } => format!("record {replicas} replicas"),
+        Write::Scale { from, to, .. } => format!("scale from {from} to {to}"),
+        Write::CleanUp => "remove meltdown-protection-active".to_owned(),
+    }
+}
+
 /// Logs what became of a write.
 pub(super) fn written(shoot: &str, action: &Action, write: &Write, outcome: &Outcome) {
     let resource = &action.reference;
     let (direction, result) = (action.direction.as_str(), tally::result(outcome));
-    let what = match write {
-        Write::Record { replicas } => format!("record {replicas} replicas"),
-        Write::Scale { from, to, .. } => format!("scale from {from} to {to}"),
-        Write::CleanUp => "remove meltdown-protection-active".to_owned(),
-    };
+    let what = what(write);
     match outcome {
         Outcome::Done => tracing::info!(shoot, %resource, direction, what, "written"),
         Outcome::Conflict => {

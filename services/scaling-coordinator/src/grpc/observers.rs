@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use watchdog_feed::client::Update;
+use watchdog_feed::client::{Received, Update};
 use watchdog_feed::verdicts::Audience;
 use watchdog_proto::probe::v1 as pb;
 
 use super::convert;
+use crate::contexts::Contexts;
+use crate::domain::decision::Verdict;
 use crate::verdicts::Verdicts;
 
 /// Writes what it hears into the verdicts.
@@ -14,6 +16,18 @@ use crate::verdicts::Verdicts;
 pub struct Observers {
     /// Where the verdicts are kept.
     pub verdicts: Arc<Verdicts>,
+    /// Where the traces are kept that they carry.
+    pub contexts: Arc<Contexts>,
+}
+
+impl Observers {
+    fn read(&self, shoot: &str, received: &Received<pb::Verdict>) -> Verdict {
+        let verdict = convert::verdict(received);
+        let direction = verdict.outcome.direction();
+        self.contexts
+            .heard(shoot, &verdict.observer, direction, &received.value.traceparent);
+        verdict
+    }
 }
 
 impl Audience for Observers {
@@ -28,14 +42,15 @@ impl Audience for Observers {
     fn heard(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>) {
         match update {
             Update::Snapshot(items) => {
-                let read = |(shoot, received)| {
-                    let verdict = convert::verdict(&received);
+                let read = |(shoot, received): (String, _)| {
+                    let verdict = self.read(&shoot, &received);
                     (shoot, verdict)
                 };
                 self.verdicts.snapshot(replica, items.into_iter().map(read));
             }
             Update::Upsert(shoot, received) => {
-                self.verdicts.said(replica, &shoot, convert::verdict(&received));
+                let verdict = self.read(&shoot, &received);
+                self.verdicts.said(replica, &shoot, verdict);
             }
             Update::Removed(shoot) => self.verdicts.withdrawn(replica, &shoot),
             Update::Lost(_) => self.verdicts.lost(replica),

@@ -1,0 +1,96 @@
+//! The traces that verdicts carry, by shoot; nothing is kept while traces are off.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::domain::Direction;
+
+/// Where the trace of the last change of a verdict goes on.
+#[derive(Debug, Default)]
+pub struct Contexts {
+    on: bool,
+    by_shoot: Mutex<HashMap<String, Context>>,
+}
+
+#[derive(Debug)]
+struct Context {
+    observer: Arc<str>,
+    direction: Option<Direction>,
+    traceparent: String,
+}
+
+impl Contexts {
+    /// None are known yet; none ever will be while traces are off.
+    #[must_use]
+    pub fn new(on: bool) -> Self {
+        Self {
+            on,
+            by_shoot: Mutex::default(),
+        }
+    }
+
+    /// An observer says something that wants this direction, with the context that its verdict carries, if any.
+    pub fn heard(&self, shoot: &str, observer: &Arc<str>, direction: Option<Direction>, traceparent: &str) {
+        if !self.on {
+            return;
+        }
+        let mut contexts = self.by_shoot.lock();
+        if !traceparent.is_empty() {
+            let context = Context {
+                observer: observer.clone(),
+                direction,
+                traceparent: traceparent.to_owned(),
+            };
+            contexts.insert(shoot.to_owned(), context);
+        } else if contexts
+            .get(shoot)
+            .is_some_and(|known| known.observer == *observer)
+        {
+            contexts.remove(shoot);
+        }
+    }
+
+    /// The context of the change that turned a shoot in this direction.
+    #[must_use]
+    pub fn of(&self, shoot: &str, direction: Direction) -> Option<String> {
+        let contexts = self.by_shoot.lock();
+        let context = contexts.get(shoot)?;
+        (context.direction == Some(direction)).then(|| context.traceparent.clone())
+    }
+
+    /// A shoot is gone or another replica's.
+    pub fn forget(&self, shoot: &str) {
+        if self.on {
+            self.by_shoot.lock().remove(shoot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_belongs_to_a_direction_and_goes_with_its_verdict() {
+        let (contexts, a, b): (_, Arc<str>, Arc<str>) = (Contexts::new(true), "a".into(), "b".into());
+        contexts.heard("s", &a, Some(Direction::Down), "one");
+        contexts.heard("s", &b, Some(Direction::Down), "");
+        assert_eq!(contexts.of("s", Direction::Down).as_deref(), Some("one"));
+        assert_eq!(contexts.of("s", Direction::Up), None, "that is another change");
+        contexts.heard("s", &a, Some(Direction::Down), "");
+        assert_eq!(
+            contexts.of("s", Direction::Down),
+            None,
+            "the change since is not traced"
+        );
+        contexts.heard("s", &a, Some(Direction::Up), "two");
+        contexts.forget("s");
+        assert_eq!(contexts.of("s", Direction::Up), None);
+
+        let off = Contexts::new(false);
+        off.heard("s", &a, Some(Direction::Down), "one");
+        assert_eq!(off.of("s", Direction::Down), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! What the coordinator adds to the trace of a verdict: a span for the operation that follows from it, until every
+//! resource has reached its target or the direction changes, and one for each write.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use watchdog_runtime::trace::{KeyValue, Span, Tracer};
+
+use super::tally;
+use crate::contexts::Contexts;
+use crate::domain::Direction;
+use crate::domain::flow::{Action, Outcome, What};
+use crate::domain::overview::ShootScaling;
+use crate::domain::status::State;
+
+/// Makes the spans. Does nothing while traces are off.
+#[derive(Debug)]
+pub struct Traces {
+    tracer: Tracer,
+    contexts: Arc<Contexts>,
+    operations: HashMap<Arc<str>, Operation>,
+}
+
+/// What follows from one change of direction, once: it has no span any more when it is done.
+#[derive(Debug)]
+struct Operation {
+    since: Instant,
+    span: Option<Span>,
+}
+
+impl Traces {
+    /// Goes on with the traces of these contexts.
+    #[must_use]
+    pub fn new(tracer: Tracer, contexts: Arc<Contexts>) -> Self {
+        Self {
+            tracer,
+            contexts,
+            operations: HashMap::new(),
+        }
+    }
+
+    /// Takes note of how far a shoot is.
+    pub(super) fn looked(&mut self, shoot: &Arc<str>, scaling: &ShootScaling) {
+        if !self.tracer.is_on() {
+            return;
+        }
+        if let Some(operation) = self.operations.get_mut(shoot)
+            && operation.since != scaling.since
+        {
+            if let Some(span) = &mut operation.span {
+                let direction = scaling.direction.map_or("hold", Direction::as_str);
+                let attributes = [("direction", direction), ("reason", &scaling.reason)];
+                let attributes = attributes.map(|(key, value)| KeyValue::new(key, value.to_owned()));
+                span.event("the direction has changed", attributes.into());
+            }
+            self.operations.remove(shoot);
+        }
+        let under_way = matches!(scaling.status.state, State::Running | State::Failed);
+        match (scaling.direction, self.operations.get_mut(shoot)) {
+            (Some(direction), None) if under_way => self.begin(shoot, direction, scaling),
+            (_, Some(operation)) if !under_way => operation.span = None,
+            (_, Some(operation)) if scaling.status.state == State::Failed => {
+                if let Some(span) = &mut operation.span {
+                    span.fail("a level has failed, it is tried again");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, shoot: &Arc<str>, direction: Direction, scaling: &ShootScaling) {
+        let Some(context) = self.contexts.of(shoot, direction) else {
+            return;
+        };
+        let name = match direction {
+            Direction::Down => "scale down",
+            Direction::Up => "scale up",
+        };
+        let span = self.tracer.below(&context, name, scaling.since, || {
+            vec![
+                KeyValue::new("shoot", shoot.to_string()),
+                KeyValue::new("reason", scaling.reason.clone()),
+            ]
+        });
+        let since = scaling.since;
+        self.operations.insert(shoot.clone(), Operation { since, span });
+    }
+
+    /// The span of a write that begins now, if its operation is traced.
+    pub(super) fn request(&self, shoot: &str, action: &Action) -> Option<Span> {
+        let What::Write(write) = &action.what else {
+            return None;
+        };
+        let operation = self.operations.get(shoot)?.span.as_ref()?;
+        self.tracer.child(operation, "write", Instant::now(), || {
+            vec![
+                KeyValue::new("shoot", shoot.to_owned()),
+                KeyValue::new("resource", action.reference.to_string()),
+                KeyValue::new("what", super::notices::what(write)),
+            ]
+        })
+    }
+
+    /// A shoot is gone or another replica's.
+    pub(super) fn forget(&mut self, shoot: &str) {
+        self.operations.remove(shoot);
+        self.contexts.forget(shoot);
+    }
+}
+
+/// Ends the span of a write with what came of it.
+pub(super) fn ended(span: Option<Span>, outcome: &Outcome) {
+    let Some(mut span) = span else {
+        return;
+    };
+    span.set("result", tally::result(outcome));
+    if let Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } = outcome {
+        span.fail(why.clone());
+    }
+}
