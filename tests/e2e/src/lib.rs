@@ -5,6 +5,7 @@
 
 pub mod binaries;
 pub mod certs;
+pub mod coordinator;
 pub mod demo;
 pub mod fixtures;
 pub mod history;

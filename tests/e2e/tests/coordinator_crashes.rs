@@ -3,12 +3,10 @@
 
 #![cfg(test)]
 
-mod coordinator_support;
-
 use std::time::Duration;
 
-use coordinator_support::{Coordinator, FakeProbe, Outcome, forget_leases};
 use serde_json::Value;
+use watchdog_e2e::coordinator::{Coordinator, FakeProbe, Outcome, forget_leases};
 use watchdog_e2e::fixtures::{self, CA, KCM, MCM};
 use watchdog_e2e::sandboxed::World;
 use watchdog_e2e::wait;

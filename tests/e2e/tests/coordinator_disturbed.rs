@@ -3,11 +3,9 @@
 
 #![cfg(test)]
 
-mod coordinator_support;
-
 use std::time::Duration;
 
-use coordinator_support::{Coordinator, FakeProbe, Outcome};
+use watchdog_e2e::coordinator::{Coordinator, FakeProbe, Outcome};
 use watchdog_e2e::fixtures::{self, CA, KCM, MCM};
 use watchdog_e2e::real::create_namespace;
 use watchdog_e2e::sandboxed::World;

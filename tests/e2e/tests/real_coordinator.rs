@@ -3,13 +3,10 @@
 
 #![cfg(test)]
 
-mod coordinator_support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coordinator_support::{Coordinator, FakeProbe, Outcome};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
@@ -21,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
+use watchdog_e2e::coordinator::{Coordinator, FakeProbe, Outcome};
 use watchdog_e2e::fixtures::{self, CA, KCM, MCM};
 use watchdog_e2e::real::{
     ApiServer, RealControlPlane, create_cluster, create_deployment, create_namespace, install_seed_crds,

@@ -1,7 +1,5 @@
 //! A lease-probe that says what the test tells it to say, and a coordinator that listens to it, as a process.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its share of it")]
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,9 +19,6 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
-use watchdog_e2e::binaries;
-use watchdog_e2e::process::{Command, Process};
-use watchdog_e2e::scratch::Scratch;
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
@@ -32,6 +27,11 @@ use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 
 pub use watchdog_proto::probe::v1::Outcome;
+
+use crate::binaries;
+use crate::process::{Command, Process};
+use crate::scratch::Scratch;
+use crate::wait;
 
 /// Longer than any test.
 const VALID_SECONDS: i64 = 600;
@@ -42,6 +42,7 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 type Verdicts = BTreeMap<String, Outcome>;
 
 /// A replica of lease-probe whose verdicts the test sets.
+#[derive(Debug)]
 pub struct FakeProbe {
     address: SocketAddr,
     verdicts: watch::Sender<Verdicts>,
@@ -52,6 +53,10 @@ pub struct FakeProbe {
 // === impl FakeProbe ===
 
 impl FakeProbe {
+    /// Starts one with nothing to say.
+    ///
+    /// # Errors
+    /// When no port is free.
     pub async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -204,9 +209,13 @@ impl LeaseProbeService for Service {
 }
 
 /// A running coordinator that listens to a [`FakeProbe`]. Killed when dropped.
+#[derive(Debug)]
 pub struct Coordinator {
+    /// The process.
     pub process: Process,
+    /// Where its admin endpoint listens.
     pub admin: String,
+    /// Its API.
     pub client: ScalingServiceClient<tonic::transport::Channel>,
 }
 
@@ -214,7 +223,10 @@ pub struct Coordinator {
 const START_BOUND: Duration = Duration::from_secs(30);
 
 impl Coordinator {
-    /// Starts one and waits until it is ready.
+    /// Starts one and waits until it listens.
+    ///
+    /// # Errors
+    /// When it does not come up.
     pub async fn start(
         scratch: &Arc<Scratch>,
         config: &Path,
@@ -225,6 +237,9 @@ impl Coordinator {
     }
 
     /// The same with its membership in another namespace: it knows nothing of those in `garden`.
+    ///
+    /// # Errors
+    /// When it does not come up.
     pub async fn start_in(
         namespace: &str,
         scratch: &Arc<Scratch>,
@@ -264,6 +279,9 @@ impl Coordinator {
     }
 
     /// The state of a shoot.
+    ///
+    /// # Errors
+    /// When it does not answer, or does not know the shoot.
     pub async fn get(&self, shoot: &str) -> anyhow::Result<scaling::ShootScaling> {
         let request = scaling::GetScalingRequest {
             shoot: shoot.to_owned(),
@@ -273,13 +291,16 @@ impl Coordinator {
     }
 
     /// Waits until a direction is settled.
+    ///
+    /// # Errors
+    /// When it is not within the bound.
     pub async fn until_settled(
         &self,
         shoot: &str,
         direction: scaling::Direction,
         bound: Duration,
     ) -> anyhow::Result<()> {
-        watchdog_e2e::wait::until(&format!("{shoot} is settled {direction:?}"), bound, || async {
+        wait::until(&format!("{shoot} is settled {direction:?}"), bound, || async {
             let state = self.get(shoot).await?;
             let settled = state.direction() == direction && state.state() == scaling::FlowState::Settled;
             anyhow::ensure!(
@@ -296,6 +317,9 @@ impl Coordinator {
 }
 
 /// Removes what a killed coordinator left behind, as nothing else would for 18 s. Nobody else may run.
+///
+/// # Errors
+/// When the seed does not answer.
 pub async fn forget_leases(seed: &Client) -> anyhow::Result<()> {
     let leases: Api<Lease> = Api::namespaced(seed.clone(), "garden");
     for lease in leases.list(&Default::default()).await? {
