@@ -1,5 +1,6 @@
 //! The three services, started as their users start them.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,7 @@ pub struct Setup {
     client_files: TlsFiles,
     prober: PathBuf,
     weeder: PathBuf,
+    collectors: HashMap<&'static str, String>,
 }
 
 /// A running service. Killed when dropped.
@@ -64,6 +66,7 @@ impl Setup {
             authority,
             prober: scratch.write("prober.yaml", prober)?,
             weeder: scratch.write("weeder.yaml", weeder)?,
+            collectors: HashMap::new(),
             scratch: scratch.clone(),
         })
     }
@@ -72,6 +75,25 @@ impl Setup {
     #[must_use]
     pub fn client_files(&self) -> &TlsFiles {
         &self.client_files
+    }
+
+    /// Has a service, by the name of its binary, send its traces to a collector at that URL from its next start on.
+    pub fn trace(&mut self, binary: &'static str, collector: &str) {
+        self.collectors.insert(binary, collector.to_owned());
+    }
+
+    /// A certificate for a server of the test, of the authority that the services trust.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn server_tls(&self, name: &str) -> anyhow::Result<Tls> {
+        let files = self.authority.issue(name, &["localhost"])?;
+        let paths = TlsPaths {
+            cert: files.cert,
+            key: files.key,
+            ca: files.ca,
+        };
+        Tls::load(paths).map_err(anyhow::Error::msg)
     }
 
     /// The prober configuration file, for tests that change it.
@@ -162,6 +184,9 @@ impl Setup {
         let mut command = Command::new(identity, binaries::path(binary)?);
         for (flag, path) in common.into_iter().chain(tls) {
             command = command.arg(flag).arg(path.as_os_str());
+        }
+        if let Some(collector) = self.collectors.get(binary) {
+            command = command.args(["--otlp-endpoint", collector]);
         }
         Ok(command
             .args(["--identity", identity, "--namespace", NAMESPACE])
