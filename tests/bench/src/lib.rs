@@ -1,6 +1,8 @@
 //! What the measurements share: percentiles, what a process costs, and a simulated fleet of shoots.
 
 pub mod fleet;
+pub mod rig;
+pub mod scenario;
 pub mod usage;
 
 use std::time::Duration;

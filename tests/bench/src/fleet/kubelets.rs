@@ -68,12 +68,19 @@ impl Kubelets {
         if now < last {
             return turn(now.min(outage.from));
         }
-        // The first turn after the end.
-        let back = outage.until.map(|until| turn(until + RENEW_INTERVAL - 1));
-        match back {
+        match self.resumed(node) {
             Some(back) if now >= back => turn(now),
             _ => last,
         }
+    }
+
+    /// When a node that was cut off renews again for the first time; none without an outage that has ended.
+    #[must_use]
+    pub fn resumed(&self, node: usize) -> Option<i64> {
+        let until = self.outage.filter(|outage| node < outage.nodes)?.until?;
+        let phase = self.within(node, 1, RENEW_INTERVAL);
+        // The first turn at or after the end.
+        Some(until + (phase - until).rem_euclid(RENEW_INTERVAL))
     }
 
     /// A number below `limit` that only depends on the node and the purpose.

@@ -155,6 +155,8 @@ pub struct ShootReport {
     pub longest_gap: i64,
     /// Last renewals of all nodes, sorted: of those that are cut off, when they stopped.
     pub renewed: Vec<i64>,
+    /// First renewals after the last outage of the nodes that were cut off, sorted.
+    pub resumed: Vec<i64>,
 }
 
 impl Fleet {
@@ -376,12 +378,17 @@ impl Shoot {
         let (kubelets, now) = (self.kubelets.lock().clone(), now());
         let mut renewed: Vec<i64> = (0..self.nodes).map(|node| kubelets.renewed(node, now)).collect();
         renewed.sort_unstable();
+        let mut resumed: Vec<i64> = (0..self.nodes)
+            .filter_map(|node| kubelets.resumed(node))
+            .collect();
+        resumed.sort_unstable();
         ShootReport {
             name: self.name.clone(),
             first_list: get(&self.listed.first),
             last_list: get(&self.listed.last),
             longest_gap: get(&self.listed.longest_gap),
             renewed,
+            resumed,
         }
     }
 }

@@ -1,0 +1,59 @@
+//! Measures lease-probe and scaling-coordinator from outside, on a simulated fleet of shoots.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use serde::Serialize;
+use watchdog_bench::scenario::{healthy, incident, loss};
+
+/// Measures lease-probe and scaling-coordinator on a simulated fleet of shoots. The programs stand where this one
+/// does: build all of them with --release.
+#[derive(Debug, Parser)]
+struct Args {
+    #[command(subcommand)]
+    scenario: Scenario,
+    /// Appends the figures to this file, one line of JSON per measurement
+    #[arg(long, global = true)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Scenario {
+    /// The start of a fleet and its steady state: CPU, bytes, requests, memory, lag of the schedule
+    Healthy(healthy::Options),
+    /// All nodes lost and recovered: from the crossing of the threshold to the verdict at a subscriber
+    Loss(loss::Options),
+    /// All nodes lost and recovered with scaling-coordinator, on a real kube-apiserver: until the dependants are at 0
+    Incident(incident::Options),
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    match args.scenario {
+        Scenario::Healthy(options) => tell(&healthy::run(options).await?, args.json),
+        Scenario::Loss(options) => tell(&loss::run(options).await?, args.json),
+        Scenario::Incident(options) => tell(&incident::run(options).await?, args.json),
+    }
+}
+
+fn tell<T: Serialize + std::fmt::Display>(outcomes: &T, file: Option<PathBuf>) -> anyhow::Result<()> {
+    write!(std::io::stdout().lock(), "{outcomes}")?;
+    let Some(file) = file else {
+        return Ok(());
+    };
+    let mut value = serde_json::to_value(outcomes)?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("date".into(), jiff::Timestamp::now().to_string().into());
+    }
+    let mut out = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&file)
+        .with_context(|| format!("open {}", file.display()))?;
+    writeln!(out, "{value}")?;
+    Ok(())
+}

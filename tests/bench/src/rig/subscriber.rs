@@ -1,0 +1,221 @@
+//! A consumer of verdicts, as scaling-coordinator is one, that notes when each arrived.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Buf;
+use http::uri::PathAndQuery;
+use parking_lot::Mutex;
+use prost::Message as _;
+use tokio_stream::StreamExt;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+use watchdog_e2e::wait;
+use watchdog_e2e::watchdog::{Service, Setup};
+use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+
+use crate::fleet::now;
+
+/// The largest message that is read.
+const MAX_MESSAGE: usize = 256 * 1024;
+
+/// An outcome and when it arrived first, in microseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// The outcome.
+    pub outcome: pb::Outcome,
+    /// When the first verdict with it arrived, since the one before had another.
+    pub at: i64,
+}
+
+/// Follows the verdicts of some replicas.
+#[derive(Debug)]
+pub struct Subscriber {
+    told: Arc<Mutex<BTreeMap<String, Told>>>,
+    messages: Arc<AtomicU64>,
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+fn request() -> pb::WatchVerdictsRequest {
+    pb::WatchVerdictsRequest {
+        shoots: Vec::new(),
+        scope: pb::Scope::Local.into(),
+    }
+}
+
+impl Subscriber {
+    /// Follows these replicas, each over a stream of its own.
+    ///
+    /// # Errors
+    /// When a stream cannot be opened.
+    pub async fn start(setup: &Setup, services: &[Service]) -> anyhow::Result<Self> {
+        let told: Arc<Mutex<BTreeMap<String, Told>>> = Arc::default();
+        let messages = Arc::new(AtomicU64::new(0));
+        let mut tasks = Vec::new();
+        for service in services {
+            let mut client =
+                LeaseProbeServiceClient::new(setup.channel(service)?).max_decoding_message_size(MAX_MESSAGE);
+            let mut stream = client
+                .watch_verdicts(Request::new(request()))
+                .await
+                .context("open a stream of verdicts")?
+                .into_inner();
+            let (told, messages) = (told.clone(), messages.clone());
+            tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
+                while let Some(Ok(response)) = stream.next().await {
+                    messages.fetch_add(1, Ordering::Relaxed);
+                    note(&told, response);
+                }
+            })));
+        }
+        Ok(Self {
+            told,
+            messages,
+            _tasks: tasks,
+        })
+    }
+
+    /// The last outcome of every shoot.
+    #[must_use]
+    pub fn told(&self) -> BTreeMap<String, Told> {
+        self.told.lock().clone()
+    }
+
+    /// Messages so far.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many shoots have this outcome.
+    ///
+    /// # Errors
+    /// When they have not within `bound`; says how many have.
+    pub async fn until(&self, count: usize, outcome: pb::Outcome, bound: Duration) -> anyhow::Result<()> {
+        wait::until_true(&format!("{count} shoots are {outcome:?}"), bound, || async {
+            let found = self
+                .told
+                .lock()
+                .values()
+                .filter(|told| told.outcome == outcome)
+                .count();
+            anyhow::ensure!(found >= count, "{found} are");
+            Ok(true)
+        })
+        .await
+    }
+}
+
+fn note(told: &Mutex<BTreeMap<String, Told>>, response: pb::WatchVerdictsResponse) {
+    let Some(Event::Upsert(verdict)) = response.event else {
+        return;
+    };
+    let outcome = verdict.outcome();
+    let mut told = told.lock();
+    let same = told
+        .get(&verdict.shoot)
+        .is_some_and(|known| known.outcome == outcome);
+    if !same {
+        told.insert(verdict.shoot, Told { outcome, at: now() });
+    }
+}
+
+/// Many streams whose messages are only counted: readers that cost this machine as little as possible.
+#[derive(Debug)]
+pub struct Crowd {
+    messages: Arc<AtomicU64>,
+    bytes: Arc<AtomicU64>,
+    lost: Arc<AtomicU64>,
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Crowd {
+    /// Opens so many streams, each over a connection of its own.
+    ///
+    /// # Errors
+    /// When one cannot be opened.
+    pub async fn start(setup: &Setup, service: &Service, count: usize) -> anyhow::Result<Self> {
+        let mut crowd = Self {
+            messages: Arc::default(),
+            bytes: Arc::default(),
+            lost: Arc::default(),
+            _tasks: Vec::with_capacity(count),
+        };
+        for _ in 0..count {
+            let mut stream = open(setup.channel(service)?).await?;
+            let (messages, bytes, lost) = (crowd.messages.clone(), crowd.bytes.clone(), crowd.lost.clone());
+            crowd._tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
+                while let Some(Ok(length)) = stream.next().await {
+                    messages.fetch_add(1, Ordering::Relaxed);
+                    bytes.fetch_add(length, Ordering::Relaxed);
+                }
+                lost.fetch_add(1, Ordering::Relaxed);
+            })));
+        }
+        Ok(crowd)
+    }
+
+    /// Messages and bytes so far, and streams that have ended.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64, u64) {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (get(&self.messages), get(&self.bytes), get(&self.lost))
+    }
+}
+
+async fn open(channel: Channel) -> anyhow::Result<tonic::Streaming<u64>> {
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await?;
+    let path = PathAndQuery::from_static("/gardener.watchdog.probe.v1.LeaseProbeService/WatchVerdicts");
+    let streaming = grpc
+        .server_streaming(Request::new(request()), path, Lengths)
+        .await;
+    Ok(streaming.context("open a stream of verdicts")?.into_inner())
+}
+
+/// Reads the length of a message and skips the rest.
+#[derive(Debug, Clone, Copy)]
+struct Lengths;
+
+impl Codec for Lengths {
+    type Encode = pb::WatchVerdictsRequest;
+    type Decode = u64;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        *self
+    }
+
+    fn decoder(&mut self) -> Self {
+        *self
+    }
+}
+
+impl Encoder for Lengths {
+    type Item = pb::WatchVerdictsRequest;
+    type Error = Status;
+
+    fn encode(&mut self, item: Self::Item, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        item.encode(buffer)
+            .map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+impl Decoder for Lengths {
+    type Item = u64;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<u64>, Status> {
+        let length = buffer.remaining();
+        buffer.advance(length);
+        Ok(Some(length as u64))
+    }
+}

@@ -1,0 +1,240 @@
+//! The whole job on a real kube-apiserver: many shoots lose all their nodes at the same instant, Gardener's own
+//! configuration, lease-probe and scaling-coordinator as they are released.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Serialize;
+use watchdog_e2e::fixtures::KCM;
+use watchdog_e2e::wait;
+use watchdog_proto::probe::v1::Outcome;
+
+use super::healthy::{self, Start};
+use super::loss::crossing;
+use super::{Millis, round};
+use crate::fleet::admin::Loss;
+use crate::fleet::controllers::Change;
+use crate::fleet::{self, ShootReport};
+use crate::rig::{Rig, RigOptions};
+use crate::usage::{self, load_average};
+
+/// What Gardener deploys.
+const GARDENER: &str = include_str!("../../../../services/common/api/tests/fixtures/prober-gardener.yaml");
+
+/// Dependants of a shoot.
+const DEPENDANTS: usize = 3;
+
+/// The reference needs up to 140 s for 500 shoots.
+const BOUND: Duration = Duration::from_secs(300);
+
+/// A lease is renewed three times in it: every one has been seen to change.
+const SETTLE: Duration = Duration::from_secs(45);
+
+/// What to measure.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Options {
+    /// Shoots
+    #[arg(long, default_value_t = 100)]
+    pub shoots: usize,
+    /// Nodes of each shoot
+    #[arg(long, default_value_t = 20)]
+    pub nodes: usize,
+    /// The sandbox as the seed instead of a real kube-apiserver
+    #[arg(long)]
+    pub sandbox: bool,
+}
+
+/// What came out. Spreads are over the shoots.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(
+    missing_docs,
+    reason = "the names, with their units, are what readers of the JSON see"
+)]
+pub struct Outcomes {
+    pub scenario: &'static str,
+    pub shoots: usize,
+    pub nodes: usize,
+    pub real_seed: bool,
+    pub load_average_before: f64,
+    pub load_average_after: f64,
+    pub start: Start,
+    pub crossing_to_verdict: Option<Millis>,
+    pub last_renewal_to_verdict: Option<Millis>,
+    pub crossing_to_first_scale_write: Option<Millis>,
+    pub last_renewal_to_first_scale_write: Option<Millis>,
+    pub last_renewal_to_kcm_wanted_0: Option<Millis>,
+    pub last_renewal_to_kcm_gone: Option<Millis>,
+    pub recovery_to_kcm_ready: Option<Millis>,
+    pub recovery_to_all_ready: Option<Millis>,
+    pub coordinator_cpu_seconds: f64,
+    pub lease_probe_cpu_seconds: f64,
+}
+
+/// Measures.
+///
+/// # Errors
+/// When something does not come up, or a shoot is not scaled down or not restored.
+pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
+    let load_average_before = load_average();
+    let rig = Rig::start(RigOptions {
+        shoots: options.shoots,
+        nodes: options.nodes,
+        machines: true,
+        dependants: true,
+        real: !options.sandbox,
+        prober: GARDENER.to_owned(),
+    })
+    .await?;
+    let wanted = options.shoots * DEPENDANTS;
+    until_ready(&rig, 0, 1, wanted, "the dependants run").await?;
+    let (services, subscriber, start) = healthy::start(&rig, 1).await?;
+    let coordinator = rig
+        .setup
+        .coordinator("scaling-coordinator-0", &rig.seed.kubeconfig, &[])
+        .await?;
+    coordinator.wait_ready().await?;
+    tokio::time::sleep(SETTLE).await;
+
+    let lost_at = fleet::now();
+    rig.admin.lose(Loss::default()).await?;
+    until_ready(&rig, lost_at, 0, wanted, "all dependants are at 0").await?;
+    subscriber
+        .until(options.shoots, Outcome::LeasesExpired, BOUND)
+        .await?;
+    let told = subscriber.told();
+    let shoots = rig.admin.shoots().await?;
+    let down = Scales::since(&rig.admin.scales().await?, lost_at);
+    let healed_at = fleet::now();
+    rig.admin.recover().await?;
+    until_ready(&rig, healed_at, 1, wanted, "all dependants are back").await?;
+    let up = Scales::since(&rig.admin.scales().await?, healed_at);
+
+    let last = |shoot: &ShootReport| shoot.renewed.last().copied();
+    let spread =
+        |moment: &dyn Fn(&ShootReport) -> Option<i64>| Millis::of_micros(shoots.iter().filter_map(moment));
+    let verdict = |shoot: &ShootReport| Some(told.get(&shoot.name)?.at);
+    let kcm =
+        |scales: &Scales, shoot: &ShootReport, replicas, ready| scales.at(&shoot.name, KCM, replicas, ready);
+    Ok(Outcomes {
+        scenario: "incident",
+        shoots: options.shoots,
+        nodes: options.nodes,
+        real_seed: !options.sandbox,
+        load_average_before,
+        load_average_after: load_average(),
+        start,
+        crossing_to_verdict: spread(&|s| Some(verdict(s)? - crossing(s)?)),
+        last_renewal_to_verdict: spread(&|s| Some(verdict(s)? - last(s)?)),
+        crossing_to_first_scale_write: spread(&|s| Some(down.first(&s.name)? - crossing(s)?)),
+        last_renewal_to_first_scale_write: spread(&|s| Some(down.first(&s.name)? - last(s)?)),
+        last_renewal_to_kcm_wanted_0: spread(&|s| Some(kcm(&down, s, 0, false)? - last(s)?)),
+        last_renewal_to_kcm_gone: spread(&|s| Some(kcm(&down, s, 0, true)? - last(s)?)),
+        recovery_to_kcm_ready: spread(&|s| Some(kcm(&up, s, 1, true)? - healed_at)),
+        recovery_to_all_ready: spread(&|s| Some(up.last_ready(&s.name)? - healed_at)),
+        coordinator_cpu_seconds: round(usage::of_process(coordinator.process.id())?.cpu.as_secs_f64()),
+        lease_probe_cpu_seconds: round(super::usage_of(&services)?.cpu.as_secs_f64()),
+    })
+}
+
+/// Waits until so many dependants have become ready at a count since a time.
+async fn until_ready(rig: &Rig, since: i64, replicas: i32, wanted: usize, what: &str) -> anyhow::Result<()> {
+    wait::until_true(what, BOUND, || async {
+        let changes = rig.admin.scales().await?;
+        let found = changes
+            .iter()
+            .filter(|c| c.at >= since && c.ready && c.replicas == replicas)
+            .count();
+        anyhow::ensure!(found >= wanted, "{found} of {wanted}");
+        // The fleet's answer is large: it is not asked more often than this.
+        Ok(true)
+    })
+    .await
+    .with_context(|| format!("{} shoots", rig.options.shoots))
+}
+
+/// The first time of every change of a dependant, in microseconds since 1970.
+struct Scales(BTreeMap<(String, String, i32, bool), i64>);
+
+impl Scales {
+    fn since(changes: &[Change], since: i64) -> Self {
+        let mut first = BTreeMap::new();
+        for change in changes.iter().filter(|change| change.at >= since) {
+            let key = (
+                change.shoot.clone(),
+                change.name.clone(),
+                change.replicas,
+                change.ready,
+            );
+            first.entry(key).or_insert(change.at);
+        }
+        Self(first)
+    }
+
+    fn at(&self, shoot: &str, name: &str, replicas: i32, ready: bool) -> Option<i64> {
+        self.0
+            .get(&(shoot.to_owned(), name.to_owned(), replicas, ready))
+            .copied()
+    }
+
+    fn of<'a>(&'a self, shoot: &'a str) -> impl Iterator<Item = (bool, i64)> + 'a {
+        let from = (shoot.to_owned(), String::new(), i32::MIN, false);
+        let of_shoot = self.0.range(from..).take_while(move |(key, _)| key.0 == shoot);
+        of_shoot.map(|((_, _, _, ready), at)| (*ready, *at))
+    }
+
+    fn first(&self, shoot: &str) -> Option<i64> {
+        self.of(shoot).filter(|(ready, _)| !ready).map(|(_, at)| at).min()
+    }
+
+    fn last_ready(&self, shoot: &str) -> Option<i64> {
+        self.of(shoot).filter(|(ready, _)| *ready).map(|(_, at)| at).max()
+    }
+}
+
+impl std::fmt::Display for Outcomes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let seed = if self.real_seed {
+            "a real kube-apiserver"
+        } else {
+            "the sandbox"
+        };
+        writeln!(
+            f,
+            "{} shoots x {} nodes lost at once, seed: {seed}; load average before {} and after {}",
+            self.shoots, self.nodes, self.load_average_before, self.load_average_after
+        )?;
+        let rows = [
+            ("crossing -> verdict", self.crossing_to_verdict),
+            ("last renewal -> verdict", self.last_renewal_to_verdict),
+            (
+                "crossing -> first scale write",
+                self.crossing_to_first_scale_write,
+            ),
+            (
+                "last renewal -> first scale write",
+                self.last_renewal_to_first_scale_write,
+            ),
+            (
+                "last renewal -> kube-controller-manager scaled to 0",
+                self.last_renewal_to_kcm_wanted_0,
+            ),
+            ("last renewal -> its pods gone", self.last_renewal_to_kcm_gone),
+            (
+                "recovery -> kube-controller-manager ready",
+                self.recovery_to_kcm_ready,
+            ),
+            ("recovery -> all three ready", self.recovery_to_all_ready),
+        ];
+        for (name, millis) in rows {
+            let millis = millis.map_or("none".to_owned(), |millis| millis.to_string());
+            writeln!(f, "  {name}: {millis}")?;
+        }
+        writeln!(
+            f,
+            "  CPU in all: scaling-coordinator {} s, lease-probe {} s",
+            self.coordinator_cpu_seconds, self.lease_probe_cpu_seconds
+        )
+    }
+}
