@@ -47,8 +47,9 @@ image: ## Build and test an image for each service, without a container engine; 
 	tests/images/check
 
 bench: ## Measure an incident, optimised; docs/performance.md has what came out
-	cargo build $(LOCKED) --release -p weeder -p watchdog-bench
+	cargo build $(LOCKED) --release -p weeder -p scaling-coordinator -p watchdog-bench
 	$(TARGET)/release/weeder-incident
+	$(TARGET)/release/coordinator-incident
 
 audit: ## Look for known vulnerabilities in dependencies; needs the network
 	tests/tools/setup lint >/dev/null
