@@ -28,6 +28,7 @@ MATRIX = {
     "plaintext": {"insecurePlaintext": True},
     "without-gardener": {
         "gardener": {"enabled": False},
+        "tracing": {"otlpEndpoint": "http://collector"},
         "priorityClassName": "",
         "scrapeAnnotations": False,
         "networkPolicy": {"callers": [{"namespaceSelector": {}}], "scrapers": [], "apiServerPorts": [443]},
@@ -51,6 +52,10 @@ MATRIX = {
     "operators": {
         "scrapeAnnotations": False,
         "certManager": {"enabled": True, "issuerRef": {"name": "seed-ca"}},
+        "tracing": {
+            "otlpEndpoint": "https://otel-collector.monitoring.svc:14317",
+            "collectors": [{"namespaceSelector": {"matchLabels": {"role": "monitoring"}}}],
+        },
         "monitoring": {
             "podMonitor": {"enabled": True, "labels": {"prometheus": "seed"}},
             "serviceMonitor": {"enabled": True, "interval": "1m"},

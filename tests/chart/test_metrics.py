@@ -21,6 +21,7 @@ RARE = {
     "watchdog_readiness_blocked": "seen before the programs are ready, which is before the first scrape",
     "watchdog_shoot_clock_skew_seconds": "a node whose clock is off",
     "watchdog_shoot_permission_missing": "a shoot that refuses something",
+    "watchdog_trace_spans_total": "a collector of traces, see tests/e2e/tests/traces.rs",
     "watchdog_tls_files_valid": "TLS, see tests/e2e",
     "watchdog_weeder_malformed_objects_total": "objects that cannot be read",
     "watchdog_weeder_pod_watch_errors_total": "a watch on pods that breaks while a weeder lives",

@@ -177,6 +177,17 @@ def test_network_policies_let_through_what_is_needed():
     assert components == ["lease-probe", "scaling-coordinator"]
 
 
+def test_traces_are_off_unless_there_is_a_collector():
+    for values, port in (None, None), (MATRIX["operators"], 14317), (MATRIX["without-gardener"], 4317):
+        objects = render(values)
+        for name, deployment in of_kind(objects, "Deployment").items():
+            makes_spans = port is not None and not name.endswith("weeder")
+            assert ("otlp-endpoint" in _arguments(deployment)) == makes_spans
+            policy = of_kind(objects, "NetworkPolicy")[name]["spec"]
+            ports = {p["port"] for rule in policy.get("egress", []) for p in rule["ports"]}
+            assert (port in ports) == makes_spans
+
+
 def test_autoscalers_take_over_the_replicas():
     assert of_kind(render(), "HorizontalPodAutoscaler") == {}
     objects = render(MATRIX["operators"])
@@ -272,6 +283,7 @@ def test_notes_tell_how_to_look():
         ({"nameOverride": "a" * 34}, "at '/nameOverride'"),
         ({"insecurePlaintext": "yes"}, "at '/insecurePlaintext'"),
         ({"log": {"format": "xml"}}, "at '/log/format'"),
+        ({"tracing": {"otlpEndpoint": "collector:4317"}}, "at '/tracing/otlpEndpoint'"),
         ({"certManager": {"enabled": True}}, "at '/certManager/issuerRef/name'"),
         ({"monitoring": {"rules": {"runbookURL": "x"}}}, "additional properties 'runbookURL' not allowed"),
         ({"monitoring": {"podMonitor": {"interval": "often"}}}, "at '/monitoring/podMonitor/interval'"),

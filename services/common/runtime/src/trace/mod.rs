@@ -7,8 +7,6 @@
 
 mod endpoint;
 mod export;
-#[cfg(test)]
-mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -206,3 +204,6 @@ impl Bucket {
         enough
     }
 }
+
+#[cfg(test)]
+mod tests;
