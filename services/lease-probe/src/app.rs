@@ -130,6 +130,11 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         .clone()
         .follow_local(base.identity.clone(), verdicts.clone(), now, draining.clone());
     tasks.critical("local-verdicts", local);
+    let exists = {
+        let registry = registry.clone();
+        move |shoot: &str| registry.exists(shoot)
+    };
+    tasks.critical("tidy-verdicts", view.clone().tidy(exists, now, draining.clone()));
     let dialer = Dialer {
         tls: base.tls.clone(),
         server_name,

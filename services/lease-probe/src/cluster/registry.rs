@@ -185,6 +185,12 @@ impl Registry {
         }
     }
 
+    /// Whether there is a Cluster of this name, whoever owns it.
+    #[must_use]
+    pub fn exists(&self, shoot: &str) -> bool {
+        self.inner.lock().clusters.contains_key(shoot)
+    }
+
     /// Number of shoots that are probed.
     #[must_use]
     pub fn active(&self) -> usize {

@@ -2,62 +2,62 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use watchdog_feed::client::{Received, Update};
 use watchdog_feed::message::Event;
 use watchdog_feed::server::Feed;
 use watchdog_feed::verdicts::Audience;
-use watchdog_feed::wire::micros;
 use watchdog_proto::probe::v1 as pb;
 
-use super::convert;
+use super::merge::OfShoot;
+pub use super::merge::Seen;
 use crate::domain::moment::Moment;
 use crate::domain::verdict::Verdict;
 
-/// A verdict of this replica or of another.
-#[derive(Debug, Clone)]
-pub enum Seen {
-    /// Of this replica.
-    Local(Arc<Verdict>),
-    /// Of another one, as it was when it was sent.
-    Remote(Arc<pb::Verdict>, Instant),
-}
-
-impl Seen {
-    /// As it is told at `now`.
-    #[must_use]
-    pub fn told(&self, shoot: &str, now: Moment) -> pb::Verdict {
-        match self {
-            Self::Local(verdict) => convert::verdict(shoot, verdict, now),
-            Self::Remote(verdict, sent_at) => convert::aged(verdict, sent_at.elapsed()),
-        }
-    }
-
-    fn observed(&self, now: Moment) -> Moment {
-        match self {
-            Self::Local(verdict) => verdict.observed_at,
-            Self::Remote(verdict, sent_at) => now
-                .before(sent_at.elapsed())
-                .shifted(-micros(verdict.age.as_ref())),
-        }
-    }
-}
-
-/// What each replica says of a shoot.
-type ByReplica = BTreeMap<Arc<str>, Seen>;
+/// How often verdicts that were left behind are looked at: they end that much late at most.
+const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The merged verdicts. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     /// One verdict a shoot: the newest of all replicas.
     pub merged: Feed<String, Seen>,
-    by_replica: Arc<Mutex<HashMap<String, ByReplica>>>,
+    by_shoot: Arc<Mutex<HashMap<String, OfShoot>>>,
 }
 
 impl View {
+    /// Forgets what replicas said that speak of a shoot no more, when it has run out or when the shoot is gone, until
+    /// `stop` is cancelled.
+    ///
+    /// # Errors
+    /// Never; the type is that of a critical task.
+    pub async fn tidy(
+        self,
+        exists: impl Fn(&str) -> bool,
+        now: impl Fn() -> Moment,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let mut ticks = tokio::time::interval(TIDY_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                _ = ticks.tick() => {}
+            }
+            let now = now();
+            self.by_shoot.lock().retain(|shoot, of| {
+                if of.tidy(now, || exists(shoot)) {
+                    self.publish(shoot, of, now);
+                }
+                !of.is_empty()
+            });
+        }
+    }
+
     /// Takes over the verdicts of this replica until `stop` is cancelled.
     ///
     /// # Errors
@@ -90,18 +90,19 @@ impl View {
     }
 
     fn set(&self, replica: &Arc<str>, shoot: &str, seen: Seen, now: Moment) {
-        let mut all = self.by_replica.lock();
-        let of_shoot = all.entry(shoot.to_owned()).or_default();
-        of_shoot.insert(replica.clone(), seen);
-        self.publish(shoot, of_shoot, now);
+        let mut all = self.by_shoot.lock();
+        let of = all.entry(shoot.to_owned()).or_default();
+        of.said(replica, seen, now);
+        self.publish(shoot, of, now);
     }
 
     fn unset(&self, replica: &Arc<str>, shoot: &str, now: Moment) {
-        let mut all = self.by_replica.lock();
-        if let Some(of_shoot) = all.get_mut(shoot) {
-            of_shoot.remove(replica);
-            self.publish(shoot, of_shoot, now);
-            if of_shoot.is_empty() {
+        let mut all = self.by_shoot.lock();
+        if let Some(of) = all.get_mut(shoot) {
+            if of.withdrawn(replica, now) {
+                self.publish(shoot, of, now);
+            }
+            if of.is_empty() {
                 all.remove(shoot);
             }
         }
@@ -112,17 +113,17 @@ impl View {
     }
 
     fn forget_except(&self, replica: &Arc<str>, keep: &BTreeMap<String, Received<pb::Verdict>>, now: Moment) {
-        self.by_replica.lock().retain(|shoot, of_shoot| {
-            if !keep.contains_key(shoot) && of_shoot.remove(replica).is_some() {
-                self.publish(shoot, of_shoot, now);
+        self.by_shoot.lock().retain(|shoot, of| {
+            if !keep.contains_key(shoot) && of.withdrawn(replica, now) {
+                self.publish(shoot, of, now);
             }
-            !of_shoot.is_empty()
+            !of.is_empty()
         });
     }
 
-    /// Publishes the newest of the verdicts on a shoot.
-    fn publish(&self, shoot: &str, of_shoot: &ByReplica, now: Moment) {
-        match of_shoot.values().max_by_key(|seen| seen.observed(now)) {
+    /// Publishes what counts of the verdicts on a shoot.
+    fn publish(&self, shoot: &str, of: &OfShoot, now: Moment) {
+        match of.newest(now) {
             Some(newest) => self.merged.upsert(shoot.to_owned(), newest.clone()),
             None => self.merged.remove(&shoot.to_owned()),
         }

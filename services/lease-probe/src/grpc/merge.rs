@@ -1,0 +1,203 @@
+//! What the replicas say of one shoot, and which of it counts. Ownership changes hands now and then: the verdict of the
+//! replica before is not taken back by that. It stands until another one knows more, or until it runs out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use watchdog_feed::wire::micros;
+use watchdog_proto::probe::v1 as pb;
+
+use super::convert;
+use crate::domain::moment::Moment;
+use crate::domain::outcome::Outcome;
+use crate::domain::verdict::Verdict;
+
+/// A verdict of this replica or of another.
+#[derive(Debug, Clone)]
+pub enum Seen {
+    /// Of this replica.
+    Local(Arc<Verdict>),
+    /// Of another one, as it was when it was sent.
+    Remote(Arc<pb::Verdict>, Instant),
+}
+
+/// The verdicts on one shoot.
+#[derive(Debug, Default)]
+pub struct OfShoot {
+    by_replica: BTreeMap<Arc<str>, Seen>,
+    /// The newest one of a replica that speaks of the shoot no more.
+    left_behind: Option<Seen>,
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// As it is told at `now`.
+    #[must_use]
+    pub fn told(&self, shoot: &str, now: Moment) -> pb::Verdict {
+        match self {
+            Self::Local(verdict) => convert::verdict(shoot, verdict, now),
+            Self::Remote(verdict, sent_at) => convert::aged(verdict, sent_at.elapsed()),
+        }
+    }
+
+    fn observed(&self, now: Moment) -> Moment {
+        match self {
+            Self::Local(verdict) => verdict.observed_at,
+            Self::Remote(verdict, sent_at) => now
+                .before(sent_at.elapsed())
+                .shifted(-micros(verdict.age.as_ref())),
+        }
+    }
+
+    fn is_valid(&self, now: Moment) -> bool {
+        match self {
+            Self::Local(verdict) => now < verdict.valid_until,
+            Self::Remote(verdict, sent_at) => {
+                let passed = i64::try_from(sent_at.elapsed().as_micros()).unwrap_or(i64::MAX);
+                micros(verdict.valid_for.as_ref()) > passed
+            }
+        }
+    }
+
+    /// A replica that has just taken a shoot over knows nothing yet, and says so.
+    fn is_pending(&self) -> bool {
+        match self {
+            Self::Local(verdict) => verdict.outcome == Outcome::Pending,
+            Self::Remote(verdict, _) => verdict.outcome() == pb::Outcome::Pending,
+        }
+    }
+}
+
+// === impl OfShoot ===
+
+impl OfShoot {
+    /// A replica says this now.
+    pub fn said(&mut self, replica: &Arc<str>, seen: Seen, now: Moment) {
+        let supersedes = |old: &Seen| !seen.is_pending() && seen.observed(now) >= old.observed(now);
+        if self.left_behind.as_ref().is_some_and(supersedes) {
+            self.left_behind = None;
+        }
+        self.by_replica.insert(replica.clone(), seen);
+    }
+
+    /// A replica speaks of the shoot no more. True when it did.
+    pub fn withdrawn(&mut self, replica: &str, now: Moment) -> bool {
+        let Some(seen) = self.by_replica.remove(replica) else {
+            return false;
+        };
+        let others = self.by_replica.values().filter(|other| !other.is_pending());
+        let mut known = others.chain(&self.left_behind);
+        let is_newest = known.all(|other| seen.observed(now) > other.observed(now));
+        if is_newest && seen.is_valid(now) && !seen.is_pending() {
+            self.left_behind = Some(seen);
+        }
+        true
+    }
+
+    /// Whether it holds a verdict of a replica that speaks of the shoot no more.
+    #[must_use]
+    pub const fn has_left_behind(&self) -> bool {
+        self.left_behind.is_some()
+    }
+
+    /// Forgets what was left behind, if it has run out or the shoot is gone. True when there was something to forget.
+    pub fn tidy(&mut self, now: Moment, exists: impl FnOnce() -> bool) -> bool {
+        let Some(seen) = &self.left_behind else {
+            return false;
+        };
+        if seen.is_valid(now) && exists() {
+            return false;
+        }
+        self.left_behind = None;
+        true
+    }
+
+    /// What counts: the newest verdict. That a replica knows nothing yet counts only where nothing else is known.
+    #[must_use]
+    pub fn newest(&self, now: Moment) -> Option<&Seen> {
+        let known = self.by_replica.values().chain(&self.left_behind);
+        known.max_by_key(|seen| (!seen.is_pending(), seen.observed(now)))
+    }
+
+    /// Whether nothing is said any more.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_replica.is_empty() && self.left_behind.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    fn seen(outcome: Outcome, observed: i64, valid_until: i64) -> Seen {
+        Seen::Local(Arc::new(Verdict {
+            outcome,
+            failure: "",
+            message: String::new(),
+            evidence: None,
+            observed_at: Moment(observed * SECOND),
+            valid_until: Moment(valid_until * SECOND),
+            outcome_since: Moment::default(),
+            observer: "x".into(),
+            traceparent: None,
+        }))
+    }
+
+    fn outcome(of: &OfShoot, now: i64) -> Option<pb::Outcome> {
+        let now = Moment(now * SECOND);
+        of.newest(now).map(|seen| seen.told("s", now).outcome())
+    }
+
+    #[test]
+    fn what_a_replica_said_outlives_it_until_another_knows_more() {
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let mut of = OfShoot::default();
+        let at = |seconds: i64| Moment(seconds * SECOND);
+        of.said(&a, seen(Outcome::LeasesExpired, 10, 40), at(10));
+        assert!(of.withdrawn("a", at(12)) && !of.withdrawn("a", at(12)));
+        assert_eq!(outcome(&of, 12), Some(pb::Outcome::LeasesExpired));
+        of.said(&b, seen(Outcome::Pending, 13, 50), at(13));
+        assert_eq!(outcome(&of, 13), Some(pb::Outcome::LeasesExpired));
+        assert!(!of.tidy(at(39), || true), "it is valid");
+        of.said(&b, seen(Outcome::Healthy, 14, 50), at(14));
+        assert_eq!(outcome(&of, 14), Some(pb::Outcome::Healthy));
+        assert!(!of.has_left_behind());
+    }
+
+    #[test]
+    fn it_ends_with_its_validity_and_with_the_shoot() {
+        let a: Arc<str> = "a".into();
+        let at = |seconds: i64| Moment(seconds * SECOND);
+        for (now, exists) in [(40, true), (20, false)] {
+            let mut of = OfShoot::default();
+            of.said(&a, seen(Outcome::Healthy, 10, 40), at(10));
+            of.withdrawn("a", at(11));
+            assert!(of.tidy(at(now), || exists));
+            assert!(of.is_empty() && outcome(&of, now).is_none());
+        }
+    }
+
+    #[test]
+    fn of_two_that_speak_the_newest_counts() {
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let at = |seconds: i64| Moment(seconds * SECOND);
+        let mut of = OfShoot::default();
+        of.said(&b, seen(Outcome::Healthy, 12, 40), at(12));
+        of.said(&a, seen(Outcome::LeasesExpired, 10, 40), at(12));
+        assert_eq!(outcome(&of, 12), Some(pb::Outcome::Healthy));
+        of.withdrawn("a", at(13));
+        assert!(!of.has_left_behind(), "b knows more");
+        let skipped = watchdog_api::eligibility::SkipReason::Hibernating;
+        of.said(&a, seen(Outcome::Skipped(skipped), 14, 14), at(14));
+        assert_eq!(
+            outcome(&of, 14),
+            Some(pb::Outcome::Skipped),
+            "it need not be valid to count"
+        );
+    }
+}
