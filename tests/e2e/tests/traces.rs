@@ -6,8 +6,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
-use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use parking_lot::Mutex;
@@ -94,10 +98,10 @@ impl Collector {
         );
         let service = TraceServiceServer::new(self.clone());
         let server = tonic::transport::Server::builder().add_service(service);
-        tokio::spawn(server.serve_with_incoming_shutdown(
-            ReceiverStream::new(accepted),
-            stop.clone().cancelled_owned(),
-        ));
+        tokio::spawn(
+            server
+                .serve_with_incoming_shutdown(ReceiverStream::new(accepted), stop.clone().cancelled_owned()),
+        );
         (url, stop.drop_guard())
     }
 
@@ -151,9 +155,7 @@ async fn a_loss_is_one_trace_from_the_probe_to_the_last_write() {
     alpha.cut(Cut::All);
     world.wait_replicas(&alpha, 0, BOUND).await.unwrap();
     // Each of the three resources is recorded, then scaled.
-    let (root, operation, writes) = collector
-        .wait_for_story("leases_expired", "scale down", 6)
-        .await;
+    let (root, operation, writes) = collector.wait_for_story("leases_expired", "scale down", 6).await;
     assert!(root.span.parent_span_id.is_empty());
     assert_eq!(root.attribute("shoot"), name);
     assert_eq!(root.attribute("expired"), root.attribute("candidates"));
