@@ -12,8 +12,8 @@ use watchdog_api::prober::ProberConfig;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::trace::Tracer;
 
-use super::trace;
 use super::source::{Access, Budget, Outside, Source};
+use super::trace;
 use crate::domain::assessment::{Assessment, Rule};
 use crate::domain::candidates::Roster;
 use crate::domain::moment::Moment;
@@ -310,7 +310,7 @@ async fn look_inside<S: Source>(
         Next::ListNodes => {
             let (nodes, machines) = source.nodes_and_machines(&inputs.internal, budget).await?;
             let roster = Roster::new(&nodes, &machines, &inputs.settings);
-            Ok(state.judge(&listed, &roster, rule, shared.now()))
+            Ok(state.judge(&listed, &roster, rule, sent))
         }
     }
 }

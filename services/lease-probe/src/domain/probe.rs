@@ -38,10 +38,11 @@ pub enum Next {
 }
 
 impl ProbeState {
-    /// Takes in a complete list of the leases.
+    /// Takes in a complete list of the leases and judges them as of when it was asked for: a lease that expired since
+    /// then may have been renewed in the meantime.
     pub fn leases(&mut self, listing: Listing, listed: &Leases, rule: Rule) -> Next {
         self.renewals.observe(listing, &listed.leases);
-        let now = listing.received;
+        let now = listing.sent;
         self.remembered
             .take_if(|remembered| now.since(remembered.as_of) >= REMEMBER);
         let known = |lease: &str| self.remembered.as_ref()?.excluded.get(lease).copied();
@@ -58,7 +59,8 @@ impl ProbeState {
         Next::Done(assessment)
     }
 
-    /// Judges the leases of the last list with the nodes and machines listed after it.
+    /// Judges the leases of the last list with the nodes and machines listed after it, as of the same moment `now`,
+    /// however long that took.
     pub fn judge(&mut self, listed: &Leases, roster: &Roster, rule: Rule, now: Moment) -> Assessment {
         let excluded = listed.leases.iter().filter_map(|lease| {
             let exclusion = roster.exclusion(&lease.name)?;
@@ -163,6 +165,37 @@ mod tests {
             Some(at(30)),
             "looks again when the first lease would expire"
         );
+    }
+
+    /// Its age is that of the moment at which the list was asked for: since then it may have been renewed.
+    #[test]
+    fn an_answer_that_takes_long_makes_no_lease_older() {
+        let mut state = ProbeState::default();
+        state.leases(listing(5), &listed(&[0, 1, 2]), RULE);
+        let slow = Listing {
+            sent: at(15),
+            received: at(44),
+        };
+        let Next::Done(assessment) = state.leases(slow, &listed(&[12, 13, 14]), RULE) else {
+            panic!("asked for the nodes")
+        };
+        assert_eq!(assessment.outcome, Outcome::Healthy);
+        assert_eq!((assessment.judged, assessment.crossing), (at(15), Some(at(42))));
+    }
+
+    #[test]
+    fn a_lease_about_to_expire_is_looked_at_closely() {
+        let mut state = ProbeState::default();
+        state.leases(listing(5), &listed(&[0, 1, 2]), RULE);
+        let almost = Listing {
+            sent: at(29).shifted(1),
+            received: at(29).shifted(1),
+        };
+        let leases = listed(&[0, 21, 22]);
+        assert_eq!(state.leases(almost, &leases, RULE), Next::ListNodes);
+        let judged = state.judge(&leases, &roster(&["n0", "n1", "n2"]), RULE, almost.sent);
+        assert_eq!(judged.outcome, Outcome::Healthy);
+        assert_eq!(judged.crossing, Some(at(51)), "the second of three");
     }
 
     #[test]

@@ -78,7 +78,8 @@ pub struct Seen<'a> {
 pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent, random: f64) -> Moment {
     let mut due = now.after(jittered(pace.interval, pace.jitter, random));
     if *seen.outcome != Outcome::Healthy {
-        due = due.min(now.after(seen.renew_interval));
+        // From look to look, however long one takes.
+        due = due.min(seen.judged.after(seen.renew_interval));
     }
     if seen.counting {
         due = due.min(now.after(MIN_SPACING));

@@ -1,0 +1,6 @@
+//! The life of a probe under a paused clock, against shoots that answer when and what a test says.
+
+#![cfg(test)]
+
+mod shoot;
+mod timeliness;

@@ -1,0 +1,214 @@
+//! A shoot whose kubelets renew at given moments, and which takes its time to answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lease_probe::cluster::prober::{Endpoint, Inputs, Prober, Report, Shared};
+use lease_probe::cluster::source::{Access, Budget, Outside, Source};
+use lease_probe::domain::assessment::Leases;
+use lease_probe::domain::moment::Moment;
+use lease_probe::domain::outcome::{Failure, Outcome};
+use lease_probe::domain::renewals::ListedLease;
+use lease_probe::domain::verdict::Verdict;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::machine::{MachineItem, MachinePhase};
+use watchdog_api::node::NodeItem;
+use watchdog_api::prober::{self, ProberConfig};
+use watchdog_runtime::clock::Clock;
+use watchdog_runtime::trace::Tracer;
+
+/// Milliseconds since the prober was started.
+pub(crate) type Millis = i64;
+
+/// What the kubelets do, and how long the API server takes.
+#[derive(Debug, Clone)]
+pub(crate) struct Shoot {
+    /// Per node, in order: when it renews.
+    pub(crate) renewals: Vec<Vec<Millis>>,
+    /// For the list of the leases.
+    pub(crate) leases_take: Millis,
+    /// For the list of the nodes and machines.
+    pub(crate) nodes_take: Millis,
+}
+
+impl Shoot {
+    /// When a node last renewed before `now`.
+    pub(crate) fn last(&self, node: usize, now: Millis) -> Option<Millis> {
+        let renewals = &self.renewals[node];
+        renewals[..renewals.partition_point(|t| *t <= now)]
+            .last()
+            .copied()
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Observed {
+    /// Start and end of every probe.
+    pub(crate) probes: Vec<(Millis, Millis)>,
+    /// What was told, and when.
+    pub(crate) told: Vec<(Millis, Outcome)>,
+}
+
+impl Observed {
+    /// What was told last at that moment.
+    pub(crate) fn at(&self, now: Millis) -> &Outcome {
+        &self.told[self.told.partition_point(|(at, _)| *at <= now) - 1].1
+    }
+
+    /// The probes of the half minute before and after, for people.
+    pub(crate) fn around(&self, now: Millis) -> Vec<(Millis, Millis)> {
+        let near = |probe: &&(Millis, Millis)| (probe.0 - now).abs() < 30_000;
+        self.probes.iter().filter(near).copied().collect()
+    }
+
+    /// When the probe ends that is under way at that moment; else the moment itself.
+    pub(crate) fn end_of_probe_at(&self, now: Millis) -> Millis {
+        let under_way = self
+            .probes
+            .iter()
+            .find(|(start, end)| *start < now && now <= *end);
+        under_way.map_or(now, |(_, end)| *end)
+    }
+}
+
+/// Gardener's configuration with this interval.
+pub(crate) fn config(interval: &str) -> ProberConfig {
+    let text = format!(
+        "kubeConfigSecretName: probe\nprobeInterval: {interval}\ndependentResourceInfos:\n- ref: {{apiVersion: apps/v1, \
+         kind: Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  scaleDown: \
+         {{level: 0}}\n"
+    );
+    prober::parse(text.as_bytes()).unwrap()
+}
+
+/// Probes the shoot for so long; the runtime's clock must be paused.
+pub(crate) async fn probe(shoot: Shoot, config: ProberConfig, lasts: Millis) -> Observed {
+    let clock = Clock::start();
+    let began = clock.now_micros();
+    let observed = Arc::new(Mutex::new(Observed::default()));
+    let world = World {
+        shoot: Arc::new(shoot),
+        clock,
+        began,
+        observed: observed.clone(),
+    };
+    // Nobody talks to it.
+    let seed = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
+    let shared = Shared {
+        seed: kube::Client::try_from(seed).unwrap(),
+        clock,
+        identity: "lease-probe-0".into(),
+        tracer: Tracer::off(),
+    };
+    let inputs = Inputs {
+        settings: Arc::new(ShootSettings::default()),
+        config: Arc::new(config),
+        internal: Err(Failure::Kubeconfig("none is needed".to_owned())),
+        external: None,
+    };
+    let (_changes, inputs) = watch::channel(inputs);
+    let prober = Prober::new(
+        "shoot".into(),
+        Arc::new(shared),
+        inputs,
+        world.clone(),
+        world.clone(),
+        world,
+    );
+    let lasts = Duration::from_millis(lasts.unsigned_abs());
+    let run = prober.run(1, CancellationToken::new());
+    assert!(
+        tokio::time::timeout(lasts, run).await.is_err(),
+        "the prober ended"
+    );
+    std::mem::take(&mut *observed.lock())
+}
+
+#[derive(Clone)]
+struct World {
+    shoot: Arc<Shoot>,
+    clock: Clock,
+    began: i64,
+    observed: Arc<Mutex<Observed>>,
+}
+
+impl World {
+    fn now(&self) -> Millis {
+        (self.clock.now_micros() - self.began) / 1_000
+    }
+
+    fn name(node: usize) -> Arc<str> {
+        format!("node-{node}").into()
+    }
+}
+
+impl Report for World {
+    fn verdict(&self, verdict: Verdict) {
+        let now = self.now();
+        let mut observed = self.observed.lock();
+        if let Some(last) = observed.probes.last_mut() {
+            last.1 = now;
+        }
+        observed.told.push((now, verdict.outcome));
+    }
+
+    fn failure(&self, endpoint: Endpoint, failure: &Failure) {
+        panic!("{endpoint:?}: {failure}");
+    }
+}
+
+impl Source for World {
+    async fn leases(&mut self, _: &Access, _: Budget) -> Result<Leases, Failure> {
+        let started = self.now();
+        self.observed.lock().probes.push((started, Millis::MAX));
+        let half = Duration::from_millis(self.shoot.leases_take.unsigned_abs()) / 2;
+        tokio::time::sleep(half).await;
+        let now = self.now();
+        let lease = |node| ListedLease {
+            name: Self::name(node),
+            renew_time: self
+                .shoot
+                .last(node, now)
+                .map(|millis| Moment(self.began + millis * 1_000)),
+            duration_seconds: Some(40),
+        };
+        let leases = (0..self.shoot.renewals.len()).map(lease).collect();
+        tokio::time::sleep(half).await;
+        Ok(Leases { leases, malformed: 0 })
+    }
+
+    async fn nodes_and_machines(
+        &mut self,
+        _: &Access,
+        _: Budget,
+    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), Failure> {
+        tokio::time::sleep(Duration::from_millis(self.shoot.nodes_take.unsigned_abs())).await;
+        let names = (0..self.shoot.renewals.len()).map(Self::name);
+        let both = names.map(|name| {
+            let node = NodeItem {
+                name: name.clone(),
+                pool: None,
+                zone: None,
+                not_managed_by_mcm: false,
+                conditions: vec![],
+            };
+            let machine = MachineItem {
+                name: name.clone(),
+                node: Some(name),
+                phase: MachinePhase::Other,
+            };
+            (node, machine)
+        });
+        Ok(both.unzip())
+    }
+}
+
+impl Outside for World {
+    async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), Failure> {
+        Ok(())
+    }
+}

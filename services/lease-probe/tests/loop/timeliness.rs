@@ -1,0 +1,249 @@
+//! On time: a verdict turns within one probe of the moment at which the truth does.
+
+use lease_probe::domain::assessment::required;
+use lease_probe::domain::outcome::Outcome;
+use proptest::prelude::*;
+
+use crate::shoot::{Millis, Observed, Shoot, config, probe};
+
+/// 0.75 of the default grace period.
+const EXPIRY_AGE: Millis = 30_000;
+
+/// A quarter of the default lease duration.
+const RENEW_INTERVAL: Millis = 10_000;
+
+const LASTS: Millis = 420_000;
+
+/// Timers of the runtime are exact to a millisecond; a probe has three.
+const TIMERS: Millis = 4;
+
+/// The nodes that a cut concerns do not renew from its start to its end.
+#[derive(Debug, Clone)]
+struct Cut {
+    start: Millis,
+    lasts: Millis,
+    nodes: Vec<bool>,
+}
+
+fn history(nodes: usize) -> impl Strategy<Value = Shoot> {
+    let cut = move || {
+        (
+            60_000..90_000_i64,
+            5_000..90_000_i64,
+            prop::collection::vec(prop::bool::weighted(0.8), nodes),
+        )
+    };
+    // kubelets renew every interval; some a little earlier, for a Lease is also renewed after a failure.
+    let steps = prop::collection::vec(7_000..=RENEW_INTERVAL, 30);
+    let kubelets = prop::collection::vec((1..RENEW_INTERVAL, steps), nodes);
+    // All together, as after a restart of their API server, or spread.
+    let together = prop_oneof![Just(None), (1..900_i64).prop_map(Some)];
+    (kubelets, cut(), cut(), together, 1..400_i64, 1..400_i64).prop_map(
+        move |(kubelets, first, second, together, leases_take, nodes_take)| {
+            let mut cuts = Vec::new();
+            let mut end = 0;
+            for (after, lasts, nodes) in [first, second] {
+                let start = end + after;
+                end = start + lasts;
+                cuts.push(Cut { start, lasts, nodes });
+            }
+            let renewals = kubelets.iter().enumerate().map(|(node, (phase, steps))| {
+                let phase = together.map_or(*phase, |width| phase % width);
+                let mut at = phase - RENEW_INTERVAL;
+                let mut renewals = Vec::new();
+                for step in steps.iter().cycle() {
+                    if at > LASTS {
+                        break;
+                    }
+                    let is_cut =
+                        |cut: &Cut| cut.nodes[node] && (cut.start..cut.start + cut.lasts).contains(&at);
+                    if !cuts.iter().any(is_cut) {
+                        renewals.push(at);
+                    }
+                    at += if together.is_some() { RENEW_INTERVAL } else { *step };
+                }
+                renewals
+            });
+            Shoot {
+                renewals: renewals.collect(),
+                leases_take,
+                nodes_take,
+            }
+        },
+    )
+}
+
+/// The truth: from when on the nodes are cut off, or are not any more, in turns; it begins with connected nodes.
+fn truth(shoot: &Shoot) -> Vec<Millis> {
+    let mut moments: Vec<Millis> = shoot
+        .renewals
+        .iter()
+        .flatten()
+        .flat_map(|renewed| [*renewed, renewed + EXPIRY_AGE])
+        .filter(|moment| *moment < LASTS)
+        .collect();
+    moments.sort_unstable();
+    moments.dedup();
+    let mut turns = Vec::new();
+    for moment in moments {
+        if is_lost(shoot, moment) != (turns.len() % 2 == 1) {
+            turns.push(moment);
+        }
+    }
+    turns
+}
+
+fn is_lost(shoot: &Shoot, now: Millis) -> bool {
+    let nodes = shoot.renewals.len();
+    let expired = |node: &usize| {
+        shoot
+            .last(*node, now)
+            .is_some_and(|last| now >= last + EXPIRY_AGE)
+    };
+    let expired = (0..nodes).filter(expired).count();
+    expired >= required(u32::try_from(nodes).unwrap(), 0.6) as usize
+}
+
+/// Whether a node renews in that time that was expired or would have been before its end.
+fn comes_back(shoot: &Shoot, from: Millis, to: Millis) -> bool {
+    (0..shoot.renewals.len()).any(|node| {
+        let overdue = shoot.last(node, from).is_some_and(|last| last + EXPIRY_AGE <= to);
+        overdue && shoot.last(node, to) != shoot.last(node, from)
+    })
+}
+
+fn check(shoot: &Shoot, observed: &Observed) -> Result<(), TestCaseError> {
+    let probe = shoot.leases_take + shoot.nodes_take + TIMERS;
+    let turns = truth(shoot);
+    for (index, turn) in turns.iter().enumerate() {
+        let until = turns.get(index + 1).copied().unwrap_or(LASTS).min(LASTS);
+        let (expected, by) = if index % 2 == 0 {
+            (
+                Outcome::LeasesExpired,
+                observed.end_of_probe_at(*turn).saturating_add(probe),
+            )
+        } else {
+            let due = turn + RENEW_INTERVAL;
+            (
+                Outcome::Healthy,
+                observed.end_of_probe_at(due).saturating_add(probe),
+            )
+        };
+        // What is over before it can be seen need not be seen, nor one in which nodes come back while others go.
+        let unclear = expected == Outcome::LeasesExpired && comes_back(shoot, *turn, by);
+        if by < until && !unclear {
+            prop_assert_eq!(
+                observed.at(by),
+                &expected,
+                "at {} ms, {} ms after the turn; {:?}",
+                by,
+                by - turn,
+                observed.around(by)
+            );
+        }
+    }
+    for (told_at, outcome) in &observed.told {
+        let started = observed.probes.iter().rev().find(|(_, end)| end <= told_at);
+        if let (Outcome::LeasesExpired, Some((started, _))) = (outcome, started) {
+            prop_assert!(is_lost(shoot, *started), "a false loss is told at {told_at} ms");
+        }
+    }
+    Ok(())
+}
+
+fn run(shoot: Shoot, interval: &str) -> Observed {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(probe(shoot, config(interval), LASTS))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// In at most one probe; if one was under way at that moment, in that one and another.
+    #[test]
+    fn the_verdict_turns_within_one_probe_of_the_crossing(
+        shoot in (2_usize..14).prop_flat_map(history), interval in prop::sample::select(vec!["10s", "30s", "2m"]),
+    ) {
+        let observed = run(shoot.clone(), interval);
+        check(&shoot, &observed)?;
+    }
+}
+
+fn steady(nodes: usize, until: Millis) -> Vec<Vec<Millis>> {
+    let renew = |node: usize| {
+        let phase = i64::try_from(node).unwrap() * 613 % RENEW_INTERVAL;
+        (-1..)
+            .map(|n| phase + n * RENEW_INTERVAL)
+            .take_while(|at| *at < until)
+            .collect()
+    };
+    (0..nodes).map(renew).collect()
+}
+
+#[test]
+fn a_healthy_shoot_is_probed_at_the_interval_and_not_more_often() {
+    let shoot = Shoot {
+        renewals: steady(20, LASTS),
+        leases_take: 20,
+        nodes_take: 20,
+    };
+    let observed = run(shoot, "30s");
+    let pauses: Vec<_> = observed
+        .probes
+        .windows(2)
+        .map(|pair| pair[1].0 - pair[0].1)
+        .collect();
+    // Until the first lease could be expired that was not renewed since: 20 s and more; and the interval with its jitter.
+    assert!(
+        pauses.iter().all(|pause| (19_000..=36_100).contains(pause)),
+        "{pauses:?}"
+    );
+}
+
+#[test]
+fn nodes_that_stop_within_one_second_are_a_loss_at_the_crossing() {
+    let shoot = Shoot {
+        renewals: steady(50, 100_000),
+        leases_take: 8,
+        nodes_take: 12,
+    };
+    let crossing = truth(&shoot)[0];
+    let observed = run(shoot, "30s");
+    let told = observed
+        .told
+        .iter()
+        .find(|(_, outcome)| *outcome == Outcome::LeasesExpired)
+        .unwrap();
+    let lag = told.0 - crossing;
+    assert!(
+        (20..20 + TIMERS).contains(&lag),
+        "told {lag} ms after the crossing"
+    );
+}
+
+/// The answer to a list that takes long is about when it was asked for: a slow API server is no loss.
+#[test]
+fn an_api_server_that_takes_its_time_is_no_loss() {
+    let mut renewals = steady(10, LASTS);
+    // One node is gone for good, so that the nodes are listed again and again.
+    renewals[0].retain(|at| *at < 30_000);
+    for (leases_take, nodes_take) in [(20_000, 50), (50, 25_000), (14_000, 14_000)] {
+        let shoot = Shoot {
+            renewals: renewals.clone(),
+            leases_take,
+            nodes_take,
+        };
+        assert!(truth(&shoot).is_empty());
+        let observed = run(shoot, "10s");
+        let losses: Vec<_> = observed
+            .told
+            .iter()
+            .filter(|(_, outcome)| outcome.is_loss())
+            .collect();
+        assert!(losses.is_empty(), "{losses:?}");
+    }
+}
