@@ -66,6 +66,11 @@ pub struct CommonArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
 
+    /// DNS name that a caller's certificate may carry; repeatable. The other services and replicas that call this one
+    /// must be among them. Default: any caller whose certificate the authorities have signed.
+    #[arg(long, value_name = "NAME", requires = "tls_cert", value_parser = dns_name)]
+    pub tls_allowed_client: Vec<String>,
+
     /// Serve and call gRPC without TLS. For tests and closed networks only.
     #[arg(long, conflicts_with = "tls_cert")]
     pub insecure_plaintext: bool,
@@ -122,5 +127,27 @@ impl CommonArgs {
             return SocketAddr::new(ip.unwrap_or(loopback), bound.port()).to_string();
         }
         bound.to_string()
+    }
+}
+
+/// Checks a DNS name. Wildcards are refused: a caller is named in full.
+fn dns_name(text: &str) -> Result<String, String> {
+    rustls::pki_types::DnsName::try_from(text)
+        .map(|_| text.to_owned())
+        .map_err(|_| "is not a DNS name in full, such as client.garden.svc".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_callers_are_names_in_full() {
+        for good in ["client", "dependency-watchdog-scaling-coordinator.garden.svc"] {
+            assert!(dns_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "*.garden.svc", "a b", "https://a"] {
+            assert!(dns_name(bad).is_err(), "{bad}");
+        }
     }
 }

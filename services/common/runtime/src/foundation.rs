@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin};
 use crate::args::CommonArgs;
+use crate::callers::Callers;
 use crate::config_file::ConfigFile;
 use crate::grpc_server::{self, Api};
 use crate::listeners::Listeners;
@@ -105,10 +106,19 @@ impl Foundation {
             listeners,
             process,
             grpc_addr,
+            common,
             ..
         } = self;
+        let callers = Callers::named(&common.tls_allowed_client);
         let admin_addr = listeners.admin.local_addr()?;
-        let grpc = grpc_server::serve(listeners.grpc, tls, api, readiness.clone(), draining.clone());
+        let grpc = grpc_server::serve(
+            listeners.grpc,
+            tls,
+            callers,
+            api,
+            readiness.clone(),
+            draining.clone(),
+        );
         tasks.critical("grpc", grpc);
         let admin = Admin {
             readiness: readiness.clone(),

@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::service::RoutesBuilder;
+use tonic::service::{InterceptorLayer, RoutesBuilder};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::callers::{self, Callers};
 use crate::incoming;
 use crate::readiness::Readiness;
 use crate::tls::Tls;
@@ -55,6 +56,7 @@ impl std::fmt::Debug for Api {
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
+    callers: Callers,
     api: Api,
     readiness: Readiness,
     stop: CancellationToken,
@@ -93,12 +95,13 @@ pub async fn serve(
             std::future::pending::<()>().await;
         }
     };
-    let connections = ReceiverStream::new(incoming::accept(listener, tls, stop.clone()));
+    let connections = ReceiverStream::new(incoming::accept(listener, tls, callers, stop.clone()));
     let server = tonic::transport::Server::builder()
         .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .http2_max_header_list_size(16 * 1024)
+        .layer(InterceptorLayer::new(callers::intercept))
         .add_routes(routes.routes())
         .serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned());
     let deadline = async {

@@ -1,5 +1,6 @@
 //! Accepted connections for the gRPC server: bounded in number, with a deadline on the TLS handshake.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -10,23 +11,32 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
 use crate::backoff::Backoff;
+use crate::callers::Callers;
 use crate::metrics::Metric;
 use crate::tls::Tls;
 
 /// Connections refused or broken before the first request.
 pub const CONNECTIONS_REFUSED: Metric = Metric::counter(
     "watchdog_grpc_connections_refused_total",
-    "Connections to the gRPC server that ended before a request, by reason: limit, handshake or timeout.",
+    "Connections to the gRPC server that ended before a request, by reason: limit, handshake, identity, timeout or silent.",
 );
 
 /// A TLS handshake that takes longer is given up: half-open connections must not keep a place.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection that has not sent the start of HTTP/2 by then is given up. From then on the server's pings tell whether
+/// somebody is there.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What every HTTP/2 connection begins with: 24 bytes.
+const PREFACE_BYTES: usize = 24;
 
 /// Open connections at most. Each costs about 100 KiB at its limits; a seed has tens of callers, not hundreds.
 const MAX_CONNECTIONS: usize = 512;
@@ -36,12 +46,17 @@ const MAX_CONNECTIONS: usize = 512;
 pub struct Peer {
     /// Its address.
     pub address: Option<SocketAddr>,
+    /// Why it is not allowed to call, if it is not.
+    pub refused: Option<Arc<str>>,
 }
 
 /// A connection that was accepted and, with TLS, authenticated.
 #[derive(Debug)]
 pub struct Connection {
     io: Io,
+    peer: Peer,
+    /// Until the start of HTTP/2 is there: how many bytes are missing, and when it is too late.
+    preface: Option<(usize, Pin<Box<Sleep>>)>,
     // Gives the place back when the connection is dropped.
     _place: OwnedSemaphorePermit,
 }
@@ -52,17 +67,45 @@ enum Io {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+impl Connection {
+    fn new(io: Io, address: SocketAddr, refused: Option<String>, place: OwnedSemaphorePermit) -> Self {
+        let peer = Peer {
+            address: Some(address),
+            refused: refused.map(Arc::from),
+        };
+        let too_late = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
+        Self {
+            io,
+            peer,
+            preface: Some((PREFACE_BYTES, too_late)),
+            _place: place,
+        }
+    }
+
+    /// Counts what was read towards the start of HTTP/2. An error when that takes too long.
+    fn poll_preface(&mut self, cx: &mut Context<'_>, read: usize) -> io::Result<()> {
+        let Some((missing, too_late)) = &mut self.preface else {
+            return Ok(());
+        };
+        *missing = missing.saturating_sub(read);
+        if *missing == 0 {
+            self.preface = None;
+        } else if too_late.as_mut().poll(cx).is_ready() {
+            self.preface = None;
+            if let Some(address) = self.peer.address {
+                refuse(address, "silent", "it did not begin to speak HTTP/2 within 10 s");
+            }
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+}
+
 impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        let tcp = match &self.io {
-            Io::Plain(tcp) => tcp,
-            Io::Tls(tls) => tls.get_ref().0,
-        };
-        Peer {
-            address: tcp.peer_addr().ok(),
-        }
+        self.peer.clone()
     }
 }
 
@@ -71,6 +114,7 @@ impl Connected for Connection {
 pub fn accept(
     listener: TcpListener,
     tls: Option<Tls>,
+    callers: Callers,
     stop: CancellationToken,
 ) -> mpsc::Receiver<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(16);
@@ -98,9 +142,9 @@ pub fn accept(
                 refuse(address, "limit", "there are 512 connections already");
                 continue;
             };
-            let (tls, sender) = (tls.clone(), sender.clone());
+            let (tls, callers, sender) = (tls.clone(), callers.clone(), sender.clone());
             tokio::spawn(async move {
-                if let Some(connection) = handshake(tcp, address, tls, place).await {
+                if let Some(connection) = handshake(tcp, address, tls, &callers, place).await {
                     let _ = sender.send(Ok(connection)).await;
                 }
             });
@@ -113,23 +157,30 @@ async fn handshake(
     tcp: TcpStream,
     address: SocketAddr,
     tls: Option<Tls>,
+    callers: &Callers,
     place: OwnedSemaphorePermit,
 ) -> Option<Connection> {
     if let Err(error) = tcp.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let Some(tls) = tls else {
-        return Some(Connection {
-            io: Io::Plain(tcp),
-            _place: place,
-        });
+        return Some(Connection::new(Io::Plain(tcp), address, None, place));
     };
     let accept = TlsAcceptor::from(tls.current().server.clone()).accept(tcp);
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await {
-        Ok(Ok(stream)) => Some(Connection {
-            io: Io::Tls(Box::new(stream)),
-            _place: place,
-        }),
+        Ok(Ok(stream)) => {
+            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let refused = callers.check(certificate).err();
+            if let Some(why) = &refused {
+                refuse(address, "identity", why);
+            }
+            Some(Connection::new(
+                Io::Tls(Box::new(stream)),
+                address,
+                refused,
+                place,
+            ))
+        }
         Ok(Err(error)) => {
             refuse(address, "handshake", &error.to_string());
             None
@@ -152,10 +203,13 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.io {
+        let before = buf.filled().len();
+        let polled = match &mut self.io {
             Io::Plain(io) => Pin::new(io).poll_read(cx, buf),
             Io::Tls(io) => Pin::new(io.as_mut()).poll_read(cx, buf),
-        }
+        };
+        self.poll_preface(cx, buf.filled().len() - before)?;
+        polled
     }
 }
 

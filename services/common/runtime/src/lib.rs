@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod args;
 pub mod backoff;
+pub mod callers;
 pub mod clock;
 pub mod command_line;
 pub mod config_file;

@@ -1,0 +1,130 @@
+//! Which callers are allowed, by the names in their certificates.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use tonic::{Request, Status};
+
+use crate::incoming::Peer;
+
+/// Names shown in a refusal at most: a certificate may carry any number.
+const SHOWN: usize = 5;
+
+/// The DNS names that callers may have. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Callers {
+    /// None: whoever the authorities have signed.
+    allowed: Option<Arc<BTreeSet<String>>>,
+}
+
+impl Callers {
+    /// Callers whose certificate carries one of these names; all when there are none.
+    #[must_use]
+    pub fn named(names: &[String]) -> Self {
+        let names: BTreeSet<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+        Self {
+            allowed: (!names.is_empty()).then(|| Arc::new(names)),
+        }
+    }
+
+    /// Checks an authenticated caller by its certificate.
+    ///
+    /// # Errors
+    /// When it is not allowed; the text names who it is.
+    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<(), String> {
+        let Some(allowed) = &self.allowed else {
+            return Ok(());
+        };
+        let certificate = certificate.ok_or("the caller showed no certificate")?;
+        let certificate = webpki::EndEntityCert::try_from(certificate)
+            .map_err(|error| format!("the caller's certificate cannot be read: {error}"))?;
+        let names: Vec<&str> = certificate.valid_dns_names().collect();
+        if names
+            .iter()
+            .any(|name| allowed.contains(&name.to_ascii_lowercase()))
+        {
+            return Ok(());
+        }
+        let shown = match names.as_slice() {
+            [] => "no DNS name".to_owned(),
+            names => names
+                .iter()
+                .take(SHOWN)
+                .map(|name| format!("{name:?}"))
+                .collect::<Vec<_>>()
+                .join(", "),
+        };
+        Err(format!(
+            "the caller's certificate carries {shown}, which --tls-allowed-client does not name"
+        ))
+    }
+}
+
+/// Refuses the calls of a caller who is not allowed. The connection was accepted, so that it can be told why.
+///
+/// # Errors
+/// PERMISSION_DENIED.
+#[allow(clippy::result_large_err, reason = "the signature of an interceptor")]
+pub fn intercept(request: Request<()>) -> Result<Request<()>, Status> {
+    match request
+        .extensions()
+        .get::<Peer>()
+        .and_then(|peer| peer.refused.as_deref())
+    {
+        Some(why) => Err(Status::permission_denied(why)),
+        None => Ok(request),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(names: &[&str]) -> CertificateDer<'static> {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        rcgen::generate_simple_self_signed(names)
+            .unwrap()
+            .cert
+            .der()
+            .clone()
+    }
+
+    #[test]
+    fn without_names_everybody_signed_is_allowed() {
+        let anybody = Callers::named(&[]);
+        assert_eq!(anybody.check(Some(&certificate(&["x.test"]))), Ok(()));
+        assert_eq!(anybody.check(None), Ok(()));
+    }
+
+    #[test]
+    fn one_of_the_names_must_match_whole() {
+        let callers = Callers::named(&["coordinator.garden.svc".to_owned(), "Reader.test".to_owned()]);
+        for good in [&["coordinator.garden.svc"][..], &["x.test", "reader.TEST"]] {
+            assert_eq!(callers.check(Some(&certificate(good))), Ok(()), "{good:?}");
+        }
+        let refused = callers.check(Some(&certificate(&[
+            "evil.test",
+            "coordinator.garden.svc.evil.test",
+        ])));
+        let why = refused.unwrap_err();
+        assert!(
+            why.contains("\"evil.test\"") && why.contains("--tls-allowed-client"),
+            "{why}"
+        );
+        assert!(
+            callers
+                .check(Some(&certificate(&[])))
+                .unwrap_err()
+                .contains("no DNS name")
+        );
+        assert!(callers.check(None).is_err());
+        let broken = CertificateDer::from(vec![1, 2, 3]);
+        assert!(
+            callers
+                .check(Some(&broken))
+                .unwrap_err()
+                .contains("cannot be read")
+        );
+    }
+}
