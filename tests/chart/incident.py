@@ -44,7 +44,9 @@ servicesAndDependantSelectors:
 
 
 class Incident:
-    """A seed with three shoots, the programs, and a Prometheus that scrapes them every second. A context."""
+    """A seed with some shoots, the programs, and a Prometheus that scrapes them every second. A context."""
+
+    SHOOTS = 3
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -63,7 +65,7 @@ class Incident:
 
     def _start(self):
         sandbox = self._folder / "sandbox"
-        options = ["--shoots=3", "--nodes=6", "--zones=3", "--time-scale=10", f"--dir={sandbox}"]
+        options = [f"--shoots={self.SHOOTS}", "--nodes=6", "--zones=3", "--time-scale=10", f"--dir={sandbox}"]
         self._run(binary("watchdog-sandbox"), *options)
         addresses = sandbox / "addresses.json"
         self.wait("the sandbox is up", addresses.exists)
@@ -171,6 +173,7 @@ class Incident:
         self.see("watchdog_scaling_failed_levels > 0")
         self.steer("/faults", method="DELETE")
         self.see("watchdog_scaling_held_down_resources == 3")
+        self.see("watchdog_scaling_shoot_held_down_resources == 3")
         self.steer(f"/shoots/{one}/heal")
         self.see("watchdog_scaling_held_down_resources == 0")
 

@@ -37,6 +37,12 @@ pub const SHOOTS: Metric = Metric::gauge(
      failed).",
 );
 
+/// Resources held down, by shoot.
+pub const HELD_DOWN_OF: Metric = Metric::gauge(
+    "watchdog_scaling_shoot_held_down_resources",
+    "Resources of a shoot that carry meltdown-protection-active, by shoot; only where there is one.",
+);
+
 /// Resources held down.
 pub const HELD_DOWN: Metric = Metric::gauge(
     "watchdog_scaling_held_down_resources",

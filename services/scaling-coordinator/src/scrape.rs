@@ -27,12 +27,16 @@ impl Collector for Scrape {
     fn collect(&self, out: &mut Exposition) {
         let mut shoots: BTreeMap<(&str, &str), f64> = BTreeMap::new();
         let (mut held, mut to_restore, mut failed) = (0, 0, 0_u32);
-        for (_, scaling) in self.shoots.snapshot() {
+        let mut held_of = Vec::new();
+        for (shoot, scaling) in self.shoots.snapshot() {
             let direction = scaling.direction.map_or("hold", Direction::as_str);
             *shoots
                 .entry((direction, scaling.status.state.as_str()))
                 .or_default() += 1.0;
             held += scaling.held_down();
+            if scaling.held_down() > 0 {
+                held_of.push((shoot, scaling.held_down() as f64));
+            }
             if scaling.direction == Some(Direction::Up) {
                 to_restore += scaling.held_down();
             }
@@ -44,6 +48,8 @@ impl Collector for Scrape {
         out.family(&metrics::SHOOTS, series);
         let none: [(&str, &str); 0] = [];
         out.family(&metrics::HELD_DOWN, [(none, held as f64)]);
+        let series = held_of.iter().map(|(shoot, n)| ([("shoot", &**shoot)], *n));
+        out.family(&metrics::HELD_DOWN_OF, series);
         out.family(&metrics::TO_RESTORE, [(none, to_restore as f64)]);
         out.family(&metrics::FAILED_LEVELS, [(none, f64::from(failed))]);
         let streams = self.verdicts.streams();
