@@ -66,6 +66,7 @@ impl Heard {
             observers.push(told.observer.clone());
         }
         if let Some(before) = self.latest.get(&verdict.shoot)
+            && before.outcome != pb::Outcome::Pending
             && before.outcome != told.outcome
             && now < before.valid_until
         {
@@ -237,7 +238,8 @@ async fn three_share_and_come_and_go() {
         .and_then(|n| n.parse().ok())
         .unwrap_or(SHOOTS);
     let specs = (0..shoots).map(|i| ShootSpec::new(&format!("s{i}"), 2)).collect();
-    let prober = fixtures::prober("probeInterval: 5s\ninitialDelay: 1s\nprobeTimeout: 10s", "1s");
+    // With this timeout verdicts are valid for longer than it takes to take over.
+    let prober = fixtures::prober("probeInterval: 5s\ninitialDelay: 1s\nprobeTimeout: 20s", "1s");
     let world = World::start_with("replicas-probe", specs, &prober, &fixtures::weeder("1m"))
         .await
         .unwrap();
