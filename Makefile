@@ -1,6 +1,6 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt build image audit bench
+.PHONY: help demo test fuzz lint fmt build image audit bench
 SHELL := /bin/bash
 
 # In CI the lock file is law; at a desk a new dependency may change it.
@@ -22,7 +22,11 @@ test: ## All tests, also against real Kubernetes; brings the tools it needs
 	cargo build $(LOCKED) --workspace --bins --tests
 	cargo nextest run $(LOCKED) --workspace
 	cargo test $(LOCKED) --workspace --doc
+	fuzz/run 10 1
 	tests/chart/check
+
+fuzz: ## Fuzz the decoders of other people's objects, guided by coverage; SECONDS=600
+	fuzz/run $(or $(SECONDS),600)
 
 lint: ## Formatting, clippy, protos, and the licences and sources of dependencies
 	tests/tools/setup lint >/dev/null

@@ -1,0 +1,133 @@
+//! What the decoders must do whatever they are given: each function takes any bytes and panics when its decoder breaks
+//! a promise. `fuzz/run` drives them with libFuzzer, guided by coverage; the tests here drive them with the seeds and
+//! with what was found once.
+
+use watchdog_api::cluster::Cluster;
+use watchdog_api::eligibility::{Eligibility, ShootSettings, SkipReason, eligibility, may_continue};
+use watchdog_api::kubeconfig;
+use watchdog_api::lease::LeaseList;
+use watchdog_api::list::Item;
+use watchdog_api::node::NodeList;
+
+/// What stands for a secret in the seeds; a fuzzer moves it, but hardly ever changes it.
+const SECRETS: [&str; 2] = ["hunter2-hunter2", "aHVudGVyMi1odW50ZXIy"];
+
+/// A reason is a sentence for people, not a copy of the input.
+const LONGEST_REASON: usize = 600;
+
+/// The kubeconfig of a Secret: it is refused with a field and a reason, or tells how to reach a server by TLS; and
+/// neither the error nor the debug output of the credentials shows a secret.
+///
+/// # Panics
+/// When that does not hold.
+pub fn kubeconfig(data: &[u8]) {
+    let shown = match kubeconfig::parse(data) {
+        Ok(access) => {
+            assert_eq!(access.server.scheme_str(), Some("https"));
+            assert!(access.server.authority().is_some());
+            format!("{:?}", access.credentials)
+        }
+        Err(error) => {
+            assert!(!error.field.is_empty() && !error.reason.is_empty());
+            assert!(error.reason.len() <= LONGEST_REASON, "{error}");
+            format!("{error} {error:?}")
+        }
+    };
+    for secret in SECRETS {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+/// A Cluster with its Shoot: what may start may go on, with the same settings, and a deletion counts whatever else is
+/// wrong.
+///
+/// # Panics
+/// When that does not hold.
+pub fn cluster(data: &[u8]) {
+    let Ok(cluster) = serde_json::from_slice::<Cluster>(data) else {
+        return;
+    };
+    let go_on = may_continue(&cluster);
+    if cluster.metadata.deletion_timestamp.is_some() {
+        assert_eq!(go_on, Err(SkipReason::Deleting));
+    }
+    match eligibility(&cluster) {
+        Eligibility::Probe(settings) => {
+            assert!(settings.node_monitor_grace.is_none_or(|grace| !grace.is_zero()));
+            assert_eq!(go_on, Ok(settings));
+        }
+        Eligibility::Skip(reason) => {
+            assert!(reason.to_string().len() <= LONGEST_REASON, "{reason}");
+            if go_on.is_ok() {
+                assert!(matches!(reason, SkipReason::WakingUp | SkipReason::NotReconciled));
+            }
+        }
+    }
+}
+
+/// A page of leases: one that is malformed is told with a reason and hides no other.
+///
+/// # Panics
+/// When that does not hold.
+pub fn leases(data: &[u8]) {
+    let Ok(list) = LeaseList::from_slice(data) else {
+        return;
+    };
+    for item in &list.items {
+        match item {
+            // Times are carried on in microseconds.
+            Item::Ok(lease) => drop(lease.renew_time.map(|time| time.as_microsecond())),
+            Item::Malformed { reason, .. } => check_reason(reason),
+        }
+    }
+}
+
+/// A page of nodes: as for leases, and every question about a node has an answer.
+///
+/// # Panics
+/// When that does not hold.
+pub fn nodes(data: &[u8]) {
+    let Ok(list) = NodeList::from_slice(data) else {
+        return;
+    };
+    let settings = ShootSettings::default();
+    for item in &list.items {
+        match item {
+            Item::Ok(node) => {
+                let unhealthy = |kind| settings.is_unhealthy_condition(node.pool.as_deref(), kind);
+                let _ = (node.in_place_update(), node.true_conditions().any(unhealthy));
+            }
+            Item::Malformed { reason, .. } => check_reason(reason),
+        }
+    }
+}
+
+fn check_reason(reason: &str) {
+    assert!(!reason.is_empty() && reason.len() <= LONGEST_REASON, "{reason}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// The seeds, and what broke a target once.
+    #[test]
+    fn seeds() {
+        let targets: [(&str, fn(&[u8])); 4] = [
+            ("kubeconfig", kubeconfig),
+            ("cluster", cluster),
+            ("leases", leases),
+            ("nodes", nodes),
+        ];
+        for (name, target) in targets {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+            let seeds: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
+            assert!(!seeds.is_empty(), "{name} has no seeds");
+            for seed in seeds {
+                target(&std::fs::read(seed.unwrap().path()).unwrap());
+            }
+        }
+    }
+}
