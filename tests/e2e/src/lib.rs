@@ -3,6 +3,7 @@
 //!
 //! Errors are `anyhow` throughout: a test or the demo shows them to a person and stops, nobody matches on them.
 
+pub mod acceptance;
 pub mod binaries;
 pub mod certs;
 pub mod coordinator;

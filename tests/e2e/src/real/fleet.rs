@@ -105,8 +105,11 @@ impl Fleet {
                 ))
             })
             .collect();
-        stream::iter(&kubelets)
+        let registrations: Vec<_> = kubelets
+            .iter()
             .map(|kubelet| register(kubelet, &options))
+            .collect();
+        stream::iter(registrations)
             .buffer_unordered(REGISTER_CONCURRENCY)
             .try_collect::<Vec<()>>()
             .await?;

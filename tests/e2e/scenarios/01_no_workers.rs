@@ -1,0 +1,28 @@
+//! A shoot without workers
+//!
+//! A shoot has no worker pool. It is not probed: no connection to its API server is ever made, the verdict says why,
+//! and nothing is scaled.
+
+use anyhow::ensure;
+use serde_json::json;
+use watchdog_proto::probe::v1::{Outcome, SkipReason};
+
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.shoot(Plan::nodes(0).behind_front()).await?;
+    shoot
+        .change_shoot(json!({"spec": {"provider": {"workers": []}}}))
+        .await?;
+    shoot.hand_over().await?;
+    let verdict = shoot.wait_outcome(Outcome::Skipped).await?;
+    ensure!(
+        verdict.skip_reason() == SkipReason::NoWorkers,
+        "{}",
+        verdict.message
+    );
+    shoot.stays_untouched(stage.calm()).await?;
+    ensure!(shoot.front()?.connections() == 0, "its API server was asked");
+    Ok(())
+}

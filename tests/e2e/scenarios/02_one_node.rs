@@ -1,0 +1,19 @@
+//! A single node is lost
+//!
+//! A shoot has one worker node, and its lease stops. One lease is too little evidence to tell a lost connection from a
+//! lost node: it is probed, the verdict says so, and nothing is scaled.
+
+use watchdog_proto::probe::v1::Outcome;
+
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.healthy_shoot(Plan::nodes(1)).await?;
+    shoot.cut_all().await;
+    shoot.wait_outcome(Outcome::TooFewCandidates).await?;
+    shoot.stays_untouched(stage.calm()).await?;
+    shoot.reconnect().await;
+    shoot.wait_outcome(Outcome::Healthy).await?;
+    Ok(())
+}

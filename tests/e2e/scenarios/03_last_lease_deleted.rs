@@ -1,0 +1,31 @@
+//! The last lease is deleted while the dependants are down
+//!
+//! The dependants of a shoot with one node were scaled down by the watchdog, and the node's lease is expired: that
+//! alone restores nothing. Then the lease is deleted. Nothing says any more that something is lost, so the dependants
+//! are restored, in order and to their counts.
+
+use watchdog_proto::probe::v1::Outcome;
+
+use super::held_down;
+use crate::acceptance::COUNTS;
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.shoot(Plan::nodes(1)).await?;
+    shoot.cut_all().await;
+    for (name, count) in COUNTS {
+        shoot.change_dependant(name, held_down(count)).await?;
+    }
+    shoot.wait_down().await?;
+    shoot.hand_over().await?;
+    shoot.wait_outcome(Outcome::TooFewCandidates).await?;
+    shoot.stays_untouched(stage.calm()).await?;
+    for node in shoot.nodes().await {
+        shoot.delete_lease(&node).await?;
+    }
+    shoot.wait_counts("all are restored", &COUNTS).await?;
+    shoot
+        .wait_dependants("nothing is held down", |now| !now.held)
+        .await
+}

@@ -1,0 +1,22 @@
+//! Dependants were left at zero
+//!
+//! An earlier watchdog scaled kube-controller-manager and machine-controller-manager down and never came back; the
+//! leases are healthy. Both are restored in order, machine-controller-manager to its two replicas.
+
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+use crate::fixtures::{KCM, MCM};
+
+use super::held_down;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.shoot(Plan::nodes(2)).await?;
+    for (name, count) in [(KCM, 1), (MCM, 2)] {
+        shoot.change_dependant(name, held_down(count)).await?;
+    }
+    shoot
+        .wait_counts("both are at zero", &[(KCM, 0), (MCM, 0)])
+        .await?;
+    shoot.hand_over().await?;
+    shoot.wait_restored().await
+}

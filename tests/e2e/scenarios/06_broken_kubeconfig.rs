@@ -1,0 +1,21 @@
+//! The kubeconfig is broken, then repaired
+//!
+//! The Secret with the probe's kubeconfig is overwritten with something that is none. The verdict says so and nothing
+//! is scaled. Once it is repaired, the shoot is healthy again without a restart of anything.
+
+use anyhow::ensure;
+use watchdog_proto::probe::v1::Outcome;
+
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+    shoot.set_kubeconfig("not a kubeconfig").await?;
+    let verdict = shoot.wait_outcome(Outcome::Inconclusive).await?;
+    ensure!(verdict.message.contains("kubeconfig"), "{}", verdict.message);
+    shoot.stays_untouched(stage.calm()).await?;
+    shoot.set_kubeconfig(&shoot.probe_kubeconfig()?).await?;
+    shoot.wait_outcome(Outcome::Healthy).await?;
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! One dependant is to be left alone
+//!
+//! machine-controller-manager carries the annotation ignore-scaling, and all nodes lose their API server. The other
+//! dependants go down and come up again; machine-controller-manager is never touched.
+
+use anyhow::ensure;
+use serde_json::json;
+use watchdog_proto::probe::v1::Outcome;
+
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+use crate::fixtures::{CA, KCM, MCM};
+
+const IGNORE: &str = "dependency-watchdog.gardener.cloud/ignore-scaling";
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.healthy_shoot(Plan::nodes(3).with_twin()).await?;
+    let ignored = json!({"metadata": {"annotations": {IGNORE: "true"}}});
+    shoot.change_dependant(MCM, ignored).await?;
+    let before = shoot.dependant(MCM);
+    shoot.cut_all().await;
+    shoot
+        .wait_counts("the others are down", &[(KCM, 0), (MCM, 2), (CA, 0)])
+        .await?;
+    shoot.wait_outcome(Outcome::LeasesExpired).await?;
+    shoot.no_node_turns_unknown(stage.times().outage()).await?;
+    let now = shoot.dependant(MCM);
+    ensure!(
+        (now.wanted, &now.recorded, now.held) == (2, &before.recorded, false),
+        "it was touched: {now:?}"
+    );
+    shoot.reconnect().await;
+    shoot.wait_restored().await
+}

@@ -1,0 +1,26 @@
+//! Two of three nodes are not managed
+//!
+//! Two of three nodes are not managed by machine-controller-manager, and all three are cut off. Only one lease counts,
+//! which is too little evidence: nothing is scaled.
+
+use watchdog_proto::probe::v1::{Exclusion, Outcome};
+
+use super::excluded;
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+    for node in shoot.nodes().await.iter().take(2) {
+        shoot
+            .annotate_node(node, "node.machine.sapcloud.io/not-managed-by-mcm", "true")
+            .await?;
+    }
+    shoot.cut_all().await;
+    let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
+    excluded(&verdict, Exclusion::NotManagedByMcm, 2)?;
+    shoot.stays_untouched(stage.calm()).await?;
+    shoot.reconnect().await;
+    shoot.wait_outcome(Outcome::Healthy).await?;
+    Ok(())
+}

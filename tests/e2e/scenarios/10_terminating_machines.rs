@@ -1,0 +1,24 @@
+//! Two of three machines are being replaced
+//!
+//! Two of three machines are Terminating, and all three nodes are cut off. Leases of machines that go away say nothing
+//! about the network: only one counts, and nothing is scaled.
+
+use watchdog_proto::probe::v1::{Exclusion, Outcome};
+
+use super::excluded;
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+    shoot.cut_all().await;
+    for node in shoot.nodes().await.iter().take(2) {
+        shoot.set_machine_phase(node, "Terminating").await?;
+    }
+    let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
+    excluded(&verdict, Exclusion::MachineTerminating, 2)?;
+    shoot.stays_untouched(stage.calm()).await?;
+    shoot.reconnect().await;
+    shoot.wait_outcome(Outcome::Healthy).await?;
+    Ok(())
+}

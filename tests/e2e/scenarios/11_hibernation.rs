@@ -1,0 +1,54 @@
+//! A shoot hibernates and wakes up
+//!
+//! Gardener hibernates a shoot: its nodes go and it scales the dependants to zero itself. Nothing is written to them
+//! in all that time, also not while the shoot is waking up. Awake, it is probed again.
+
+use anyhow::ensure;
+use serde_json::json;
+use watchdog_proto::probe::v1::{Outcome, SkipReason};
+
+use crate::acceptance::COUNTS;
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+    shoot
+        .change_shoot(json!({"spec": {"hibernation": {"enabled": true}}}))
+        .await?;
+    let verdict = shoot.wait_outcome(Outcome::Skipped).await?;
+    ensure!(
+        verdict.skip_reason() == SkipReason::Hibernating,
+        "{}",
+        verdict.message
+    );
+    shoot.cut_all().await;
+    for (name, _) in COUNTS {
+        shoot.scale(name, 0).await?;
+    }
+    shoot.wait_down().await?;
+    shoot
+        .change_shoot(json!({"status": {"hibernated": true}}))
+        .await?;
+    shoot.stays_untouched(stage.calm()).await?;
+
+    shoot
+        .change_shoot(json!({"spec": {"hibernation": {"enabled": false}}}))
+        .await?;
+    shoot
+        .wait_verdict("it is waking up", |verdict| {
+            verdict.skip_reason() == SkipReason::WakingUp
+        })
+        .await?;
+    shoot.stays_untouched(stage.calm()).await?;
+    for (name, count) in COUNTS {
+        shoot.scale(name, count).await?;
+    }
+    shoot.reconnect().await;
+    shoot.wait_restored().await?;
+    shoot
+        .change_shoot(json!({"status": {"hibernated": false}}))
+        .await?;
+    shoot.wait_outcome(Outcome::Healthy).await?;
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! Nodes with a condition that is configured as unhealthy
+//!
+//! The worker pool names MemoryPressure as unhealthy; two of three nodes have it when all three are cut off. Nodes in
+//! trouble of their own say nothing about the network: only one lease counts, and nothing is scaled.
+
+use serde_json::json;
+use watchdog_proto::probe::v1::{Exclusion, Outcome};
+
+use super::{excluded, slow_controller};
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    // kube-controller-manager turns the condition to Unknown after the grace period, with which it ends to count.
+    let shoot = stage.shoot(Plan::nodes(3).grace(3.0)).await?;
+    slow_controller(stage, &shoot).await?;
+    let conditions = json!({"nodeConditions": ["MemoryPressure"]});
+    let worker =
+        json!({"name": "worker", "minimum": 1, "maximum": 9, "machineControllerManager": conditions});
+    shoot
+        .change_shoot(json!({"spec": {"provider": {"workers": [worker]}}}))
+        .await?;
+    shoot.hand_over_healthy().await?;
+    shoot.cut_all().await;
+    for node in shoot.nodes().await.iter().take(2) {
+        shoot
+            .set_condition(node, "MemoryPressure", "True", "KubeletHasInsufficientMemory")
+            .await?;
+    }
+    let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
+    excluded(&verdict, Exclusion::UnhealthyCondition, 2)?;
+    shoot.stays_untouched(stage.calm()).await?;
+    shoot.reconnect().await;
+    shoot.wait_outcome(Outcome::Healthy).await?;
+    Ok(())
+}

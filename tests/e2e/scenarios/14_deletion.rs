@@ -1,0 +1,33 @@
+//! A shoot is deleted
+//!
+//! The deletion of a shoot begins and its nodes go. It is not probed any more and nothing is written; when its Cluster
+//! is gone, nothing is known of it.
+
+use anyhow::ensure;
+use serde_json::json;
+use watchdog_proto::probe::v1::{Outcome, SkipReason};
+
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+use crate::wait;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+    let now = jiff::Timestamp::now().to_string();
+    shoot
+        .change_shoot(json!({"metadata": {"deletionTimestamp": now}}))
+        .await?;
+    shoot.cut_all().await;
+    let verdict = shoot.wait_outcome(Outcome::Skipped).await?;
+    ensure!(
+        verdict.skip_reason() == SkipReason::Deleting,
+        "{}",
+        verdict.message
+    );
+    shoot.stays_untouched(stage.calm()).await?;
+    shoot.delete_cluster().await?;
+    wait::until_true("it is forgotten", stage.times().bound, || async {
+        Ok(shoot.seed().verdict(shoot.namespace()).await.is_err())
+    })
+    .await
+}

@@ -1,0 +1,27 @@
+//! Nodes are updated in place
+//!
+//! Two of three nodes are being updated in place, for which their kubelets stop, and the third is cut off. Only one
+//! lease counts, and nothing is scaled.
+
+use watchdog_proto::probe::v1::{Exclusion, Outcome};
+
+use super::{excluded, slow_controller};
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.shoot(Plan::nodes(3).grace(3.0)).await?;
+    slow_controller(stage, &shoot).await?;
+    shoot.hand_over_healthy().await?;
+    shoot.cut_all().await;
+    let reasons = ["ReadyForUpdate", "UpdateFailed"];
+    for (node, reason) in shoot.nodes().await.iter().zip(reasons) {
+        shoot.set_condition(node, "InPlaceUpdate", "True", reason).await?;
+    }
+    let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
+    excluded(&verdict, Exclusion::InPlaceUpdate, 2)?;
+    shoot.stays_untouched(stage.calm()).await?;
+    shoot.reconnect().await;
+    shoot.wait_outcome(Outcome::Healthy).await?;
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! A shoot with a grace period of its own
+//!
+//! A shoot asks for twice the grace period of the others. When its nodes are cut off, nothing happens for as long as
+//! the others' leases would last and more; then it is scaled down, before its own kube-controller-manager judges.
+
+use anyhow::{Context, ensure};
+use watchdog_proto::probe::v1::Outcome;
+
+use crate::acceptance::backend::Plan;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.healthy_shoot(Plan::nodes(3).grace(2.0).with_twin()).await?;
+    shoot.cut_all().await;
+    shoot.stays_untouched(stage.times().grace).await?;
+    shoot.wait_down().await?;
+    let verdict = shoot.wait_outcome(Outcome::LeasesExpired).await?;
+    let age = verdict
+        .evidence
+        .and_then(|evidence| evidence.expiry_age)
+        .context("a verdict without an age")?;
+    let expected = stage.times().grace.mul_f64(1.5);
+    ensure!(
+        u64::try_from(age.seconds)? == expected.as_secs(),
+        "a lease counts as expired after {age:?}, not {expected:?}"
+    );
+    shoot.no_node_turns_unknown(stage.times().outage()).await?;
+    shoot.reconnect().await;
+    shoot.wait_restored().await
+}

@@ -1,0 +1,28 @@
+//! The leases stop while the API server throttles
+//!
+//! An API server answers 429 to the watchdog, and all nodes are cut off for longer than their leases last. What cannot
+//! be seen is not acted upon: the verdict says that the server throttles, and nothing is scaled, not then and not when
+//! the server answers again after the nodes are back. (The price stands in the accounting: kube-controller-manager,
+//! which is not throttled, judges the nodes.)
+
+use watchdog_proto::probe::v1::Outcome;
+
+use crate::acceptance::backend::Plan;
+use crate::acceptance::front::{Canned, Mood};
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage
+        .healthy_shoot(Plan::nodes(3).behind_front().with_twin())
+        .await?;
+    shoot.front()?.set(Mood::Answer(Canned::Throttled(1)));
+    shoot.wait_outcome(Outcome::Throttled).await?;
+    shoot.cut_all().await;
+    shoot.stays_untouched(stage.times().outage()).await?;
+    shoot.wait_outcome(Outcome::Throttled).await?;
+    shoot.reconnect().await;
+    shoot.wait_restored().await?;
+    shoot.front()?.set(Mood::Pass);
+    shoot.wait_outcome(Outcome::Healthy).await?;
+    shoot.stays_untouched(stage.calm()).await
+}

@@ -1,0 +1,41 @@
+//! A loss during a rolling update of the control plane
+//!
+//! Gardener is rolling out new pod templates when the nodes are cut off, and goes on with it while the dependants are
+//! down. They stay down, and meltdown-protection-active, which tells Gardener to leave the counts alone, stays on each
+//! from before it went down until it was restored.
+
+use anyhow::ensure;
+use serde_json::json;
+
+use crate::acceptance::COUNTS;
+use crate::acceptance::backend::Plan;
+use crate::acceptance::chronicle::Fact;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let shoot = stage.healthy_shoot(Plan::nodes(4).with_twin()).await?;
+    let roll =
+        |revision: &str| json!({"spec": {"template": {"metadata": {"annotations": {"checksum": revision}}}}});
+    shoot.last_operation("Reconcile", "Processing").await?;
+    for (name, _) in COUNTS {
+        shoot.change_dependant(name, roll("1")).await?;
+    }
+    shoot.cut_all().await;
+    for (name, _) in COUNTS {
+        shoot.change_dependant(name, roll("2")).await?;
+    }
+    shoot.wait_down().await?;
+    for (name, _) in COUNTS {
+        shoot.change_dependant(name, roll("3")).await?;
+    }
+    shoot.last_operation("Reconcile", "Succeeded").await?;
+    shoot.no_node_turns_unknown(stage.times().outage()).await?;
+    shoot.reconnect().await;
+    shoot.wait_restored().await?;
+    for entry in shoot.seed().chronicle.of(shoot.namespace()) {
+        if let Fact::Dependant(seen) = entry.fact {
+            ensure!(seen.held || seen.wanted > 0, "down and not marked: {seen:?}");
+        }
+    }
+    Ok(())
+}

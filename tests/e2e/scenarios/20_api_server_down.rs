@@ -1,0 +1,16 @@
+//! The kube-apiserver of a control plane is down
+//!
+//! What needs the kube-apiserver crashes in a loop. Deleting those pods would help nobody: none is weeded.
+
+use anyhow::ensure;
+
+use super::nothing_is_weeded;
+use crate::acceptance::planes::API_SERVER;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let plane = stage.plane(1).await?;
+    plane.down(API_SERVER).await?;
+    ensure!(plane.crashed().await.len() == 3, "three components need it");
+    nothing_is_weeded(stage, &plane).await
+}

@@ -1,0 +1,25 @@
+//! The kube-apiserver is up again
+//!
+//! The kube-apiserver was down, and what needs it waits in CrashLoopBackOff. As soon as it is ready again these pods,
+//! and no others, are weeded, and their successors run.
+
+use anyhow::ensure;
+
+use crate::acceptance::planes::API_SERVER;
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let plane = stage.plane(1).await?;
+    plane.down(API_SERVER).await?;
+    let mut crashed = plane.crashed().await;
+    plane.up(API_SERVER).await?;
+    plane.wait_runs(stage.times().bound).await?;
+    let mut weeded = plane.deleted_components().await;
+    crashed.sort_unstable();
+    weeded.sort_unstable();
+    ensure!(
+        weeded == crashed,
+        "{weeded:?} were weeded, {crashed:?} had crashed"
+    );
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! etcd is up again
+//!
+//! The chain: etcd is ready, so the kube-apiserver is weeded; its successor is ready, so what needs that is weeded. A
+//! pod that needs neither is left alone.
+
+use anyhow::ensure;
+
+use crate::acceptance::planes::{API_SERVER, ETCD};
+use crate::acceptance::stage::Stage;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let plane = stage.plane(1).await?;
+    plane.down(ETCD).await?;
+    plane.up(ETCD).await?;
+    plane.wait_runs(stage.times().bound).await?;
+    let weeded = plane.deleted_components().await;
+    ensure!(
+        weeded.len() == 4 && weeded.first() == Some(&API_SERVER),
+        "the kube-apiserver first, then three others: {weeded:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! Two hundred control planes recover together
+//!
+//! The kube-apiservers of two hundred control planes are down, as when a seed loses a node pool, and come back at the
+//! same time. Every crashed pod is weeded, and nothing else is.
+
+use anyhow::ensure;
+
+use crate::acceptance::planes::{API_SERVER, at_once};
+use crate::acceptance::stage::Stage;
+
+/// As many as a large seed has.
+const PLANES: usize = 200;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    let planes = stage.many_planes(PLANES).await?;
+    at_once(planes.iter().map(|plane| plane.down(API_SERVER))).await?;
+    at_once(planes.iter().map(|plane| plane.up(API_SERVER))).await?;
+    for plane in &planes {
+        plane.wait_runs(stage.times().bound * 2).await?;
+        let weeded = plane.deleted_components().await.len();
+        ensure!(weeded == 3, "{weeded} pods were weeded in {}", plane.namespace());
+    }
+    Ok(())
+}

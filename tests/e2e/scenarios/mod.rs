@@ -1,0 +1,141 @@
+//! The field's scenarios, one file each. The comment at the head of a file says what happens and what must be; it is the
+//! row of the scenario in docs/acceptance.md.
+
+use serde_json::{Value, json};
+use watchdog_proto::probe::v1::{Exclusion, Verdict};
+
+use super::planes::Plane;
+use super::runner::Scenario;
+use super::shoot::Shoot;
+use super::stage::Stage;
+use crate::wait;
+
+#[path = "20_api_server_down.rs"]
+mod api_server_down;
+#[path = "05_api_server_gone.rs"]
+mod api_server_gone;
+#[path = "21_api_server_up.rs"]
+mod api_server_up;
+#[path = "06_broken_kubeconfig.rs"]
+mod broken_kubeconfig;
+#[path = "17_dead_zone.rs"]
+mod dead_zone;
+#[path = "14_deletion.rs"]
+mod deletion;
+#[path = "22_etcd_down.rs"]
+mod etcd_down;
+#[path = "23_etcd_up.rs"]
+mod etcd_up;
+#[path = "24_etcd_with_a_bad_member.rs"]
+mod etcd_with_a_bad_member;
+#[path = "11_hibernation.rs"]
+mod hibernation;
+#[path = "07_ignored_dependant.rs"]
+mod ignored_dependant;
+#[path = "15_in_place_update.rs"]
+mod in_place_update;
+#[path = "03_last_lease_deleted.rs"]
+mod last_lease_deleted;
+#[path = "04_left_at_zero.rs"]
+mod left_at_zero;
+#[path = "25_many_recover_together.rs"]
+mod many_recover_together;
+#[path = "13_migration.rs"]
+mod migration;
+#[path = "01_no_workers.rs"]
+mod no_workers;
+#[path = "08_nodes_cut_off.rs"]
+mod nodes_cut_off;
+#[path = "02_one_node.rs"]
+mod one_node;
+#[path = "16_own_grace_period.rs"]
+mod own_grace_period;
+#[path = "19_rolling_update.rs"]
+mod rolling_update;
+#[path = "10_terminating_machines.rs"]
+mod terminating_machines;
+#[path = "18_throttled.rs"]
+mod throttled;
+#[path = "12_unhealthy_condition.rs"]
+mod unhealthy_condition;
+#[path = "09_unmanaged_nodes.rs"]
+mod unmanaged_nodes;
+
+macro_rules! scenario {
+    ($file:literal, $module:ident) => {
+        Scenario {
+            file: $file,
+            source: include_str!($file),
+            play: |stage| Box::pin(async move { $module::play(&stage).await }),
+        }
+    };
+}
+
+/// All of them, by number.
+pub const ALL: [Scenario; 25] = [
+    scenario!("01_no_workers.rs", no_workers),
+    scenario!("02_one_node.rs", one_node),
+    scenario!("03_last_lease_deleted.rs", last_lease_deleted),
+    scenario!("04_left_at_zero.rs", left_at_zero),
+    scenario!("05_api_server_gone.rs", api_server_gone),
+    scenario!("06_broken_kubeconfig.rs", broken_kubeconfig),
+    scenario!("07_ignored_dependant.rs", ignored_dependant),
+    scenario!("08_nodes_cut_off.rs", nodes_cut_off),
+    scenario!("09_unmanaged_nodes.rs", unmanaged_nodes),
+    scenario!("10_terminating_machines.rs", terminating_machines),
+    scenario!("11_hibernation.rs", hibernation),
+    scenario!("12_unhealthy_condition.rs", unhealthy_condition),
+    scenario!("13_migration.rs", migration),
+    scenario!("14_deletion.rs", deletion),
+    scenario!("15_in_place_update.rs", in_place_update),
+    scenario!("16_own_grace_period.rs", own_grace_period),
+    scenario!("17_dead_zone.rs", dead_zone),
+    scenario!("18_throttled.rs", throttled),
+    scenario!("19_rolling_update.rs", rolling_update),
+    scenario!("20_api_server_down.rs", api_server_down),
+    scenario!("21_api_server_up.rs", api_server_up),
+    scenario!("22_etcd_down.rs", etcd_down),
+    scenario!("23_etcd_up.rs", etcd_up),
+    scenario!("24_etcd_with_a_bad_member.rs", etcd_with_a_bad_member),
+    scenario!("25_many_recover_together.rs", many_recover_together),
+];
+
+/// A dependant as the watchdog leaves it when it has scaled it down.
+fn held_down(count: i32) -> Value {
+    let annotations = json!({
+        "dependency-watchdog.gardener.cloud/replicas": count.to_string(),
+        "dependency-watchdog.gardener.cloud/meltdown-protection-active": "",
+    });
+    json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 0}})
+}
+
+/// Checks that a verdict leaves out so many leases for this reason.
+fn excluded(verdict: &Verdict, reason: Exclusion, leases: u32) -> anyhow::Result<()> {
+    let evidence = verdict.evidence.clone().unwrap_or_default();
+    let found = evidence.excluded.iter().find(|count| count.reason() == reason);
+    let found = found.map_or(0, |count| count.leases);
+    anyhow::ensure!(
+        found == leases,
+        "{found} leases left out as {reason:?}: {}",
+        verdict.message
+    );
+    Ok(())
+}
+
+/// Says in the Shoot that the grace period is everybody's, while its kube-controller-manager has the longer one of the
+/// plan: what is seen before it judges can be watched for longer.
+async fn slow_controller(stage: &Stage, shoot: &Shoot) -> anyhow::Result<()> {
+    let grace = format!("{}ms", stage.times().grace.as_millis());
+    let manager = json!({"kubeControllerManager": {"nodeMonitorGracePeriod": grace}});
+    shoot.change_shoot(json!({"spec": {"kubernetes": manager}})).await
+}
+
+/// Watches for as long as weeding would take, and longer.
+async fn nothing_is_weeded(stage: &Stage, plane: &Plane) -> anyhow::Result<()> {
+    wait::holds("nothing is weeded", stage.calm(), || async {
+        let deleted = plane.deleted_components().await;
+        anyhow::ensure!(deleted.is_empty(), "{deleted:?} were");
+        Ok(true)
+    })
+    .await
+}

@@ -1,0 +1,308 @@
+//! Where the scenarios are played: on the sandbox, or on real kube-apiservers. What a [`Site`] can do is all that a
+//! scenario needs that cannot be done through the Kubernetes API itself.
+
+mod machines;
+mod nodes;
+mod pool;
+mod real;
+mod sandbox;
+
+use std::sync::Arc;
+
+use kube::Client;
+
+pub use self::pool::Lent;
+pub use self::real::{RealBackend, RealSite};
+pub use self::sandbox::{SandboxBackend, SandboxSite};
+use super::front::Upstream;
+use super::seed::Seed;
+use super::times::Times;
+
+/// What a shoot is to be like.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Zones that they are spread over, `zone-1` and on.
+    pub zones: usize,
+    /// Whether the same happens to a twin that nobody watches over, to count what the watchdog prevents.
+    pub twin: bool,
+    /// Whether a [`super::front::Front`] stands before its API server.
+    pub front: bool,
+    /// Its grace period, in those of everybody else.
+    pub grace: f64,
+}
+
+impl Plan {
+    /// So many nodes in one zone, nothing else special.
+    #[must_use]
+    pub const fn nodes(nodes: usize) -> Self {
+        Self {
+            nodes,
+            zones: 1,
+            twin: false,
+            front: false,
+            grace: 1.0,
+        }
+    }
+
+    /// Spread over so many zones.
+    #[must_use]
+    pub const fn zones(mut self, zones: usize) -> Self {
+        self.zones = zones;
+        self
+    }
+
+    /// With a twin that nobody watches over.
+    #[must_use]
+    pub const fn with_twin(mut self) -> Self {
+        self.twin = true;
+        self
+    }
+
+    /// With a front before its API server.
+    #[must_use]
+    pub const fn behind_front(mut self) -> Self {
+        self.front = true;
+        self
+    }
+
+    /// With a grace period so many times that of the others.
+    #[must_use]
+    pub const fn grace(mut self, factor: f64) -> Self {
+        self.grace = factor;
+        self
+    }
+
+    fn zone(&self, index: usize) -> String {
+        format!("zone-{}", index % self.zones.max(1) + 1)
+    }
+}
+
+/// A place to play on.
+pub enum Backend {
+    /// In memory.
+    Sandbox(SandboxBackend),
+    /// Real API servers.
+    Real(Box<RealBackend>),
+}
+
+/// A seed of a back-end, on which shoots can be built.
+#[derive(Clone)]
+pub enum Place {
+    /// In memory.
+    Sandbox(Arc<watchdog_sandbox::Sandbox>),
+    /// A real API server.
+    Real(Client),
+}
+
+/// The part of a shoot that differs between the back-ends: its machines, nodes and API server.
+pub enum Site {
+    /// Simulated by the sandbox.
+    Sandbox(SandboxSite),
+    /// A real API server, with simulated kubelets.
+    Real(RealSite),
+}
+
+/// What a scenario holds of the back-end; given back when it is dropped.
+#[derive(Default)]
+pub struct Stock {
+    lent: Vec<Lent>,
+}
+
+// === impl Backend ===
+
+impl Backend {
+    /// How fast it turns.
+    #[must_use]
+    pub fn times(&self) -> Times {
+        match self {
+            Self::Sandbox(backend) => backend.times(),
+            Self::Real(backend) => backend.times(),
+        }
+    }
+
+    /// The seed that all scenarios share, and where it is.
+    #[must_use]
+    pub fn seed(&self) -> (Arc<Seed>, Place) {
+        match self {
+            Self::Sandbox(backend) => backend.seed(),
+            Self::Real(backend) => backend.seed(),
+        }
+    }
+
+    /// Where unwatched twins are.
+    #[must_use]
+    pub fn unwatched(&self) -> Place {
+        match self {
+            Self::Sandbox(backend) => backend.unwatched(),
+            // Without a Cluster a shoot is not watched over.
+            Self::Real(backend) => backend.seed().1,
+        }
+    }
+
+    /// Waits until so many API servers are free and keeps them for one scenario. Whoever needs several asks once.
+    ///
+    /// # Errors
+    /// When there are not so many.
+    pub async fn reserve(&self, servers: usize) -> anyhow::Result<Stock> {
+        let lent = match self {
+            Self::Sandbox(_) => Vec::new(),
+            Self::Real(backend) => backend.reserve(servers).await?,
+        };
+        Ok(Stock { lent })
+    }
+
+    /// A second seed with services of its own.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn second_seed(&self, stock: &mut Stock) -> anyhow::Result<(Arc<Seed>, Place)> {
+        match self {
+            Self::Sandbox(backend) => backend.second_seed().await,
+            Self::Real(backend) => backend.second_seed(stock).await,
+        }
+    }
+
+    /// Builds a shoot with everything in it ready. With `cluster` it has a Cluster as of a creation that has not come
+    /// to its end: it is not probed yet.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn build(
+        &self,
+        stock: &mut Stock,
+        place: &Place,
+        name: &str,
+        plan: &Plan,
+        cluster: bool,
+    ) -> anyhow::Result<Site> {
+        match (self, place) {
+            (Self::Sandbox(backend), Place::Sandbox(sandbox)) => {
+                Ok(Site::Sandbox(backend.build(sandbox, name, plan).await?))
+            }
+            (Self::Real(backend), Place::Real(seed)) => {
+                Ok(Site::Real(backend.build(stock, seed, name, plan, cluster).await?))
+            }
+            _ => anyhow::bail!("a place of another back-end"),
+        }
+    }
+}
+
+// === impl Site ===
+
+impl Site {
+    /// Namespace on the seed.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        match self {
+            Self::Sandbox(site) => site.namespace(),
+            Self::Real(site) => site.namespace(),
+        }
+    }
+
+    /// An administrator's client for the shoot.
+    ///
+    /// # Errors
+    /// When none can be made.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        match self {
+            Self::Sandbox(site) => site.client().await,
+            Self::Real(site) => Ok(site.client()),
+        }
+    }
+
+    /// The shoot's API server.
+    #[must_use]
+    pub fn upstream(&self) -> Upstream {
+        match self {
+            Self::Sandbox(site) => site.upstream(),
+            Self::Real(site) => site.upstream(),
+        }
+    }
+
+    /// The kubeconfig that Gardener gives the probe.
+    ///
+    /// # Errors
+    /// When the API server does not know the probe's user.
+    pub fn probe_kubeconfig(&self) -> anyhow::Result<String> {
+        match self {
+            Self::Sandbox(site) => Ok(site.probe_kubeconfig()),
+            Self::Real(site) => site.probe_kubeconfig(),
+        }
+    }
+
+    /// Names and zones of the nodes.
+    pub async fn nodes(&self) -> Vec<(String, String)> {
+        match self {
+            Self::Sandbox(site) => site.nodes(),
+            Self::Real(site) => site.nodes().await,
+        }
+    }
+
+    /// Cuts all nodes off, those to come included. When this returns, none of their renewals is on its way.
+    pub async fn cut_all(&self) {
+        match self {
+            Self::Sandbox(site) => site.cut_all(),
+            Self::Real(site) => site.cut_all().await,
+        }
+    }
+
+    /// Cuts a zone off.
+    pub async fn cut_zone(&self, zone: &str) {
+        match self {
+            Self::Sandbox(site) => site.cut_zone(zone),
+            Self::Real(site) => site.cut_zone(zone).await,
+        }
+    }
+
+    /// Reconnects all nodes.
+    pub async fn reconnect(&self) {
+        match self {
+            Self::Sandbox(site) => site.reconnect(),
+            Self::Real(site) => site.reconnect().await,
+        }
+    }
+
+    /// Ends the API server: connections are refused.
+    ///
+    /// # Errors
+    /// When it does not go away.
+    pub async fn stop_api_server(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Sandbox(site) => site.stop_api_server().await,
+            Self::Real(site) => site.stop_api_server().await,
+        }
+    }
+
+    /// Starts it again.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn start_api_server(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Sandbox(site) => site.start_api_server().await,
+            Self::Real(site) => site.start_api_server().await,
+        }
+    }
+
+    /// How many machines were given up and replaced.
+    #[must_use]
+    pub fn machines_replaced(&self) -> u64 {
+        match self {
+            Self::Sandbox(site) => site.machines_replaced(),
+            Self::Real(site) => site.machines_replaced(),
+        }
+    }
+
+    /// Whether every machine runs.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub async fn machines_run(&self) -> anyhow::Result<bool> {
+        match self {
+            Self::Sandbox(site) => Ok(site.machines_run()),
+            Self::Real(site) => site.machines_run().await,
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Real API servers as a back-end: one etcd, one API server as the seed, and a pool of them as shoots.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::future::try_join_all;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::machines::Machines;
+use super::nodes::Nodes;
+use super::pool::{Lent, Pool};
+use super::{Place, Plan, Stock};
+use crate::acceptance::front::Upstream;
+use crate::acceptance::seed::Seed;
+use crate::acceptance::times::Times;
+use crate::acceptance::{COUNTS, PROJECT};
+use crate::fixtures::{KCM, MCM, PROBE_SECRET, shoot as shoot_object};
+use crate::real::{
+    ApiServer, ApiServerOptions, ControllerManager, ControllerManagerOptions, DeploymentRunner,
+    DeploymentRunnerOptions, MachineOptions, RealControlPlane, create_cluster, create_deployment,
+    create_kubeconfig_secret, create_namespace, install_seed_crds,
+};
+use crate::scratch::Scratch;
+
+const TIMES: Times = Times {
+    // As short as leaves a real kube-controller-manager time to be stopped before it judges.
+    grace: Duration::from_secs(16),
+    bound: Duration::from_secs(120),
+};
+
+/// API servers beside the seed's. About 300 MB each; more would only wait for the processors.
+const POOL: usize = 5;
+
+/// The user that the probe is in a shoot.
+const PROBE: &str = "dependency-watchdog-probe";
+
+/// Everything that is shared.
+pub struct RealBackend {
+    seed: Arc<Seed>,
+    pool: Arc<Pool>,
+    _server: ApiServer,
+    // Last, so that etcd outlives what talks to it.
+    plane: RealControlPlane,
+}
+
+/// A shoot with a real API server.
+pub struct RealSite {
+    namespace: String,
+    nodes: Arc<Nodes>,
+    machines: Arc<Machines>,
+    _tasks: AbortOnDropHandle<()>,
+    _runner: DeploymentRunner,
+    lent: Lent,
+}
+
+async fn watch_over(server: &ApiServer, name: &str) -> anyhow::Result<Arc<Seed>> {
+    let client = server.client();
+    install_seed_crds(&client).await?;
+    create_namespace(&client, "garden").await?;
+    let admin = server.kubeconfig_for("admin")?;
+    let folder = Scratch::new(name)?;
+    Ok(Arc::new(
+        Seed::start(&folder, client, |_| admin.clone(), &TIMES).await?,
+    ))
+}
+
+async fn shoot_server(plane: &RealControlPlane, name: String) -> anyhow::Result<ApiServer> {
+    let options = ApiServerOptions::new(&name).user(PROBE, &[]);
+    let server = plane.api_server_with(options).await?;
+    grant_probe(&server.client()).await?;
+    Ok(server)
+}
+
+// === impl RealBackend ===
+
+impl RealBackend {
+    /// Starts etcd, the API servers and the services.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn start() -> anyhow::Result<Self> {
+        let plane = RealControlPlane::start("acceptance").await?;
+        let shoots: Vec<_> = (0..POOL)
+            .map(|index| shoot_server(&plane, format!("shoot-{index}")))
+            .collect();
+        let (server, shoots) = tokio::try_join!(plane.api_server("seed"), try_join_all(shoots))?;
+        let seed = watch_over(&server, "seed").await?;
+        Ok(Self {
+            seed,
+            pool: Pool::new(shoots),
+            _server: server,
+            plane,
+        })
+    }
+
+    pub(super) const fn times(&self) -> Times {
+        TIMES
+    }
+
+    pub(super) fn seed(&self) -> (Arc<Seed>, Place) {
+        (self.seed.clone(), Place::Real(self.seed.client.clone()))
+    }
+
+    pub(super) async fn reserve(&self, servers: usize) -> anyhow::Result<Vec<Lent>> {
+        self.pool.borrow(servers).await
+    }
+
+    pub(super) async fn second_seed(&self, stock: &mut Stock) -> anyhow::Result<(Arc<Seed>, Place)> {
+        let lent = stock.lent.pop().context("no API server reserved")?;
+        let seed = watch_over(&lent.server, "second-seed").await?;
+        let place = Place::Real(seed.client.clone());
+        // Ends with the seed: kept beside it by the scenario's stock.
+        stock.lent.insert(0, lent);
+        Ok((seed, place))
+    }
+
+    pub(super) async fn build(
+        &self,
+        stock: &mut Stock,
+        seed: &Client,
+        name: &str,
+        plan: &Plan,
+        cluster: bool,
+    ) -> anyhow::Result<RealSite> {
+        let lent = stock.lent.pop().context("no API server reserved")?;
+        let namespace = format!("shoot--{PROJECT}--{name}");
+        let shoot = lent.server.client();
+        clean(&shoot).await?;
+        create_namespace(seed, &namespace).await?;
+        let options = MachineOptions {
+            seed: seed.clone(),
+            namespace: namespace.clone(),
+        };
+        let nodes = Arc::new(Nodes::new(shoot.clone(), options, TIMES.renew_interval()));
+        for index in 0..plan.nodes {
+            nodes.start(&nodes.next_name(), &plan.zone(index)).await?;
+        }
+        let machines = Arc::new(Machines::new(
+            seed.clone(),
+            &namespace,
+            shoot,
+            nodes.clone(),
+            TIMES,
+        ));
+        let runner = self.run_control_plane(seed, &namespace, &lent.server, plan, &machines)?;
+        for (name, replicas) in COUNTS {
+            create_deployment(seed, &namespace, name, replicas).await?;
+        }
+        let site = RealSite {
+            _tasks: AbortOnDropHandle::new(tokio::spawn(machines.clone().run())),
+            namespace,
+            nodes,
+            machines,
+            _runner: runner,
+            lent,
+        };
+        if cluster {
+            let kubeconfig = site.probe_kubeconfig()?;
+            create_kubeconfig_secret(seed, &site.namespace, PROBE_SECRET, &kubeconfig).await?;
+            let grace = format!("{}ms", TIMES.grace.mul_f64(plan.grace).as_millis());
+            let mut object = shoot_object(&grace);
+            if let Some(last) = object.pointer_mut("/status/lastOperation") {
+                *last = json!({"type": "Create", "state": "Processing"});
+            }
+            create_cluster(seed, &site.namespace, object).await?;
+        }
+        Ok(site)
+    }
+
+    /// What runs behind the Deployments. Where nodes are counted it is a real kube-controller-manager that judges them.
+    fn run_control_plane(
+        &self,
+        seed: &Client,
+        namespace: &str,
+        server: &ApiServer,
+        plan: &Plan,
+        machines: &Arc<Machines>,
+    ) -> anyhow::Result<DeploymentRunner> {
+        let options = ControllerManagerOptions {
+            node_monitor_period: TIMES.grace / 8,
+            node_monitor_grace_period: TIMES.grace.mul_f64(plan.grace),
+            ..ControllerManagerOptions::default()
+        };
+        let program = match plan.twin {
+            true => Some(Arc::new(self.plane.controller_manager(server, &options)?)),
+            false => None,
+        };
+        let machines = machines.clone();
+        let options = DeploymentRunnerOptions {
+            delay: Duration::from_millis(300),
+        };
+        Ok(DeploymentRunner::start(seed, namespace, options, move |change| {
+            let (program, machines) = (program.clone(), machines.clone());
+            async move {
+                match change.name.as_str() {
+                    KCM => follow(program.as_deref(), change.ready > 0).await?,
+                    MCM => machines.running.store(change.ready > 0, Ordering::SeqCst),
+                    _ => {}
+                }
+                Ok(())
+            }
+        }))
+    }
+}
+
+async fn follow(program: Option<&ControllerManager>, runs: bool) -> anyhow::Result<()> {
+    match program {
+        Some(program) if runs => program.start().await,
+        Some(program) => program.stop().await,
+        None => Ok(()),
+    }
+}
+
+/// Removes what the borrower before has left.
+async fn clean(shoot: &Client) -> anyhow::Result<()> {
+    create_namespace(shoot, "kube-node-lease").await?;
+    let (delete, all) = (DeleteParams::default(), ListParams::default());
+    let nodes = Api::<Node>::all(shoot.clone());
+    nodes.delete_collection(&delete, &all).await?;
+    let leases = Api::<Lease>::namespaced(shoot.clone(), "kube-node-lease");
+    leases.delete_collection(&delete, &all).await?;
+    Ok(())
+}
+
+/// What Gardener grants the probe in a shoot: get and list of nodes and node leases, no more.
+async fn grant_probe(shoot: &Client) -> anyhow::Result<()> {
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": {"name": "probe"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list"]},
+        ],
+    }))?;
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": "probe"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "probe"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": PROBE}],
+    }))?;
+    let params = PostParams::default();
+    Api::all(shoot.clone()).create(&params, &role).await?;
+    Api::all(shoot.clone()).create(&params, &binding).await?;
+    Ok(())
+}
+
+// === impl RealSite ===
+
+impl RealSite {
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.lent.server.client()
+    }
+
+    pub(super) fn upstream(&self) -> Upstream {
+        Upstream {
+            url: self.lent.server.url().to_owned(),
+            ca_pem: self.lent.server.ca_pem().to_owned(),
+        }
+    }
+
+    pub(super) fn probe_kubeconfig(&self) -> anyhow::Result<String> {
+        self.lent.server.kubeconfig_for(PROBE)
+    }
+
+    pub(super) async fn nodes(&self) -> Vec<(String, String)> {
+        self.nodes.list().await
+    }
+
+    pub(super) async fn cut_all(&self) {
+        self.nodes.cut(None).await;
+    }
+
+    pub(super) async fn cut_zone(&self, zone: &str) {
+        self.nodes.cut(Some(zone)).await;
+    }
+
+    pub(super) async fn reconnect(&self) {
+        self.nodes.reconnect().await;
+    }
+
+    pub(super) async fn stop_api_server(&self) -> anyhow::Result<()> {
+        self.lent.server.stop().await
+    }
+
+    pub(super) async fn start_api_server(&self) -> anyhow::Result<()> {
+        self.lent.server.start_again().await
+    }
+
+    pub(super) fn machines_replaced(&self) -> u64 {
+        self.machines.replaced.load(Ordering::SeqCst)
+    }
+
+    pub(super) async fn machines_run(&self) -> anyhow::Result<bool> {
+        self.machines.all_run().await
+    }
+}

@@ -1,0 +1,183 @@
+//! The sandbox as a back-end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+
+use super::{Place, Plan};
+use crate::acceptance::front::Upstream;
+use crate::acceptance::seed::Seed;
+use crate::acceptance::times::Times;
+use crate::acceptance::{MCM_REPLICAS, PROJECT};
+use crate::fixtures::MCM;
+use crate::sandboxed::client;
+use crate::scratch::Scratch;
+
+/// Four times faster than a real shoot.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// For waits that end with a condition.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// Two sandboxes: one is watched over, on the other are the twins.
+pub struct SandboxBackend {
+    watched: Arc<Sandbox>,
+    twins: Arc<Sandbox>,
+    seed: Arc<Seed>,
+}
+
+/// A simulated shoot.
+pub struct SandboxSite {
+    shoot: Shoot,
+    // The simulation ends with it.
+    _sandbox: Arc<Sandbox>,
+}
+
+const TIMES: Times = Times {
+    grace: GRACE,
+    bound: BOUND,
+};
+
+fn timing() -> SimTiming {
+    SimTiming {
+        machine_health_timeout: TIMES.machine_health_timeout(),
+        machine_step: TIMES.machine_step(),
+        ready_delay: Duration::from_millis(300),
+        stop_delay: Duration::from_millis(200),
+        ..SimTiming::scaled(1.0 / TIMES.factor())
+    }
+}
+
+async fn sandbox() -> anyhow::Result<Arc<Sandbox>> {
+    let mut config = SandboxConfig {
+        timing: timing(),
+        ..SandboxConfig::default()
+    };
+    // Two hundred control planes at once.
+    config.seed.watch_log = 32_768;
+    config.seed.audit_log = 0;
+    Ok(Arc::new(Sandbox::start(config).await?))
+}
+
+async fn watch_over(sandbox: &Sandbox, scratch: &Arc<Scratch>) -> anyhow::Result<Arc<Seed>> {
+    let admin = client(&sandbox.seed().kubeconfig("administrator")).await?;
+    let kubeconfig = |identity: &str| sandbox.seed().kubeconfig(identity);
+    Ok(Arc::new(Seed::start(scratch, admin, kubeconfig, &TIMES).await?))
+}
+
+// === impl SandboxBackend ===
+
+impl SandboxBackend {
+    /// Starts the seeds and the services.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn start() -> anyhow::Result<Self> {
+        let scratch = Scratch::new("acceptance")?;
+        let (watched, twins) = tokio::try_join!(sandbox(), sandbox())?;
+        let seed = watch_over(&watched, &scratch).await?;
+        Ok(Self { watched, twins, seed })
+    }
+
+    pub(super) const fn times(&self) -> Times {
+        TIMES
+    }
+
+    pub(super) fn seed(&self) -> (Arc<Seed>, Place) {
+        (self.seed.clone(), Place::Sandbox(self.watched.clone()))
+    }
+
+    pub(super) fn unwatched(&self) -> Place {
+        Place::Sandbox(self.twins.clone())
+    }
+
+    pub(super) async fn second_seed(&self) -> anyhow::Result<(Arc<Seed>, Place)> {
+        let sandbox = sandbox().await?;
+        let folder = Scratch::new("second-seed")?;
+        Ok((watch_over(&sandbox, &folder).await?, Place::Sandbox(sandbox)))
+    }
+
+    pub(super) async fn build(
+        &self,
+        sandbox: &Arc<Sandbox>,
+        name: &str,
+        plan: &Plan,
+    ) -> anyhow::Result<SandboxSite> {
+        let timing = SimTiming {
+            node_monitor_grace_period: GRACE.mul_f64(plan.grace),
+            ..timing()
+        };
+        let spec = ShootSpec {
+            project: PROJECT.to_owned(),
+            last_operation: ("Create".into(), "Processing".into()),
+            ..ShootSpec::new(name, plan.nodes).zones(plan.zones).timing(timing)
+        };
+        let shoot = sandbox.add_shoot(spec).await?;
+        shoot.scale(MCM, MCM_REPLICAS)?;
+        Ok(SandboxSite {
+            shoot,
+            _sandbox: sandbox.clone(),
+        })
+    }
+}
+
+// === impl SandboxSite ===
+
+impl SandboxSite {
+    pub(super) fn namespace(&self) -> &str {
+        self.shoot.namespace()
+    }
+
+    pub(super) async fn client(&self) -> anyhow::Result<Client> {
+        client(&self.shoot.api().kubeconfig("administrator")).await
+    }
+
+    pub(super) fn upstream(&self) -> Upstream {
+        Upstream {
+            url: self.shoot.api().url(),
+            ca_pem: self.shoot.api().ca_pem().to_owned(),
+        }
+    }
+
+    pub(super) fn probe_kubeconfig(&self) -> String {
+        self.shoot.probe_kubeconfig()
+    }
+
+    pub(super) fn nodes(&self) -> Vec<(String, String)> {
+        let nodes = self.shoot.nodes().into_iter();
+        nodes.map(|node| (node.name, node.zone)).collect()
+    }
+
+    pub(super) fn cut_all(&self) {
+        self.shoot.cut(Cut::All);
+    }
+
+    pub(super) fn cut_zone(&self, zone: &str) {
+        self.shoot.cut(Cut::Zone(zone.to_owned()));
+    }
+
+    pub(super) fn reconnect(&self) {
+        self.shoot.heal();
+    }
+
+    pub(super) async fn stop_api_server(&self) -> anyhow::Result<()> {
+        Ok(self.shoot.api().stop().await?)
+    }
+
+    pub(super) async fn start_api_server(&self) -> anyhow::Result<()> {
+        Ok(self.shoot.api().resume().await?)
+    }
+
+    pub(super) fn machines_replaced(&self) -> u64 {
+        self.shoot.machines_replaced()
+    }
+
+    pub(super) fn machines_run(&self) -> bool {
+        self.shoot
+            .machines()
+            .iter()
+            .all(|machine| machine.phase == "Running")
+    }
+}

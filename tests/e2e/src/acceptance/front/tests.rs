@@ -1,0 +1,66 @@
+//! Through the eyes of a Kubernetes client on the sandbox.
+
+use std::time::Duration;
+
+use kube::Client;
+use watchdog_sandbox::{ApiOptions, ApiServer};
+
+use super::*;
+use crate::sandboxed;
+use crate::wait;
+
+async fn pair() -> (ApiServer, Front, Client) {
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let front = Front::start(Upstream {
+        url: server.url(),
+        ca_pem: server.ca_pem().to_owned(),
+    })
+    .await
+    .unwrap();
+    let client = sandboxed::client(&front.kubeconfig(&server.kubeconfig("somebody")))
+        .await
+        .unwrap();
+    (server, front, client)
+}
+
+async fn version(client: &Client) -> Result<String, String> {
+    match tokio::time::timeout(Duration::from_secs(2), client.apiserver_version()).await {
+        Ok(Ok(version)) => Ok(version.git_version),
+        Ok(Err(error)) => Err(format!("{error:?}")),
+        Err(_) => Err("no answer".to_owned()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_passes_on_and_fails_in_every_way_and_recovers() {
+    let (_server, front, client) = pair().await;
+    version(&client).await.unwrap();
+    let moods = [
+        (Mood::Refuse, ""),
+        (Mood::Silent, "no answer"),
+        (Mood::Trickle(Duration::from_secs(1)), "no answer"),
+        (Mood::Answer(Canned::Garbage), ""),
+        (Mood::Answer(Canned::Html), ""),
+        (Mood::Answer(Canned::Redirect), ""),
+        (Mood::Answer(Canned::Throttled(3)), "429"),
+    ];
+    for (mood, sign) in moods {
+        front.set(mood.clone());
+        let error = version(&client).await.unwrap_err();
+        assert!(error.contains(sign), "{mood:?}: {error}");
+        front.set(Mood::Pass);
+        wait::until_true("it passes on again", Duration::from_secs(20), || async {
+            Ok(version(&client).await.is_ok())
+        })
+        .await
+        .unwrap();
+    }
+    assert!(front.connections() > 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_one_answers_in_the_end() {
+    let (_server, front, client) = pair().await;
+    front.set(Mood::Slow(Duration::from_millis(50)));
+    version(&client).await.unwrap();
+}

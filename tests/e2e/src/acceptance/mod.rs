@@ -1,0 +1,39 @@
+//! The acceptance suite: the field's scenarios (`tests/e2e/scenarios`), and the faults that it fears, played on the
+//! sandbox and on real kube-apiservers with the services started as their users start them.
+//!
+//! ```text
+//!   runner ─ Stage (one per scenario) ─ Shoot ─ Site: sandbox | real API server, kubelets, machines
+//!                    │                    ├─ Front: an API server's bad moods
+//!                    │                    └─ twin: the same without the watchdog ─ accounting
+//!                    └─ Seed: the services, and the chronicle of all that happens ─ invariants S1 to S6
+//! ```
+
+pub mod accounting;
+pub mod backend;
+pub mod chronicle;
+pub mod front;
+pub mod invariants;
+pub mod planes;
+pub mod results;
+pub mod runner;
+pub mod seed;
+pub mod shoot;
+pub mod stage;
+pub mod times;
+
+#[path = "../../scenarios/mod.rs"]
+pub mod scenarios;
+
+use crate::fixtures::{CA, KCM, MCM};
+
+/// Project of all shoots of the suite.
+pub const PROJECT: &str = "accept";
+
+/// Replicas of machine-controller-manager, so that a lost count shows.
+const MCM_REPLICAS: u32 = 2;
+
+/// The dependants, with their replicas.
+pub const COUNTS: [(&str, i32); 3] = [(KCM, 1), (MCM, 2), (CA, 1)];
+
+/// `nodeLeaseFailureFraction`.
+const THRESHOLD: f64 = 0.6;

@@ -1,0 +1,114 @@
+//! The objects of a control plane, as a seed's kubelets and controllers write them.
+
+use k8s_openapi::api::core::v1::{Endpoints, Pod};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// Label of all pods that are played here.
+pub(super) const SELECTOR: &str = "acceptance.test/played=true";
+
+/// Who owns the fields of Endpoints.
+const MANAGER: &str = "acceptance";
+
+/// Writes them.
+#[derive(Clone)]
+pub(super) struct Writer {
+    seed: Client,
+    /// Whether the seed serves `discovery.k8s.io/v1`.
+    slices: bool,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    pub(super) async fn new(seed: &Client) -> anyhow::Result<Self> {
+        let all = Api::<EndpointSlice>::all(seed.clone());
+        let slices = match all.list(&ListParams::default().limit(1)).await {
+            Ok(_) => true,
+            Err(kube::Error::Api(status)) if status.code == 404 => false,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self {
+            seed: seed.clone(),
+            slices,
+        })
+    }
+
+    pub(super) const fn client(&self) -> &Client {
+        &self.seed
+    }
+
+    /// A pod that runs.
+    pub(super) async fn create(&self, namespace: &str, component: &str, role: &str) -> anyhow::Result<Pod> {
+        let labels =
+            json!({"gardener.cloud/role": "controlplane", "role": role, "acceptance.test/played": "true"});
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"generateName": format!("{component}-"), "labels": labels},
+            "spec": {"containers": [{"name": "main", "image": "none"}]},
+        }))?;
+        let pods = Api::<Pod>::namespaced(self.seed.clone(), namespace);
+        Ok(pods.create(&PostParams::default(), &pod).await?)
+    }
+
+    /// It waits in CrashLoopBackOff from now on. Somebody may have deleted it meanwhile.
+    pub(super) async fn crash(&self, namespace: &str, pod: &str) -> anyhow::Result<()> {
+        let waiting =
+            json!({"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"});
+        let status = json!([{
+            "name": "main", "image": "none", "imageID": "", "ready": false, "restartCount": 7,
+            "state": {"waiting": waiting},
+        }]);
+        let patch = Patch::Merge(json!({"status": {"containerStatuses": status}}));
+        let pods = Api::<Pod>::namespaced(self.seed.clone(), namespace);
+        match pods.patch_status(pod, &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => Ok(other.map(drop)?),
+        }
+    }
+
+    /// What is behind a Service, and which of it is ready.
+    pub(super) async fn publish(&self, namespace: &str, service: &str, ready: &[bool]) -> anyhow::Result<()> {
+        let addresses = |wanted: bool| -> Vec<Value> {
+            let of = ready.iter().enumerate().filter(|(_, ready)| **ready == wanted);
+            of.map(|(index, _)| json!({"ip": address(index)})).collect()
+        };
+        let mut subset = json!({"ports": [{"port": 443}]});
+        for (key, list) in [
+            ("addresses", addresses(true)),
+            ("notReadyAddresses", addresses(false)),
+        ] {
+            if let (Some(subset), false) = (subset.as_object_mut(), list.is_empty()) {
+                subset.insert(key.to_owned(), list.into());
+            }
+        }
+        let endpoints = json!({
+            "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service}, "subsets": [subset],
+        });
+        let params = PatchParams::apply(MANAGER).force();
+        let api = Api::<Endpoints>::namespaced(self.seed.clone(), namespace);
+        api.patch(service, &params, &Patch::Apply(endpoints)).await?;
+        if !self.slices {
+            return Ok(());
+        }
+        let list: Vec<_> = ready
+            .iter()
+            .enumerate()
+            .map(|(index, ready)| json!({"addresses": [address(index)], "conditions": {"ready": ready}}))
+            .collect();
+        let name = format!("{service}-played");
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4", "endpoints": list, "ports": [{"port": 443}],
+        });
+        let api = Api::<EndpointSlice>::namespaced(self.seed.clone(), namespace);
+        api.patch(&name, &params, &Patch::Apply(slice)).await?;
+        Ok(())
+    }
+}
+
+fn address(index: usize) -> String {
+    format!("10.0.0.{}", index + 1)
+}

@@ -1,0 +1,138 @@
+//! Plays all scenarios on one back-end, many at once.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use tokio::time::{Instant, timeout};
+
+use super::accounting::Account;
+use super::backend::Backend;
+use super::planes::Planes;
+use super::results::{Results, Row};
+use super::stage::Stage;
+
+/// What a scenario does: a file under `tests/e2e/scenarios`.
+pub struct Scenario {
+    /// Name of its file.
+    pub file: &'static str,
+    /// Its text; the comment at its head is what it is about.
+    pub source: &'static str,
+    /// Plays it.
+    pub play: fn(Arc<Stage>) -> BoxFuture<'static, anyhow::Result<()>>,
+}
+
+/// Scenarios that hold several API servers, or hold them for long: on a bounded pool they begin.
+const FIRST: [u8; 7] = [13, 8, 18, 19, 16, 17, 7];
+
+/// Set to numbers, separated by commas, to play only these.
+const ONLY: &str = "ACCEPTANCE_ONLY";
+
+// === impl Scenario ===
+
+impl Scenario {
+    /// The number that its file name begins with.
+    #[must_use]
+    pub fn number(&self) -> u8 {
+        let digits = self.file.split('_').next().unwrap_or_default();
+        digits.parse().unwrap_or_default()
+    }
+
+    /// The first line of its text.
+    #[must_use]
+    pub fn title(&self) -> &'static str {
+        self.comment().next().unwrap_or_default()
+    }
+
+    /// What happens and what must be, in one paragraph.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let rest: Vec<_> = self.comment().skip(1).filter(|line| !line.is_empty()).collect();
+        rest.join(" ")
+    }
+
+    fn comment(&self) -> impl Iterator<Item = &'static str> {
+        let lines = self.source.lines().map_while(|line| line.strip_prefix("//!"));
+        lines.map(str::trim)
+    }
+
+    fn is_wanted(&self) -> bool {
+        match std::env::var(ONLY) {
+            Ok(list) if !list.is_empty() => list
+                .split(',')
+                .any(|number| number.trim().parse() == Ok(self.number())),
+            _ => true,
+        }
+    }
+}
+
+/// Plays them all and says how each went.
+///
+/// # Errors
+/// When the control planes of the weeder cannot be followed.
+pub async fn play_all(backend: Backend, scenarios: &[Scenario]) -> anyhow::Result<Results> {
+    let backend = Arc::new(backend);
+    let (planes, _following) = Planes::start(&backend.seed().0).await?;
+    let mut order: Vec<_> = scenarios.iter().filter(|scenario| scenario.is_wanted()).collect();
+    let place = |number: u8| {
+        FIRST
+            .iter()
+            .position(|first| *first == number)
+            .unwrap_or(FIRST.len())
+    };
+    order.sort_by_key(|scenario| place(scenario.number()));
+    let rows = join_all(order.into_iter().map(|scenario| async {
+        let row = play(&backend, &planes, scenario).await;
+        eprintln!(
+            "{:2} {:6.1} s  {}{}",
+            row.number,
+            row.seconds,
+            row.title,
+            row.failure
+                .as_deref()
+                .map(|why| format!("\n   FAILED: {why}"))
+                .unwrap_or_default()
+        );
+        row
+    }))
+    .await;
+    let mut results = Results::new(rows);
+    results.rows.sort_by_key(|row| row.number);
+    Ok(results)
+}
+
+async fn play(backend: &Arc<Backend>, planes: &Arc<Planes>, scenario: &Scenario) -> Row {
+    let name = format!("s{:02}", scenario.number());
+    let stage = Arc::new(Stage::new(backend.clone(), planes.clone(), &name));
+    let begin = Instant::now();
+    let bound = backend.times().bound * 5;
+    let played = AssertUnwindSafe((scenario.play)(stage.clone())).catch_unwind();
+    let failure = match timeout(bound, played).await {
+        Ok(Ok(Ok(()))) => None,
+        Ok(Ok(Err(error))) => Some(format!("{error:#}")),
+        Ok(Err(_)) => Some("it panicked".to_owned()),
+        Err(_) => Some(format!("it took longer than {bound:?}")),
+    };
+    let (failure, account) = match failure {
+        None => finish(&stage).await,
+        failure => (failure, None),
+    };
+    Row {
+        number: scenario.number(),
+        title: scenario.title().to_owned(),
+        seconds: begin.elapsed().as_secs_f64(),
+        failure,
+        account,
+    }
+}
+
+/// Whether it broke a rule, and what it cost.
+async fn finish(stage: &Stage) -> (Option<String>, Option<Account>) {
+    let account = match stage.account().await {
+        Ok(account) => account,
+        Err(error) => return (Some(format!("{error:#}")), None),
+    };
+    let wrong = stage.judge().await;
+    ((!wrong.is_empty()).then(|| wrong.join("\n   ")), account)
+}

@@ -1,0 +1,117 @@
+//! A seed with the three services on it, and its chronicle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use kube::Client;
+use tokio_util::task::AbortOnDropHandle;
+use watchdog_proto::probe::v1 as probe;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+
+use super::chronicle::{Chronicle, Fact, Recorder};
+use super::times::Times;
+use crate::fixtures;
+use crate::scratch::Scratch;
+use crate::watchdog::{Service, Setup};
+
+/// After a broken stream.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// A request to a service.
+const REQUEST_BOUND: Duration = Duration::from_secs(10);
+
+/// A seed that is watched over. The services end with it.
+pub struct Seed {
+    /// An administrator's client.
+    pub client: Client,
+    /// What happened.
+    pub chronicle: Arc<Chronicle>,
+    /// Starts services, and calls them.
+    pub setup: Arc<Setup>,
+    /// lease-probe.
+    pub lease_probe: Arc<Service>,
+    /// scaling-coordinator.
+    pub coordinator: Arc<Service>,
+    /// weeder.
+    pub weeder: Arc<Service>,
+    _verdicts: AbortOnDropHandle<()>,
+    _recorder: Recorder,
+}
+
+// === impl Seed ===
+
+impl Seed {
+    /// Starts the services on a seed and waits until they are ready. `kubeconfig` gives one for each identity.
+    ///
+    /// # Errors
+    /// When one does not come up.
+    pub async fn start(
+        scratch: &Arc<Scratch>,
+        client: Client,
+        kubeconfig: impl Fn(&str) -> String,
+        times: &Times,
+    ) -> anyhow::Result<Self> {
+        let prober = fixtures::prober(&times.prober_head(), "500ms");
+        let setup = Arc::new(Setup::new(scratch, &prober, &fixtures::weeder("2m"))?);
+        let (chronicle, recorder) = Chronicle::start(&client).await?;
+        let kubeconfigs = ["lease-probe-0", "scaling-coordinator-0", "weeder-0"].map(kubeconfig);
+        let [probe, coordinator, weeder] = &kubeconfigs;
+        let (lease_probe, coordinator, weeder) = tokio::try_join!(
+            setup.lease_probe("lease-probe-0", probe),
+            setup.coordinator("scaling-coordinator-0", coordinator, &[]),
+            setup.weeder("weeder-0", weeder),
+        )?;
+        for service in [&lease_probe, &coordinator, &weeder] {
+            service.wait_ready().await?;
+        }
+        let lease_probe = Arc::new(lease_probe);
+        let verdicts = listen(setup.clone(), lease_probe.clone(), chronicle.clone());
+        Ok(Self {
+            client,
+            chronicle,
+            setup,
+            lease_probe,
+            coordinator: Arc::new(coordinator),
+            weeder: Arc::new(weeder),
+            _verdicts: AbortOnDropHandle::new(tokio::spawn(verdicts)),
+            _recorder: recorder,
+        })
+    }
+
+    /// The verdict on a shoot.
+    ///
+    /// # Errors
+    /// When lease-probe does not answer or does not know the shoot.
+    pub async fn verdict(&self, shoot: &str) -> anyhow::Result<probe::Verdict> {
+        let mut client = LeaseProbeServiceClient::new(self.setup.channel(&self.lease_probe)?);
+        let request = probe::GetVerdictRequest {
+            shoot: shoot.to_owned(),
+        };
+        let answer = tokio::time::timeout(REQUEST_BOUND, client.get_verdict(request)).await;
+        let answer = answer.context("lease-probe does not answer")??;
+        answer.into_inner().verdict.context("an answer without a verdict")
+    }
+}
+
+/// Writes every verdict into the chronicle.
+async fn listen(setup: Arc<Setup>, lease_probe: Arc<Service>, chronicle: Arc<Chronicle>) {
+    loop {
+        // Broken streams are opened again; what was missed is in the snapshot.
+        let _ = stream(&setup, &lease_probe, &chronicle).await;
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+async fn stream(setup: &Setup, lease_probe: &Service, chronicle: &Chronicle) -> anyhow::Result<()> {
+    let mut client = LeaseProbeServiceClient::new(setup.channel(lease_probe)?);
+    let request = probe::WatchVerdictsRequest::default();
+    let mut stream = client.watch_verdicts(request).await?.into_inner();
+    while let Some(message) = stream.message().await? {
+        if let Some(Event::Upsert(verdict)) = message.event {
+            chronicle.add(&verdict.shoot, Fact::Verdict(verdict.outcome()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,344 @@
+//! A shoot of a scenario: what the scenario does to it, and what it waits for.
+
+mod deeds;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+use watchdog_proto::probe::v1::{Outcome, Verdict};
+
+use super::accounting::{Account, Toll};
+use super::backend::{Plan, Site};
+use super::chronicle::{Dependant, Fact};
+use super::front::Front;
+use super::invariants::{Expectation, judge};
+use super::seed::Seed;
+use super::times::Times;
+use super::{COUNTS, THRESHOLD};
+use crate::fixtures::{CA, KCM, MCM};
+use crate::real::{NodeRecorder, node_readiness};
+use crate::wait;
+
+/// A shoot that is watched over, perhaps with a twin that is not.
+pub struct Shoot {
+    namespace: String,
+    seed: Arc<Seed>,
+    half: Arc<Half>,
+    twin: Option<Arc<Half>>,
+    front: Option<Front>,
+    plan: Plan,
+    times: Times,
+    state: Mutex<State>,
+}
+
+/// What a shoot and its twin have each.
+struct Half {
+    site: Site,
+    api: Client,
+    nodes: NodeRecorder,
+}
+
+#[derive(Default)]
+struct State {
+    /// When the nodes were reconnected.
+    healed: Option<Instant>,
+    /// From then until everything was as before.
+    restored: Option<Duration>,
+    /// The same of the twin, when it is known.
+    twin: Option<AbortOnDropHandle<Option<Duration>>>,
+    /// What the shoot is to be at the end.
+    unrestored: bool,
+}
+
+// === impl Half ===
+
+impl Half {
+    async fn new(site: Site) -> anyhow::Result<Arc<Self>> {
+        let api = site.client().await?;
+        let nodes = NodeRecorder::start(&api).await?;
+        Ok(Arc::new(Self { site, api, nodes }))
+    }
+
+    /// Whether all nodes are there and ready, and all machines run.
+    async fn is_whole(&self, nodes: usize) -> anyhow::Result<bool> {
+        let ready = node_readiness(&self.api).await?;
+        let whole = ready.len() >= nodes && ready.values().all(|status| status == "True");
+        Ok(whole && self.site.machines_run().await?)
+    }
+
+    fn toll(&self, restored: Option<Duration>) -> Toll {
+        Toll {
+            nodes_unknown: self.nodes.ever_unknown().len(),
+            machines_replaced: self.site.machines_replaced(),
+            restored,
+        }
+    }
+}
+
+// === impl Shoot ===
+
+impl Shoot {
+    pub(super) async fn new(
+        seed: Arc<Seed>,
+        site: Site,
+        twin: Option<Site>,
+        plan: Plan,
+        times: Times,
+    ) -> anyhow::Result<Self> {
+        let namespace = site.namespace().to_owned();
+        let front = match plan.front {
+            true => Some(Front::start(site.upstream()).await?),
+            false => None,
+        };
+        let twin = match twin {
+            Some(twin) => Some(Half::new(twin).await?),
+            None => None,
+        };
+        let shoot = Self {
+            half: Half::new(site).await?,
+            namespace,
+            seed,
+            twin,
+            front,
+            plan,
+            times,
+            state: Mutex::default(),
+        };
+        if let Some(front) = &shoot.front {
+            shoot
+                .set_kubeconfig(&front.kubeconfig(&shoot.half.site.probe_kubeconfig()?))
+                .await?;
+        }
+        shoot.wait_counts("the control plane runs", &COUNTS).await?;
+        Ok(shoot)
+    }
+
+    /// Its namespace on the seed, which is also the name of its Cluster.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// How fast its world turns.
+    #[must_use]
+    pub const fn times(&self) -> &Times {
+        &self.times
+    }
+
+    /// An administrator's client for it.
+    #[must_use]
+    pub fn api(&self) -> Client {
+        self.half.api.clone()
+    }
+
+    /// What stands before its API server, if the plan says so.
+    ///
+    /// # Errors
+    /// When the plan does not.
+    pub fn front(&self) -> anyhow::Result<&Front> {
+        self.front
+            .as_ref()
+            .ok_or_else(|| anyhow::anyhow!("no front was planned"))
+    }
+
+    /// Its objects of one kind on the seed.
+    #[must_use]
+    pub fn on_seed<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.seed.client.clone(), &self.namespace)
+    }
+
+    /// The seed it is on.
+    #[must_use]
+    pub const fn seed(&self) -> &Arc<Seed> {
+        &self.seed
+    }
+
+    // --- waiting
+
+    /// Waits for a verdict with this outcome.
+    ///
+    /// # Errors
+    /// When it does not come; says what the verdict is instead.
+    pub async fn wait_outcome(&self, outcome: Outcome) -> anyhow::Result<Verdict> {
+        self.wait_verdict(&format!("it is {outcome:?}"), |verdict| {
+            verdict.outcome() == outcome
+        })
+        .await
+    }
+
+    /// Waits for a verdict of which `good` holds.
+    ///
+    /// # Errors
+    /// When it does not come; says what the verdict is instead.
+    pub async fn wait_verdict(&self, what: &str, good: impl Fn(&Verdict) -> bool) -> anyhow::Result<Verdict> {
+        let what = format!("the verdict on {}: {what}", self.namespace);
+        let (good, bound) = (&good, self.times.bound);
+        wait::until(&what, bound, || async {
+            let verdict = self.seed.verdict(&self.namespace).await?;
+            anyhow::ensure!(
+                good(&verdict),
+                "it is {:?}: {}",
+                verdict.outcome(),
+                verdict.message
+            );
+            Ok(Some(verdict))
+        })
+        .await
+    }
+
+    /// Waits until all dependants want nothing and have nothing.
+    ///
+    /// # Errors
+    /// When they do not in time.
+    pub async fn wait_down(&self) -> anyhow::Result<()> {
+        self.wait_counts("all dependants are down", &COUNTS.map(|(name, _)| (name, 0)))
+            .await
+    }
+
+    /// Waits until all dependants are at their counts, nothing is marked as held down, and all nodes are ready.
+    ///
+    /// # Errors
+    /// When they do not in time.
+    pub async fn wait_restored(&self) -> anyhow::Result<()> {
+        self.wait_counts("all dependants are restored", &COUNTS).await?;
+        self.wait_dependants("nothing is held down", |dependant| !dependant.held)
+            .await?;
+        let what = format!("the nodes of {} are ready", self.namespace);
+        wait::until_true(&what, self.times.bound, || self.half.is_whole(self.plan.nodes)).await?;
+        let mut state = self.state.lock();
+        if let Some(healed) = state.healed {
+            state.restored.get_or_insert(healed.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Waits until dependants want and have so many replicas.
+    ///
+    /// # Errors
+    /// When they do not in time.
+    pub async fn wait_counts(&self, what: &str, counts: &[(&str, i32)]) -> anyhow::Result<()> {
+        let good = |dependant: &Dependant| {
+            let mut counts = counts.iter();
+            counts
+                .find(|(name, _)| *name == dependant.name)
+                .is_none_or(|(_, count)| (dependant.wanted, dependant.ready) == (*count, *count))
+        };
+        self.wait_dependants(what, good).await
+    }
+
+    /// Waits until something holds of each of the dependants.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub async fn wait_dependants(&self, what: &str, good: impl Fn(&Dependant) -> bool) -> anyhow::Result<()> {
+        let all = [KCM, MCM, CA];
+        let chronicle = &self.seed.chronicle;
+        let condition = |_: &_| {
+            all.iter().all(|name| {
+                chronicle
+                    .dependant(&self.namespace, name)
+                    .is_some_and(|found| good(&found))
+            })
+        };
+        let what = format!("{what} ({})", self.namespace);
+        let waited = chronicle.until(&what, self.times.bound, condition).await;
+        waited.map_err(|error| {
+            let now = all.map(|name| chronicle.dependant(&self.namespace, name));
+            anyhow::anyhow!("{error}: {now:?}")
+        })
+    }
+
+    /// A dependant as the seed has it.
+    #[must_use]
+    pub fn dependant(&self, name: &str) -> Dependant {
+        let found = self.seed.chronicle.dependant(&self.namespace, name);
+        found.unwrap_or_default()
+    }
+
+    /// Watches for so long that nothing is scaled and nothing annotated.
+    ///
+    /// # Errors
+    /// When something is.
+    pub async fn stays_untouched(&self, period: Duration) -> anyhow::Result<()> {
+        let now = || {
+            [KCM, MCM, CA].map(|name| {
+                let found = self.dependant(name);
+                (found.wanted, found.recorded, found.held)
+            })
+        };
+        let before = now();
+        let what = format!("nothing is done to {}", self.namespace);
+        wait::holds(&what, period, || async {
+            let now = now();
+            anyhow::ensure!(now == before, "{before:?} turned into {now:?}");
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Watches for so long that no node is Unknown.
+    ///
+    /// # Errors
+    /// When one is.
+    pub async fn no_node_turns_unknown(&self, period: Duration) -> anyhow::Result<()> {
+        wait::holds("no node turns Unknown", period, || async {
+            let unknown = self.half.nodes.ever_unknown();
+            anyhow::ensure!(unknown.is_empty(), "{unknown:?} did");
+            Ok(true)
+        })
+        .await
+    }
+
+    // --- at the end
+
+    /// At the end it is not as it was at the beginning: it is gone, or somebody else's.
+    pub fn need_not_be_restored(&self) {
+        self.state.lock().unrestored = true;
+    }
+
+    /// What is wrong with what happened to it.
+    pub(super) fn judge(&self) -> Vec<String> {
+        let expected = Expectation {
+            counts: COUNTS.to_vec(),
+            grace: self.times.grace.mul_f64(self.plan.grace),
+            renew_interval: self.times.renew_interval(),
+            threshold: THRESHOLD,
+            restored: !self.state.lock().unrestored,
+            verdicts: true,
+        };
+        let wrong = judge(&self.seed.chronicle.of(&self.namespace), &expected);
+        wrong
+            .into_iter()
+            .map(|what| format!("{}: {what}", self.namespace))
+            .collect()
+    }
+
+    /// What the outage has cost, and what it has cost the twin. None without a twin.
+    pub(super) async fn account(&self) -> anyhow::Result<Option<Account>> {
+        let Some(twin) = &self.twin else { return Ok(None) };
+        let (waiting, restored) = {
+            let mut state = self.state.lock();
+            (state.twin.take(), state.restored)
+        };
+        let twin_restored = match waiting {
+            Some(waiting) => waiting.await?,
+            None => None,
+        };
+        Ok(Some(Account {
+            protected: self.half.toll(restored),
+            unprotected: twin.toll(twin_restored),
+        }))
+    }
+
+    fn fact(&self, fact: Fact) {
+        self.seed.chronicle.add(&self.namespace, fact);
+    }
+}

@@ -1,0 +1,17 @@
+//! The acceptance suite on the sandbox.
+
+#![cfg(test)]
+
+use watchdog_e2e::acceptance::backend::{Backend, SandboxBackend};
+use watchdog_e2e::acceptance::runner::play_all;
+use watchdog_e2e::acceptance::scenarios;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scenarios() {
+    let backend = SandboxBackend::start().await.unwrap();
+    let results = play_all(Backend::Sandbox(backend), &scenarios::ALL)
+        .await
+        .unwrap();
+    results.save("sandbox").unwrap();
+    assert_eq!(results.failures(), Vec::<String>::new());
+}
