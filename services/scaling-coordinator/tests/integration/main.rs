@@ -18,6 +18,7 @@ mod kinds;
 mod ownership;
 mod probe;
 mod seed;
+mod story;
 mod streams;
 
 use std::time::Duration;

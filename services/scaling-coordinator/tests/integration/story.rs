@@ -1,0 +1,276 @@
+//! WatchScaling tells a whole story: a loss and a recovery with a delay, tries that fail, a level that fails and is
+//! tried again, and what is waited for at every point.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_util::task::AbortOnDropHandle;
+use watchdog_proto::scaling::v1 as pb;
+use watchdog_proto::scaling::v1::Direction::{Down, Up};
+use watchdog_proto::scaling::v1::FlowState::{self, Failed, Running, Settled};
+use watchdog_proto::scaling::v1::Step;
+use watchdog_proto::scaling::v1::watch_scaling_response::Event;
+use watchdog_sandbox::{Fault, FaultAction};
+
+use crate::coordinator::{Coordinator, resource};
+use crate::probe::{Outcome, Probe};
+use crate::seed::{CONFIG, Seed};
+use crate::{CA, KCM, MCM, SHOOT, eventually};
+
+/// Every state that the stream has brought, in order.
+#[derive(Clone, Default)]
+struct Story(Arc<Mutex<Vec<pb::ShootScaling>>>);
+
+impl Story {
+    async fn follow(&self, coordinator: &Coordinator) -> AbortOnDropHandle<()> {
+        let request = pb::WatchScalingRequest {
+            shoots: vec![SHOOT.into()],
+        };
+        let answer = coordinator.client.clone().watch_scaling(request).await.unwrap();
+        let (mut stream, story) = (answer.into_inner(), self.clone());
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            while let Ok(Some(message)) = stream.message().await {
+                if let Some(Event::Upsert(scaling)) = message.event {
+                    story.0.lock().push(scaling);
+                }
+            }
+        }))
+    }
+
+    /// Waits until the newest state has this resource in this step, with these words.
+    async fn until(&self, name: &str, step: Step, words: &str) {
+        eventually(&format!("{name} is {step:?}, {words:?}"), || {
+            let story = self.0.lock();
+            story.last().is_some_and(|last| {
+                let shown = resource(last, name);
+                shown.step() == step && shown.message.contains(words)
+            })
+        })
+        .await;
+    }
+
+    async fn until_settled(&self, direction: pb::Direction) {
+        eventually(&format!("{direction:?} is settled"), || {
+            let story = self.0.lock();
+            let settled = |s: &pb::ShootScaling| (s.direction(), s.state()) == (direction, Settled);
+            story.last().is_some_and(settled)
+        })
+        .await;
+    }
+
+    /// What the flow as a whole went through.
+    fn states(&self) -> Vec<(pb::Direction, FlowState, Option<i32>)> {
+        let story = self.0.lock();
+        let mut states: Vec<_> = story
+            .iter()
+            .map(|s| (s.direction(), s.state(), s.level))
+            .collect();
+        states.dedup();
+        states
+    }
+
+    /// What one resource went through: direction, level, step, and all that was said meanwhile.
+    fn steps(&self, name: &str) -> Vec<(pb::Direction, i32, Step, String)> {
+        let mut steps: Vec<(pb::Direction, i32, Step, String)> = Vec::new();
+        for scaling in self.0.lock().iter() {
+            let shown = resource(scaling, name);
+            let now = (scaling.direction(), shown.level, shown.step());
+            match steps.last_mut() {
+                Some((direction, level, step, said)) if (*direction, *level, *step) == now => {
+                    said.push_str(&shown.message);
+                }
+                _ => steps.push((now.0, now.1, now.2, shown.message.clone())),
+            }
+        }
+        steps
+    }
+}
+
+/// A step that must be shown, with words that must be said meanwhile.
+fn must(step: Step, words: &'static str) -> (Step, Option<&'static str>) {
+    (step, Some(words))
+}
+
+/// Steps that pass by themselves, within milliseconds: a slow reader of the stream may miss them.
+fn passing() -> Vec<(Step, Option<&'static str>)> {
+    vec![
+        (Step::Writing, None),
+        (Step::Waiting, None),
+        (Step::Writing, None),
+        (Step::Waiting, None),
+    ]
+}
+
+/// Direction, level, step and words that are expected; without words it may be missing.
+type Expected = (pb::Direction, i32, Step, Option<&'static str>);
+
+fn is_told(seen: &[(pb::Direction, i32, Step, String)], expected: &[Expected]) -> bool {
+    let Some(((direction, level, step, words), rest)) = expected.split_first() else {
+        return seen.is_empty();
+    };
+    let fits = |(d, l, s, said): &(pb::Direction, i32, Step, String)| {
+        (d, l, s) == (direction, level, step) && words.is_none_or(|words| said.contains(words))
+    };
+    let shown = seen.split_first();
+    shown.is_some_and(|(first, others)| fits(first) && is_told(others, rest))
+        || (words.is_none() && is_told(seen, rest))
+}
+
+/// Checks that one resource went through exactly these steps.
+fn assert_steps(story: &Story, name: &str, expected: &[Expected]) {
+    let seen = story.steps(name);
+    assert!(
+        is_told(&seen, expected),
+        "{name}: expected {expected:#?}\nbut it was {seen:#?}"
+    );
+}
+
+/// Builds what is expected of one resource in one direction.
+fn of(
+    direction: pb::Direction,
+    level: i32,
+    steps: impl IntoIterator<Item = Vec<(Step, Option<&'static str>)>>,
+) -> Vec<Expected> {
+    let steps = steps.into_iter().flatten();
+    steps
+        .map(|(step, words)| (direction, level, step, words))
+        .collect()
+}
+
+#[tokio::test]
+async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
+    let config = CONFIG.replace("initialDelay: 300ms", "initialDelay: 2s");
+    let (seed, probe) = (Seed::with_config(&config).await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Up).await;
+    let story = Story::default();
+    let _following = story.follow(&coordinator).await;
+    story.until_settled(Up).await;
+
+    // Down: machine-controller-manager is slow to stop, kube-controller-manager is throttled until its level fails.
+    let scale_kcm = format!("/apis/apps/v1/namespaces/{SHOOT}/deployments/{KCM}/scale");
+    let throttled = FaultAction::TooManyRequests { retry_after: 1 };
+    seed.api
+        .inject(Fault::always(throttled).verb("update").path(&scale_kcm).times(3));
+    for name in [KCM, MCM] {
+        seed.freeze(SHOOT, name);
+    }
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    story.until(MCM, Step::Waiting, "1 are still ready").await;
+    story.until(CA, Step::Absent, "absent").await;
+    seed.thaw(SHOOT, MCM);
+    story.until(KCM, Step::Failed, "429").await;
+    let failed = story.0.lock().last().unwrap().clone();
+    assert!(failed.retry_at.is_some(), "{failed:#?}");
+    story.until(KCM, Step::Waiting, "2 are still ready").await;
+    seed.thaw(SHOOT, KCM);
+    story.until_settled(Down).await;
+
+    // Up: both are slow to start, and machine-controller-manager comes later by its initial delay.
+    for name in [KCM, MCM] {
+        seed.freeze(SHOOT, name);
+    }
+    probe.say(SHOOT, Outcome::Healthy);
+    story
+        .until(KCM, Step::Waiting, "does not speak of that yet")
+        .await;
+    eventually("it is cleaned up", || {
+        seed.annotation(SHOOT, KCM, crate::seed::PROTECTED).is_none()
+    })
+    .await;
+    seed.thaw(SHOOT, KCM);
+    story
+        .until(MCM, Step::Waiting, "does not speak of that yet")
+        .await;
+    seed.thaw(SHOOT, MCM);
+    story.until_settled(Up).await;
+
+    assert_eq!(
+        story.states(),
+        [
+            (Up, Settled, None),
+            (Down, Running, Some(0)),
+            (Down, Running, Some(1)),
+            (Down, Failed, Some(1)),
+            (Down, Running, Some(1)),
+            (Down, Settled, None),
+            (Up, Running, Some(0)),
+            (Up, Running, Some(1)),
+            (Up, Settled, None),
+        ]
+    );
+    let backs_off = || vec![(Step::Writing, None), must(Step::BackingOff, "429")];
+    let kcm = [
+        of(Up, 0, [vec![must(Step::Reached, "2 are ready")]]),
+        of(
+            Down,
+            1,
+            [
+                vec![must(
+                    Step::Pending,
+                    "Level 0 comes first; it has 2 replicas, 0 are wanted",
+                )],
+                backs_off(),
+                backs_off(),
+                vec![(Step::Writing, None), must(Step::Failed, "429")],
+                passing(),
+                vec![
+                    must(Step::Waiting, "2 are still ready"),
+                    must(Step::Reached, "scaled to 0"),
+                ],
+            ],
+        ),
+        of(
+            Up,
+            0,
+            [
+                passing(),
+                vec![
+                    must(Step::Waiting, "does not speak of that yet"),
+                    must(Step::Reached, "2 are ready"),
+                ],
+            ],
+        ),
+    ];
+    assert_steps(&story, KCM, &kcm.concat());
+    let mcm = [
+        of(Up, 1, [vec![must(Step::Reached, "1 are ready")]]),
+        of(
+            Down,
+            0,
+            [
+                passing(),
+                vec![
+                    must(Step::Waiting, "1 are still ready"),
+                    must(Step::Reached, "scaled to 0"),
+                ],
+            ],
+        ),
+        of(
+            Up,
+            1,
+            [
+                vec![
+                    must(Step::Pending, "Level 0 comes first"),
+                    must(Step::Delayed, "initial delay of 2s"),
+                ],
+                passing(),
+                vec![
+                    must(Step::Waiting, "does not speak of that yet"),
+                    must(Step::Reached, "1 are ready"),
+                ],
+            ],
+        ),
+    ];
+    assert_steps(&story, MCM, &mcm.concat());
+    let absent = || vec![must(Step::Absent, "optional and absent")];
+    let ca = [
+        of(Up, 2, [absent()]),
+        // It is looked for once, for the next level rests on its absence.
+        of(Down, 0, [passing(), absent()]),
+        of(Up, 2, [absent()]),
+    ];
+    assert_steps(&story, CA, &ca.concat());
+}
