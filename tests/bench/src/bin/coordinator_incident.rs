@@ -150,6 +150,7 @@ impl Rig {
         let one = self.names.get(self.names.len() / 2).context("no shoot")?;
         let mut down = (Vec::new(), Vec::new());
         let mut up = (Vec::new(), Vec::new());
+        let mut conflicts = 0;
         for _ in 0..self.args.repetitions {
             for (outcome, direction, (first, last)) in [
                 (Outcome::LeasesExpired, Direction::Down, &mut down),
@@ -158,13 +159,21 @@ impl Rig {
                 let (begin, said) = (self.last_id(), Timestamp::now());
                 self.probe.say([one.as_str()], outcome);
                 self.coordinator.until_settled(one, direction, BOUND).await?;
-                let writes = self.writes(begin);
+                let mut writes = self.writes(begin);
+                // The controller reports on a Deployment whose annotations have changed: it may come in between.
+                let all = writes.len();
+                writes.retain(|write| write.code == 200);
+                conflicts += all - writes.len();
                 ensure!(writes.len() == WRITES, "{} writes {direction:?}", writes.len());
                 first.extend(writes.first().map(|write| since(said, write)).transpose()?);
                 last.extend(writes.last().map(|write| since(said, write)).transpose()?);
             }
         }
-        writeln!(out, "one shoot is lost and found")?;
+        writeln!(
+            out,
+            "one shoot is lost and found; {conflicts} conflicts with the controllers; load average {:.2}",
+            load_average()
+        )?;
         for (name, (first, last)) in [("lost", down), ("found", up)] {
             let (first, last) = (spread(first)?, spread(last)?);
             writeln!(
