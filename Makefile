@@ -1,6 +1,6 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fmt build image audit bench
+.PHONY: help demo test fuzz lint fmt build image audit bench pictures
 SHELL := /bin/bash
 
 # In CI the lock file is law; at a desk a new dependency may change it.
@@ -54,6 +54,10 @@ bench: ## Measure an incident, optimised; docs/performance.md has what came out
 	cargo build $(LOCKED) --release -p weeder -p scaling-coordinator -p watchdog-bench
 	$(TARGET)/release/weeder-incident
 	$(TARGET)/release/coordinator-incident
+
+pictures: ## Draw the dashboards into docs/dashboards, as they are at the end of an incident in the sandbox
+	cargo build $(LOCKED) --workspace --bins
+	tests/chart/pictures/make
 
 audit: ## Look for known vulnerabilities in dependencies; needs the network
 	tests/tools/setup lint >/dev/null

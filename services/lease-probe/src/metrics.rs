@@ -120,4 +120,7 @@ pub fn register() {
         THROTTLED,
         CONNECTIONS,
     ]);
+    DETECTION_LAG.begin(&[]);
+    THROTTLED.begin(&[]);
+    CONNECTIONS.begin_by("result", &["opened", "failed"]);
 }

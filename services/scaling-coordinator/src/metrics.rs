@@ -10,6 +10,13 @@ pub const OPERATIONS: Metric = Metric::counter(
      its turn came).",
 );
 
+/// Writes on all shoots.
+pub const WRITES: Metric = Metric::counter(
+    "watchdog_scaling_writes_total",
+    "Writes on the resources of all shoots, by direction and result, as watchdog_scaling_operations_total has them by \
+     shoot.",
+);
+
 /// First write.
 pub const FIRST_WRITE: Metric = Metric::histogram(
     "watchdog_scaling_first_write_seconds",
@@ -82,5 +89,13 @@ pub const OBSERVERS: Metric = Metric::gauge(
 
 /// Registers the help texts.
 pub fn register() {
-    describe(&[FIRST_WRITE, REACHED, FAILURES, WAITING, UNDER_WAY]);
+    describe(&[WRITES, FIRST_WRITE, REACHED, FAILURES, WAITING, UNDER_WAY]);
+    for metric in [FIRST_WRITE, REACHED, FAILURES] {
+        metric.begin_by("direction", &["down", "up"]);
+    }
+    for direction in ["down", "up"] {
+        for result in ["applied", "conflict", "refused", "unknown", "withdrawn"] {
+            WRITES.begin(&[("direction", direction.to_owned()), ("result", result.to_owned())]);
+        }
+    }
 }

@@ -99,4 +99,12 @@ pub fn register() {
         POD_WATCH_ERRORS,
         MALFORMED,
     ]);
+    STARTED.begin(&[]);
+    SAVED.begin(&[]);
+    ENDED.begin_by("how", &["ended", "cancelled"]);
+    DELETIONS.begin_by(
+        "result",
+        &["deleted", "gone", "changed", "forbidden", "throttled", "failed"],
+    );
+    DELETION_DELAY.begin_by("found", &["at_start", "later"]);
 }

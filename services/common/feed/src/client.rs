@@ -71,6 +71,7 @@ pub async fn follow<S: Source>(
 ) {
     const SLOWEST: Duration = Duration::from_secs(5);
     let mut backoff = Backoff::new(Duration::from_millis(50), SLOWEST);
+    RECONNECTS.begin(&[("feed", feed.to_owned())]);
     loop {
         let mut synced = false;
         let lost = tokio::select! {

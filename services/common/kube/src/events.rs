@@ -52,6 +52,7 @@ pub fn recorder(
     EventSink,
     impl Future<Output = anyhow::Result<()>> + Send + 'static,
 ) {
+    EVENTS.begin_by("result", &["published", "failed", "dropped"]);
     let (sender, mut receiver) = mpsc::channel::<Notice>(QUEUE);
     let reporter = Reporter {
         controller: controller.to_owned(),

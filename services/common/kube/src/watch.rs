@@ -57,6 +57,7 @@ where
     ) -> anyhow::Result<()> {
         let name = self.name;
         readiness.block(name, "not listed yet");
+        WATCH_ERRORS.begin(&[("watch", name.to_owned())]);
         let objects = WATCHED_OBJECTS.gauge_handle(&[("watch", name.to_owned())]);
         let mut synced = false;
         let mut listed = BTreeSet::new();

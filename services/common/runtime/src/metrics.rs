@@ -74,6 +74,23 @@ impl Metric {
         self.add(labels, 1);
     }
 
+    /// Shows it before there is anything to show: a counter at 0, a histogram without a value. Prometheus sees no
+    /// increase in a series that begins with its first event, and on most seeds the first incident is the only one.
+    pub fn begin(&self, labels: Labels<'_>) {
+        match self.kind {
+            Kind::Counter => self.add(labels, 0),
+            Kind::Histogram => drop(metrics::histogram!(self.name, labels)),
+            Kind::Gauge => {}
+        }
+    }
+
+    /// The same for each value of a label.
+    pub fn begin_by(&self, label: &'static str, values: &[&str]) {
+        for value in values {
+            self.begin(&[(label, (*value).to_owned())]);
+        }
+    }
+
     /// Sets a gauge.
     pub fn set(&self, labels: Labels<'_>, value: f64) {
         metrics::gauge!(self.name, labels).set(value);

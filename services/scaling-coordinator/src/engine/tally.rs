@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use crate::domain::Direction;
 use crate::domain::flow::Outcome;
+use crate::metrics::WRITES;
 
 /// What became of a write, as a label value.
 #[must_use]
@@ -32,11 +33,16 @@ pub struct Tally {
 impl Tally {
     /// Counts a write.
     pub fn count(&self, shoot: &Arc<str>, direction: Direction, outcome: &Outcome) {
+        let result = result(outcome);
+        WRITES.inc(&[
+            ("direction", direction.as_str().to_owned()),
+            ("result", result.to_owned()),
+        ]);
         let mut by_shoot = self.by_shoot.lock();
         *by_shoot
             .entry(shoot.clone())
             .or_default()
-            .entry((direction, result(outcome)))
+            .entry((direction, result))
             .or_default() += 1;
     }
 

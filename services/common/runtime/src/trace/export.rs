@@ -68,6 +68,7 @@ pub(crate) fn start(
     );
     let (queue, spans) = Queue::new();
     tasks.critical("traces", export(spans, exporter, tasks.draining()));
+    SPANS.begin_by("result", &["exported", "failed", "dropped", "limited"]);
     tracing::info!(endpoint = endpoint.address, "traces are on");
     Ok(Tracer::on(queue))
 }

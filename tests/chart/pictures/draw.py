@@ -1,0 +1,276 @@
+"""Draws dashboards from a recording: the panels of the Grafana JSON with the answers that Prometheus gave.
+
+    draw.py RECORDING FOLDER
+
+It knows the kinds of panels, units, thresholds and legends that the dashboards of the chart use, and fails on others.
+"""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy
+from PIL import Image
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+from matplotlib.colors import LinearSegmentedColormap, LogNorm  # noqa: E402
+from matplotlib.patches import Rectangle  # noqa: E402
+
+DASHBOARDS = Path(__file__).resolve().parents[3] / "charts" / "dependency-watchdog" / "dashboards"
+COLUMNS = 24
+# Of one column and of one unit of height, in inches; with this resolution a picture is 1200 pixels wide.
+COLUMN, UNIT, RESOLUTION = 0.5, 0.36, 100
+# Colours of a picture: enough for the text to be smooth.
+COLOURS = 255
+# Grafana's names.
+NAMED = {"green": "#37872d", "orange": "#e0752d", "red": "#c4162a"}
+SERIES = "#37872d #e0b400 #1f60c4 #c4162a #8f3bb8 #fa6400 #0f8a8a #7c4a2d #96a2b0 #d05ea8 #5a9216 #3d4f9e".split()
+HEAT = LinearSegmentedColormap.from_list("GrYlRd", ["#56a64b", "#f2cc0c", "#c4162a"])
+INK, FAINT = "#24292e", "#8e8e8e"
+
+
+def main(recording: Path, folder: Path) -> None:
+    recorded = json.loads(recording.read_text())
+    pyplot.rcParams.update({"font.size": 8, "text.color": INK, "axes.edgecolor": "#d8d9da", "axes.linewidth": 0.6})
+    for name, answers in recorded["dashboards"].items():
+        dashboard = json.loads((DASHBOARDS / f"{name}.json").read_text())
+        picture = draw(dashboard, answers, recorded)
+        (folder / f"{name}.png").write_bytes(picture)
+        print(f"{folder / name}.png: {len(picture) // 1000} kB")
+
+
+def draw(dashboard: dict, answers: dict, recorded: dict) -> bytes:
+    """The picture of one dashboard, as PNG."""
+    panels = dashboard["panels"]
+    height = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in panels) + 1.5
+    figure = pyplot.figure(figsize=(COLUMNS * COLUMN, height * UNIT), dpi=RESOLUTION, facecolor="white")
+    title = dashboard["title"].replace("Dependency Watchdog / ", "")
+    if "shoot" in {variable["name"] for variable in dashboard["templating"]["list"]}:
+        title += f": {recorded['shoot']}"
+    figure.text(0.008, 1 - 0.75 / height, title, size=12, weight="bold", va="center")
+    for panel in panels:
+        place = panel["gridPos"]
+        box = Box(figure, place["x"], place["y"] + 1.5, place["w"], place["h"], height)
+        KINDS[panel["type"]](box, panel, answers.get(str(panel["id"]), []), recorded)
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    pyplot.close(figure)
+    # Without dithering text and areas stay clean, and the file small.
+    small = Image.open(png).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    packed = io.BytesIO()
+    small.save(packed, format="PNG", optimize=True)
+    return packed.getvalue()
+
+
+class Box:
+    """The place of a panel in the figure."""
+
+    def __init__(self, figure, x, y, width, height, of):
+        self.figure, self._x, self._y, self.of = figure, x, y, of
+        self.width, self.height = width, height
+
+    def axes(self, left=0.0, right=0.0, top=0.0, bottom=0.0):
+        """Axes within these margins, which are in columns and in units of height."""
+        rectangle = (
+            (self._x + left) / COLUMNS,
+            1 - (self._y + self.height - bottom) / self.of,
+            (self.width - left - right) / COLUMNS,
+            (self.height - top - bottom) / self.of,
+        )
+        return self.figure.add_axes(rectangle)
+
+    def frame(self, title: str):
+        """The border and the title."""
+        axes = self.axes(0.1, 0.1, 0.1, 0.1)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        where = {"x": 0.12 / (self.width - 0.2), "y": 1 - 0.55 / (self.height - 0.2)}
+        axes.text(**where, s=title, size=8, weight="bold", va="center", transform=axes.transAxes)
+        return axes
+
+
+def row(box: Box, panel: dict, _answers, _recorded) -> None:
+    axes = box.axes(0.1)
+    axes.axis("off")
+    axes.text(0, 0.4, panel["title"], size=9.5, weight="bold", va="center", color="#1f60c4", transform=axes.transAxes)
+
+
+def stat(box: Box, panel: dict, answers, _recorded) -> None:
+    axes = box.frame(panel["title"])
+    found = [float(series["value"][1]) for series in answers[0]]
+    defaults = panel["fieldConfig"]["defaults"]
+    text = written(found[0], defaults["unit"]) if found else "No data"
+    colour = threshold(found[0], defaults["thresholds"]["steps"]) if found else FAINT
+    axes.text(0.5, 0.42, text, size=20, weight="bold", color=colour, ha="center", va="center", transform=axes.transAxes)
+
+
+def table(box: Box, panel: dict, answers, _recorded) -> None:
+    axes = box.frame(panel["title"])
+    rows = sorted(answers[0], key=lambda series: -float(series["value"][1]))
+    names = sorted({name for series in rows for name in series["metric"]})
+    if not rows:
+        axes.text(0.5, 0.45, "No data", size=9, color=FAINT, ha="center", transform=axes.transAxes)
+        return
+    lines = [[*names, "Value"]]
+    lines += [[*(s["metric"].get(n, "") for n in names), written(float(s["value"][1]), "short")] for s in rows]
+    for number, line in enumerate(lines[: int(box.height) - 2]):
+        for column, text in enumerate(line):
+            axes.text(
+                0.03 + 0.94 * column / len(line),
+                1 - (1.6 + number * 0.9) / (box.height - 0.2),
+                text,
+                weight="bold" if number == 0 else "normal",
+                size=7.5,
+                va="center",
+                transform=axes.transAxes,
+            )
+
+
+def timeseries(box: Box, panel: dict, answers, recorded) -> None:
+    box.frame(panel["title"])
+    defaults = panel["fieldConfig"]["defaults"]
+    custom = defaults["custom"]
+    stacked = custom["stacking"]["mode"] == "normal"
+    below = numpy.zeros(0)
+    lines = [(label(target, series), series) for target, of in zip(panel["targets"], answers) for series in of]
+    columns = 6 if box.width > 20 else 3 if box.width > 10 else 2
+    axes = box.axes(1.3, 0.35, 1.1, 1.25 + 0.42 * -(-len(lines) // columns))
+    for number, (name, series) in enumerate(lines):
+        colour = SERIES[number % len(SERIES)]
+        times, values = points(series, recorded)
+        if stacked:
+            grid = numpy.arange(0, recorded["end"] - recorded["began"] + 1)
+            values = on_grid(grid, times, values)
+            below = below if len(below) else numpy.zeros_like(values)
+            axes.fill_between(grid, below, below + values, color=colour, alpha=0.45, lw=0, step="post", label=name)
+            axes.step(grid, below + values, color=colour, lw=0.8, where="post")
+            below = below + values
+        else:
+            axes.plot(times, values, color=colour, lw=1.2, label=name)
+            axes.fill_between(times, 0, values, color=colour, alpha=custom["fillOpacity"] / 150, lw=0)
+    scales(axes, recorded)
+    highest = max((float(value) for _, series in lines for _, value in series["values"] if value != "NaN"), default=0)
+    # An axis needs some height where all is zero.
+    axes.set_ylim(defaults.get("min"), defaults.get("max", axes.get_ylim()[1] if highest > 0 else 1))
+    axes.yaxis.set_major_formatter(lambda value, _: written(value, defaults["unit"]))
+    axes.grid(axis="y", lw=0.4, color="#e4e5e6")
+    legend(box, axes, columns if lines else 0)
+
+
+def state_timeline(box: Box, panel: dict, answers, recorded) -> None:
+    box.frame(panel["title"])
+    axes = box.axes(4.2, 0.35, 1.1, 1.2)
+    lines = [(label(target, series), series) for target, of in zip(panel["targets"], answers) for series in of]
+    lines.sort(key=lambda line: line[0], reverse=True)
+    for number, (_, series) in enumerate(lines):
+        for moment, value in zip(*points(series, recorded)):
+            axes.add_patch(Rectangle((moment, number - 0.42), 1.05, 0.84, color=HEAT(value), lw=0))
+    scales(axes, recorded)
+    axes.set_ylim(-0.6, max(len(lines), 1) - 0.4)
+    axes.set_yticks(range(len(lines)), [name for name, _ in lines], size=7.5)
+
+
+def heatmap(box: Box, panel: dict, answers, recorded) -> None:
+    box.frame(panel["title"])
+    axes = box.axes(1.6, 0.35, 1.1, 1.2)
+    series = sorted(answers[0], key=lambda one: float(one["metric"]["le"].replace("+Inf", "inf")))
+    grid = numpy.arange(0, recorded["end"] - recorded["began"] + 1)
+    # A bucket counts those below it too.
+    cumulative = numpy.array([on_grid(grid, *points(one, recorded)) for one in series] or [numpy.zeros_like(grid)])
+    counts = numpy.clip(numpy.diff(cumulative, axis=0, prepend=0), 0, None)
+    shown = numpy.ma.masked_less(counts, 0.05)
+    edges = numpy.arange(len(counts) + 1)
+    axes.pcolormesh(numpy.append(grid, grid[-1] + 1), edges, shown, cmap="Oranges", norm=LogNorm(0.05, max(counts.max(), 1)))
+    scales(axes, recorded)
+    used = range(0, len(series), 2)
+    axes.set_yticks([i + 0.5 for i in used], [written_bound(series[i]["metric"]["le"]) for i in used], size=7)
+
+
+KINDS = {
+    "row": row,
+    "stat": stat,
+    "table": table,
+    "timeseries": timeseries,
+    "state-timeline": state_timeline,
+    "heatmap": heatmap,
+}
+
+
+def points(series: dict, recorded: dict):
+    """Seconds since the beginning, and values."""
+    times = numpy.array([float(moment) - recorded["began"] for moment, _ in series["values"]])
+    values = numpy.array([float(value) for _, value in series["values"]])
+    # A gap stays a gap.
+    gaps = numpy.flatnonzero(numpy.diff(times) > 1.5) + 1
+    return numpy.insert(times, gaps, times[gaps] - 1), numpy.insert(values, gaps, numpy.nan)
+
+
+def on_grid(grid, times, values):
+    """Values at every second; none is nothing."""
+    found = numpy.zeros_like(grid, dtype=float)
+    where = numpy.clip(numpy.rint(times).astype(int), 0, len(grid) - 1)
+    found[where] = numpy.nan_to_num(values)
+    return found
+
+
+def label(target: dict, series: dict) -> str:
+    text = target["legendFormat"] or ", ".join(series["metric"].values())
+    for name, value in series["metric"].items():
+        text = text.replace("{{" + name + "}}", value)
+    return text
+
+
+def scales(axes, recorded) -> None:
+    length = recorded["end"] - recorded["began"]
+    axes.set_xlim(0, length)
+    axes.set_xticks(range(0, int(length) + 1, 30))
+    axes.xaxis.set_major_formatter(lambda seconds, _: f"{int(seconds) // 60}:{int(seconds) % 60:02}")
+    axes.tick_params(length=0, labelsize=7, colors="#5a5f66")
+    for side in "top", "right", "left":
+        axes.spines[side].set_visible(False)
+
+
+def legend(box: Box, axes, columns: int) -> None:
+    if columns == 0:
+        axes.text(0.5, 0.5, "No data", size=9, color=FAINT, ha="center", transform=axes.transAxes)
+        return
+    axes.legend(
+        loc="upper left",
+        # Below the labels of the axis, which are as high in every panel.
+        bbox_to_anchor=(-0.02, -0.75 / (axes.get_position().height * box.of)),
+        ncols=columns,
+        fontsize=6.5,
+        frameon=False,
+        handlelength=1,
+        columnspacing=1.2,
+        labelspacing=0.15,
+        borderaxespad=0,
+    )
+
+
+def threshold(value: float, steps: list) -> str:
+    reached = [step["color"] for step in steps if step["value"] is None or value >= step["value"]]
+    return NAMED[reached[-1]]
+
+
+def written(value: float, unit: str) -> str:
+    if unit == "percentunit":
+        return f"{value * 100:.0f} %"
+    if unit == "s":
+        return f"{value * 1000:.0f} ms" if 0 < abs(value) < 0.9995 else f"{value:.3g} s"
+    if unit == "ops":
+        return f"{value:.3g}/s"
+    if unit == "short":
+        return f"{value:.3g}"
+    raise ValueError(f"the unit {unit} is not known here")
+
+
+def written_bound(bound: str) -> str:
+    return "more" if bound == "+Inf" else written(float(bound), "s")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
