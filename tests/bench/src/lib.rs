@@ -2,6 +2,7 @@
 
 pub mod fleet;
 pub mod rig;
+pub mod rules;
 pub mod scenario;
 pub mod usage;
 

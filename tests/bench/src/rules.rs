@@ -1,0 +1,321 @@
+//! The pure rules, each as something to be repeated: what `bench-check` counts the instructions of.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lease_probe::domain::assessment::{Leases, Rule};
+use lease_probe::domain::candidates::Roster;
+use lease_probe::domain::moment::Moment;
+use lease_probe::domain::outcome::Outcome;
+use lease_probe::domain::probe::{Next, ProbeState};
+use lease_probe::domain::renewals::{ListedLease, Listing};
+use lease_probe::domain::verdict::{Streak, Teller, Thresholds, sentence};
+use scaling_coordinator::domain::Direction;
+use scaling_coordinator::domain::decision::{self, Streams, Verdict, decide};
+use scaling_coordinator::domain::flow::Flow;
+use scaling_coordinator::domain::sight::{Item, Seen, Sight};
+use tokio::time::Instant;
+use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::lease::LeaseItem;
+use watchdog_api::list::ItemList;
+use watchdog_api::machine::{MachineItem, MachinePhase};
+use watchdog_api::node::NodeItem;
+use watchdog_api::prober::{self, DependentResource};
+use watchdog_api::workload::RecordedReplicas;
+use watchdog_e2e::fixtures;
+use weeder::domain::pods::{Container, crash_loop};
+use weeder::domain::readiness::{Endpoints, Index, Slice, SliceKey};
+
+use crate::fleet::{Fleet, Kind};
+
+/// Something to repeat.
+pub type Work = Box<dyn FnMut()>;
+
+/// A rule with its name.
+pub struct Case {
+    /// Its name in the baseline.
+    pub name: &'static str,
+    /// Prepares it.
+    pub prepare: fn() -> Work,
+}
+
+/// All of them.
+pub const CASES: [Case; 12] = [
+    Case {
+        name: "decode a page of 20 leases",
+        prepare: || decode_leases(20),
+    },
+    Case {
+        name: "decode a page of 500 leases",
+        prepare: || decode_leases(500),
+    },
+    Case {
+        name: "decode a page of 50 nodes",
+        prepare: || decode_nodes(50),
+    },
+    Case {
+        name: "assess 20 leases of a healthy shoot",
+        prepare: || assess(20),
+    },
+    Case {
+        name: "assess 500 leases of a healthy shoot",
+        prepare: || assess(500),
+    },
+    Case {
+        name: "judge a lost shoot of 20 nodes with nodes and machines",
+        prepare: || judge(20),
+    },
+    Case {
+        name: "judge a lost shoot of 500 nodes with nodes and machines",
+        prepare: || judge(500),
+    },
+    Case {
+        name: "one whole probe of 20 nodes: decode, assess, verdict",
+        prepare: || probe(20),
+    },
+    Case {
+        name: "one whole probe of 500 nodes: decode, assess, verdict",
+        prepare: || probe(500),
+    },
+    Case {
+        name: "coordinator: from a verdict to a direction",
+        prepare: direction,
+    },
+    Case {
+        name: "coordinator: next step of a flow of three resources",
+        prepare: flow,
+    },
+    Case {
+        name: "weeder: a slice changes, and a pod is looked at",
+        prepare: weed,
+    },
+];
+
+const RULE: Rule = Rule {
+    expiry_age: Duration::from_secs(30),
+    threshold: 0.6,
+};
+
+/// Between two probes, in microseconds.
+const STEP: i64 = 10_000_000;
+
+fn body(nodes: usize, kind: Kind) -> Vec<u8> {
+    let fleet = Fleet::new(1, nodes);
+    let mut out = Vec::new();
+    if let Some(shoot) = fleet.shoots().first() {
+        fleet.write_page(&mut out, shoot, kind, 0, 0);
+    }
+    out
+}
+
+fn decode_leases(nodes: usize) -> Work {
+    let body = body(nodes, Kind::Leases);
+    Box::new(move || {
+        black_box(ItemList::<LeaseItem>::from_slice(black_box(&body)).is_ok());
+    })
+}
+
+fn decode_nodes(nodes: usize) -> Work {
+    let body = body(nodes, Kind::Nodes);
+    Box::new(move || {
+        black_box(ItemList::<NodeItem>::from_slice(black_box(&body)).is_ok());
+    })
+}
+
+fn names(nodes: usize) -> Vec<Arc<str>> {
+    let fleet = Fleet::new(1, nodes);
+    let names = fleet
+        .shoots()
+        .iter()
+        .flat_map(|shoot| (0..nodes).map(|node| shoot.node_name(node).into()));
+    names.collect()
+}
+
+fn listed(names: &[Arc<str>], renewed: i64) -> Leases {
+    let lease = |(i, name): (i64, &Arc<str>)| ListedLease {
+        name: name.clone(),
+        renew_time: Some(Moment(renewed - i)),
+        duration_seconds: Some(40),
+    };
+    Leases {
+        leases: (0..).zip(names).map(lease).collect(),
+        malformed: 0,
+    }
+}
+
+const fn listing(at: i64) -> Listing {
+    Listing {
+        sent: Moment(at),
+        received: Moment(at),
+    }
+}
+
+fn assess(nodes: usize) -> Work {
+    let names = names(nodes);
+    let (mut state, mut now) = (ProbeState::default(), STEP);
+    Box::new(move || {
+        now += STEP;
+        let leases = listed(&names, now - STEP / 2);
+        black_box(state.leases(listing(now), &leases, RULE));
+    })
+}
+
+fn judge(nodes: usize) -> Work {
+    let (names, settings) = (names(nodes), ShootSettings::default());
+    let node = |name: &Arc<str>| NodeItem {
+        name: name.clone(),
+        pool: Some("worker".into()),
+        zone: Some("a".into()),
+        not_managed_by_mcm: false,
+        conditions: Vec::new(),
+    };
+    let machine = |name: &Arc<str>| MachineItem {
+        name: name.clone(),
+        node: Some(name.clone()),
+        phase: MachinePhase::Other,
+    };
+    let nodes: Vec<NodeItem> = names.iter().map(node).collect();
+    let machines: Vec<MachineItem> = names.iter().map(machine).collect();
+    let (mut state, lost) = (ProbeState::default(), listed(&names, STEP));
+    state.leases(listing(2 * STEP), &lost, RULE);
+    let now = Moment(10 * STEP);
+    Box::new(move || {
+        let next = state.leases(listing(now.0), &lost, RULE);
+        let roster = Roster::new(&nodes, &machines, &settings);
+        black_box((next, state.judge(&lost, &roster, RULE, now)));
+    })
+}
+
+fn probe(nodes: usize) -> Work {
+    let body = body(nodes, Kind::Leases);
+    let (mut state, mut streak) = (ProbeState::default(), Streak::default());
+    let mut teller = Teller::new("lease-probe-0".into(), Moment(0));
+    let once = Thresholds {
+        failure: 1,
+        success: 1,
+    };
+    let now = Moment(crate::fleet::now());
+    Box::new(move || {
+        let Ok(list) = ItemList::<LeaseItem>::from_slice(black_box(&body)) else {
+            return;
+        };
+        let lease = |lease: &LeaseItem| ListedLease {
+            name: lease.name.clone(),
+            renew_time: lease.renew_time.map(|time| Moment(time.as_microsecond())),
+            duration_seconds: lease.lease_duration_seconds,
+        };
+        let leases = Leases {
+            leases: list
+                .items
+                .iter()
+                .filter_map(|item| item.ok().map(lease))
+                .collect(),
+            malformed: 0,
+        };
+        if let Next::Done(found) = state.leases(listing(now.0), &leases, RULE) {
+            let turn = streak.note(&found.outcome, &Outcome::Healthy, once);
+            let message = sentence(&found, turn.counting);
+            let until = now.after(Duration::from_secs(40));
+            black_box(teller.assessed(turn.outcome, message, found.evidence, now, until));
+        }
+    })
+}
+
+fn direction() -> Work {
+    let now = Instant::now();
+    let verdict = Verdict {
+        outcome: decision::Outcome::LeasesExpired,
+        observer: "lease-probe-0".into(),
+        observed: now,
+        sent: now,
+        valid_until: now + Duration::from_secs(40),
+        message: "12 of 20 leases are expired.".into(),
+    };
+    let streams = Streams { known: 1, synced: 1 };
+    Box::new(move || {
+        black_box(decide(black_box(now), [&verdict], streams));
+    })
+}
+
+fn gardener() -> Vec<DependentResource> {
+    let text = fixtures::prober("probeInterval: 30s", "30s");
+    let config = prober::parse(text.as_bytes());
+    config
+        .map(|config| config.dependent_resource_infos)
+        .unwrap_or_default()
+}
+
+fn flow() -> Work {
+    let (config, mut flow, now) = (gardener(), Flow::default(), Instant::now());
+    let seen = Seen {
+        resource_version: "1".into(),
+        replicas: Some(1),
+        ready: 1,
+        current: true,
+        recorded: RecordedReplicas::Absent,
+        protected: false,
+        ignored: false,
+    };
+    Box::new(move || {
+        let item = |dependent| Item {
+            dependent,
+            sight: Sight::Present(seen.clone()),
+        };
+        let items: Vec<Item<'_>> = config.iter().map(item).collect();
+        black_box(flow.next(now, Some(Direction::Down), &items));
+    })
+}
+
+fn weed() -> Work {
+    let (mut index, mut turn) = (Index::default(), 0_u32);
+    let key = SliceKey {
+        namespace: "shoot--bench--00001".into(),
+        name: "kube-apiserver-x7k2p".into(),
+    };
+    let now = weeder::domain::moment::Moment(0);
+    Box::new(move || {
+        turn += 1;
+        let slice = Slice {
+            key: key.clone(),
+            service: Some("kube-apiserver".into()),
+            endpoints: Endpoints::of([Some(turn.is_multiple_of(2)), Some(false)]),
+        };
+        black_box(index.apply(slice, now));
+        let container = |name: &str, waiting: Option<&str>| Container {
+            name: name.into(),
+            init: false,
+            restarts: 3,
+            waiting: waiting.map(str::to_owned),
+            ended_at: None,
+        };
+        black_box(crash_loop([
+            container("main", Some("CrashLoopBackOff")),
+            container("side", None),
+        ]));
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_runs() {
+        for case in CASES {
+            let mut work = (case.prepare)();
+            work();
+            work();
+        }
+    }
+
+    #[test]
+    fn a_probe_of_a_healthy_shoot_needs_no_nodes() {
+        let leases = listed(&names(20), STEP / 2);
+        let mut state = ProbeState::default();
+        assert!(
+            matches!(state.leases(listing(STEP), &leases, RULE), Next::Done(found) if found.evidence.candidates == 20)
+        );
+        assert_eq!(gardener().len(), 3);
+    }
+}
