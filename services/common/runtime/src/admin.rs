@@ -9,9 +9,8 @@ use axum::routing::{get, put};
 use http::StatusCode;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{BLOCKED, Collector, Exposition, READY};
+use crate::metrics::{BLOCKED, Collector, Exposition, READY, TASKS};
 use crate::readiness::Readiness;
 use crate::telemetry::LogLevel;
 
@@ -39,11 +38,11 @@ impl std::fmt::Debug for Admin {
     }
 }
 
-/// Serves until `stop` is cancelled.
+/// Serves for ever: also while the process drains, so that /readyz says so and the last metrics can be read.
 ///
 /// # Errors
 /// When the listener fails for good.
-pub async fn serve(listener: TcpListener, admin: Admin, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn serve(listener: TcpListener, admin: Admin) -> anyhow::Result<()> {
     let metrics = admin.metrics.clone();
     let upkeep = async move {
         let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
@@ -64,7 +63,6 @@ pub async fn serve(listener: TcpListener, admin: Admin, stop: CancellationToken)
     tokio::select! {
         () = upkeep => Ok(()),
         result = serve => Ok(result?),
-        () = stop.cancelled() => Ok(()),
     }
 }
 
@@ -90,6 +88,9 @@ async fn render(State(admin): State<Admin>) -> ([(http::HeaderName, &'static str
         &BLOCKED,
         blockers.keys().map(|blocker| ([("blocker", *blocker)], 1.0)),
     );
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
+    out.family(&TASKS, [(none, f64::from(tasks))]);
     for collector in &admin.collectors {
         collector.collect(&mut out);
     }

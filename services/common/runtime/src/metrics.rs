@@ -140,6 +140,12 @@ pub const BLOCKED: Metric = Metric::gauge(
     "1 for everything that keeps the service from being ready, by blocker; /readyz says what to do about it.",
 );
 
+/// Tasks, read at the scrape: what leaks in an asynchronous program leaks tasks first.
+pub const TASKS: Metric = Metric::gauge(
+    "watchdog_tasks",
+    "Tasks of the asynchronous runtime that have not ended.",
+);
+
 /// Buckets of all histograms, in seconds: from a local write to the longest grace period that matters.
 const BUCKETS: [f64; 16] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
