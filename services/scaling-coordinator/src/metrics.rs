@@ -40,8 +40,9 @@ pub const FAILURES: Metric = Metric::counter(
 /// Shoots by state.
 pub const SHOOTS: Metric = Metric::gauge(
     "watchdog_scaling_shoots",
-    "Shoots that this replica owns, by direction (down, up or hold) and state of the flow (holding, settled, running, \
-     failed).",
+    "Shoots that this replica owns, by direction (down, up or hold), state of the flow (holding, settled, running, \
+     failed) and why they are held (no; cluster, ownership, unreported, expired, verdict; disagreement and outdated: \
+     lease-probe is not as it should be).",
 );
 
 /// Resources held down, by shoot.

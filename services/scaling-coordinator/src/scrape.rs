@@ -7,6 +7,7 @@ use watchdog_feed::server::Feed;
 use watchdog_runtime::metrics::{Collector, Exposition};
 
 use crate::domain::Direction;
+use crate::domain::decision::Held;
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::State;
 use crate::engine::tally::Tally;
@@ -25,13 +26,14 @@ pub struct Scrape {
 
 impl Collector for Scrape {
     fn collect(&self, out: &mut Exposition) {
-        let mut shoots: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+        let mut shoots: BTreeMap<(&str, &str, &str), f64> = BTreeMap::new();
         let (mut held, mut to_restore, mut failed) = (0, 0, 0_u32);
         let mut held_of = Vec::new();
         for (shoot, scaling) in self.shoots.snapshot() {
             let direction = scaling.direction.map_or("hold", Direction::as_str);
+            let why_held = scaling.held.map_or("no", Held::as_str);
             *shoots
-                .entry((direction, scaling.status.state.as_str()))
+                .entry((direction, scaling.status.state.as_str(), why_held))
                 .or_default() += 1.0;
             held += scaling.held_down();
             if scaling.held_down() > 0 {
@@ -42,9 +44,9 @@ impl Collector for Scrape {
             }
             failed += u32::from(scaling.status.state == State::Failed);
         }
-        let series = shoots
-            .into_iter()
-            .map(|((direction, state), n)| ([("direction", direction), ("state", state)], n));
+        let series = shoots.into_iter().map(|((direction, state, held), n)| {
+            ([("direction", direction), ("state", state), ("held", held)], n)
+        });
         out.family(&metrics::SHOOTS, series);
         let none: [(&str, &str); 0] = [];
         out.family(&metrics::HELD_DOWN, [(none, held as f64)]);

@@ -2,11 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::domain::decision::{Streams, Verdict};
+use crate::domain::decision::{Outcome, Streams, Verdict};
 use crate::wake::Wakes;
+
+/// Within a stream the times of observations are exact but for rounding.
+const ROUNDING: Duration = Duration::from_secs(1);
 
 /// The verdicts of all streams.
 #[derive(Debug)]
@@ -78,14 +82,22 @@ impl Verdicts {
         self.wakes.all();
     }
 
-    /// A stream says something new about a shoot.
-    pub fn said(&self, stream: &Arc<str>, shoot: &str, verdict: Verdict) {
+    /// A stream says something about a shoot. If that is older than what it has said before, neither can be believed:
+    /// it counts as [`Outcome::Outdated`] until something new comes.
+    pub fn said(&self, stream: &Arc<str>, shoot: &str, mut verdict: Verdict) {
         let mut inner = self.inner.lock();
         if !inner.streams.contains_key(stream) {
             return;
         }
         match inner.by_shoot.get_mut(shoot) {
             Some(of_shoot) => {
+                if let Some(before) = of_shoot.get(stream)
+                    && verdict.observed + ROUNDING < before.observed
+                {
+                    verdict.outcome = Outcome::Outdated;
+                    verdict.observed = before.observed;
+                    verdict.valid_until = verdict.valid_until.max(before.valid_until);
+                }
                 of_shoot.insert(stream.clone(), verdict);
             }
             None => {
@@ -147,7 +159,6 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::domain::decision::Outcome;
 
     fn verdict() -> Verdict {
         let now = Instant::now();
@@ -159,6 +170,40 @@ mod tests {
             valid_until: now,
             message: "".into(),
         }
+    }
+
+    #[test]
+    fn what_is_older_than_before_does_not_count_until_something_new_comes() {
+        let (verdicts, stream) = (Verdicts::new(Arc::default()), Arc::from("a"));
+        verdicts.joined(&stream);
+        let now = Instant::now() + Duration::from_secs(1_000);
+        let say = |observed: Instant, outcome| {
+            let valid_until = observed + Duration::from_secs(20);
+            let said = Verdict {
+                outcome,
+                observed,
+                valid_until,
+                ..verdict()
+            };
+            verdicts.said(&stream, "s", said);
+            let of_shoot = verdicts.on("s");
+            (of_shoot[0].outcome, of_shoot[0].observed, of_shoot[0].valid_until)
+        };
+        let late = now + Duration::from_secs(20);
+        let ago = |seconds| now - Duration::from_secs(seconds);
+        assert_eq!(say(now, Outcome::Healthy), (Outcome::Healthy, now, late));
+        for seconds in [30, 10] {
+            let outdated = say(ago(seconds), Outcome::LeasesExpired);
+            assert_eq!(outdated, (Outcome::Outdated, now, late), "{seconds} s old");
+        }
+        let rounded = now - Duration::from_millis(1);
+        assert_eq!(say(rounded, Outcome::LeasesExpired).0, Outcome::LeasesExpired);
+        verdicts.lost("a");
+        assert_eq!(
+            say(ago(10), Outcome::Healthy).0,
+            Outcome::Healthy,
+            "another stream begins anew"
+        );
     }
 
     #[test]

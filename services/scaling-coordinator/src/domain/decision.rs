@@ -32,6 +32,8 @@ pub enum Outcome {
     Pending,
     /// An outcome that this version does not know.
     Unknown,
+    /// The observer says what is older than what it has said before.
+    Outdated,
 }
 
 impl Outcome {
@@ -47,7 +49,8 @@ impl Outcome {
             | Self::TooFewCandidates
             | Self::Skipped
             | Self::Pending
-            | Self::Unknown => None,
+            | Self::Unknown
+            | Self::Outdated => None,
         }
     }
 
@@ -65,6 +68,7 @@ impl Outcome {
             Self::Skipped => "SKIPPED",
             Self::Pending => "PENDING",
             Self::Unknown => "an outcome that this version does not know",
+            Self::Outdated => "something older than before",
         }
     }
 }
@@ -95,11 +99,54 @@ pub struct Streams {
     pub synced: usize,
 }
 
+/// Why a shoot is held, for statistics; the reason of the decision is for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Held {
+    /// The Cluster forbids it, or is not known.
+    Cluster,
+    /// Another replica acts on it, or this one must not.
+    Ownership,
+    /// Nobody who is connected reports it.
+    Unreported,
+    /// The last verdict is not valid any more.
+    Expired,
+    /// The observers want different things.
+    Disagreement,
+    /// An observer repeats what is outdated.
+    Outdated,
+    /// The verdict gives no reason to act.
+    Verdict,
+}
+
+impl Held {
+    /// As a label value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Ownership => "ownership",
+            Self::Unreported => "unreported",
+            Self::Expired => "expired",
+            Self::Disagreement => "disagreement",
+            Self::Outdated => "outdated",
+            Self::Verdict => "verdict",
+        }
+    }
+
+    /// Whether it means that lease-probe does not do as it should: worth a warning.
+    #[must_use]
+    pub const fn is_strange(self) -> bool {
+        matches!(self, Self::Disagreement | Self::Outdated)
+    }
+}
+
 /// Where the dependants of a shoot are to go.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Decision {
     /// The direction; `None` holds.
     pub direction: Option<Direction>,
+    /// Why it is held, if it is.
+    pub held: Option<Held>,
     /// One sentence for people.
     pub reason: String,
     /// When to decide again although nothing has happened: some validity ends then.
@@ -109,11 +156,12 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Holds, for a reason that has nothing to do with verdicts.
+    /// Holds.
     #[must_use]
-    pub fn hold(reason: impl Into<String>) -> Self {
+    pub fn hold(held: Held, reason: impl Into<String>) -> Self {
         Self {
             direction: None,
+            held: Some(held),
             reason: reason.into(),
             again_at: None,
             decided_by: None,
@@ -144,8 +192,28 @@ pub fn decide<'a>(
     }
     counted.sort_by(|a, b| (b.observed, &b.observer).cmp(&(a.observed, &a.observer)));
     let Some(first) = counted.first() else {
-        return Decision::hold(newest.map_or_else(|| silence(streams), expired));
+        return match newest {
+            None => Decision::hold(Held::Unreported, silence(streams)),
+            // These are never valid: they give no reason to act.
+            Some(verdict) if matches!(verdict.outcome, Outcome::Pending | Outcome::Skipped) => {
+                Decision::hold(Held::Verdict, sentence(verdict))
+            }
+            Some(verdict) => Decision::hold(Held::Expired, expired(verdict)),
+        };
     };
+    if let Some(outdated) = counted.iter().find(|v| v.outcome == Outcome::Outdated) {
+        return Decision {
+            again_at,
+            ..Decision::hold(
+                Held::Outdated,
+                format!(
+                    "{} says {}: it counts again when it says something new.",
+                    outdated.observer,
+                    outdated.outcome.as_str()
+                ),
+            )
+        };
+    }
     let direction = first.outcome.direction();
     let contrary = counted
         .iter()
@@ -153,17 +221,21 @@ pub fn decide<'a>(
     if let Some(contrary) = contrary {
         return Decision {
             again_at,
-            ..Decision::hold(format!(
-                "The observers disagree: {} says {}, {} says {}.",
-                first.observer,
-                first.outcome.as_str(),
-                contrary.observer,
-                contrary.outcome.as_str()
-            ))
+            ..Decision::hold(
+                Held::Disagreement,
+                format!(
+                    "The observers disagree: {} says {}, {} says {}.",
+                    first.observer,
+                    first.outcome.as_str(),
+                    contrary.observer,
+                    contrary.outcome.as_str()
+                ),
+            )
         };
     }
     Decision {
         direction,
+        held: direction.is_none().then_some(Held::Verdict),
         reason: sentence(first),
         again_at,
         decided_by: Some(first.sent),
@@ -181,15 +253,8 @@ fn sentence(verdict: &Verdict) -> String {
 }
 
 fn expired(newest: &Verdict) -> String {
-    match newest.outcome {
-        // These are never valid: they give no reason to act.
-        Outcome::Pending | Outcome::Skipped => sentence(newest),
-        outcome => format!(
-            "The last verdict, {} by {}, is not valid any more and was not renewed.",
-            outcome.as_str(),
-            newest.observer
-        ),
-    }
+    let (outcome, observer) = (newest.outcome.as_str(), &newest.observer);
+    format!("The last verdict, {outcome} by {observer}, is not valid any more and was not renewed.")
 }
 
 fn silence(streams: Streams) -> String {

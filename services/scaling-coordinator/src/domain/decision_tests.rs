@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 const STREAMS: Streams = Streams { known: 2, synced: 2 };
-const ALL: [Outcome; 10] = [
+const ALL: [Outcome; 11] = [
     Outcome::Healthy,
     Outcome::LeasesExpired,
     Outcome::ExternalUnreachable,
@@ -16,6 +16,7 @@ const ALL: [Outcome; 10] = [
     Outcome::Skipped,
     Outcome::Pending,
     Outcome::Unknown,
+    Outcome::Outdated,
 ];
 
 fn start() -> Instant {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Direction;
+use super::decision::Held;
 use super::plan::Planned;
 use super::status::Status;
 
@@ -14,6 +15,8 @@ use super::status::Status;
 pub struct ShootScaling {
     /// Where its dependants are to go; `None` holds.
     pub direction: Option<Direction>,
+    /// Why it is held, if it is.
+    pub held: Option<Held>,
     /// One sentence for people: why.
     pub reason: String,
     /// When the direction last changed.

@@ -12,7 +12,7 @@ use watchdog_kube::membership::{Membership, Permit};
 use crate::cluster::clusters::{Clusters, Standing};
 use crate::cluster::resources::Resources;
 use crate::domain::Direction;
-use crate::domain::decision::{Decision, decide};
+use crate::domain::decision::{Decision, Held, decide};
 use crate::domain::flow::{Action, Flow};
 use crate::domain::overview::{Overview, ShootPlan, ShootScaling};
 use crate::domain::plan;
@@ -46,7 +46,7 @@ impl Inputs {
     #[must_use]
     pub fn decide(&self, shoot: &str, now: Instant) -> Decision {
         match self.allowed(shoot) {
-            Err(reason) => Decision::hold(reason),
+            Err((held, reason)) => Decision::hold(held, reason),
             Ok(()) => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
         }
     }
@@ -91,23 +91,29 @@ impl Inputs {
     }
 
     /// Whether the coordinator may act on a shoot, apart from its verdict.
-    fn allowed(&self, shoot: &str) -> Result<(), String> {
+    fn allowed(&self, shoot: &str) -> Result<(), (Held, String)> {
         match self.clusters.standing(shoot) {
             Standing::Allowed => {}
-            Standing::Unlisted => return Err("The Clusters of the seed are not listed yet.".to_owned()),
-            Standing::Absent => return Err("The Cluster is gone.".to_owned()),
-            Standing::Stopped(reason) => return Err(reason.to_string()),
+            Standing::Unlisted => {
+                return Err((
+                    Held::Cluster,
+                    "The Clusters of the seed are not listed yet.".to_owned(),
+                ));
+            }
+            Standing::Absent => return Err((Held::Cluster, "The Cluster is gone.".to_owned())),
+            Standing::Stopped(reason) => return Err((Held::Cluster, reason.to_string())),
         }
         if self.membership.may_act(shoot) {
             return Ok(());
         }
-        Err(match self.membership.owner(shoot) {
+        let why = match self.membership.owner(shoot) {
             Some(owner) if owner != *self.membership.identity() => format!("The replica {owner} owns this shoot."),
             Some(_) => "This replica owns the shoot, but must not act: its own lease has run out, or another replica \
                         has not acknowledged it yet."
                 .to_owned(),
             None => "No replica owns this shoot: none has a valid lease.".to_owned(),
-        })
+        };
+        Err((Held::Ownership, why))
     }
 
     fn is_configured(&self, reference: &ResourceRef) -> bool {
@@ -138,14 +144,15 @@ impl Overview for Inputs {
         }
         let now = Instant::now();
         let config = self.config();
-        let reason = match self.allowed(shoot) {
-            Err(reason) => reason,
-            Ok(()) => "This replica has just taken the shoot over.".to_owned(),
-        };
+        let (held, reason) = self.allowed(shoot).err().unwrap_or_else(|| {
+            let why = "This replica has just taken the shoot over.";
+            (Held::Ownership, why.to_owned())
+        });
         let steps = Flow::default().next(now, None, &self.items(&config, shoot));
         let owner = self.membership.owner(shoot).unwrap_or_else(|| "".into());
         Some(ShootScaling {
             direction: None,
+            held: Some(held),
             reason,
             since: now,
             status: steps.status,
@@ -165,6 +172,7 @@ impl Overview for Inputs {
             allowed: allowed.is_ok(),
             reason: allowed
                 .err()
+                .map(|(_, why)| why)
                 .unwrap_or_else(|| "The shoot may be acted upon, and this replica owns it.".to_owned()),
         })
     }

@@ -300,6 +300,7 @@ impl Engine {
         }
         let scaling = ShootScaling {
             direction: looked.direction,
+            held: decision.held,
             reason: looked.reason,
             since: looked.since,
             status: looked.status,

@@ -9,7 +9,7 @@ use tokio_util::time::delay_queue::Key;
 use watchdog_api::prober::ResourceRef;
 
 use crate::domain::Direction;
-use crate::domain::decision::Decision;
+use crate::domain::decision::{Decision, Held};
 use crate::domain::flow::{Action, Flow, Outcome, Steps, What};
 use crate::domain::sight::Item;
 use crate::domain::status::Status;
@@ -25,6 +25,7 @@ pub(super) struct Shoot {
     flow: Flow,
     tenure: u64,
     direction: Option<Direction>,
+    held: Option<Held>,
     reason: String,
     since: Instant,
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
@@ -53,6 +54,7 @@ impl Shoot {
             flow: Flow::default(),
             tenure: 0,
             direction: None,
+            held: None,
             reason: String::new(),
             since: now,
             verdict: None,
@@ -155,6 +157,11 @@ impl Shoot {
     }
 
     fn turn(&mut self, shoot: &str, now: Instant, decision: &Decision) {
+        let held = std::mem::replace(&mut self.held, decision.held);
+        if held != decision.held && decision.held.is_some_and(Held::is_strange) {
+            let (reason, why) = (&decision.reason, decision.held.map(Held::as_str));
+            tracing::warn!(shoot, why, reason, "a shoot is held as it is");
+        }
         if self.direction == decision.direction {
             return;
         }

@@ -40,8 +40,9 @@ pub fn verdict(received: &Received<probe::Verdict>) -> Verdict {
         observer: verdict.observer.as_str().into(),
         observed: observed.unwrap_or(sent),
         sent,
-        // Valid for zero: not valid at all.
-        valid_until: sent + forward(verdict.valid_for.as_ref()).min(LONGEST_VALIDITY),
+        // Valid for zero: not valid at all. Whatever it says of itself, an old observation is none.
+        valid_until: (sent + forward(verdict.valid_for.as_ref()).min(LONGEST_VALIDITY))
+            .min(observed.unwrap_or(sent) + LONGEST_VALIDITY),
         message: verdict
             .message
             .chars()

@@ -22,15 +22,24 @@ fn received(age: i64, valid_for: i64) -> Received<probe::Verdict> {
 
 #[test]
 fn validity_counts_from_the_sending_and_is_bounded() {
-    let table = [(20, 20), (0, 0), (-5, 0), (i64::MAX, 600)];
-    for (valid_for, expected) in table {
-        let received = received(3, valid_for);
+    let table = [
+        (3, 20, 20),
+        (3, 0, 0),
+        (3, -5, 0),
+        (3, i64::MAX, 597),
+        (599, 20, 1),
+        (600, 20, 0),
+        (i64::MAX, i64::MAX, 0),
+    ];
+    for (age, valid_for, expected) in table {
+        let received = received(age, valid_for);
         let verdict = verdict(&received);
         assert_eq!(
             verdict.valid_until - received.sent_at,
             Duration::from_secs(expected)
         );
-        assert_eq!(received.sent_at - verdict.observed, Duration::from_secs(3));
+        let seen = u64::try_from(age).unwrap().min(600);
+        assert_eq!(received.sent_at - verdict.observed, Duration::from_secs(seen));
         assert_eq!(verdict.message.len(), LONGEST_MESSAGE);
     }
     let unset = Received {

@@ -59,7 +59,7 @@ async fn down_in_order_and_up_in_order_with_recorded_counts() {
     .await;
     let metrics = coordinator.metrics().await;
     for line in [
-        "watchdog_scaling_shoots{direction=\"up\",state=\"settled\"} 1",
+        "watchdog_scaling_shoots{direction=\"up\",state=\"settled\",held=\"no\"} 1",
         "watchdog_scaling_held_down_resources 0",
         &format!(
             "watchdog_scaling_operations_total{{shoot=\"{SHOOT}\",direction=\"down\",result=\"applied\"}} 6"

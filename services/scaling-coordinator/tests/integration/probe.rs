@@ -26,6 +26,9 @@ const LONG: Duration = Duration::from_secs(300);
 
 struct Told {
     outcome: Outcome,
+    /// Of the observation when it was said.
+    age: Duration,
+    said: Instant,
     valid_until: Instant,
     observer: String,
 }
@@ -63,8 +66,15 @@ impl Probe {
     }
 
     pub fn say_for(&self, shoot: &str, outcome: Outcome, valid_for: Duration) {
+        self.say_of(shoot, outcome, Duration::ZERO, valid_for);
+    }
+
+    /// Says what was observed so long ago, as if it were news.
+    pub fn say_of(&self, shoot: &str, outcome: Outcome, age: Duration, valid_for: Duration) {
         let told = Told {
             outcome,
+            age,
+            said: Instant::now(),
             valid_until: Instant::now() + valid_for,
             observer: self.name.clone(),
         };
@@ -139,7 +149,9 @@ fn verdict(shoot: String, told: &Told) -> pb::Verdict {
         shoot,
         outcome: told.outcome.into(),
         message: "The test says so.".into(),
-        age: Some(signed(0)),
+        age: Some(signed(micros(
+            told.age + now.saturating_duration_since(told.said),
+        ))),
         valid_for: Some(signed(left - over)),
         observer: told.observer.clone(),
         ..Default::default()

@@ -126,3 +126,78 @@ async fn observers_that_disagree_hold_and_a_withdrawn_verdict_does_not_count() {
         .await;
     assert_eq!(seed.all(SHOOT), [0, 0, -1], "no verdict, no change");
 }
+
+/// Why shoots are held, as the metrics tell.
+async fn until_counted(coordinator: &Coordinator, held: &str) {
+    let line = format!("watchdog_scaling_shoots{{direction=\"hold\",state=\"holding\",held=\"{held}\"}} 1");
+    crate::eventually_async(&format!("{line} is shown"), async || {
+        coordinator.metrics().await.contains(&line)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_that_repeats_old_verdicts_does_not_count_until_it_says_something_new() {
+    let (seed, one, two) = (
+        Seed::new().await,
+        Probe::start("one").await,
+        Probe::start("two").await,
+    );
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&one, &two]).await;
+    one.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    // What it saw a minute ago, as if it were still valid: before it said that all is well.
+    let (minute, long) = (Duration::from_secs(60), Duration::from_secs(300));
+    one.say_of(SHOOT, Outcome::LeasesExpired, minute, long);
+    coordinator
+        .until_holding(SHOOT, "one says something older than before")
+        .await;
+    until_counted(&coordinator, "outdated").await;
+    // Neither can it be outvoted, nor does what it says against the other count.
+    two.say(SHOOT, Outcome::LeasesExpired);
+    one.say_of(SHOOT, Outcome::LeasesExpired, minute, long);
+    coordinator
+        .until_holding(SHOOT, "one says something older than before")
+        .await;
+    assert_eq!(seed.writes(SHOOT), [""; 0]);
+    one.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+}
+
+#[tokio::test]
+async fn an_observation_that_is_too_old_is_none_whatever_validity_it_claims() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let hour = Duration::from_secs(3_600);
+    probe.say_of(SHOOT, Outcome::LeasesExpired, hour, hour);
+    coordinator.until_holding(SHOOT, "is not valid any more").await;
+    until_counted(&coordinator, "expired").await;
+    assert_eq!(seed.writes(SHOOT), [""; 0]);
+}
+
+#[tokio::test]
+async fn what_holds_is_counted_by_its_reason() {
+    let (seed, one, mut two) = (
+        Seed::new().await,
+        Probe::start("one").await,
+        Probe::start("two").await,
+    );
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&one, &two]).await;
+    until_counted(&coordinator, "unreported").await;
+    one.say(SHOOT, Outcome::Inconclusive);
+    until_counted(&coordinator, "verdict").await;
+    two.say(SHOOT, Outcome::LeasesExpired);
+    until_counted(&coordinator, "disagreement").await;
+    coordinator.until_holding(SHOOT, "The observers disagree").await;
+    one.take_back(SHOOT);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    // Its verdict would be valid for minutes; but nobody is there to take it back.
+    two.kill();
+    until_counted(&coordinator, "unreported").await;
+    seed.hibernate(SHOOT);
+    until_counted(&coordinator, "cluster").await;
+    assert_eq!(seed.all(SHOOT), [0, 0, -1]);
+}
