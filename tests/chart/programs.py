@@ -20,10 +20,11 @@ SEEN_BOUND_SECONDS = 60
 
 
 class Program:
-    """One replica of a service. To be used as a context. With `image`, that folder is its root, and it runs as nobody."""
+    """One replica of a service. To be used as a context. With `image`, that folder is its root, and it runs as nobody.
+    With `tls`, that folder has its certificate."""
 
     def __init__(
-        self, folder: Path, service: str, config: str, kubeconfig: str, replica: int = 0, image=None, options=()
+        self, folder: Path, service: str, config: str, kubeconfig: str, replica=0, image=None, options=(), tls=None
     ):
         self.service, self.replica = service, f"{service}-{replica}"
         self.log = folder / f"{self.replica}.log"
@@ -41,9 +42,9 @@ class Program:
             f"--identity={self.replica}",
             f"--grpc-addr=127.0.0.1:{self.grpc}",
             f"--admin-addr=127.0.0.1:{self.admin}",
-            "--insecure-plaintext",
             "--log-format=text",
             *options,
+            *_transport(tls),
         ]
         with open(self.log, "wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -102,10 +103,17 @@ class Program:
         return said
 
 
-def with_rights(seed, folder: Path, service: str, config: str, options=()) -> Program:
+def _transport(tls) -> list[str]:
+    if tls is None:
+        return ["--insecure-plaintext"]
+    files = {"cert": "tls.crt", "key": "tls.key", "client-ca": "ca.crt"}
+    return [f"--tls-{option}={tls / file}" for option, file in files.items()]
+
+
+def with_rights(seed, folder: Path, service: str, config: str, options=(), tls=None) -> Program:
     """One replica with the rights of its ServiceAccount."""
     kubeconfig = seed.kubeconfig(seed.token(NAMESPACE, f"dependency-watchdog-{service}"))
-    return Program(folder, service, config, kubeconfig, options=options)
+    return Program(folder, service, config, kubeconfig, options=options, tls=tls)
 
 
 def binary(name: str) -> str:

@@ -199,12 +199,21 @@ def test_autoscalers_take_over_the_replicas():
     metrics = {name.removeprefix("dependency-watchdog-"): s["spec"]["metrics"] for name, s in scalers.items()}
     assert [m["type"] for m in metrics["lease-probe"]] == ["Pods", "Resource"]
     assert metrics["lease-probe"][0]["pods"]["metric"]["name"] == "watchdog_active_probes"
-    assert [m["type"] for m in metrics["scaling-coordinator"]] == ["Resource"]
+    assert metrics["scaling-coordinator"][0]["pods"]["metric"]["name"] == "watchdog_scaling_shoots"
     assert [m["type"] for m in metrics["weeder"]] == ["Pods"]
     # A service that is off stays off.
     off = render({"scalingCoordinator": {"replicas": 0, "autoscaling": {"enabled": True}}})
     assert of_kind(off, "HorizontalPodAutoscaler") == {}
     assert of_kind(off, "Deployment")["dependency-watchdog-scaling-coordinator"]["spec"]["replicas"] == 0
+
+
+def test_autoscalers_go_by_what_the_programs_expose():
+    keys = {"leaseProbe": "lease-probe", "scalingCoordinator": "scaling-coordinator", "weeder": "weeder"}
+    for key, service in keys.items():
+        objects = render({key: {"autoscaling": {"enabled": True}}})
+        (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()
+        (name,) = [m["pods"]["metric"]["name"] for m in scaler["spec"]["metrics"] if m["type"] == "Pods"]
+        assert re.search(rf'gauge\(\s*"{name}"', _source(f"services/{service}/src/metrics.rs"))
 
 
 def test_monitors_find_each_replica_once():

@@ -1,0 +1,41 @@
+"""Stands in for the helm command where there is none: as much of it as docs/operations.md uses, by Helm's own library.
+
+    helm_command.py upgrade [--install] -n NAMESPACE RELEASE CHART [--set KEY=VALUE]...
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import helm_python as helm
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("command", choices=["upgrade"])
+    parser.add_argument("--install", action="store_true")
+    parser.add_argument("-n", "--namespace", required=True)
+    parser.add_argument("release")
+    parser.add_argument("chart", type=Path)
+    parser.add_argument("--set", action="append", default=[])
+    asked = parser.parse_args()
+    values = {}
+    for assignment in asked.set:
+        key, _, value = assignment.partition("=")
+        *folders, name = key.split(".")
+        place = values
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[name] = {"true": True, "false": False}.get(value, int(value) if value.isdigit() else value)
+    kubeconfig = Path(os.environ["KUBECONFIG"]).read_text()
+    with helm.Config(kubeconfig_content=kubeconfig, namespace=asked.namespace) as config:
+        try:
+            known = bool(config.history(asked.release))
+        except helm.HelmError:
+            known = False
+        change = config.upgrade if known or not asked.install else config.install
+        print(change(asked.chart, asked.release, values).get("notes", ""))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Somebody who has never seen it installs it by docs/operations.md, word for word, on a real kube-apiserver."""
+
+import base64
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from chart import NAMESPACE, ROOT, SERVICES
+from programs import wait, with_rights
+
+DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
+INSTALL = DOCUMENT[DOCUMENT.index("\n## Install") : DOCUMENT.index("\n### Configure")]
+# With the indentation of a list.
+BLOCKS = [textwrap.dedent(block) for block in re.findall(r"^ *```sh\n(.*?)^ *```$", INSTALL, re.DOTALL | re.MULTILINE)]
+
+
+@pytest.fixture
+def desk(seed, tmp_path):
+    """A folder with the repository's chart in it, the tools that the document uses, and somebody who may do everything."""
+    (tmp_path / "charts").symlink_to(ROOT / "charts")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    command = Path(__file__).with_name("helm_command.py")
+    (tools / "helm").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{command}" "$@"\n')
+    (tools / "helm").chmod(0o755)
+    kubeconfig = tmp_path / "admin.kubeconfig"
+    kubeconfig.write_text(seed.kubeconfig())
+    path = f"{tools}:{os.environ['PATH']}"
+
+    def run(script: str) -> str:
+        environment = os.environ | {"PATH": path, "KUBECONFIG": str(kubeconfig)}
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    yield tmp_path, run
+    for service in SERVICES:
+        seed.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/dependency-watchdog-{service}-tls")
+
+
+def test_the_document_leads_to_running_programs(seed, releases, kinds, desk):
+    folder, run = desk
+    images, certificates, release = BLOCKS
+    # No registry is here; the rest is as it stands there.
+    assert "skopeo" in images
+    run(certificates)
+    notes = run(release)
+    with contextlib.ExitStack() as stack:
+        programs = {s: stack.enter_context(as_deployed(seed, folder, s)) for s in SERVICES}
+        for program in programs.values():
+            program.wait_until_readyz_says("ready\n")
+        synced = 'watchdog_scaling_observers{state="synced"} 1'
+        wait(lambda: synced in programs["scaling-coordinator"].metrics())
+        calls = [line.strip() for line in notes.splitlines() if line.strip().startswith("grpcurl")]
+        assert len(calls) == len(SERVICES)
+        for call, program in zip(calls, programs.values()):
+            assert program.service.replace("-", "") in call.lower().replace("-", "")
+            run(call.replace("localhost:9645", f"127.0.0.1:{program.grpc}"))
+
+
+def as_deployed(seed, folder: Path, service: str):
+    """The program with what the Deployment gives its Pod: options, configuration, certificate, rights."""
+    name = f"dependency-watchdog-{service}"
+    deployment = seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}")[1]
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    secret = volumes["tls"]["secret"]["secretName"]
+    data = seed.request("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}")[1]["data"]
+    tls = folder / secret
+    tls.mkdir()
+    for file, content in data.items():
+        (tls / file).write_bytes(base64.b64decode(content))
+    config = volumes["config"]["configMap"]["name"]
+    text = seed.request("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{config}")[1]["data"]["config.yaml"]
+    # Paths, addresses and the log are those of a Pod.
+    kept = [o for o in container["args"] if o.startswith(("--tls-server-name", "--otlp"))]
+    return with_rights(seed, folder, service, text, kept, tls)
