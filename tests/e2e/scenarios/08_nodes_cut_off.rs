@@ -22,7 +22,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
             verdict.outcome() == Outcome::LeasesExpired && verdict.evidence.as_ref().is_some_and(all)
         })
         .await?;
-    shoot.no_node_turns_unknown(stage.times().outage()).await?;
+    shoot.no_node_turns_unknown(stage.calm()).await?;
     shoot.reconnect().await;
     shoot.wait_restored().await?;
     shoot.no_node_turns_unknown(stage.calm()).await

@@ -10,7 +10,7 @@ use crate::acceptance::backend::Plan;
 use crate::acceptance::stage::Stage;
 
 pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(3).grace(2.0).with_twin()).await?;
+    let shoot = stage.healthy_shoot(Plan::nodes(3).grace(2.0).counted()).await?;
     shoot.cut_all().await;
     shoot.stays_untouched(stage.times().grace).await?;
     shoot.wait_down().await?;

@@ -13,7 +13,7 @@ use crate::acceptance::stage::Stage;
 
 pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
     let shoot = stage
-        .healthy_shoot(Plan::nodes(3).behind_front().with_twin())
+        .healthy_shoot(Plan::nodes(3).behind_front().counted())
         .await?;
     shoot.front()?.set(Mood::Answer(Canned::Throttled(1)));
     shoot.wait_outcome(Outcome::Throttled).await?;

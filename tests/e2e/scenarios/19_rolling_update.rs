@@ -13,7 +13,7 @@ use crate::acceptance::chronicle::Fact;
 use crate::acceptance::stage::Stage;
 
 pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(4).with_twin()).await?;
+    let shoot = stage.healthy_shoot(Plan::nodes(4).counted()).await?;
     let roll =
         |revision: &str| json!({"spec": {"template": {"metadata": {"annotations": {"checksum": revision}}}}});
     shoot.last_operation("Reconcile", "Processing").await?;
@@ -29,7 +29,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
         shoot.change_dependant(name, roll("3")).await?;
     }
     shoot.last_operation("Reconcile", "Succeeded").await?;
-    shoot.no_node_turns_unknown(stage.times().outage()).await?;
+    shoot.no_node_turns_unknown(stage.calm()).await?;
     shoot.reconnect().await;
     shoot.wait_restored().await?;
     for entry in shoot.seed().chronicle.of(shoot.namespace()) {

@@ -21,6 +21,6 @@ pub struct Toll {
 pub struct Account {
     /// A shoot that is watched over.
     pub protected: Toll,
-    /// Its twin, to which the same happened.
-    pub unprotected: Toll,
+    /// Its twin, to which the same happened, where it has one.
+    pub unprotected: Option<Toll>,
 }

@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 
 use super::accounting::{Account, Toll};
-use super::backend::{Plan, Site};
+use super::backend::{Count, Plan, Site};
 use super::chronicle::{Dependant, Fact};
 use super::front::Front;
 use super::invariants::{Expectation, judge};
@@ -321,9 +321,11 @@ impl Shoot {
             .collect()
     }
 
-    /// What the outage has cost, and what it has cost the twin. None without a twin.
+    /// What the outage has cost, and what it has cost the twin. None where nobody counted.
     pub(super) async fn account(&self) -> anyhow::Result<Option<Account>> {
-        let Some(twin) = &self.twin else { return Ok(None) };
+        if self.plan.toll == Count::No {
+            return Ok(None);
+        }
         let (waiting, restored) = {
             let mut state = self.state.lock();
             (state.twin.take(), state.restored)
@@ -334,7 +336,7 @@ impl Shoot {
         };
         Ok(Some(Account {
             protected: self.half.toll(restored),
-            unprotected: twin.toll(twin_restored),
+            unprotected: self.twin.as_ref().map(|twin| twin.toll(twin_restored)),
         }))
     }
 

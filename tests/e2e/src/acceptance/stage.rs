@@ -69,7 +69,7 @@ impl Stage {
     /// When it does not come up.
     pub async fn shoot(&self, plan: Plan) -> anyhow::Result<Arc<Shoot>> {
         let (seed, place) = self.backend.seed();
-        *self.stock.lock().await = self.backend.reserve(1 + usize::from(plan.twin)).await?;
+        *self.stock.lock().await = self.backend.reserve(1 + usize::from(self.backend.has_twin(&plan))).await?;
         self.shoot_on(seed, &place, plan).await
     }
 
@@ -106,7 +106,7 @@ impl Stage {
             .backend
             .build(&mut stock, place, &self.name, &plan, true)
             .await?;
-        let twin = match plan.twin {
+        let twin = match self.backend.has_twin(&plan) {
             true => {
                 let (place, name) = (self.backend.unwatched(), format!("{}-twin", self.name));
                 Some(

@@ -48,7 +48,8 @@ impl Times {
         self.scaled(Duration::from_secs(60))
     }
 
-    /// How long an outage is that melts an unprotected shoot down.
+    /// How long an outage is that melts an unprotected shoot down: until its nodes are Unknown, and its machines given
+    /// up.
     #[must_use]
     pub fn outage(&self) -> Duration {
         self.grace * 2

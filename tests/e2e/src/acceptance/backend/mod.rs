@@ -18,6 +18,17 @@ use super::front::Upstream;
 use super::seed::Seed;
 use super::times::Times;
 
+/// Whether what an outage costs is counted. It takes a kube-controller-manager, and a twin takes an API server more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// No.
+    No,
+    /// Yes; the twin on the sandbox only.
+    Protected,
+    /// Yes, with a twin everywhere.
+    Both,
+}
+
 /// What a shoot is to be like.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -25,8 +36,8 @@ pub struct Plan {
     pub nodes: usize,
     /// Zones that they are spread over, `zone-1` and on.
     pub zones: usize,
-    /// Whether the same happens to a twin that nobody watches over, to count what the watchdog prevents.
-    pub twin: bool,
+    /// Whether nodes and machines that are lost are counted, here and at a twin that nobody watches over.
+    pub toll: Count,
     /// Whether a [`super::front::Front`] stands before its API server.
     pub front: bool,
     /// Its grace period, in those of everybody else.
@@ -40,7 +51,7 @@ impl Plan {
         Self {
             nodes,
             zones: 1,
-            twin: false,
+            toll: Count::No,
             front: false,
             grace: 1.0,
         }
@@ -53,10 +64,17 @@ impl Plan {
         self
     }
 
-    /// With a twin that nobody watches over.
+    /// Counting what an outage costs.
+    #[must_use]
+    pub const fn counted(mut self) -> Self {
+        self.toll = Count::Protected;
+        self
+    }
+
+    /// Counting what an outage costs, with the watchdog and, on both back-ends, without it.
     #[must_use]
     pub const fn with_twin(mut self) -> Self {
-        self.twin = true;
+        self.toll = Count::Both;
         self
     }
 
@@ -138,6 +156,15 @@ impl Backend {
             Self::Sandbox(backend) => backend.unwatched(),
             // Without a Cluster a shoot is not watched over.
             Self::Real(backend) => backend.seed().1,
+        }
+    }
+
+    /// Whether a shoot of this plan has a twin here.
+    #[must_use]
+    pub fn has_twin(&self, plan: &Plan) -> bool {
+        match (plan.toll, self) {
+            (Count::No, _) | (Count::Protected, Self::Real(_)) => false,
+            (Count::Protected, Self::Sandbox(_)) | (Count::Both, _) => true,
         }
     }
 

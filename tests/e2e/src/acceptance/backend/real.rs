@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::machines::Machines;
 use super::nodes::Nodes;
 use super::pool::{Lent, Pool};
-use super::{Place, Plan, Stock};
+use super::{Count, Place, Plan, Stock};
 use crate::acceptance::front::Upstream;
 use crate::acceptance::seed::Seed;
 use crate::acceptance::times::Times;
@@ -37,7 +37,7 @@ const TIMES: Times = Times {
 };
 
 /// API servers beside the seed's. About 300 MB each; more would only wait for the processors.
-const POOL: usize = 5;
+const POOL: usize = 6;
 
 /// The user that the probe is in a shoot.
 const PROBE: &str = "dependency-watchdog-probe";
@@ -189,7 +189,7 @@ impl RealBackend {
             node_monitor_grace_period: TIMES.grace.mul_f64(plan.grace),
             ..ControllerManagerOptions::default()
         };
-        let program = match plan.twin {
+        let program = match plan.toll != Count::No {
             true => Some(Arc::new(self.plane.controller_manager(server, &options)?)),
             false => None,
         };
