@@ -52,6 +52,7 @@ MATRIX = {
     "operators": {
         "scrapeAnnotations": False,
         "certManager": {"enabled": True, "issuerRef": {"name": "seed-ca"}},
+        "allowedClients": ["gardenlet.garden.svc", "dashboard.example.org"],
         "tracing": {
             "otlpEndpoint": "https://otel-collector.monitoring.svc:14317",
             "collectors": [{"namespaceSelector": {"matchLabels": {"role": "monitoring"}}}],

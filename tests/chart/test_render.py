@@ -89,6 +89,22 @@ def test_tls_unless_plaintext_is_asked_for_by_name():
             assert secrets == ([f"{name}-tls"] if values is None else [])
 
 
+def test_the_services_themselves_are_among_the_callers():
+    assert "allowed-client" not in str(render())
+    allowed = {}
+    for name, deployment in of_kind(render(MATRIX["operators"]), "Deployment").items():
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        options = [option.partition("=") for option in container["args"]]
+        allowed[name] = [value for option, _, value in options if option == "--tls-allowed-client"]
+    given = MATRIX["operators"]["allowedClients"]
+    services = [f"dependency-watchdog-{service}.garden.svc" for service in ("lease-probe", "scaling-coordinator")]
+    assert allowed == {
+        "dependency-watchdog-lease-probe": services + given,
+        "dependency-watchdog-scaling-coordinator": given,
+        "dependency-watchdog-weeder": given,
+    }
+
+
 def test_lease_probe_is_called_by_the_name_in_its_certificate():
     """The name that the programs expect without the option: see services/lease-probe/src/config.rs."""
     deployments = of_kind(render(), "Deployment")
@@ -292,6 +308,7 @@ def test_notes_tell_how_to_look():
         ({"nameOverride": "a" * 34}, "at '/nameOverride'"),
         ({"insecurePlaintext": "yes"}, "at '/insecurePlaintext'"),
         ({"log": {"format": "xml"}}, "at '/log/format'"),
+        ({"allowedClients": ["Gardenlet"]}, "at '/allowedClients/0'"),
         ({"tracing": {"otlpEndpoint": "collector:4317"}}, "at '/tracing/otlpEndpoint'"),
         ({"certManager": {"enabled": True}}, "at '/certManager/issuerRef/name'"),
         ({"monitoring": {"rules": {"runbookURL": "x"}}}, "additional properties 'runbookURL' not allowed"),
