@@ -3,36 +3,20 @@
 mod calm;
 mod events;
 mod judge;
+mod object;
+mod requests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
 use scaling_coordinator::domain::decision::{Outcome as Says, Streams, Verdict, decide};
-use scaling_coordinator::domain::flow::{Action, Flow, Outcome, Steps, What};
-use scaling_coordinator::domain::needs::Write;
-use scaling_coordinator::domain::sight::{Item, Seen, Sight};
+use scaling_coordinator::domain::flow::{Action, Flow, Steps};
+use scaling_coordinator::domain::sight::{Item, Sight};
 use tokio::time::Instant;
-use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
-use watchdog_api::workload::RecordedReplicas;
 
+use self::object::{Object, dependents, index};
 use crate::rules::{Budget, NONE, Rules};
-
-/// Two resources on two levels, in opposite orders: the first goes up first and down last.
-const NAMES: [&str; 2] = ["kube-controller-manager", "machine-controller-manager"];
-
-/// A Deployment as the API server has it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Object {
-    version: u32,
-    replicas: i32,
-    ready: i32,
-    current: bool,
-    recorded: Option<i32>,
-    protected: bool,
-    /// The last version that came out of the blue: by somebody else, or by a write that nobody waited for any more.
-    surprise: u32,
-}
 
 /// What the two replicas of lease-probe say together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,60 +99,6 @@ pub struct World {
 }
 
 type Checked = Result<(), String>;
-
-fn dependents(in_order: bool) -> Vec<DependentResource> {
-    let info = |level: i32| ScaleInfo {
-        level: if in_order { level } else { 0 },
-        initial_delay: Duration::ZERO,
-        timeout: Duration::from_secs(30),
-        replicas: None,
-    };
-    let levels = [(0, 1), (1, 0)];
-    let dependent = |(name, (up, down)): (&&str, (i32, i32))| DependentResource {
-        reference: ResourceRef {
-            api_version: "apps/v1".into(),
-            kind: "Deployment".into(),
-            name: (*name).into(),
-        },
-        optional: false,
-        scale_up: info(up),
-        scale_down: info(down),
-    };
-    NAMES.iter().zip(levels).map(dependent).collect()
-}
-
-/// Which of the two a request is about.
-fn index(action: &Action) -> usize {
-    usize::from(action.reference.name == NAMES[1])
-}
-
-impl Object {
-    fn seen(&self) -> Seen {
-        Seen {
-            resource_version: self.version.to_string().into(),
-            replicas: Some(self.replicas),
-            ready: self.ready,
-            current: self.current,
-            recorded: self
-                .recorded
-                .map_or(RecordedReplicas::Absent, RecordedReplicas::Count),
-            protected: self.protected,
-            ignored: false,
-        }
-    }
-
-    fn scale(&mut self, replicas: i32) {
-        (self.replicas, self.current) = (replicas, false);
-        self.version += 1;
-    }
-
-    fn has_reached(&self, direction: Direction) -> bool {
-        match direction {
-            Direction::Down => self.replicas == 0 && self.ready == 0,
-            Direction::Up => self.replicas > 0 && self.ready > 0,
-        }
-    }
-}
 
 impl World {
     /// A healthy shoot with two and one replicas, and nothing said yet.
@@ -352,135 +282,6 @@ impl World {
         if !object.current || object.ready != object.replicas {
             (object.ready, object.current) = (object.replicas, true);
             object.version += 1;
-        }
-    }
-
-    fn send(&mut self, c: usize, action: usize, rules: Rules) -> Checked {
-        let mut action = self.steps(c, rules).actions.remove(action);
-        let i = index(&action);
-        self.coordinators[c].flow.start(self.now, &action);
-        if action.what == What::Read {
-            if rules.reads {
-                self.coordinators[c].view[i] = self.objects[i].clone();
-            }
-            self.coordinators[c].flow.finish(self.now, &action, Outcome::Done);
-            return Ok(());
-        }
-        if rules.cluster && !self.allowed {
-            self.coordinators[c].cluster = false;
-            self.coordinators[c]
-                .flow
-                .finish(self.now, &action, Outcome::Withdrawn);
-            return Ok(());
-        }
-        self.check_sending(c, &action, rules)?;
-        if let (What::Write(Write::Record { replicas }), false) = (&action.what, rules.record) {
-            action.what = What::Write(Write::Scale {
-                from: *replicas,
-                to: 0,
-                unreadable: None,
-            });
-        }
-        if !rules.exclusive && c == 0 {
-            return self.answer(c, action, Fate::Answered, rules);
-        }
-        self.coordinators[c].sent.push(action);
-        Ok(())
-    }
-
-    fn answer(&mut self, c: usize, action: Action, fate: Fate, rules: Rules) -> Checked {
-        let unknown = Outcome::Unknown {
-            why: "no answer".into(),
-            retry_after: None,
-        };
-        let outcome = match fate {
-            Fate::Answered if self.apply(&action, rules)? => Outcome::Done,
-            Fate::Answered => Outcome::Conflict,
-            Fate::AppliedButLost => {
-                self.apply(&action, rules)?;
-                unknown
-            }
-            Fate::Lost => unknown,
-            Fate::Late => {
-                self.late.push(action.clone());
-                unknown
-            }
-            Fate::Refused => Outcome::Refused {
-                why: "500".into(),
-                retry_after: None,
-            },
-        };
-        if rules.deadline || fate == Fate::Answered {
-            self.coordinators[c].flow.finish(self.now, &action, outcome);
-        }
-        Ok(())
-    }
-
-    /// The API server gets a write: whether it was applied.
-    fn apply(&mut self, action: &Action, rules: Rules) -> Result<bool, String> {
-        let i = index(action);
-        let (object, wanted) = (&mut self.objects[i], self.wanted[i]);
-        if rules.precondition && *action.against != *object.version.to_string() {
-            return Ok(false);
-        }
-        let What::Write(write) = &action.what else {
-            return Ok(false);
-        };
-        match write {
-            Write::Record { replicas } => {
-                (object.recorded, object.protected) = (Some(*replicas), true);
-                object.version += 1;
-                if *replicas != object.replicas {
-                    return Err(format!(
-                        "S6: {replicas} are recorded, there are {}",
-                        object.replicas
-                    ));
-                }
-            }
-            Write::Scale { to, .. } => {
-                object.scale(*to);
-                if *to > 0 && *to != wanted {
-                    return Err(format!("S6: restored to {to} instead of {wanted}"));
-                }
-            }
-            Write::CleanUp => {
-                object.protected = false;
-                object.version += 1;
-            }
-        }
-        Ok(true)
-    }
-
-    fn crash(&mut self, c: usize, fate: Fate, rules: Rules) -> Checked {
-        self.left.crashes -= 1;
-        self.left.losses -= u8::from(fate == Fate::Late);
-        for action in std::mem::take(&mut self.coordinators[c].sent) {
-            self.answer(c, action, fate, rules)?;
-        }
-        self.retire(c, rules);
-        // It will list everything before it acts again; until then it does not matter what it saw.
-        let coordinator = &mut self.coordinators[c];
-        (coordinator.view, coordinator.cluster, coordinator.lists) = (self.first.clone(), true, true);
-        if !rules.durable {
-            self.objects.iter_mut().for_each(|object| object.recorded = None);
-        }
-        Ok(())
-    }
-
-    /// A replica forgets a shoot that is not its own any more; what is under way ends by itself. What it sees from now
-    /// on is what it saw then: its watches may be late for any time, each by itself.
-    fn retire(&mut self, c: usize, rules: Rules) {
-        self.coordinators[c].acts = false;
-        if rules.anew {
-            self.coordinators[c].flow = Flow::default();
-        }
-    }
-
-    fn acquire(&mut self, c: usize) {
-        let coordinator = &mut self.coordinators[c];
-        coordinator.acts = true;
-        if std::mem::take(&mut coordinator.lists) {
-            (coordinator.view, coordinator.cluster) = (self.objects.clone(), self.allowed);
         }
     }
 }

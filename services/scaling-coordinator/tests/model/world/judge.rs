@@ -1,6 +1,7 @@
 //! The invariants, judged by what is true and not by what a coordinator sees.
 
-use super::{Action, Checked, Direction, Object, Rules, Saying, World, dependents, index};
+use super::object::{Object, dependents, index};
+use super::{Action, Checked, Direction, Rules, Saying, World};
 
 impl World {
     /// What must hold whenever a write leaves a coordinator.

@@ -1,0 +1,79 @@
+//! A Deployment as the API server has it, and how two of them are configured.
+
+use std::time::Duration;
+
+use scaling_coordinator::domain::Direction;
+use scaling_coordinator::domain::flow::Action;
+use scaling_coordinator::domain::sight::Seen;
+use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
+use watchdog_api::workload::RecordedReplicas;
+
+/// Two resources on two levels, in opposite orders: the first goes up first and down last.
+const NAMES: [&str; 2] = ["kube-controller-manager", "machine-controller-manager"];
+
+/// A Deployment as the API server has it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Object {
+    pub(super) version: u32,
+    pub(super) replicas: i32,
+    pub(super) ready: i32,
+    pub(super) current: bool,
+    pub(super) recorded: Option<i32>,
+    pub(super) protected: bool,
+    /// The last version that came out of the blue: by somebody else, or by a write that nobody waited for any more.
+    pub(super) surprise: u32,
+}
+
+pub(super) fn dependents(in_order: bool) -> Vec<DependentResource> {
+    let info = |level: i32| ScaleInfo {
+        level: if in_order { level } else { 0 },
+        initial_delay: Duration::ZERO,
+        timeout: Duration::from_secs(30),
+        replicas: None,
+    };
+    let levels = [(0, 1), (1, 0)];
+    let dependent = |(name, (up, down)): (&&str, (i32, i32))| DependentResource {
+        reference: ResourceRef {
+            api_version: "apps/v1".into(),
+            kind: "Deployment".into(),
+            name: (*name).into(),
+        },
+        optional: false,
+        scale_up: info(up),
+        scale_down: info(down),
+    };
+    NAMES.iter().zip(levels).map(dependent).collect()
+}
+
+/// Which of the two a request is about.
+pub(super) fn index(action: &Action) -> usize {
+    usize::from(action.reference.name == NAMES[1])
+}
+
+impl Object {
+    pub(super) fn seen(&self) -> Seen {
+        Seen {
+            resource_version: self.version.to_string().into(),
+            replicas: Some(self.replicas),
+            ready: self.ready,
+            current: self.current,
+            recorded: self
+                .recorded
+                .map_or(RecordedReplicas::Absent, RecordedReplicas::Count),
+            protected: self.protected,
+            ignored: false,
+        }
+    }
+
+    pub(super) fn scale(&mut self, replicas: i32) {
+        (self.replicas, self.current) = (replicas, false);
+        self.version += 1;
+    }
+
+    pub(super) fn has_reached(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::Down => self.replicas == 0 && self.ready == 0,
+            Direction::Up => self.replicas > 0 && self.ready > 0,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What becomes of requests, of processes, and of the shoot when it changes hands.
+
+use scaling_coordinator::domain::flow::{Action, Flow, Outcome, What};
+use scaling_coordinator::domain::needs::Write;
+
+use super::object::index;
+use super::{Checked, Fate, Rules, World};
+
+impl World {
+    pub(super) fn send(&mut self, c: usize, action: usize, rules: Rules) -> Checked {
+        let mut action = self.steps(c, rules).actions.remove(action);
+        let i = index(&action);
+        self.coordinators[c].flow.start(self.now, &action);
+        if action.what == What::Read {
+            if rules.reads {
+                self.coordinators[c].view[i] = self.objects[i].clone();
+            }
+            self.coordinators[c].flow.finish(self.now, &action, Outcome::Done);
+            return Ok(());
+        }
+        if rules.cluster && !self.allowed {
+            self.coordinators[c].cluster = false;
+            self.coordinators[c]
+                .flow
+                .finish(self.now, &action, Outcome::Withdrawn);
+            return Ok(());
+        }
+        self.check_sending(c, &action, rules)?;
+        if let (What::Write(Write::Record { replicas }), false) = (&action.what, rules.record) {
+            action.what = What::Write(Write::Scale {
+                from: *replicas,
+                to: 0,
+                unreadable: None,
+            });
+        }
+        if !rules.exclusive && c == 0 {
+            return self.answer(c, action, Fate::Answered, rules);
+        }
+        self.coordinators[c].sent.push(action);
+        Ok(())
+    }
+
+    pub(super) fn answer(&mut self, c: usize, action: Action, fate: Fate, rules: Rules) -> Checked {
+        let unknown = Outcome::Unknown {
+            why: "no answer".into(),
+            retry_after: None,
+        };
+        let outcome = match fate {
+            Fate::Answered if self.apply(&action, rules)? => Outcome::Done,
+            Fate::Answered => Outcome::Conflict,
+            Fate::AppliedButLost => {
+                self.apply(&action, rules)?;
+                unknown
+            }
+            Fate::Lost => unknown,
+            Fate::Late => {
+                self.late.push(action.clone());
+                unknown
+            }
+            Fate::Refused => Outcome::Refused {
+                why: "500".into(),
+                retry_after: None,
+            },
+        };
+        if rules.deadline || fate == Fate::Answered {
+            self.coordinators[c].flow.finish(self.now, &action, outcome);
+        }
+        Ok(())
+    }
+
+    /// The API server gets a write: whether it was applied.
+    pub(super) fn apply(&mut self, action: &Action, rules: Rules) -> Result<bool, String> {
+        let i = index(action);
+        let (object, wanted) = (&mut self.objects[i], self.wanted[i]);
+        if rules.precondition && *action.against != *object.version.to_string() {
+            return Ok(false);
+        }
+        let What::Write(write) = &action.what else {
+            return Ok(false);
+        };
+        match write {
+            Write::Record { replicas } => {
+                (object.recorded, object.protected) = (Some(*replicas), true);
+                object.version += 1;
+                if *replicas != object.replicas {
+                    return Err(format!(
+                        "S6: {replicas} are recorded, there are {}",
+                        object.replicas
+                    ));
+                }
+            }
+            Write::Scale { to, .. } => {
+                object.scale(*to);
+                if *to > 0 && *to != wanted {
+                    return Err(format!("S6: restored to {to} instead of {wanted}"));
+                }
+            }
+            Write::CleanUp => {
+                object.protected = false;
+                object.version += 1;
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn crash(&mut self, c: usize, fate: Fate, rules: Rules) -> Checked {
+        self.left.crashes -= 1;
+        self.left.losses -= u8::from(fate == Fate::Late);
+        for action in std::mem::take(&mut self.coordinators[c].sent) {
+            self.answer(c, action, fate, rules)?;
+        }
+        self.retire(c, rules);
+        // It will list everything before it acts again; until then it does not matter what it saw.
+        let coordinator = &mut self.coordinators[c];
+        (coordinator.view, coordinator.cluster, coordinator.lists) = (self.first.clone(), true, true);
+        if !rules.durable {
+            self.objects.iter_mut().for_each(|object| object.recorded = None);
+        }
+        Ok(())
+    }
+
+    /// A replica forgets a shoot that is not its own any more; what is under way ends by itself. What it sees from now
+    /// on is what it saw then: its watches may be late for any time, each by itself.
+    pub(super) fn retire(&mut self, c: usize, rules: Rules) {
+        self.coordinators[c].acts = false;
+        if rules.anew {
+            self.coordinators[c].flow = Flow::default();
+        }
+    }
+
+    pub(super) fn acquire(&mut self, c: usize) {
+        let coordinator = &mut self.coordinators[c];
+        coordinator.acts = true;
+        if std::mem::take(&mut coordinator.lists) {
+            (coordinator.view, coordinator.cluster) = (self.objects.clone(), self.allowed);
+        }
+    }
+}
