@@ -24,6 +24,7 @@ use watchdog_e2e::sandboxed::World;
 use watchdog_e2e::wait::until_true;
 use watchdog_e2e::watchdog::{Service, Setup};
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_runtime::callers::Callers;
 use watchdog_runtime::incoming;
 use watchdog_sandbox::Cut;
 
@@ -94,6 +95,7 @@ impl Collector {
         let accepted = incoming::accept(
             listener,
             Some(setup.server_tls("collector").unwrap()),
+            Callers::default(),
             stop.clone(),
         );
         let service = TraceServiceServer::new(self.clone());
