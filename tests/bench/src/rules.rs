@@ -157,7 +157,7 @@ fn assess(nodes: usize) -> Work {
     Box::new(move || {
         now += STEP;
         let leases = listed(&names, now - STEP / 2);
-        black_box(state.leases(listing(now), &leases, RULE));
+        black_box(state.leases(listing(now), &leases, RULE, false));
     })
 }
 
@@ -178,12 +178,12 @@ fn judge(nodes: usize) -> Work {
     let nodes: Vec<NodeItem> = names.iter().map(node).collect();
     let machines: Vec<MachineItem> = names.iter().map(machine).collect();
     let (mut state, lost) = (ProbeState::default(), listed(&names, STEP));
-    state.leases(listing(2 * STEP), &lost, RULE);
+    state.leases(listing(2 * STEP), &lost, RULE, false);
     let now = Moment(10 * STEP);
     Box::new(move || {
-        let next = state.leases(listing(now.0), &lost, RULE);
+        let next = state.leases(listing(now.0), &lost, RULE, false);
         let roster = Roster::new(&nodes, &machines, &settings);
-        black_box((next, state.judge(&lost, &roster, RULE, now)));
+        black_box((next, state.judge(&lost, roster, RULE, now)));
     })
 }
 
@@ -213,7 +213,7 @@ fn probe(nodes: usize) -> Work {
                 .collect(),
             malformed: 0,
         };
-        if let Next::Done(found) = state.leases(listing(now.0), &leases, RULE) {
+        if let Next::Done(found) = state.leases(listing(now.0), &leases, RULE, false) {
             let turn = streak.note(&found.outcome, &Outcome::Healthy, once);
             let message = sentence(&found, turn.counting);
             let until = now.after(Duration::from_secs(40));
@@ -314,7 +314,7 @@ mod tests {
         let leases = listed(&names(20), STEP / 2);
         let mut state = ProbeState::default();
         assert!(
-            matches!(state.leases(listing(STEP), &leases, RULE), Next::Done(found) if found.evidence.candidates == 20)
+            matches!(state.leases(listing(STEP), &leases, RULE, false), Next::Done(found) if found.evidence.candidates == 20)
         );
         assert_eq!(gardener().len(), 3);
     }

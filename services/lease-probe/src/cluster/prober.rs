@@ -206,6 +206,7 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
             judged: found.judged,
             crossing: found.crossing,
             renew_interval: self.state.renew_interval(),
+            look_ahead: found.look_ahead,
         };
         let next_due = schedule::after_assessment(now, pace(config), seen, &self.recent, rand::random());
         let message = if found.outcome == Outcome::ExternalUnreachable {
@@ -257,16 +258,19 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
     /// there is one.
     async fn look(&mut self, inputs: &Inputs) -> Result<Assessment, Failure> {
         let budget = Budget::starting_now(inputs.config.probe_timeout);
-        let Some(access) = &inputs.external else {
-            return look_inside(&self.shared, &mut self.internal, &mut self.state, inputs, budget).await;
-        };
-        let mut inside = pin!(look_inside(
+        let lost = self.teller.told().is_loss();
+        let inside = look_inside(
             &self.shared,
             &mut self.internal,
             &mut self.state,
             inputs,
-            budget
-        ));
+            lost,
+            budget,
+        );
+        let Some(access) = &inputs.external else {
+            return inside.await;
+        };
+        let mut inside = pin!(inside);
         let mut outside = pin!(self.external.answers(access, budget));
         let mut answered = None;
         let mut assessment = loop {
@@ -299,19 +303,26 @@ async fn look_inside<S: Source>(
     source: &mut S,
     state: &mut ProbeState,
     inputs: &Inputs,
+    lost: bool,
     budget: Budget,
 ) -> Result<Assessment, Failure> {
     let rule = rule(inputs);
     let sent = shared.now();
     let listed = source.leases(&inputs.internal, budget).await?;
     let received = shared.now();
-    match state.leases(Listing { sent, received }, &listed, rule) {
-        Next::Done(assessment) => Ok(assessment),
-        Next::ListNodes => {
-            let (nodes, machines) = source.nodes_and_machines(&inputs.internal, budget).await?;
+    let ahead = match state.leases(Listing { sent, received }, &listed, rule, lost) {
+        Next::Done(assessment) => return Ok(assessment),
+        Next::ListNodes => None,
+        Next::Ahead(assessment) => Some(assessment),
+    };
+    match (source.nodes_and_machines(&inputs.internal, budget).await, ahead) {
+        (Ok((nodes, machines)), _) => {
             let roster = Roster::new(&nodes, &machines, &inputs.settings);
-            Ok(state.judge(&listed, &roster, rule, sent))
+            Ok(state.judge(&listed, roster, rule, sent))
         }
+        // They did not matter yet.
+        (Err(_), Some(assessment)) => Ok(assessment),
+        (Err(failure), None) => Err(failure),
     }
 }
 

@@ -88,6 +88,18 @@ pub struct Assessment {
     pub crossing: Option<Moment>,
     /// When the first candidate that is fresh now expires unless it is renewed.
     pub next_expiry: Option<Moment>,
+    /// When the nodes are to be listed ahead of a crossing; none when they need not be, or are known.
+    pub look_ahead: Option<LookAhead>,
+}
+
+/// A crossing before which the nodes and machines are to be listed, so that only the leases are left to look at when it
+/// comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LookAhead {
+    /// The crossing, as if all leases counted.
+    pub crossing: Moment,
+    /// How long before it at most.
+    pub window: Duration,
 }
 
 /// How many of `candidates` must be expired for the threshold to be reached: the smallest number whose share, as the
@@ -174,6 +186,7 @@ pub fn assess(
         judged: now,
         crossing,
         next_expiry,
+        look_ahead: None,
     }
 }
 

@@ -80,6 +80,12 @@ impl Roster {
         self.nodes.is_empty()
     }
 
+    /// Whether there is a node of this name.
+    #[must_use]
+    pub fn knows(&self, lease: &str) -> bool {
+        self.nodes.contains_key(lease)
+    }
+
     /// Why the lease of this name does not count; none when it does.
     #[must_use]
     pub fn exclusion(&self, lease: &str) -> Option<Exclusion> {

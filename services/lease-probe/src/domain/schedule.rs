@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::assessment::LookAhead;
 use super::moment::Moment;
 use super::outcome::{Failure, Outcome};
 
@@ -66,6 +67,8 @@ pub struct Seen<'a> {
     pub crossing: Option<Moment>,
     /// The pace of the shoot's kubelets.
     pub renew_interval: Duration,
+    /// When the nodes are to be listed ahead of a crossing.
+    pub look_ahead: Option<LookAhead>,
 }
 
 /// When to probe again after a look at the leases. `random` is in [0, 1).
@@ -83,6 +86,11 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
     }
     if seen.counting {
         due = due.min(now.after(MIN_SPACING));
+    }
+    // At random within the window, so that the shoots of a seed that are lost at once do not all ask at once. Neither
+    // early, for most kubelets would have renewed by then, nor so late that there is no time left.
+    if let Some(LookAhead { crossing, window }) = seen.look_ahead {
+        due = due.min(crossing.before(window.mul_f64(0.4_f64.mul_add(random, 0.2))));
     }
     due = due.max(now.after(MIN_SPACING));
     // One that came before the leases were judged was judged. One that came since was not: it is looked at now.
@@ -158,6 +166,7 @@ mod tests {
             judged: at(0),
             crossing,
             renew_interval: RENEW,
+            look_ahead: None,
         }
     }
 
@@ -193,6 +202,22 @@ mod tests {
             0.5,
         );
         assert_eq!(jittered, at(33), "jitter only adds");
+    }
+
+    #[test]
+    fn the_nodes_are_listed_ahead_of_a_crossing() {
+        let look_ahead = Some(LookAhead {
+            crossing: at(26),
+            window: RENEW,
+        });
+        let ahead = |random| {
+            let seen = Seen {
+                look_ahead,
+                ..seen(&Outcome::Healthy, false, Some(at(25)))
+            };
+            after_assessment(at(0), PACE, seen, &Recent::default(), random)
+        };
+        assert_eq!((ahead(0.0), ahead(1.0)), (at(24), at(20)));
     }
 
     #[test]
