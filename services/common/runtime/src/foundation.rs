@@ -126,7 +126,7 @@ impl Foundation {
             collectors,
             log_level: process.log_level,
         };
-        tasks.critical("admin", admin::serve(listeners.admin, admin, draining));
+        tasks.critical_to_the_end("admin", admin::serve(listeners.admin, admin));
         Ok(Bound {
             grpc_addr,
             admin_addr,

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -15,6 +16,8 @@ type Ended = (&'static str, anyhow::Result<()>);
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
     set: Arc<Mutex<JoinSet<Ended>>>,
+    /// Those that outlive the drain.
+    last: Arc<Mutex<JoinSet<Ended>>>,
     draining: CancellationToken,
 }
 
@@ -29,6 +32,15 @@ impl Tasks {
         self.set.lock().spawn(async move { (name, task.await) });
     }
 
+    /// The same for a task that goes on while the others drain, and is aborted when they have ended.
+    pub fn critical_to_the_end(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) {
+        self.last.lock().spawn(async move { (name, task.await) });
+    }
+
     /// Cancelled when the drain starts. Tasks finish what they are in and return.
     #[must_use]
     pub fn draining(&self) -> CancellationToken {
@@ -39,14 +51,25 @@ impl Tasks {
     /// Safe to cancel: what has not been returned is not lost.
     pub async fn first_end(&self) -> anyhow::Error {
         loop {
-            let ended = std::future::poll_fn(|cx| self.set.lock().poll_join_next(cx)).await;
+            let ended = std::future::poll_fn(|cx| {
+                // Both are asked, so that both wake this up; an empty set is no news.
+                let sets = [&self.set, &self.last].map(|set| set.lock().poll_join_next(cx));
+                match sets
+                    .into_iter()
+                    .find(|ended| matches!(ended, Poll::Ready(Some(_))))
+                {
+                    Some(ended) => ended,
+                    None => Poll::Pending,
+                }
+            })
+            .await;
             match ended {
                 Some(Ok((name, Ok(())))) => {
                     return anyhow::anyhow!("task {name} ended although it never should");
                 }
                 Some(Ok((name, Err(error)))) => return error.context(format!("task {name} failed")),
                 Some(Err(error)) => return anyhow::Error::new(error).context("a task panicked"),
-                None => std::future::pending::<()>().await,
+                None => {}
             }
         }
     }
@@ -68,6 +91,7 @@ impl Tasks {
         })
         .await;
         set.abort_all();
+        self.last.lock().abort_all();
         (failed, all.is_ok())
     }
 }
@@ -88,6 +112,33 @@ mod tests {
         assert_eq!(
             format!("{:#}", tasks.first_end().await),
             "task server failed: port in use"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_to_the_end_outlives_the_others_and_holds_up_nobody() {
+        let tasks = Tasks::default();
+        let alive = Arc::new(());
+        let (token, witness) = (tasks.draining(), alive.clone());
+        tasks.critical_to_the_end("admin", async move {
+            std::future::pending::<()>().await;
+            drop(witness);
+            Ok(())
+        });
+        let seen = alive.clone();
+        tasks.critical("polite", async move {
+            token.cancelled().await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            anyhow::ensure!(Arc::strong_count(&seen) == 3, "admin is gone");
+            Ok(())
+        });
+        assert_eq!(tasks.drain(Duration::from_secs(1)).await, (vec![], true));
+        let tasks = Tasks::default();
+        tasks.critical("server", std::future::pending());
+        tasks.critical_to_the_end("admin", async { anyhow::bail!("port in use") });
+        assert_eq!(
+            format!("{:#}", tasks.first_end().await),
+            "task admin failed: port in use"
         );
     }
 
