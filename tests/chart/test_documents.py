@@ -102,3 +102,11 @@ def metrics(source: str) -> dict[str, str]:
     """Name and kind of the metrics that a source declares, tests aside."""
     declared = re.findall(r'Metric::(counter|gauge|histogram)\(\s*"(watchdog_\w+)"', source.split("#[cfg(test)]")[0])
     return {name: kind for kind, name in declared}
+
+
+def test_every_dashboard_has_its_picture():
+    dashboards = {path.stem for path in (ROOT / "charts" / "dependency-watchdog" / "dashboards").glob("*.json")}
+    pictures = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "dashboards").iterdir()}
+    assert set(pictures) == dashboards, "run make pictures"
+    assert max(pictures.values()) < 150_000
+    assert all(f"(dashboards/{name}.png)" in OPERATIONS for name in dashboards)

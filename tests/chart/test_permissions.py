@@ -90,6 +90,39 @@ def test_without_a_rule_in_the_shoot_the_verdict_names_the_permission(shoot, ins
             shoot.grant(resource, "get", "list")
 
 
+def test_a_permission_that_is_withdrawn_from_a_running_program_is_named(seed, shoot, install):
+    shoot.expire()
+    start = install(VALUES)
+    coordinator_role, probe_role, weeder_role = (role_path(s) for s in ("scaling-coordinator", "lease-probe", "weeder"))
+    with contextlib.ExitStack() as stack:
+        coordinator = stack.enter_context(start("scaling-coordinator"))
+        coordinator.wait_until_readyz_says("ready\n")
+        # Nothing has told it to scale yet.
+        with without(seed, coordinator_role, "deployments/scale", "update"):
+            probe = stack.enter_context(start("lease-probe"))
+            missing = f"he permission to update deployments.apps/scale in namespace {SHOOT} is missing"
+            wait(lambda: missing in json.dumps(scaling(coordinator)))
+            wait(lambda: missing in coordinator.log.read_text())
+        wait(lambda: set(shoot.replicas().values()) == {0})
+
+        with without(seed, probe_role, "machines", "list"):
+            wait(lambda: verdict(probe)["outcome"] == "OUTCOME_INCONCLUSIVE")
+            assert "machines" in verdict(probe)["message"] and "forbidden" in verdict(probe)["message"]
+        wait(lambda: verdict(probe)["outcome"] == "OUTCOME_LEASES_EXPIRED")
+
+        endpoints(seed, ready=False)
+        crash_looping_pod(seed)
+        weeder = stack.enter_context(start("weeder"))
+        weeder.wait_until_readyz_says("ready\n")
+        wait(lambda: 'watchdog_weeder_services{readiness="not_ready"} 1' in weeder.metrics())
+        with without(seed, weeder_role, "pods", "delete"):
+            endpoints(seed, ready=True)
+            forbidden = re.compile(r'watchdog_weeder_deletions_total{result="forbidden"} [1-9]')
+            wait(lambda: forbidden.search(weeder.metrics()))
+            wait(lambda: "cannot delete resource" in weeder.log.read_text())
+        wait(lambda: seed.request("GET", f"/api/v1/namespaces/{SHOOT}/pods/crashing")[0] == 404)
+
+
 def test_without_any_one_rule_a_program_is_not_ready_and_names_the_permission(seed, install):
     start = install()
     with ThreadPoolExecutor() as pool:
@@ -110,7 +143,7 @@ def take_rules_away_in_turn(seed, start, service) -> int:
     unused = "endpoints" if seed.request("GET", SLICES)[0] == 200 else "endpointslices"
     taken = 0
     for where in (
-        f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role(service)}",
+        role_path(service),
         f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/dependency-watchdog-{service}",
     ):
         whole = seed.request("GET", where)[1]["rules"]
@@ -132,6 +165,31 @@ def take_rules_away_in_turn(seed, start, service) -> int:
             wait(lambda sample=sample: allowed(seed, service, *sample))
             taken += 1
     return taken
+
+
+def role_path(service: str) -> str:
+    """Where the ClusterRole of a service is."""
+    return f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role(service)}"
+
+
+@contextlib.contextmanager
+def without(seed, where: str, resource: str, verb: str):
+    """For as long as it lasts, a role does not grant a verb on a resource."""
+    whole = seed.request("GET", where)[1]["rules"]
+    less = [r | {"verbs": [v for v in r["verbs"] if v != verb]} if resource in r["resources"] else r for r in whole]
+    # A rule without verbs is none.
+    seed.merge(where, {"rules": [rule for rule in less if rule["verbs"]]})
+    try:
+        yield
+    finally:
+        seed.merge(where, {"rules": whole})
+
+
+def scaling(program) -> dict:
+    """What the coordinator tells of the shoot; empty until it knows it."""
+    call = "gardener.watchdog.scaling.v1.ScalingService/GetScaling"
+    answer = grpcurl("-d", f'{{"shoot": "{SHOOT}"}}', f"127.0.0.1:{program.grpc}", call)
+    return json.loads(answer.stdout) if answer.returncode == 0 else {}
 
 
 def written(group: str, resource: str) -> str:
