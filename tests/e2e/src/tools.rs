@@ -10,6 +10,9 @@ pub const GRPCURL: &str = "grpcurl";
 /// promtool, Prometheus' checker of rules and metrics text.
 pub const PROMTOOL: &str = "promtool";
 
+/// A library that, preloaded, shows a program another time of day.
+pub const LIBFAKETIME: &str = "libfaketime.so";
+
 /// The path of a tool: from `PATH` (`make test` puts the pinned ones in front), else from where
 /// `tests/tools/setup` leaves them, so that a test can also be started by hand.
 ///

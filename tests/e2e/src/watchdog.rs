@@ -1,6 +1,7 @@
 //! The three services, started as their users start them.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,6 +116,21 @@ impl Setup {
     pub async fn lease_probe(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
         self.start(self.command(binaries::LEASE_PROBE, identity, kubeconfig, &self.prober)?)
             .await
+    }
+
+    /// Starts lease-probe with these variables in its environment.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn lease_probe_with(
+        &self,
+        identity: &str,
+        kubeconfig: &str,
+        variables: &[(&str, OsString)],
+    ) -> anyhow::Result<Service> {
+        let command = self.command(binaries::LEASE_PROBE, identity, kubeconfig, &self.prober)?;
+        let add = |command: Command, (name, value): &(&str, OsString)| command.env(name, value);
+        self.start(variables.iter().fold(command, add)).await
     }
 
     /// Starts scaling-coordinator. With `lease_probes` it subscribes to these addresses, else to the replicas that it

@@ -199,13 +199,14 @@ impl Renewal {
     ) -> Self {
         let mut arrivals = self.arrivals;
         arrivals.note(listing.received.0.saturating_sub(renew_time.0));
-        let corrected = |arrivals: &Arrivals| renew_time.shifted(-arrivals.skew(renew_interval));
-        let mut made = corrected(&arrivals);
-        let possible = previous.sent.before(TOLERANCE)..=listing.received.after(TOLERANCE);
-        if !possible.contains(&made) {
+        let earliest = previous.sent.before(TOLERANCE);
+        // A clock that is called ahead, but was so no more when this renewal was made. One that is called behind, by too
+        // little, is no contradiction: that estimate falls short on purpose.
+        let skew = arrivals.skew(renew_interval);
+        if skew > 0 && renew_time.shifted(skew.saturating_neg()) < earliest {
             arrivals.keep_newest();
-            made = corrected(&arrivals);
         }
+        let made = renew_time.shifted(arrivals.skew(renew_interval).saturating_neg());
         Self {
             renew_time,
             made: made.max(previous.sent).min(listing.received),

@@ -197,6 +197,34 @@ proptest! {
         }
     }
 
+    /// Once a few renewals were seen, and also after the clock was set. What a clock is off by falls short of the truth
+    /// by at most a renew interval.
+    #[test]
+    fn the_skew_of_a_node_is_found(
+        (from, to) in (-120_i64..=120, -120_i64..=120), phase in 0_i64..10, interval in 5_i64..=36,
+    ) {
+        let mut renewals = Renewals::default();
+        let mut seen = (0, None);
+        for probe in 0..60 {
+            let second = probe * interval;
+            let last = (second - phase).div_euclid(10) * 10 + phase;
+            let skew = if probe < 30 { from } else { to };
+            renewals.observe(listing(second), &[lease(last + skew)]);
+            if seen.1.replace(last) != Some(last) {
+                seen.0 += 1;
+            }
+            if probe == 30 {
+                // The last renewal by the old clock may still be there.
+                seen.0 = 0;
+            }
+            let known = renewals.largest_skew() / S;
+            if seen.0 > 8 {
+                let short = skew.abs() - known.abs();
+                prop_assert!((0..=10).contains(&short) && known * skew >= 0, "{known} instead of {skew}");
+            }
+        }
+    }
+
     /// Lists that are further apart cannot tell a clock that is set back from a node that dies: see the ADR.
     #[test]
     fn a_clock_that_is_set_causes_no_false_loss(
