@@ -340,6 +340,25 @@ def test_bad_values_are_refused(values, complaint):
     assert complaint in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
+        ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
+        ({"weeder": {"autoscaling": {"minReplicas": 11}}}, "weeder.autoscaling.minReplicas is 11 and maxReplicas 10"),
+        (
+            {"leaseProbe": {"autoscaling": {"enabled": True, "podMetric": {"name": ""}, "cpuUtilization": 0}}},
+            "leaseProbe.autoscaling is enabled and has nothing to go by",
+        ),
+    ],
+    ids=str,
+)
+def test_values_that_do_not_go_together_are_refused(values, complaint):
+    with pytest.raises(helm.HelmError) as refused:
+        render(values)
+    assert complaint in str(refused.value)
+
+
 def _source(path: str) -> str:
     return (ROOT / path).read_text()
 
