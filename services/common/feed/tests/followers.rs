@@ -1,0 +1,293 @@
+//! Servers, streams and followers together: whatever happens on the way, every follower ends in the server's state, and
+//! none of them keeps the writer waiting.
+
+#![cfg(test)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
+use watchdog_feed::client::{Source, Update, follow};
+use watchdog_feed::message::{Event, Message};
+use watchdog_feed::server::{Feed, HEARTBEAT_INTERVAL};
+use watchdog_feed::stream::{Responses, STALL_DEADLINE, Streams};
+
+type Line = Message<String, u32>;
+
+/// A server that may be down, and that may come back with another epoch.
+#[derive(Clone)]
+struct Server {
+    feed: Feed<String, u32>,
+    streams: Streams,
+    draining: CancellationToken,
+    // Cancelled: the connections that are open break.
+    connections: CancellationToken,
+    up: bool,
+}
+
+impl Server {
+    fn start(items: &BTreeMap<String, u32>) -> Self {
+        let draining = CancellationToken::new();
+        let feed = Feed::new();
+        for (key, value) in items {
+            feed.upsert(key.clone(), *value);
+        }
+        Self {
+            feed,
+            streams: Streams::new(draining.clone()),
+            draining,
+            connections: CancellationToken::new(),
+            up: true,
+        }
+    }
+}
+
+/// Opens streams of the server of that moment; reads no faster than `pace` allows.
+struct Dial {
+    server: Arc<Mutex<Server>>,
+    pace: Arc<Mutex<Duration>>,
+}
+
+impl Source for Dial {
+    type Key = String;
+    type Value = u32;
+    type Stream = Responses<Line>;
+
+    async fn open(&mut self) -> Result<Self::Stream, Status> {
+        let server = self.server.lock().clone();
+        if !server.up {
+            return Err(Status::unavailable("connection refused"));
+        }
+        let plain = |message: Message<String, Arc<u32>>| Message {
+            position: message.position,
+            event: match message.event {
+                Event::Upsert(key, value) => Event::Upsert(key, *value),
+                Event::Removed(key) => Event::Removed(key),
+                Event::SnapshotComplete(items) => Event::SnapshotComplete(items),
+                Event::Heartbeat => Event::Heartbeat,
+            },
+        };
+        let body = server
+            .streams
+            .serve("Watch", server.feed.subscribe(|_| true), plain)?;
+        let pace = self.pace.clone();
+        let paced = body.then(move |line| {
+            let pause = *pace.lock();
+            async move {
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+                line
+            }
+        });
+        let broken = server.connections;
+        let cut = async move { broken.cancelled().await };
+        let end = futures::stream::once(async { Err(Status::unknown("connection reset")) });
+        Ok(Box::pin(paced.take_until(cut).chain(end)))
+    }
+}
+
+/// What one follower believes.
+#[derive(Default)]
+struct Believed {
+    items: BTreeMap<String, u32>,
+    synced: bool,
+}
+
+impl Believed {
+    fn hear(&mut self, update: Update<String, u32>) {
+        match update {
+            Update::Snapshot(items) => {
+                self.items = items
+                    .into_iter()
+                    .map(|(key, received)| (key, received.value))
+                    .collect();
+                self.synced = true;
+            }
+            Update::Upsert(key, received) => drop(self.items.insert(key, received.value)),
+            Update::Removed(key) => drop(self.items.remove(&key)),
+            Update::Lost(_) => self.synced = false,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Set(u8, u32),
+    Remove(u8),
+    /// Many keys come and go, so that removals are forgotten.
+    Churn,
+    /// Connections break.
+    Cut,
+    /// The server is drained, is away for so many seconds, and comes back with nothing but what it has learnt since.
+    Restart(u8),
+    /// A follower reads a message in so many milliseconds from now on.
+    Pace(usize, u16),
+    /// Milliseconds pass.
+    Wait(u16),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0_u8..12, any::<u32>()).prop_map(|(k, v)| Step::Set(k, v)),
+        4 => (0_u8..12).prop_map(Step::Remove),
+        1 => Just(Step::Churn),
+        1 => Just(Step::Cut),
+        1 => (0_u8..40).prop_map(Step::Restart),
+        2 => (0_usize..3, prop_oneof![Just(0_u16), 1..400_u16, Just(40_000)]).prop_map(|(f, p)| Step::Pace(f, p)),
+        4 => (0_u16..7_000).prop_map(Step::Wait),
+    ]
+}
+
+async fn play(steps: Vec<Step>) {
+    let mut model: BTreeMap<String, u32> = BTreeMap::new();
+    let server = Arc::new(Mutex::new(Server::start(&model)));
+    let stop = CancellationToken::new();
+    let followers: Vec<_> = (0..3)
+        .map(|_| {
+            let (pace, believed) = (
+                Arc::new(Mutex::new(Duration::ZERO)),
+                Arc::new(Mutex::new(Believed::default())),
+            );
+            let mut dial = Dial {
+                server: server.clone(),
+                pace: pace.clone(),
+            };
+            let (stop, hears) = (stop.clone(), believed.clone());
+            tokio::spawn(async move {
+                follow("test", &mut dial, &stop, |update| hears.lock().hear(update)).await
+            });
+            (pace, believed)
+        })
+        .collect();
+    for step in steps {
+        let feed = server.lock().feed.clone();
+        match step {
+            Step::Set(key, value) => {
+                feed.upsert(key.to_string(), value);
+                model.insert(key.to_string(), value);
+            }
+            Step::Remove(key) => {
+                feed.remove(&key.to_string());
+                model.remove(&key.to_string());
+            }
+            Step::Churn => {
+                for key in 0..1_500 {
+                    let key = format!("passing-{key}");
+                    feed.upsert(key.clone(), 0);
+                    feed.remove(&key);
+                }
+            }
+            Step::Cut => {
+                let fresh = CancellationToken::new();
+                std::mem::replace(&mut server.lock().connections, fresh).cancel();
+            }
+            Step::Restart(seconds) => {
+                {
+                    let mut server = server.lock();
+                    server.up = false;
+                    server.draining.cancel();
+                }
+                tokio::time::sleep(Duration::from_secs(seconds.into())).await;
+                *server.lock() = Server::start(&model);
+            }
+            Step::Pace(follower, millis) => {
+                *followers[follower].0.lock() = Duration::from_millis(millis.into())
+            }
+            Step::Wait(millis) => tokio::time::sleep(Duration::from_millis(millis.into())).await,
+        }
+    }
+    for (pace, _) in &followers {
+        *pace.lock() = Duration::ZERO;
+    }
+    // Longer than the last slow read, the longest back-off and the limit of silence.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    for (_, believed) in &followers {
+        let believed = believed.lock();
+        assert!(believed.synced);
+        assert_eq!(believed.items, model);
+    }
+    stop.cancel();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn every_follower_ends_in_the_servers_state(steps in prop::collection::vec(step(), 0..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(play(steps));
+    }
+}
+
+/// A verdict of every shoot each 10 s, read by a hundred; one of them reads nothing.
+#[tokio::test(start_paused = true)]
+async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
+    const SHOOTS: u32 = 10_000;
+    const READERS: usize = 100;
+    const ROUNDS: u32 = 1;
+    let feed: Feed<u32, u32> = Feed::new();
+    for shoot in 0..SHOOTS {
+        feed.upsert(shoot, 0);
+    }
+    let streams = Streams::new(CancellationToken::new());
+    let same = |message: Message<u32, Arc<u32>>| message;
+    let mut stalled = streams.serve("Watch", feed.subscribe(|_| true), same).unwrap();
+    let readers: Vec<_> = (1..READERS)
+        .map(|_| {
+            let mut body = streams.serve("Watch", feed.subscribe(|_| true), same).unwrap();
+            tokio::spawn(async move {
+                // Newest state of all shoots; only that of the last round is told of every one.
+                let (mut newest, mut told) = (vec![0_u32; SHOOTS as usize], 0_u32);
+                while let Some(Ok(message)) = body.next().await {
+                    if let Event::Upsert(shoot, round) = message.event {
+                        let known = &mut newest[shoot as usize];
+                        assert!(*round >= *known, "a state that is older than the one before");
+                        *known = *round;
+                        told += u32::from(*round == ROUNDS);
+                    }
+                    if told == SHOOTS {
+                        return;
+                    }
+                }
+                panic!("the stream ended");
+            })
+        })
+        .collect();
+    for round in 1..=ROUNDS {
+        let began = tokio::time::Instant::now();
+        for shoot in 0..SHOOTS {
+            // Does not wait for readers: it is not even async.
+            feed.upsert(shoot, round);
+        }
+        assert_eq!(tokio::time::Instant::now(), began);
+        tokio::time::sleep(2 * HEARTBEAT_INTERVAL).await;
+    }
+    // Beyond the deadline of the one that reads nothing.
+    tokio::time::sleep(2 * STALL_DEADLINE).await;
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    let mut read = 0;
+    let status = loop {
+        match stalled.next().await {
+            Some(Ok(_)) => read += 1,
+            Some(Err(status)) => break status,
+            None => panic!("ended without a status"),
+        }
+    };
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(
+        read < 20,
+        "what waits for one that does not read is bounded: {read}"
+    );
+}
