@@ -1,6 +1,6 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fmt build image audit bench pictures
+.PHONY: help demo test fuzz lint fmt build image audit bench bench-fleet bench-check bench-profile pictures
 SHELL := /bin/bash
 
 # In CI the lock file is law; at a desk a new dependency may change it.
@@ -11,7 +11,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 test lint fmt audit: export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dependency-watchdog/bin:$(PATH)
 
 help: ## Print this
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
 demo: ## See a meltdown prevented and a crash loop cut short; needs only Rust. KEEP=1 leaves it running
 	cargo build $(LOCKED) --workspace --bins
@@ -50,10 +50,28 @@ image: ## Build and test an image for each service, without a container engine; 
 	cargo build $(LOCKED) --workspace --bins
 	tests/images/check
 
-bench: ## Measure an incident, optimised; docs/performance.md has what came out
-	cargo build $(LOCKED) --release -p weeder -p scaling-coordinator -p watchdog-bench
+# What is measured and what measures it.
+MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p watchdog-sandbox -p watchdog-bench
+
+bench: ## Measure everything, optimised, in minutes; PRESET=full takes an hour. docs/performance.md has what came out
+	$(if $(filter full,$(PRESET)),tests/tools/setup test >/dev/null)
+	cargo build $(LOCKED) --release --bins $(MEASURED)
 	$(TARGET)/release/weeder-incident
 	$(TARGET)/release/coordinator-incident
+	tests/bench/run $(or $(PRESET),quick) $(TARGET)/release
+
+bench-fleet: ## Start a simulated fleet and its seed alone, for any prober. ARGS="--shoots 500 --nodes 20 --real"
+	$(if $(findstring --real,$(ARGS)),tests/tools/setup test >/dev/null)
+	cargo build $(LOCKED) --release --bins $(MEASURED)
+	$(TARGET)/release/probe-fleet serve $(ARGS)
+
+bench-check: ## Count the instructions of the rules and compare them with the baseline; RECORD=1 records it anew
+	cargo build $(LOCKED) --release -p watchdog-bench --bin rule-cost
+	$(TARGET)/release/rule-cost check tests/bench/baseline.json $(if $(RECORD),--record)
+
+bench-profile: ## Draw flamegraphs of the healthy state and of a loss into docs/performance; needs perf
+	cargo build $(LOCKED) --release --bins $(MEASURED)
+	tests/bench/profile $(TARGET)/release
 
 pictures: ## Draw the dashboards into docs/dashboards, as they are at the end of an incident in the sandbox
 	cargo build $(LOCKED) --workspace --bins

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
-use watchdog_bench::scenario::{healthy, incident, loss};
+use watchdog_bench::scenario::{healthy, incident, loss, serve};
 
 /// Measures lease-probe and scaling-coordinator on a simulated fleet of shoots. The programs stand where this one
 /// does: build all of them with --release.
@@ -28,6 +28,8 @@ enum Scenario {
     Loss(loss::Options),
     /// All nodes lost and recovered with scaling-coordinator, on a real kube-apiserver: until the dependants are at 0
     Incident(incident::Options),
+    /// The fleet and a seed alone, for any prober; says how to point one at them
+    Serve(serve::Options),
 }
 
 #[tokio::main]
@@ -37,6 +39,7 @@ async fn main() -> anyhow::Result<()> {
         Scenario::Healthy(options) => tell(&healthy::run(options).await?, args.json),
         Scenario::Loss(options) => tell(&loss::run(options).await?, args.json),
         Scenario::Incident(options) => tell(&incident::run(options).await?, args.json),
+        Scenario::Serve(options) => serve::run(options).await,
     }
 }
 

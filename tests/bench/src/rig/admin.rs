@@ -27,6 +27,12 @@ impl FleetAdmin {
         Self { address }
     }
 
+    /// `host:port`.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// What the fleet saw so far.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! What a measurement stands on: a seed, the fleet and the services under test, each a process of its own.
 
 pub mod admin;
+pub mod perf;
 pub mod seed;
 pub mod subscriber;
 
@@ -51,6 +52,8 @@ pub struct Rig {
     pub setup: Setup,
     /// What was started.
     pub options: RigOptions,
+    /// Folder of logs, certificates and configuration files.
+    pub scratch: Arc<Scratch>,
 }
 
 impl Rig {
@@ -68,6 +71,7 @@ impl Rig {
             fleet,
             seed,
             options,
+            scratch,
         })
     }
 

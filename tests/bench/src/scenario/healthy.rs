@@ -1,6 +1,7 @@
 //! The steady state of a healthy fleet, and the start that leads to it.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,6 +12,7 @@ use watchdog_proto::probe::v1::Outcome;
 
 use super::{Histogram, peak_of, prober_config, round, share, usage_of};
 use crate::fleet::{self, Report};
+use crate::rig::perf::Perf;
 use crate::rig::subscriber::{Crowd, Subscriber};
 use crate::rig::{Rig, RigOptions};
 use crate::usage::{Usage, load_average};
@@ -22,7 +24,7 @@ const START_BOUND: Duration = Duration::from_secs(180);
 const SCHEDULE_LAG: &str = "watchdog_probe_schedule_lag_seconds";
 
 /// What to measure.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Shoots
     #[arg(long, default_value_t = 1_000)]
@@ -42,6 +44,9 @@ pub struct Options {
     /// More subscribers to all verdicts of the first replica
     #[arg(long, default_value_t = 0)]
     pub subscribers: usize,
+    /// Sample the replicas while measuring, with perf, into this file; the figures are not those of a run without
+    #[arg(long)]
+    pub perf: Option<PathBuf>,
 }
 
 /// What came out.
@@ -144,8 +149,13 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
     tokio::time::sleep(interval * 2).await;
     rig.admin.mark().await?;
     let request = rig.seed.last_request().await?;
+    let perf = options.perf.as_deref();
+    let sampling = perf.map(|file| Perf::start(&rig.scratch, &services, file)).transpose()?;
     let before = Snapshot::take(&rig, &services, crowd.as_ref()).await?;
     tokio::time::sleep(Duration::from_secs_f64(options.window)).await;
+    if let (Some(sampling), Some(file)) = (sampling, perf) {
+        sampling.stop(file).await?;
+    }
     let after = Snapshot::take(&rig, &services, crowd.as_ref()).await?;
     let seed_requests = rig.seed.requests_since(request).await?;
     let gaps = rig.admin.shoots().await?;

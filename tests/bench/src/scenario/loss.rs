@@ -1,6 +1,7 @@
 //! Many shoots lose all their nodes at the same instant, and get them back: how late are the verdicts?
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -12,6 +13,7 @@ use super::{Millis, prober_config, round, usage_of};
 use crate::fleet::admin::Loss;
 use crate::fleet::kubelets::RENEW_INTERVAL;
 use crate::fleet::{self, Report, ShootReport};
+use crate::rig::perf::Perf;
 use crate::rig::subscriber::Told;
 use crate::rig::{Rig, RigOptions};
 use crate::usage::load_average;
@@ -26,7 +28,7 @@ const FRACTION: f64 = 0.6;
 const LOSS_BOUND: Duration = Duration::from_secs(120);
 
 /// What to measure.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Shoots
     #[arg(long, default_value_t = 1_000)]
@@ -47,6 +49,10 @@ pub struct Options {
     /// Replicas of lease-probe
     #[arg(long, default_value_t = 1)]
     pub replicas: usize,
+    /// Sample the replicas from the cut to the last verdict, with perf, into this file; the figures are not those of a
+    /// run without
+    #[arg(long)]
+    pub perf: Option<PathBuf>,
 }
 
 /// What came out.
@@ -132,6 +138,8 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
 
     let request = rig.seed.last_request().await?;
     let (used, fleet) = (usage_of(&services)?, rig.admin.report().await?);
+    let perf = options.perf.as_deref();
+    let sampling = perf.map(|file| Perf::start(&rig.scratch, &services, file)).transpose()?;
     rig.admin
         .lose(Loss {
             shoots: lost,
@@ -141,6 +149,9 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
         .await?;
     subscriber.until(lost, Outcome::LeasesExpired, LOSS_BOUND).await?;
     let told = subscriber.told();
+    if let (Some(sampling), Some(file)) = (sampling, perf) {
+        sampling.stop(file).await?;
+    }
     let shoots: Vec<ShootReport> = rig.admin.shoots().await?.into_iter().take(lost).collect();
     let used = usage_of(&services)?.cpu - used.cpu;
     let fleet_after = rig.admin.report().await?;

@@ -3,6 +3,7 @@
 pub mod healthy;
 pub mod incident;
 pub mod loss;
+pub mod serve;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,0 +1,47 @@
+//! Profiles of the services under test, with perf.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use watchdog_e2e::process::{Command, Process};
+use watchdog_e2e::scratch::Scratch;
+use watchdog_e2e::watchdog::Service;
+
+/// Samples per second and thread: odd, so that it beats with no timer.
+const FREQUENCY: &str = "499";
+
+/// Writing what was sampled takes a moment.
+const STOP_BOUND: Duration = Duration::from_secs(60);
+
+/// A running `perf record`.
+#[derive(Debug)]
+pub struct Perf(Process);
+
+impl Perf {
+    /// Samples these services, with their stacks, into `file`.
+    ///
+    /// # Errors
+    /// When there is no perf.
+    pub fn start(scratch: &Arc<Scratch>, services: &[Service], file: &Path) -> anyhow::Result<Self> {
+        let pids: Vec<String> = services.iter().map(|service| service.process.id().to_string()).collect();
+        let command = Command::new("perf", "/usr/bin/perf")
+            .args(["record", "-F", FREQUENCY, "--call-graph", "dwarf,16384", "-p"])
+            .arg(pids.join(","))
+            .arg("-o")
+            .arg(file);
+        Ok(Self(command.spawn(scratch)?))
+    }
+
+    /// Ends it; when this returns the file is whole.
+    ///
+    /// # Errors
+    /// When perf did not work, for instance because the kernel forbids it.
+    pub async fn stop(self, file: &Path) -> anyhow::Result<()> {
+        self.0.sigint()?;
+        self.0.wait_exit(STOP_BOUND).await?;
+        ensure!(file.is_file(), "perf wrote nothing: {}", watchdog_e2e::log::tail(self.0.log_path()));
+        Ok(())
+    }
+}
