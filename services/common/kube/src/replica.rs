@@ -1,9 +1,27 @@
 //! How a replica of a service takes its place on the seed.
 
 use watchdog_runtime::foundation::Foundation;
+use watchdog_runtime::sole::Sole;
 
 use crate::membership::{Membership, MembershipConfig, Ownership, Timing};
 use crate::{client, membership, metrics};
+
+/// Where this process is the only one of its identity in its Pod: the UID of the Pod, and what makes sure of that.
+fn claim(foundation: &Foundation, service: &str) -> Option<(String, Sole)> {
+    let uid = foundation.common.pod_uid.clone()?;
+    match Sole::claim(service, &uid, &foundation.identity) {
+        Ok(sole) => Some((uid, sole)),
+        Err(error) => {
+            tracing::warn!(
+                service,
+                identity = %foundation.identity,
+                %error,
+                "another process of this Pod seems to have the identity of this one, not taking it for a predecessor"
+            );
+            None
+        }
+    }
+}
 
 /// A replica: its client for the seed and its membership.
 #[derive(Clone)]
@@ -48,8 +66,14 @@ impl Replica {
             timing,
         };
         let (membership, task) = Membership::join(config, foundation.draining.clone());
+        let (task, sole) = match claim(foundation, service) {
+            Some((uid, sole)) => (task.in_pod(&uid), Some(sole)),
+            None => (task, None),
+        };
         foundation.tasks.critical("membership", async move {
             task.run().await;
+            // Another process may live in this Pod from now on.
+            drop(sole);
             Ok(())
         });
         let readiness = foundation.readiness.clone();

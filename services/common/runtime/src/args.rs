@@ -40,6 +40,11 @@ pub struct CommonArgs {
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub identity: Option<String>,
 
+    /// UID of the Pod in which this process runs. A coordinator that is restarted in its Pod goes on after 2 s with it,
+    /// and waits for the end of its predecessor's lease, 18 s, without.
+    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid)]
+    pub pod_uid: Option<String>,
+
     /// Where the gRPC API listens. Port 0 takes a free one; the address bound is logged.
     #[arg(long, default_value = "0.0.0.0:9645", value_name = "IP:PORT")]
     pub grpc_addr: SocketAddr,
@@ -130,6 +135,15 @@ impl CommonArgs {
     }
 }
 
+/// Checks the UID of a Pod.
+fn pod_uid(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    if text.is_empty() || text.len() > 64 || !text.chars().all(fits) {
+        return Err("is not the UID of a Pod: up to 64 letters, digits and dashes".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// Checks a DNS name. Wildcards are refused: a caller is named in full.
 fn dns_name(text: &str) -> Result<String, String> {
     rustls::pki_types::DnsName::try_from(text)
@@ -140,6 +154,14 @@ fn dns_name(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn uids_of_pods() {
+        assert!(pod_uid("0a1b2c3d-0000-4000-8000-000000000000").is_ok());
+        for bad in ["", "a b", "a/b", "x".repeat(65).as_str()] {
+            assert!(pod_uid(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn names_of_callers_are_names_in_full() {

@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod process;
 pub mod readiness;
 pub mod request;
+pub mod sole;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;

@@ -24,6 +24,8 @@ pub(crate) struct Card {
     /// Where its gRPC API is reached.
     pub(crate) address: Arc<str>,
     pub(crate) view: View,
+    /// UID of the Pod in which it lives, if it is certainly the only process with its identity there.
+    pub(crate) pod: Option<Arc<str>>,
     /// False once the holder has released it.
     pub(crate) held: bool,
 }

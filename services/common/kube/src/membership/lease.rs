@@ -20,6 +20,9 @@ pub const ADDRESS_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/address
 /// Annotation: whom the replica considers live, a JSON object of identity to session.
 pub const VIEW_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/view";
 
+/// Annotation: UID of the replica's Pod, where it is known.
+pub const POD_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/pod-uid";
+
 /// Names of objects are DNS subdomains of at most so many characters.
 const NAME_LIMIT: usize = 253;
 
@@ -83,6 +86,8 @@ pub(crate) fn render(
         (ADDRESS_ANNOTATION, card.address.to_string()),
         (VIEW_ANNOTATION, serde_json::json!(view).to_string()),
     ];
+    let pod = card.pod.as_deref().map(|uid| (POD_ANNOTATION, uid.to_owned()));
+    let annotations = annotations.into_iter().chain(pod);
     let holder = if card.held {
         card.identity.to_string()
     } else {
@@ -94,7 +99,7 @@ pub(crate) fn render(
             uid: base.map(|base| base.uid.to_string()),
             resource_version: base.map(|base| base.version.to_string()),
             labels: Some([(SERVICE_LABEL.to_owned(), service.to_owned())].into()),
-            annotations: Some(annotations.map(|(k, v)| (k.to_owned(), v)).into()),
+            annotations: Some(annotations.map(|(k, v)| (k.to_owned(), v)).collect()),
             ..ObjectMeta::default()
         },
         spec: Some(LeaseSpec {
@@ -138,6 +143,7 @@ pub(crate) fn parse(service: &str, lease: &Lease) -> Result<Seen, Malformed> {
         .collect::<Result<View, std::num::ParseIntError>>()
         .map_err(|e| unreadable(VIEW_ANNOTATION)(&e))?;
     let address = text(ADDRESS_ANNOTATION)?.as_str().into();
+    let pod = text(POD_ANNOTATION).ok().map(|uid| uid.as_str().into());
     let held = !holder.is_empty();
     Ok(Seen {
         card: Card {
@@ -145,6 +151,7 @@ pub(crate) fn parse(service: &str, lease: &Lease) -> Result<Seen, Malformed> {
             session,
             address,
             view,
+            pod,
             held,
         },
         stamp,

@@ -121,6 +121,7 @@ impl Leases {
             session,
             address,
             view,
+            pod: None,
             held,
         };
         Some(Seen {
@@ -155,6 +156,7 @@ mod tests {
             session: Session(7),
             address: "10.0.0.1:9645".into(),
             view: [("a".into(), Session(7)), ("b".into(), Session(u64::MAX))].into(),
+            pod: Some("0a1b".into()),
             held: true,
         }
     }
@@ -170,6 +172,7 @@ mod tests {
             card(),
             Card {
                 held: false,
+                pod: None,
                 ..card()
             },
         ] {

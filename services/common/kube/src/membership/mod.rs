@@ -43,6 +43,10 @@
 //! (or of its first attempt), an answer that is handled after the end does not prolong it, and a renewal that was
 //! applied before the removing list would have been seen by it as a change.
 //!
+//! A process that finds the Lease of its dead predecessor *in the same Pod* need not wait for the end of that lease: the
+//! session ended with the process. It waits 2 s, in which what the dead one had sent comes to its end, and writes its own
+//! session over it ([`MembershipTask::in_pod`], ADR 0009).
+//!
 //! Acting takes time: a [`Permit`] covers it. While one is held for a key that a new member would own, the new
 //! member's session is not acknowledged; and the own Lease is not released.
 //!

@@ -85,6 +85,14 @@ impl MembershipTask {
         }
     }
 
+    /// This process lives in the Pod with this UID, and was started after every other process with its identity there
+    /// had ended: it takes up what one left behind, without waiting for the end of its lease (ADR 0009).
+    #[must_use]
+    pub fn in_pod(mut self, uid: &str) -> Self {
+        self.state = self.state.in_pod(Some(uid.into()));
+        self
+    }
+
     /// Runs until the stop token is cancelled and the own Lease is released, or cannot be within
     /// [`Timing::drain`]. To be spawned as a critical task of the process.
     pub async fn run(mut self) {

@@ -78,7 +78,7 @@ enum Base {
     Absent,
     /// Written or inherited by this process.
     Own(Stamp),
-    /// Written by another process, seen so since then.
+    /// Written by another process, which has ended when it is still so then.
     Occupied(Stamp, Moment),
 }
 
@@ -102,6 +102,7 @@ enum Asked {
 pub(crate) struct State {
     me: Identity,
     address: Arc<str>,
+    pod: Option<Arc<str>>,
     ownership: Ownership,
     timing: Timing,
     roster: Roster,
@@ -113,6 +114,8 @@ pub(crate) struct State {
     waiting_since: Moment,
     /// Whether any session ever was `Joined`.
     joined: bool,
+    /// Whether the Lease is that of a predecessor in the same Pod: others count on this replica already.
+    inherited: bool,
     /// Whether anything was ever sent that writes the own Lease.
     wrote: bool,
     leaving: bool,
@@ -150,6 +153,7 @@ impl State {
         Self {
             me,
             address,
+            pod: None,
             ownership,
             timing,
             roster: Roster::new(timing.foreign),
@@ -158,6 +162,7 @@ impl State {
             stage: Stage::Starting,
             waiting_since: Moment::ZERO,
             joined: false,
+            inherited: false,
             wrote: false,
             leaving: false,
             base: Base::Unknown,
@@ -173,6 +178,12 @@ impl State {
             #[cfg(test)]
             broken: None,
         }
+    }
+
+    /// This process lives in the Pod with this UID, and no other one lives there with its identity.
+    pub(crate) fn in_pod(mut self, uid: Option<Arc<str>>) -> Self {
+        self.pod = uid;
+        self
     }
 
     // --- decisions

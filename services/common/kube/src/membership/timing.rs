@@ -24,6 +24,8 @@ pub struct Timing {
     /// How long a foreign lease counts as live, by the own monotonic clock, from the instant at which its last
     /// change was *seen*.
     pub foreign: Duration,
+    /// How long a replica waits that finds the Lease of its dead predecessor in the same Pod, from when it found it.
+    pub inherit: Duration,
     /// Members are listed at least this often, so that a watch that died silently does not hide them for ever.
     pub resync: Duration,
     /// Leases that were released or ran out so long ago are deleted. Kept until then for people to look at.
@@ -39,12 +41,16 @@ impl Timing {
     /// 13.5 s / 0.9 = 15.0 s; an observer whose clock is fast gives up on it after 18 s / 1.1 = 16.4 s or later. The
     /// observer starts counting no earlier than the holder (it can only see a renewal that was requested before), so
     /// the holder has always stopped 1.36 s or more before anybody takes over. (The same as 13.5 * 1.1 <= 18 * 0.9.)
+    ///
+    /// A predecessor in the same Pod is dead when its successor starts; what it had sent has the same 1.36 s to come to
+    /// its end, and a fast clock counts 2 s as 1.8 s. See ADR 0009.
     pub const PRODUCTION: Self = Self {
         lease: LEASE_DURATION,
         renew: RENEW_INTERVAL,
         request: Duration::from_secs(3),
         own: Duration::from_millis(13_500),
         foreign: Duration::from_secs(18),
+        inherit: Duration::from_secs(2),
         resync: LEASE_DURATION,
         forget: Duration::from_secs(3600),
         drain: Duration::from_secs(10),
@@ -60,6 +66,7 @@ impl Timing {
             request: self.request / factor,
             own: self.own / factor,
             foreign: self.foreign / factor,
+            inherit: self.inherit / factor,
             resync: self.resync / factor,
             forget: self.forget / factor,
             drain: self.drain / factor,
@@ -82,7 +89,12 @@ mod tests {
         let timing = Timing::PRODUCTION;
         let longest_own = timing.own.div_f64(0.9);
         let shortest_foreign = timing.foreign.div_f64(1.1);
-        assert!(longest_own + Duration::from_secs(1) < shortest_foreign);
+        let margin = shortest_foreign.saturating_sub(longest_own);
+        assert!(margin > Duration::from_secs(1));
+        assert!(
+            timing.inherit.div_f64(1.1) > margin,
+            "what a dead one has sent gets no less time"
+        );
         assert!(
             timing.renew * 2 + timing.request <= timing.own,
             "two renewals may fail before the lease is lost"

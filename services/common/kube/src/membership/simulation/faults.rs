@@ -36,7 +36,11 @@ impl World {
         let long = ms(rng.random_range(500..40_000));
         match rng.random_range(0..9) {
             0 => {
-                place.restart = now + if rng.random_bool(0.5) { ms(100) } else { long };
+                let soon = rng.random_bool(0.5);
+                place.restart = now + if soon { ms(100) } else { long };
+                if place.pod.is_some() && rng.random_bool(0.3) {
+                    place.pod = Some(rng.random::<u64>().to_string().into());
+                }
                 self.kill(slot);
             }
             1 | 2 => process.paused = now + long,
@@ -51,5 +55,28 @@ impl World {
                 process.watch_stalled = now + long;
             }
         }
+    }
+}
+
+/// Where processes live.
+impl World {
+    /// Every replica lives in a Pod of its own.
+    pub(super) fn give_pods(&mut self) {
+        for slot in &mut self.slots {
+            slot.pod = Some(self.rng.random::<u64>().to_string().into());
+        }
+    }
+
+    /// All processes live in one Pod.
+    pub(super) fn put_all_in_one_pod(&mut self) {
+        for slot in &mut self.slots {
+            slot.pod = Some("pod".into());
+        }
+    }
+
+    /// The container of a replica dies and is started again in its Pod.
+    pub(super) fn restart(&mut self, slot: usize) {
+        self.slots[slot].restart = self.now + ms(100);
+        self.kill(slot);
     }
 }

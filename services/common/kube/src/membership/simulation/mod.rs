@@ -30,6 +30,8 @@ pub(crate) enum Rule {
     ConsistentRead,
     /// A release seen by the watch is confirmed by a list.
     ConfirmedRelease,
+    /// A successor in the same Pod waits until what its predecessor has sent has come to its end.
+    Inheritance,
 }
 
 /// Two replicas acted on one key.
@@ -48,6 +50,10 @@ const CHAOS: Duration = Duration::from_secs(90);
 /// When faults stop, the old incarnation of a replica that restarted at that moment must first have ended (18 s by a
 /// slow clock: 20 s), and then one that it found may die in turn. Over 30,000 seeds the longest was 27.5 s.
 const RECOVERY: Duration = Duration::from_secs(45);
+
+/// From the death of a replica until its successor in the same Pod acts, with quiet neighbours: the start of the
+/// process (100 ms here), 2 s by a slow clock, and five requests.
+const RESTART: Duration = Duration::from_millis(4_000);
 
 fn run(seed: u64, timing: Timing, broken: Option<Rule>) -> Result<World, Violation> {
     let mut world = World::new(seed, &NAMES[..2 + (seed % 2) as usize], timing, broken);
@@ -140,6 +146,59 @@ fn every_rule_is_needed() {
             "no run is hurt by the lack of {rule:?}"
         );
     }
+}
+
+/// Runs in which every replica that dies is started again at once, in its Pod or in another, as the seed will have it.
+fn run_in_pods(seed: u64, broken: Option<Rule>) -> Result<World, Violation> {
+    let mut world = World::new(
+        seed,
+        &NAMES[..1 + (seed % 3) as usize],
+        Timing::PRODUCTION,
+        broken,
+    );
+    world.give_pods();
+    let rate = [0.02, 0.05][(seed / 3 % 2) as usize];
+    world.run(CHAOS, Faults { rate, ..CALM })?;
+    Ok(world)
+}
+
+#[test]
+fn a_restart_in_the_same_pod_takes_over_at_once_and_never_beside_its_predecessor() {
+    for seed in seeds().step_by(4) {
+        let mut world = run_in_pods(seed, None).unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
+        world.heal();
+        let violation = |v| panic!("seed {seed}: {v:?}");
+        world.run(RECOVERY, CALM).unwrap_or_else(violation);
+        assert!(world.is_covered(), "seed {seed}: {world:?}");
+        // Nothing else is wrong: how long is nobody there?
+        world.restart(0);
+        let mut took = Duration::ZERO;
+        while !world.is_covered() {
+            let step = Duration::from_millis(50);
+            world.run(step, CALM).unwrap_or_else(violation);
+            took += step;
+            assert!(
+                took < RESTART,
+                "seed {seed}: not covered after {took:?}: {world:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_restart_that_does_not_wait_for_what_its_predecessor_has_sent_is_found_out() {
+    assert!((0..3000).any(|seed| run_in_pods(seed, Some(Rule::Inheritance)).is_err()));
+}
+
+/// Why a process claims its place in the Pod before it says that it lives there (`watchdog_runtime::sole`).
+#[test]
+fn two_that_live_in_one_pod_under_one_name_would_both_act() {
+    let hurt = |seed: u64| {
+        let mut world = World::new(seed, &["twin", "twin"], Timing::PRODUCTION, None);
+        world.put_all_in_one_pod();
+        world.run(CHAOS, Faults { rate: 0.05, ..CALM }).is_err()
+    };
+    assert!((0..100).any(hurt));
 }
 
 #[test]

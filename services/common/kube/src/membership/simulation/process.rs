@@ -46,6 +46,7 @@ impl Process {
     pub(super) fn start(
         number: u64,
         identity: &Identity,
+        pod: Option<Arc<str>>,
         timing: Timing,
         history: usize,
         rng: &mut StdRng,
@@ -62,7 +63,8 @@ impl Process {
                 session,
                 Ownership::Exclusive,
                 timing,
-            ),
+            )
+            .in_pod(pod),
             rate,
             local: Duration::from_secs(rng.random_range(0..30)),
             asked: None,

@@ -26,8 +26,14 @@ pub(super) const KEYS: [&str; 6] = [
     "f",
 ];
 
+/// Where Pods are known, what a dead process has sent comes to its end within this time: the margin that everybody
+/// else keeps, see [`Timing::PRODUCTION`]. Elsewhere it may take as long as the process itself would have been allowed.
+const IN_FLIGHT: Duration = Duration::from_millis(1_360);
+
 pub(super) struct Slot {
     pub(super) identity: Identity,
+    /// UID of its Pod; none where it is not known.
+    pub(super) pod: Option<Arc<str>>,
     pub(super) process: Option<Process>,
     pub(super) restart: Duration,
 }
@@ -72,6 +78,7 @@ impl World {
     pub(super) fn new(seed: u64, names: &[&str], timing: Timing, broken: Option<Rule>) -> Self {
         let slot = |name: &&str| Slot {
             identity: Arc::from(*name),
+            pod: None,
             process: None,
             restart: Duration::ZERO,
         };
@@ -162,8 +169,9 @@ impl World {
         let Some(process) = &mut place.process else {
             if now >= place.restart {
                 *numbers += 1;
+                let (identity, pod) = (&place.identity, place.pod.clone());
                 let mut process =
-                    Process::start(*numbers, &place.identity, self.timing, store.history.len(), rng);
+                    Process::start(*numbers, identity, pod, self.timing, store.history.len(), rng);
                 process.state.broken = self.broken;
                 place.process = Some(process);
             }
@@ -326,8 +334,15 @@ impl World {
 
     pub(super) fn kill(&mut self, slot: usize) {
         if let Some(process) = self.slots[slot].process.take() {
-            self.orphans
-                .extend(process.actions.into_iter().map(|action| (slot, action)));
+            let longest = self.slots[slot]
+                .pod
+                .as_ref()
+                .map_or(Duration::MAX, |_| self.now + IN_FLIGHT);
+            let orphan = |action: Action| {
+                let ends = action.ends.min(longest);
+                (slot, Action { ends, ..action })
+            };
+            self.orphans.extend(process.actions.into_iter().map(orphan));
         }
     }
 
@@ -348,6 +363,13 @@ impl World {
             actors.entry(key).or_default().insert(replica);
         }
         let at = self.now;
+        for (slot, action) in self.orphans.iter().filter(|(_, action)| self.now < action.ends) {
+            let (key, successor) = (action.key, self.slots[*slot].process.as_ref());
+            if successor.is_some_and(|process| !process.may_act(&[key]).is_empty()) {
+                let actors = [*slot].into();
+                return Err(Violation { key, actors, at });
+            }
+        }
         match actors.into_iter().find(|(_, actors)| actors.len() > 1) {
             Some((key, actors)) => Err(Violation { key, actors, at }),
             None => Ok(()),

@@ -82,6 +82,10 @@ impl State {
     /// When to publish a new session. Not before everybody found has shown that it lives, while somebody certainly
     /// does: those hand over a share at once, and it would lie idle as long as a dead one cannot acknowledge.
     fn gate(&self) -> Moment {
+        // Its share lies idle already: the others take its predecessor for live.
+        if self.inherited {
+            return Moment::ZERO;
+        }
         let (mut proven, mut unproven) = (false, false);
         for member in self.roster.live() {
             proven |= member.proven;
@@ -107,7 +111,7 @@ impl State {
         };
         let regular = self.listed_at + interval;
         let occupied_until = match self.base {
-            Base::Occupied(_, since) => Some(since + self.timing.foreign),
+            Base::Occupied(_, ends_at) => Some(ends_at),
             _ => None,
         };
         self.roster
@@ -181,6 +185,7 @@ impl State {
             session: self.session,
             address: Arc::clone(&self.address),
             view,
+            pod: self.pod.clone(),
             held,
         }
     }

@@ -37,22 +37,34 @@ impl State {
             return;
         }
         self.disturbed(Note::TakenBy(card.session));
-        let since = match &self.base {
-            Base::Occupied(before, since) if *before == stamp => *since,
+        // A container starts when the one before in its Pod has ended: only what that one had sent may still arrive.
+        let predecessor = self.pod.is_some() && card.pod == self.pod;
+        let ends_at = match &self.base {
+            Base::Occupied(before, ends_at) if *before == stamp => *ends_at,
+            _ if predecessor => now + self.inheritance(),
             _ => {
                 self.notes.push_back(Note::Occupied(card.session));
-                now
+                now + self.timing.foreign
             }
         };
         // Somebody who dies leaves his Lease as it is. Where overlapping is allowed, and this process is new, the
         // other one is taken for its predecessor at once.
-        let ended = started >= since + self.timing.foreign;
-        let inherited = self.ownership == Ownership::Overlapping && !self.wrote;
-        self.base = if ended || inherited {
+        let ended = started >= ends_at;
+        let overlapping = self.ownership == Ownership::Overlapping && !self.wrote;
+        self.inherited = ended && predecessor;
+        self.base = if ended || overlapping {
             Base::Own(stamp)
         } else {
-            Base::Occupied(stamp, since)
+            Base::Occupied(stamp, ends_at)
         };
+    }
+
+    fn inheritance(&self) -> Moment {
+        #[cfg(test)]
+        if self.is_broken(Rule::Inheritance) {
+            return Moment::ZERO;
+        }
+        self.timing.inherit
     }
 
     fn disturbed(&mut self, note: Note) {
