@@ -38,6 +38,22 @@ def test_install_upgrade_roll_back_uninstall(seed, releases):
         assert seed.request("GET", path(found))[0] == 404
 
 
+@pytest.mark.parametrize("values", ["operators", "without-gardener", "everything-set"])
+def test_any_installation_can_be_changed_changed_back_and_removed(seed, releases, values):
+    before = objects(releases.install(CHART, RELEASE, MATRIX[values]))
+    after = objects(releases.upgrade(CHART, RELEASE, {"log": {"level": "debug"}, "weeder": {"enabled": False}}))
+    assert {path(found) for found in after} != {path(found) for found in before}
+    for found in after:
+        assert seed.request("GET", path(found))[0] == 200
+    releases.rollback(RELEASE, version=1)
+    for found in before:
+        status, got = seed.request("GET", path(found))
+        assert status == 200 and lost(found, got) == []
+    releases.uninstall(RELEASE)
+    for found in before + after:
+        assert seed.request("GET", path(found))[0] == 404
+
+
 def test_rules_grant_what_is_asked_for_and_nothing_else(releases):
     rendered = objects(releases.install(CHART, RELEASE, dry_run="server"))
     for service in SERVICES:
