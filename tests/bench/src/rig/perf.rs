@@ -25,7 +25,10 @@ impl Perf {
     /// # Errors
     /// When there is no perf.
     pub fn start(scratch: &Arc<Scratch>, services: &[Service], file: &Path) -> anyhow::Result<Self> {
-        let pids: Vec<String> = services.iter().map(|service| service.process.id().to_string()).collect();
+        let pids: Vec<String> = services
+            .iter()
+            .map(|service| service.process.id().to_string())
+            .collect();
         let command = Command::new("perf", "/usr/bin/perf")
             .args(["record", "-F", FREQUENCY, "--call-graph", "dwarf,16384", "-p"])
             .arg(pids.join(","))
@@ -41,7 +44,11 @@ impl Perf {
     pub async fn stop(self, file: &Path) -> anyhow::Result<()> {
         self.0.sigint()?;
         self.0.wait_exit(STOP_BOUND).await?;
-        ensure!(file.is_file(), "perf wrote nothing: {}", watchdog_e2e::log::tail(self.0.log_path()));
+        ensure!(
+            file.is_file(),
+            "perf wrote nothing: {}",
+            watchdog_e2e::log::tail(self.0.log_path())
+        );
         Ok(())
     }
 }

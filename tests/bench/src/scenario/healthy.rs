@@ -150,7 +150,9 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
     rig.admin.mark().await?;
     let request = rig.seed.last_request().await?;
     let perf = options.perf.as_deref();
-    let sampling = perf.map(|file| Perf::start(&rig.scratch, &services, file)).transpose()?;
+    let sampling = perf
+        .map(|file| Perf::start(&rig.scratch, &services, file))
+        .transpose()?;
     let before = Snapshot::take(&rig, &services, crowd.as_ref()).await?;
     tokio::time::sleep(Duration::from_secs_f64(options.window)).await;
     if let (Some(sampling), Some(file)) = (sampling, perf) {

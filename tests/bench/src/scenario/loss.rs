@@ -139,7 +139,9 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
     let request = rig.seed.last_request().await?;
     let (used, fleet) = (usage_of(&services)?, rig.admin.report().await?);
     let perf = options.perf.as_deref();
-    let sampling = perf.map(|file| Perf::start(&rig.scratch, &services, file)).transpose()?;
+    let sampling = perf
+        .map(|file| Perf::start(&rig.scratch, &services, file))
+        .transpose()?;
     rig.admin
         .lose(Loss {
             shoots: lost,
