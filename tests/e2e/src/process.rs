@@ -65,6 +65,26 @@ impl Command {
         self
     }
 
+    /// Replaces the value of an option that was given before.
+    #[must_use]
+    pub fn option(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        let place = self.arguments.iter().position(|argument| argument == name);
+        if let Some(old) = place.and_then(|place| self.arguments.get_mut(place + 1)) {
+            *old = value.into();
+        }
+        self
+    }
+
+    /// Sends its output to a device that is always full. Its log stays empty.
+    #[must_use]
+    pub fn onto_full_disk(mut self) -> Self {
+        let script = "exec \"$0\" \"$@\" >/dev/full 2>&1";
+        let program = std::mem::replace(&mut self.program, "/bin/sh".into());
+        self.arguments
+            .splice(0..0, ["-c".into(), script.into(), program.into()]);
+        self
+    }
+
     /// Sets an environment variable. The rest is inherited, save what names a cluster (`KUBECONFIG` and the like).
     #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {

@@ -13,6 +13,7 @@ use watchdog_runtime::tls::{Tls, TlsPaths};
 
 use crate::binaries;
 use crate::certs::{Authority, TlsFiles};
+use crate::ports::free_port;
 use crate::process::{Command, Process};
 use crate::scratch::Scratch;
 
@@ -160,12 +161,43 @@ impl Setup {
             .await
     }
 
+    /// Starts a service with a command line of the test's own.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn custom(&self, command: Command) -> anyhow::Result<Service> {
+        self.start(command).await
+    }
+
     /// Starts a service again, with the same command line, after its process has ended.
     ///
     /// # Errors
     /// When it does not come up.
     pub async fn again(&self, service: &Service) -> anyhow::Result<Service> {
         self.start(service.command.clone()).await
+    }
+
+    /// Starts a service again with its log on a disk that is full. Nobody can read there where it listens, so that is
+    /// chosen for it.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn again_without_log(&self, service: &Service) -> anyhow::Result<Service> {
+        let [grpc, admin] = [free_port()?, free_port()?].map(|port| format!("127.0.0.1:{port}"));
+        let command = service
+            .command
+            .clone()
+            .option("--grpc-addr", &grpc)
+            .option("--admin-addr", &admin)
+            .onto_full_disk();
+        let service = Service {
+            process: command.spawn(&self.scratch)?,
+            grpc,
+            admin,
+            command,
+        };
+        service.wait_ready().await?;
+        Ok(service)
     }
 
     /// A channel to a service, authenticated as a consumer.
@@ -227,6 +259,12 @@ impl Setup {
 }
 
 impl Service {
+    /// What it was started with.
+    #[must_use]
+    pub const fn command(&self) -> &Command {
+        &self.command
+    }
+
     /// GET on the admin endpoint: the status code and the body.
     ///
     /// # Errors

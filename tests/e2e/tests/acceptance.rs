@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 use watchdog_e2e::acceptance::backend::{Backend, SandboxBackend};
+use watchdog_e2e::acceptance::fault::{self, Fault};
 use watchdog_e2e::acceptance::runner::play_all;
 use watchdog_e2e::acceptance::scenarios;
 
@@ -13,5 +14,12 @@ async fn the_scenarios() {
         .await
         .unwrap();
     results.save("sandbox").unwrap();
+    assert_eq!(results.failures(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_faults() {
+    let results = fault::play_all(&Fault::SANDBOX).await;
+    results.save("sandbox-faults").unwrap();
     assert_eq!(results.failures(), Vec::<String>::new());
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -86,6 +87,8 @@ pub struct Chronicle {
     entries: Mutex<BTreeMap<String, Vec<Entry>>>,
     /// Tells that something was added.
     changed: watch::Sender<()>,
+    /// Whether verdicts may have been missed.
+    has_gaps: AtomicBool,
 }
 
 /// Keeps a chronicle written while it lives.
@@ -105,6 +108,7 @@ impl Chronicle {
         let chronicle = Arc::new(Self {
             entries: Mutex::default(),
             changed: watch::Sender::new(()),
+            has_gaps: AtomicBool::new(false),
         });
         let (started, mut both) = watch::channel(0_u8);
         let deployments = Api::<Deployment>::all(seed.clone());
@@ -142,6 +146,17 @@ impl Chronicle {
             .or_default()
             .push(entry);
         self.changed.send_replace(());
+    }
+
+    /// From now on verdicts may be missed: lease-probe comes and goes.
+    pub fn note_gap(&self) {
+        self.has_gaps.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether every verdict was heard.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        !self.has_gaps.load(Ordering::SeqCst)
     }
 
     /// All that is known of a shoot.

@@ -149,7 +149,9 @@ impl<'a> Judge<'a> {
                 let share = f64::from(u32::try_from(cut).unwrap_or(u32::MAX))
                     / f64::from(u32::try_from(of.max(1)).unwrap_or(u32::MAX));
                 if share >= self.expected.threshold {
-                    since = since.filter(|_| until.is_none()).or(Some(entry.at));
+                    // Back for less than a renewal takes: perhaps nobody renewed.
+                    let was_back = until.is_some_and(|until| entry.at.duration_since(until) > renew * 3 / 2);
+                    since = since.filter(|_| !was_back).or(Some(entry.at));
                     until = None;
                 } else if since.is_some() && until.is_none() {
                     until = Some(entry.at);

@@ -10,14 +10,19 @@
 
 pub mod accounting;
 pub mod backend;
+pub mod chaos;
 pub mod chronicle;
+pub mod fault;
+pub mod footprint;
 pub mod front;
 pub mod invariants;
 pub mod planes;
+pub mod report;
 pub mod results;
 pub mod runner;
 pub mod seed;
 pub mod shoot;
+pub mod slot;
 pub mod stage;
 pub mod times;
 

@@ -36,6 +36,9 @@ use crate::wait;
 /// Requests at once: the API server works on two cores beside its tests.
 const AT_ONCE: usize = 16;
 
+/// How long a pod may go without a successor: as long as a seed may be away.
+const SUCCESSOR_BOUND: Duration = Duration::from_secs(120);
+
 /// The component before etcd.
 pub const API_SERVER: &str = "kube-apiserver";
 
@@ -143,7 +146,7 @@ impl Planes {
     pub async fn start(seed: &Seed) -> anyhow::Result<(Arc<Self>, Following)> {
         let planes = Arc::new(Self {
             writer: Writer::new(&seed.client).await?,
-            view: Arc::new(View::follow(seed)?),
+            view: Arc::new(View::follow(seed)),
             planes: Mutex::default(),
             requests: Arc::new(Semaphore::new(AT_ONCE)),
         });
@@ -167,6 +170,33 @@ impl Planes {
         self.planes.lock().insert(namespace.to_owned(), plane.clone());
         plane.settle().await?;
         Ok(plane)
+    }
+
+    fn find(&self, namespace: &str) -> Option<Arc<Plane>> {
+        self.planes.lock().get(namespace).cloned()
+    }
+
+    fn all(&self) -> Vec<Arc<Plane>> {
+        self.planes.lock().values().cloned().collect()
+    }
+
+    /// A pod of a plane is gone.
+    fn replace(&self, running: &mut JoinSet<()>, plane: Option<Arc<Plane>>, uid: Option<String>) {
+        let (Some(plane), Some(uid)) = (plane, uid) else {
+            return;
+        };
+        let requests = self.requests.clone();
+        running.spawn(async move {
+            let _permit = requests.acquire_owned().await;
+            // The seed may be away.
+            let replaced = wait::until("a pod has a successor", SUCCESSOR_BOUND, || async {
+                plane.deleted(&uid).await?;
+                Ok(Some(()))
+            });
+            if let Err(error) = replaced.await {
+                eprintln!("no successor in {}: {error:#}", plane.namespace);
+            }
+        });
     }
 
     /// What is wrong with what was done to the pods of namespaces that begin so.
@@ -206,19 +236,25 @@ async fn follow(seed: Client, planes: Arc<Planes>) {
     let events = watcher(Api::<Pod>::all(seed), config).default_backoff();
     let mut events = std::pin::pin!(events);
     let mut running = JoinSet::new();
+    let mut listed = BTreeSet::new();
     while let Some(event) = events.next().await {
-        let Ok(Event::Delete(pod)) = event else { continue };
-        let namespace = pod.namespace().unwrap_or_default();
-        let Some(plane) = planes.planes.lock().get(&namespace).cloned() else {
-            continue;
-        };
-        let requests = planes.requests.clone();
-        running.spawn(async move {
-            let _permit = requests.acquire_owned().await;
-            if let Err(error) = plane.deleted(&pod.uid().unwrap_or_default()).await {
-                eprintln!("no successor for {namespace}/{}: {error:#}", pod.name_any());
+        match event {
+            Ok(Event::Delete(pod)) => {
+                let plane = planes.find(&pod.namespace().unwrap_or_default());
+                planes.replace(&mut running, plane, pod.uid());
             }
-        });
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(pod)) => listed.extend(pod.uid()),
+            // After a break: what was deleted meanwhile is not told.
+            Ok(Event::InitDone) => {
+                for plane in planes.all() {
+                    for uid in plane.missing(&listed).await {
+                        planes.replace(&mut running, Some(plane.clone()), Some(uid));
+                    }
+                }
+            }
+            Ok(Event::Apply(_)) | Err(_) => {}
+        }
         while running.try_join_next().is_some() {}
     }
 }
@@ -284,11 +320,26 @@ impl Plane {
         .await
     }
 
+    /// UIDs of pods that were not listed and are really gone.
+    async fn missing(&self, listed: &BTreeSet<String>) -> Vec<String> {
+        let state = self.state.lock().await;
+        let mut missing = Vec::new();
+        for pod in state.pods.values().filter(|pod| !listed.contains(&pod.uid)) {
+            // It may be younger than the list.
+            if self.writer.is_gone(&self.namespace, &pod.name).await {
+                missing.push(pod.uid.clone());
+            }
+        }
+        missing
+    }
+
     async fn deleted(&self, uid: &str) -> anyhow::Result<()> {
         let mut state = self.state.lock().await;
         let found = state.pods.iter().find(|(_, pod)| pod.uid == uid);
         let Some((&component, pod)) = found else {
-            return Ok(());
+            // Known already; its successor may still be missing.
+            drop(state);
+            return self.settle().await;
         };
         let needs = COMPONENTS
             .iter()

@@ -11,10 +11,11 @@ use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClie
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 
 use super::chronicle::{Chronicle, Fact, Recorder};
+use super::slot::Slot;
 use super::times::Times;
 use crate::fixtures;
 use crate::scratch::Scratch;
-use crate::watchdog::{Service, Setup};
+use crate::watchdog::Setup;
 
 /// After a broken stream.
 const RETRY: Duration = Duration::from_millis(100);
@@ -31,11 +32,11 @@ pub struct Seed {
     /// Starts services, and calls them.
     pub setup: Arc<Setup>,
     /// lease-probe.
-    pub lease_probe: Arc<Service>,
+    pub lease_probe: Arc<Slot>,
     /// scaling-coordinator.
-    pub coordinator: Arc<Service>,
+    pub coordinator: Arc<Slot>,
     /// weeder.
-    pub weeder: Arc<Service>,
+    pub weeder: Arc<Slot>,
     _verdicts: AbortOnDropHandle<()>,
     _recorder: Recorder,
 }
@@ -66,18 +67,24 @@ impl Seed {
         for service in [&lease_probe, &coordinator, &weeder] {
             service.wait_ready().await?;
         }
-        let lease_probe = Arc::new(lease_probe);
+        let lease_probe = Slot::new(lease_probe);
         let verdicts = listen(setup.clone(), lease_probe.clone(), chronicle.clone());
         Ok(Self {
             client,
             chronicle,
             setup,
             lease_probe,
-            coordinator: Arc::new(coordinator),
-            weeder: Arc::new(weeder),
+            coordinator: Slot::new(coordinator),
+            weeder: Slot::new(weeder),
             _verdicts: AbortOnDropHandle::new(tokio::spawn(verdicts)),
             _recorder: recorder,
         })
+    }
+
+    /// All services.
+    #[must_use]
+    pub fn services(&self) -> [&Arc<Slot>; 3] {
+        [&self.lease_probe, &self.coordinator, &self.weeder]
     }
 
     /// The verdict on a shoot.
@@ -85,7 +92,7 @@ impl Seed {
     /// # Errors
     /// When lease-probe does not answer or does not know the shoot.
     pub async fn verdict(&self, shoot: &str) -> anyhow::Result<probe::Verdict> {
-        let mut client = LeaseProbeServiceClient::new(self.setup.channel(&self.lease_probe)?);
+        let mut client = LeaseProbeServiceClient::new(self.lease_probe.channel(&self.setup)?);
         let request = probe::GetVerdictRequest {
             shoot: shoot.to_owned(),
         };
@@ -96,7 +103,7 @@ impl Seed {
 }
 
 /// Writes every verdict into the chronicle.
-async fn listen(setup: Arc<Setup>, lease_probe: Arc<Service>, chronicle: Arc<Chronicle>) {
+async fn listen(setup: Arc<Setup>, lease_probe: Arc<Slot>, chronicle: Arc<Chronicle>) {
     loop {
         // Broken streams are opened again; what was missed is in the snapshot.
         let _ = stream(&setup, &lease_probe, &chronicle).await;
@@ -104,8 +111,8 @@ async fn listen(setup: Arc<Setup>, lease_probe: Arc<Service>, chronicle: Arc<Chr
     }
 }
 
-async fn stream(setup: &Setup, lease_probe: &Service, chronicle: &Chronicle) -> anyhow::Result<()> {
-    let mut client = LeaseProbeServiceClient::new(setup.channel(lease_probe)?);
+async fn stream(setup: &Setup, lease_probe: &Slot, chronicle: &Chronicle) -> anyhow::Result<()> {
+    let mut client = LeaseProbeServiceClient::new(lease_probe.channel(setup)?);
     let request = probe::WatchVerdictsRequest::default();
     let mut stream = client.watch_verdicts(request).await?.into_inner();
     while let Some(message) = stream.message().await? {

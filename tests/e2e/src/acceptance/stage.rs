@@ -35,6 +35,12 @@ impl Stage {
         }
     }
 
+    /// Where it is played.
+    #[must_use]
+    pub const fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
     /// How fast the world turns.
     #[must_use]
     pub fn times(&self) -> Times {
@@ -69,7 +75,10 @@ impl Stage {
     /// When it does not come up.
     pub async fn shoot(&self, plan: Plan) -> anyhow::Result<Arc<Shoot>> {
         let (seed, place) = self.backend.seed();
-        *self.stock.lock().await = self.backend.reserve(1 + usize::from(self.backend.has_twin(&plan))).await?;
+        *self.stock.lock().await = self
+            .backend
+            .reserve(1 + usize::from(self.backend.has_twin(&plan)))
+            .await?;
         self.shoot_on(seed, &place, plan).await
     }
 
@@ -102,13 +111,16 @@ impl Stage {
     /// When it does not come up.
     pub async fn shoot_on(&self, seed: Arc<Seed>, place: &Place, plan: Plan) -> anyhow::Result<Arc<Shoot>> {
         let mut stock = self.stock.lock().await;
-        let site = self
-            .backend
-            .build(&mut stock, place, &self.name, &plan, true)
-            .await?;
+        let name = match self.shoots.lock().len() {
+            0 => self.name.clone(),
+            // The same shoot on its second seed has the same name.
+            _ if !Arc::ptr_eq(&seed, &self.seed()) => self.name.clone(),
+            count => format!("{}-{count}", self.name),
+        };
+        let site = self.backend.build(&mut stock, place, &name, &plan, true).await?;
         let twin = match self.backend.has_twin(&plan) {
             true => {
-                let (place, name) = (self.backend.unwatched(), format!("{}-twin", self.name));
+                let (place, name) = (self.backend.unwatched(), format!("{name}-twin"));
                 Some(
                     self.backend
                         .build(&mut stock, &place, &name, &plan, false)

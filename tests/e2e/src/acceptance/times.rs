@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Times {
     /// `nodeMonitorGracePeriod`.
     pub grace: Duration,
+    /// A machine whose node is Unknown for this long is replaced.
+    pub machine_health_timeout: Duration,
     /// For waits that end with a condition; generous, as machines are at times busy.
     pub bound: Duration,
 }
@@ -35,11 +37,12 @@ impl Times {
         self.grace / 4
     }
 
-    /// A machine whose node is Unknown for this long is replaced. In reality ten minutes; here half a grace period, so
-    /// that an outage need not last for minutes to show a meltdown.
+    /// With machines that are given up after half a grace period and not, as in reality, after fifteen of them: an
+    /// outage need not last for minutes to show a meltdown.
     #[must_use]
-    pub fn machine_health_timeout(&self) -> Duration {
-        self.grace / 2
+    pub fn impatient(mut self) -> Self {
+        self.machine_health_timeout = self.grace / 2;
+        self
     }
 
     /// How long a new machine takes until its node is there: a minute in reality.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use super::Assets;
@@ -15,49 +17,160 @@ use crate::wait;
 /// Below a second on an idle machine; the bound leaves room for a busy one.
 const START_BOUND: Duration = Duration::from_secs(30);
 
-/// Tries with another port each, should somebody take it between the choice and the start.
+/// Tries with other ports each, should somebody take one between the choice and the start.
 const ATTEMPTS: usize = 3;
 
 #[derive(Debug)]
 pub(super) struct Etcd {
+    /// Of all members, separated by commas.
     pub(super) url: String,
-    /// Held for its end: dropping it kills etcd.
-    _process: Process,
+    members: Vec<Member>,
+    scratch: Arc<Scratch>,
 }
 
+#[derive(Debug)]
+struct Member {
+    url: String,
+    command: Command,
+    /// Held for its end: dropping it kills the member.
+    process: Mutex<Arc<Process>>,
+}
+
+// === impl Etcd ===
+
 impl Etcd {
-    pub(super) async fn start(assets: &Assets, scratch: &Arc<Scratch>) -> anyhow::Result<Self> {
+    /// Starts so many members.
+    pub(super) async fn start(
+        assets: &Assets,
+        scratch: &Arc<Scratch>,
+        members: usize,
+    ) -> anyhow::Result<Self> {
         let mut attempt = 1;
         loop {
-            let port = free_port()?;
-            let url = format!("http://127.0.0.1:{port}");
-            let process = command(assets, &url, scratch).spawn(scratch)?;
-            let listening = wait::until_true("etcd listens", START_BOUND, || async {
-                if let Some(status) = process.exit_status()? {
-                    return Ok(status.success());
-                }
-                Ok(TcpStream::connect(("127.0.0.1", port)).await.is_ok())
-            });
-            match listening.await {
-                Ok(()) => {
-                    return Ok(Self {
-                        url,
-                        _process: process,
-                    });
-                }
+            let etcd = Self::spawn(assets, scratch, members, attempt)?;
+            match etcd.wait_listening().await {
+                Ok(()) => return Ok(etcd),
                 Err(_) if attempt < ATTEMPTS => attempt += 1,
-                Err(error) => bail!("{error:#}; the log of etcd ends:\n{}", process.log_tail()),
+                Err(error) => bail!("{error:#}; the log of etcd ends:\n{}", etcd.log_tail()),
             }
         }
     }
+
+    fn spawn(
+        assets: &Assets,
+        scratch: &Arc<Scratch>,
+        members: usize,
+        attempt: usize,
+    ) -> anyhow::Result<Self> {
+        let address = || anyhow::Ok(format!("http://127.0.0.1:{}", free_port()?));
+        let addresses = (0..members)
+            .map(|index| anyhow::Ok((format!("etcd-{attempt}-{index}"), address()?, address()?)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let cluster: Vec<_> = addresses
+            .iter()
+            .map(|(name, _, peer)| format!("{name}={peer}"))
+            .collect();
+        let start = |(name, url, peer): &(String, String, String)| {
+            let command = Command::new(name.clone(), &assets.etcd)
+                .arg(format!("--name={name}"))
+                .arg(format!("--data-dir={}", scratch.join(name).display()))
+                .arg(format!("--listen-client-urls={url}"))
+                .arg(format!("--advertise-client-urls={url}"))
+                .arg(format!("--listen-peer-urls={peer}"))
+                .arg(format!("--initial-advertise-peer-urls={peer}"))
+                .arg(format!("--initial-cluster={}", cluster.join(",")))
+                .args(["--unsafe-no-fsync", "--log-level=warn"]);
+            let process = Mutex::new(Arc::new(command.spawn(scratch)?));
+            anyhow::Ok(Member {
+                url: url.clone(),
+                command,
+                process,
+            })
+        };
+        let members = addresses.iter().map(start).collect::<anyhow::Result<Vec<_>>>()?;
+        let urls: Vec<_> = members.iter().map(|member| member.url.as_str()).collect();
+        Ok(Self {
+            url: urls.join(","),
+            members,
+            scratch: scratch.clone(),
+        })
+    }
+
+    async fn wait_listening(&self) -> anyhow::Result<()> {
+        for member in &self.members {
+            let address = member.url.strip_prefix("http://").unwrap_or_default();
+            let ended = wait::until("etcd listens", START_BOUND, || async {
+                if let Some(status) = member.process.lock().exit_status()? {
+                    return Ok(Some(Err(status)));
+                }
+                Ok(TcpStream::connect(address).await.is_ok().then_some(Ok(())))
+            });
+            if let Err(status) = ended.await? {
+                bail!("etcd ended ({status})");
+            }
+        }
+        Ok(())
+    }
+
+    fn log_tail(&self) -> String {
+        let tails = self.members.iter().map(|member| member.process.lock().log_tail());
+        tails.collect::<Vec<_>>().join("\n--\n")
+    }
+
+    /// Forgets all revisions but the newest.
+    pub(super) async fn compact(&self) -> anyhow::Result<()> {
+        let member = self.members.first().context("etcd without members")?;
+        let range = json!({"key": "AA==", "range_end": "AA==", "limit": "1", "keys_only": true});
+        let answer = call(&member.url, "/v3/kv/range", &range).await?;
+        let revision = answer.pointer("/header/revision").and_then(Value::as_str);
+        let revision = revision.context("etcd tells no revision")?;
+        call(
+            &member.url,
+            "/v3/kv/compaction",
+            &json!({"revision": revision, "physical": true}),
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// Kills the leader and starts it again; the others have elected another one by then, or do now.
+    pub(super) async fn kill_leader(&self) -> anyhow::Result<()> {
+        for member in &self.members {
+            let status = call(&member.url, "/v3/maintenance/status", &json!({})).await?;
+            let own = status.pointer("/header/member_id");
+            if own.is_none() || own != status.pointer("/leader") {
+                continue;
+            }
+            let leader = member.process.lock().clone();
+            leader.kill_9().await?;
+            *member.process.lock() = Arc::new(member.command.spawn(&self.scratch)?);
+            return Ok(());
+        }
+        bail!("etcd has no leader")
+    }
 }
 
-fn command(assets: &Assets, url: &str, scratch: &Scratch) -> Command {
-    Command::new("etcd", &assets.etcd)
-        .arg(format!("--data-dir={}", scratch.join("etcd").display()))
-        .arg(format!("--listen-client-urls={url}"))
-        .arg(format!("--advertise-client-urls={url}"))
-        // A single member needs no peers, yet etcd insists on a listener.
-        .arg("--listen-peer-urls=http://127.0.0.1:0")
-        .args(["--unsafe-no-fsync", "--log-level=warn"])
+/// A call of etcd's API in JSON.
+async fn call(url: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let address = url.strip_prefix("http://").context("etcd without TLS")?;
+    let exchange = async {
+        let body = body.to_string();
+        let mut tcp = TcpStream::connect(address).await?;
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        tcp.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        tcp.read_to_string(&mut answer).await?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
+        anyhow::ensure!(head.contains(" 200 "), "{path}: {answer}");
+        let begin = body.find('{').context("no JSON in the answer")?;
+        let end = body.rfind('}').context("no JSON in the answer")?;
+        Ok(serde_json::from_str(body.get(begin..=end).unwrap_or_default())?)
+    };
+    tokio::time::timeout(START_BOUND, exchange)
+        .await
+        .context("etcd does not answer")?
 }

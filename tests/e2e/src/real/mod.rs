@@ -66,10 +66,22 @@ impl RealControlPlane {
     /// # Errors
     /// When the binaries are not there (names the command that brings them) or etcd does not start.
     pub async fn start(name: &str) -> anyhow::Result<Self> {
+        Self::start_with(name, 1).await
+    }
+
+    /// The same with three members of etcd, so that one can be lost.
+    ///
+    /// # Errors
+    /// As [`RealControlPlane::start`].
+    pub async fn start_with_etcd_of_three(name: &str) -> anyhow::Result<Self> {
+        Self::start_with(name, 3).await
+    }
+
+    async fn start_with(name: &str, members: usize) -> anyhow::Result<Self> {
         let assets = Assets::find()?;
         let scratch = Scratch::new(name)?;
         let pki = Pki::new(&scratch)?;
-        let etcd = Etcd::start(&assets, &scratch).await?;
+        let etcd = Etcd::start(&assets, &scratch, members).await?;
         Ok(Self {
             scratch,
             assets,
@@ -105,6 +117,22 @@ impl RealControlPlane {
         options: &ControllerManagerOptions,
     ) -> anyhow::Result<ControllerManager> {
         ControllerManager::new(&self.assets, &self.pki, &self.scratch, api_server, options)
+    }
+
+    /// Makes etcd forget everything but the newest revision.
+    ///
+    /// # Errors
+    /// When etcd does not answer.
+    pub async fn compact_etcd(&self) -> anyhow::Result<()> {
+        self.etcd.compact().await
+    }
+
+    /// Kills the leader of etcd and starts it again.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn kill_etcd_leader(&self) -> anyhow::Result<()> {
+        self.etcd.kill_leader().await
     }
 
     /// The test's folder.

@@ -87,7 +87,7 @@ impl Machines {
             match phase.as_str() {
                 "Running" if !is_ready => self.set_phase(&name, "Unknown").await?,
                 "Unknown" if is_ready => self.set_phase(&name, "Running").await?,
-                "Unknown" if age > self.times.machine_health_timeout() => {
+                "Unknown" if age > self.times.machine_health_timeout => {
                     self.replace(&machine, &node).await?;
                 }
                 "Pending" if age >= self.times.machine_step() => self.join(&machine, &node).await?,

@@ -9,14 +9,16 @@ mod sandbox;
 
 use std::sync::Arc;
 
+use anyhow::Context;
 use kube::Client;
 
 pub use self::pool::Lent;
 pub use self::real::{RealBackend, RealSite};
 pub use self::sandbox::{SandboxBackend, SandboxSite};
-use super::front::Upstream;
+use super::front::{Front, Upstream};
 use super::seed::Seed;
 use super::times::Times;
+use crate::history::{Write, from_sandbox};
 
 /// Whether what an outage costs is counted. It takes a kube-controller-manager, and a twin takes an API server more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +158,85 @@ impl Backend {
             Self::Sandbox(backend) => backend.unwatched(),
             // Without a Cluster a shoot is not watched over.
             Self::Real(backend) => backend.seed().1,
+        }
+    }
+
+    /// What stands between the services and the seed's API server.
+    ///
+    /// # Errors
+    /// When nothing does.
+    pub fn seed_front(&self) -> anyhow::Result<&Front> {
+        let front = match self {
+            Self::Sandbox(backend) => backend.front(),
+            Self::Real(backend) => backend.front(),
+        };
+        front.context("the seed has no front")
+    }
+
+    /// The writes to the seed, where they are recorded.
+    #[must_use]
+    pub fn writes(&self) -> Vec<Write> {
+        match self {
+            Self::Sandbox(backend) => from_sandbox(&backend.audit()),
+            Self::Real(_) => Vec::new(),
+        }
+    }
+
+    /// A kubeconfig for one more replica of a service, through the front.
+    ///
+    /// # Errors
+    /// When the seed has no front.
+    pub fn seed_kubeconfig(&self, identity: &str) -> anyhow::Result<String> {
+        match self {
+            Self::Sandbox(backend) => Ok(backend.kubeconfig(identity)),
+            Self::Real(_) => anyhow::bail!("one user for all"),
+        }
+    }
+
+    /// Ends the seed's API server: connections are refused.
+    ///
+    /// # Errors
+    /// When it does not go away.
+    pub async fn stop_seed(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Sandbox(backend) => backend.stop_seed().await,
+            Self::Real(backend) => backend.stop_seed().await,
+        }
+    }
+
+    /// Starts it again, with the same data.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn start_seed(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Sandbox(backend) => backend.start_seed().await,
+            Self::Real(backend) => backend.start_seed().await,
+        }
+    }
+
+    /// Makes the seed forget its past: watches that go on from there get 410.
+    ///
+    /// # Errors
+    /// When the API server does not come up again.
+    pub async fn compact_seed(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Sandbox(backend) => {
+                backend.compact_seed();
+                Ok(())
+            }
+            Self::Real(backend) => backend.compact_seed().await,
+        }
+    }
+
+    /// Kills the leader of etcd; it comes back as a follower.
+    ///
+    /// # Errors
+    /// When there is no etcd with several members.
+    pub async fn lose_etcd_leader(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Sandbox(_) => anyhow::bail!("the sandbox has no etcd"),
+            Self::Real(backend) => backend.lose_etcd_leader().await,
         }
     }
 

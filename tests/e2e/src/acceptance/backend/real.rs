@@ -18,7 +18,7 @@ use super::machines::Machines;
 use super::nodes::Nodes;
 use super::pool::{Lent, Pool};
 use super::{Count, Place, Plan, Stock};
-use crate::acceptance::front::Upstream;
+use crate::acceptance::front::{Front, Upstream};
 use crate::acceptance::seed::Seed;
 use crate::acceptance::times::Times;
 use crate::acceptance::{COUNTS, PROJECT};
@@ -33,6 +33,7 @@ use crate::scratch::Scratch;
 const TIMES: Times = Times {
     // As short as leaves a real kube-controller-manager time to be stopped before it judges.
     grace: Duration::from_secs(16),
+    machine_health_timeout: Duration::from_secs(240),
     bound: Duration::from_secs(120),
 };
 
@@ -46,7 +47,9 @@ const PROBE: &str = "dependency-watchdog-probe";
 pub struct RealBackend {
     seed: Arc<Seed>,
     pool: Arc<Pool>,
-    _server: ApiServer,
+    server: ApiServer,
+    front: Option<Front>,
+    times: Times,
     // Last, so that etcd outlives what talks to it.
     plane: RealControlPlane,
 }
@@ -61,11 +64,12 @@ pub struct RealSite {
     lent: Lent,
 }
 
-async fn watch_over(server: &ApiServer, name: &str) -> anyhow::Result<Arc<Seed>> {
+async fn watch_over(server: &ApiServer, name: &str, front: Option<&Front>) -> anyhow::Result<Arc<Seed>> {
     let client = server.client();
     install_seed_crds(&client).await?;
     create_namespace(&client, "garden").await?;
     let admin = server.kubeconfig_for("admin")?;
+    let admin = front.map(|front| front.kubeconfig(&admin)).unwrap_or(admin);
     let folder = Scratch::new(name)?;
     Ok(Arc::new(
         Seed::start(&folder, client, |_| admin.clone(), &TIMES).await?,
@@ -88,21 +92,72 @@ impl RealBackend {
     /// When something does not come up.
     pub async fn start() -> anyhow::Result<Self> {
         let plane = RealControlPlane::start("acceptance").await?;
-        let shoots: Vec<_> = (0..POOL)
+        Self::start_on(plane, POOL, false, TIMES.impatient()).await
+    }
+
+    /// The same for few shoots, with three members of etcd and a front between the services and the seed.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn start_behind_front(shoots: usize) -> anyhow::Result<Self> {
+        let plane = RealControlPlane::start_with_etcd_of_three("acceptance-faults").await?;
+        Self::start_on(plane, shoots, true, TIMES).await
+    }
+
+    async fn start_on(
+        plane: RealControlPlane,
+        shoots: usize,
+        fronted: bool,
+        times: Times,
+    ) -> anyhow::Result<Self> {
+        let shoots: Vec<_> = (0..shoots)
             .map(|index| shoot_server(&plane, format!("shoot-{index}")))
             .collect();
         let (server, shoots) = tokio::try_join!(plane.api_server("seed"), try_join_all(shoots))?;
-        let seed = watch_over(&server, "seed").await?;
+        let upstream = Upstream {
+            url: server.url().to_owned(),
+            ca_pem: server.ca_pem().to_owned(),
+        };
+        let front = match fronted {
+            true => Some(Front::start(upstream).await?),
+            false => None,
+        };
+        let seed = watch_over(&server, "seed", front.as_ref()).await?;
         Ok(Self {
             seed,
             pool: Pool::new(shoots),
-            _server: server,
+            server,
+            front,
+            times,
             plane,
         })
     }
 
+    pub(super) const fn front(&self) -> Option<&Front> {
+        self.front.as_ref()
+    }
+
+    pub(super) async fn stop_seed(&self) -> anyhow::Result<()> {
+        self.server.stop().await
+    }
+
+    pub(super) async fn start_seed(&self) -> anyhow::Result<()> {
+        self.server.start_again().await
+    }
+
+    pub(super) async fn compact_seed(&self) -> anyhow::Result<()> {
+        // The API server's own memory of the past ends with its process.
+        self.server.stop().await?;
+        self.plane.compact_etcd().await?;
+        self.server.start_again().await
+    }
+
+    pub(super) async fn lose_etcd_leader(&self) -> anyhow::Result<()> {
+        self.plane.kill_etcd_leader().await
+    }
+
     pub(super) const fn times(&self) -> Times {
-        TIMES
+        self.times
     }
 
     pub(super) fn seed(&self) -> (Arc<Seed>, Place) {
@@ -115,7 +170,7 @@ impl RealBackend {
 
     pub(super) async fn second_seed(&self, stock: &mut Stock) -> anyhow::Result<(Arc<Seed>, Place)> {
         let lent = stock.lent.pop().context("no API server reserved")?;
-        let seed = watch_over(&lent.server, "second-seed").await?;
+        let seed = watch_over(&lent.server, "second-seed", None).await?;
         let place = Place::Real(seed.client.clone());
         // Ends with the seed: kept beside it by the scenario's stock.
         stock.lent.insert(0, lent);
@@ -148,7 +203,7 @@ impl RealBackend {
             &namespace,
             shoot,
             nodes.clone(),
-            TIMES,
+            self.times,
         ));
         let runner = self.run_control_plane(seed, &namespace, &lent.server, plan, &machines)?;
         for (name, replicas) in COUNTS {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+use watchdog_sandbox::{AuditEntry, Cut, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
 
 use super::{Place, Plan};
-use crate::acceptance::front::Upstream;
+use crate::acceptance::front::{Front, Upstream};
 use crate::acceptance::seed::Seed;
 use crate::acceptance::times::Times;
 use crate::acceptance::{MCM_REPLICAS, PROJECT};
@@ -18,6 +18,9 @@ use crate::scratch::Scratch;
 /// Four times faster than a real shoot.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// Requests kept where coordinators are judged by them: those of some minutes.
+const AUDIT_LOG: usize = 65_536;
+
 /// For waits that end with a condition.
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -26,6 +29,8 @@ pub struct SandboxBackend {
     watched: Arc<Sandbox>,
     twins: Arc<Sandbox>,
     seed: Arc<Seed>,
+    front: Option<Front>,
+    times: Times,
 }
 
 /// A simulated shoot.
@@ -37,12 +42,13 @@ pub struct SandboxSite {
 
 const TIMES: Times = Times {
     grace: GRACE,
+    machine_health_timeout: GRACE.saturating_mul(15),
     bound: BOUND,
 };
 
-fn timing() -> SimTiming {
+fn timing(times: &Times) -> SimTiming {
     SimTiming {
-        machine_health_timeout: TIMES.machine_health_timeout(),
+        machine_health_timeout: times.machine_health_timeout,
         machine_step: TIMES.machine_step(),
         ready_delay: Duration::from_millis(300),
         stop_delay: Duration::from_millis(200),
@@ -50,20 +56,24 @@ fn timing() -> SimTiming {
     }
 }
 
-async fn sandbox() -> anyhow::Result<Arc<Sandbox>> {
-    let mut config = SandboxConfig {
-        timing: timing(),
-        ..SandboxConfig::default()
-    };
+async fn sandbox(audit_log: usize) -> anyhow::Result<Arc<Sandbox>> {
+    let mut config = SandboxConfig::default();
     // Two hundred control planes at once.
     config.seed.watch_log = 32_768;
-    config.seed.audit_log = 0;
+    config.seed.audit_log = audit_log;
     Ok(Arc::new(Sandbox::start(config).await?))
 }
 
-async fn watch_over(sandbox: &Sandbox, scratch: &Arc<Scratch>) -> anyhow::Result<Arc<Seed>> {
+async fn watch_over(
+    sandbox: &Sandbox,
+    scratch: &Arc<Scratch>,
+    front: Option<&Front>,
+) -> anyhow::Result<Arc<Seed>> {
     let admin = client(&sandbox.seed().kubeconfig("administrator")).await?;
-    let kubeconfig = |identity: &str| sandbox.seed().kubeconfig(identity);
+    let kubeconfig = |identity: &str| {
+        let direct = sandbox.seed().kubeconfig(identity);
+        front.map(|front| front.kubeconfig(&direct)).unwrap_or(direct)
+    };
     Ok(Arc::new(Seed::start(scratch, admin, kubeconfig, &TIMES).await?))
 }
 
@@ -75,14 +85,67 @@ impl SandboxBackend {
     /// # Errors
     /// When something does not come up.
     pub async fn start() -> anyhow::Result<Self> {
+        Self::start_with(false, TIMES.impatient()).await
+    }
+
+    /// The same with a front between the services and the seed's API server.
+    ///
+    /// # Errors
+    /// When something does not come up.
+    pub async fn start_behind_front() -> anyhow::Result<Self> {
+        Self::start_with(true, TIMES).await
+    }
+
+    async fn start_with(fronted: bool, times: Times) -> anyhow::Result<Self> {
         let scratch = Scratch::new("acceptance")?;
-        let (watched, twins) = tokio::try_join!(sandbox(), sandbox())?;
-        let seed = watch_over(&watched, &scratch).await?;
-        Ok(Self { watched, twins, seed })
+        let audit_log = if fronted { AUDIT_LOG } else { 0 };
+        let (watched, twins) = tokio::try_join!(sandbox(audit_log), sandbox(0))?;
+        let upstream = Upstream {
+            url: watched.seed().url(),
+            ca_pem: watched.seed().ca_pem().to_owned(),
+        };
+        let front = match fronted {
+            true => Some(Front::start(upstream).await?),
+            false => None,
+        };
+        let seed = watch_over(&watched, &scratch, front.as_ref()).await?;
+        Ok(Self {
+            watched,
+            twins,
+            seed,
+            front,
+            times,
+        })
+    }
+
+    pub(super) fn kubeconfig(&self, identity: &str) -> String {
+        let direct = self.watched.seed().kubeconfig(identity);
+        let through = self.front.as_ref().map(|front| front.kubeconfig(&direct));
+        through.unwrap_or(direct)
+    }
+
+    pub(super) fn audit(&self) -> Vec<AuditEntry> {
+        self.watched.seed().audit()
+    }
+
+    pub(super) const fn front(&self) -> Option<&Front> {
+        self.front.as_ref()
+    }
+
+    pub(super) async fn stop_seed(&self) -> anyhow::Result<()> {
+        Ok(self.watched.seed().stop().await?)
+    }
+
+    pub(super) async fn start_seed(&self) -> anyhow::Result<()> {
+        Ok(self.watched.seed().resume().await?)
+    }
+
+    pub(super) fn compact_seed(&self) {
+        self.watched.seed().compact();
     }
 
     pub(super) const fn times(&self) -> Times {
-        TIMES
+        self.times
     }
 
     pub(super) fn seed(&self) -> (Arc<Seed>, Place) {
@@ -94,9 +157,12 @@ impl SandboxBackend {
     }
 
     pub(super) async fn second_seed(&self) -> anyhow::Result<(Arc<Seed>, Place)> {
-        let sandbox = sandbox().await?;
+        let sandbox = sandbox(0).await?;
         let folder = Scratch::new("second-seed")?;
-        Ok((watch_over(&sandbox, &folder).await?, Place::Sandbox(sandbox)))
+        Ok((
+            watch_over(&sandbox, &folder, None).await?,
+            Place::Sandbox(sandbox),
+        ))
     }
 
     pub(super) async fn build(
@@ -107,7 +173,7 @@ impl SandboxBackend {
     ) -> anyhow::Result<SandboxSite> {
         let timing = SimTiming {
             node_monitor_grace_period: GRACE.mul_f64(plan.grace),
-            ..timing()
+            ..timing(&self.times)
         };
         let spec = ShootSpec {
             project: PROJECT.to_owned(),

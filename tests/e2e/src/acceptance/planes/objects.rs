@@ -52,6 +52,12 @@ impl Writer {
         Ok(pods.create(&PostParams::default(), &pod).await?)
     }
 
+    /// Whether a pod is not there, as far as the seed tells.
+    pub(super) async fn is_gone(&self, namespace: &str, pod: &str) -> bool {
+        let pods = Api::<Pod>::namespaced(self.seed.clone(), namespace);
+        matches!(pods.get_opt(pod).await, Ok(None))
+    }
+
     /// It waits in CrashLoopBackOff from now on. Somebody may have deleted it meanwhile.
     pub(super) async fn crash(&self, namespace: &str, pod: &str) -> anyhow::Result<()> {
         let waiting =

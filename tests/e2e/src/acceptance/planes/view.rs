@@ -14,6 +14,8 @@ use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_proto::weeder::v1::{EndpointReadiness, Readiness, WatchEndpointReadinessRequest};
 
 use crate::acceptance::seed::Seed;
+use crate::acceptance::slot::Slot;
+use crate::watchdog::Setup;
 
 /// After a broken stream.
 const RETRY: Duration = Duration::from_millis(100);
@@ -33,20 +35,20 @@ pub(super) struct View {
 // === impl View ===
 
 impl View {
-    pub(super) fn follow(seed: &Seed) -> anyhow::Result<Self> {
-        let client = WeederServiceClient::new(seed.setup.channel(&seed.weeder)?);
+    pub(super) fn follow(seed: &Seed) -> Self {
+        let (setup, weeder) = (seed.setup.clone(), seed.weeder.clone());
         let (sender, ready) = watch::channel(Ready::new());
         let task = tokio::spawn(async move {
             loop {
                 // What was missed is in the next snapshot.
-                let _ = stream(client.clone(), &sender).await;
+                let _ = stream(&setup, &weeder, &sender).await;
                 tokio::time::sleep(RETRY).await;
             }
         });
-        Ok(Self {
+        Self {
             ready,
             _task: AbortOnDropHandle::new(task),
-        })
+        }
     }
 
     /// Waits until the weeder knows of so many ready endpoints.
@@ -67,10 +69,8 @@ impl View {
     }
 }
 
-async fn stream(
-    mut client: WeederServiceClient<tonic::transport::Channel>,
-    ready: &watch::Sender<Ready>,
-) -> anyhow::Result<()> {
+async fn stream(setup: &Setup, weeder: &Slot, ready: &watch::Sender<Ready>) -> anyhow::Result<()> {
+    let mut client = WeederServiceClient::new(weeder.channel(setup)?);
     let request = WatchEndpointReadinessRequest::default();
     let mut stream = client.watch_endpoint_readiness(request).await?.into_inner();
     while let Some(message) = stream.message().await? {

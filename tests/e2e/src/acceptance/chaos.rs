@@ -1,0 +1,191 @@
+//! Services that are killed at random times while shoots are lost and come back at random times. A seed number stands
+//! for a schedule and replays it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::COUNTS;
+use super::backend::{Backend, Plan, SandboxBackend};
+use super::footprint::Footprint;
+use super::planes::{API_SERVER, Plane, Planes};
+use super::seed::Seed;
+use super::shoot::Shoot;
+use super::slot::Slot;
+use super::stage::Stage;
+use crate::history::History;
+
+/// How long things go wrong.
+const STORM: Duration = Duration::from_secs(40);
+
+/// Shoots that are lost and come back.
+const SHOOTS: usize = 4;
+
+/// Between two events.
+const PAUSE_MILLIS: std::ops::Range<u64> = 300..2_500;
+
+/// From the death of a service to its next start.
+const DEAD_MILLIS: std::ops::Range<u64> = 0..4_000;
+
+/// One thing that goes wrong, or right again.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Cut(usize),
+    Reconnect(usize),
+    Kill(usize, Duration),
+}
+
+/// When, after the beginning, what.
+fn schedule(seed: u64, services: usize) -> Vec<(Duration, Event)> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut events = Vec::new();
+    let mut at = Duration::ZERO;
+    loop {
+        at += Duration::from_millis(random.random_range(PAUSE_MILLIS));
+        if at >= STORM {
+            return events;
+        }
+        let event = match random.random_range(0..4) {
+            0 | 1 => Event::Cut(random.random_range(0..SHOOTS)),
+            2 => Event::Reconnect(random.random_range(0..SHOOTS)),
+            _ => {
+                let dead = Duration::from_millis(random.random_range(DEAD_MILLIS));
+                Event::Kill(random.random_range(0..services), dead)
+            }
+        };
+        events.push((at, event));
+    }
+}
+
+/// Plays a schedule, and judges what came of it.
+///
+/// # Errors
+/// Whatever is wrong in the end.
+pub async fn play(seed: u64) -> anyhow::Result<()> {
+    let backend = Arc::new(Backend::Sandbox(SandboxBackend::start_behind_front().await?));
+    let shared = backend.seed().0;
+    // Verdicts are missed while lease-probe is dead.
+    shared.chronicle.note_gap();
+    let slots = replicas(&backend, &shared).await?;
+    let (planes, _following) = Planes::start(&shared).await?;
+    let stage = Stage::new(backend.clone(), planes, &format!("c{seed}"));
+    let mut shoots = Vec::new();
+    for _ in 0..SHOOTS {
+        shoots.push(stage.healthy_shoot(Plan::nodes(3)).await?);
+    }
+    let plane = stage.plane(1).await?;
+    let mut before = Vec::new();
+    for slot in &slots {
+        before.push(Footprint::of(&slot.get()).await?);
+    }
+
+    let over = CancellationToken::new();
+    let crashing = tokio::spawn(crash_and_recover(plane.clone(), over.clone()));
+    storm(seed, &shared, &slots, &shoots).await?;
+    over.cancel();
+    crashing.await??;
+    for shoot in &shoots {
+        shoot.reconnect().await;
+    }
+    for shoot in &shoots {
+        shoot.wait_restored().await?;
+    }
+    plane.wait_runs(stage.times().bound).await?;
+
+    let mut wrong = stage.judge().await;
+    let counts = COUNTS.map(|(name, count)| (name, u32::try_from(count).unwrap_or_default()));
+    let report = History::new(backend.writes()).judge(&counts);
+    wrong.extend(report.violations.iter().map(|breach| format!("S5: {breach:?}")));
+    anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for (slot, before) in slots.iter().zip(&before) {
+        Footprint::wait_for(before, &slot.get()).await?;
+    }
+    eprintln!("seed {seed}: {:?} by {:?}", report.handovers, report.actions);
+    Ok(())
+}
+
+/// Two of each but the weeder: a watchdog as it is deployed.
+async fn replicas(backend: &Backend, seed: &Seed) -> anyhow::Result<Vec<Arc<Slot>>> {
+    let mut slots: Vec<_> = seed.services().into_iter().cloned().collect();
+    let probe = "lease-probe-1";
+    let probe = seed
+        .setup
+        .lease_probe(probe, &backend.seed_kubeconfig(probe)?)
+        .await?;
+    let coordinator = "scaling-coordinator-1";
+    let coordinator = seed
+        .setup
+        .coordinator(coordinator, &backend.seed_kubeconfig(coordinator)?, &[])
+        .await?;
+    for service in [probe, coordinator] {
+        service.wait_ready().await?;
+        slots.push(Slot::new(service));
+    }
+    Ok(slots)
+}
+
+async fn storm(seed: u64, shared: &Seed, slots: &[Arc<Slot>], shoots: &[Arc<Shoot>]) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let mut dead: Vec<Option<AbortOnDropHandle<anyhow::Result<()>>>> = slots.iter().map(|_| None).collect();
+    for (at, event) in schedule(seed, slots.len()) {
+        tokio::time::sleep_until(begin + at).await;
+        match event {
+            Event::Cut(index) => {
+                if let Some(shoot) = shoots.get(index) {
+                    shoot.cut_all().await;
+                }
+            }
+            Event::Reconnect(index) => {
+                if let Some(shoot) = shoots.get(index) {
+                    shoot.reconnect().await;
+                }
+            }
+            Event::Kill(index, pause) => {
+                let (Some(slot), Some(dead)) = (slots.get(index), dead.get_mut(index)) else {
+                    continue;
+                };
+                // Dead already: it dies again when it is back.
+                if let Some(starting) = dead.take() {
+                    starting.await??;
+                }
+                slot.kill().await?;
+                let (slot, setup) = (slot.clone(), shared.setup.clone());
+                *dead = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+                    sleep(pause).await;
+                    slot.start(&setup).await
+                })));
+            }
+        }
+    }
+    for starting in dead.into_iter().flatten() {
+        starting.await??;
+    }
+    Ok(())
+}
+
+/// Gives the weeder something to do all the time.
+async fn crash_and_recover(plane: Arc<Plane>, over: CancellationToken) -> anyhow::Result<()> {
+    while !over.is_cancelled() {
+        plane.down(API_SERVER).await?;
+        plane.up(API_SERVER).await?;
+        plane.wait_runs(STORM * 2).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_schedule() {
+        assert_eq!(format!("{:?}", schedule(7, 5)), format!("{:?}", schedule(7, 5)));
+        assert_ne!(format!("{:?}", schedule(7, 5)), format!("{:?}", schedule(8, 5)));
+        assert!(schedule(7, 5).len() > 10);
+    }
+}

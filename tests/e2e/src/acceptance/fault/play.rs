@@ -1,0 +1,139 @@
+//! How a fault is played.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use tokio::time::{Instant, timeout};
+use watchdog_proto::probe::v1::Outcome;
+
+use super::Fault;
+use crate::acceptance::backend::{Backend, Plan, SandboxBackend};
+use crate::acceptance::chronicle::Fact;
+use crate::acceptance::footprint::Footprint;
+use crate::acceptance::planes::{API_SERVER, Planes};
+use crate::acceptance::results::{Results, Row};
+use crate::acceptance::shoot::Shoot;
+use crate::acceptance::stage::Stage;
+
+/// Worlds at once, each with three services of its own.
+const AT_ONCE: usize = 9;
+
+/// All of one fault.
+const BOUND: Duration = Duration::from_secs(400);
+
+/// Set to a part of a fault's name to play only those.
+const ONLY: &str = "FAULTS_ONLY";
+
+/// Plays faults on sandboxes, each on one of its own, some at once.
+pub async fn play_all(faults: &[Fault]) -> Results {
+    let only = std::env::var(ONLY).unwrap_or_default();
+    let wanted = faults.iter().filter(|fault| format!("{fault:?}").contains(&only));
+    let mut rows: Vec<_> = stream::iter(wanted.copied().zip(1..))
+        .map(|(fault, number)| async move {
+            let backend = SandboxBackend::start_behind_front().await;
+            match backend {
+                Ok(backend) => play(&Arc::new(Backend::Sandbox(backend)), fault, number).await,
+                Err(error) => row(fault, number, Instant::now(), Err(error)),
+            }
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    rows.sort_by_key(|row| row.number);
+    Results::new(rows)
+}
+
+/// Plays a fault on a back-end with a front before its seed.
+pub async fn play(backend: &Arc<Backend>, fault: Fault, number: u8) -> Row {
+    let begin = Instant::now();
+    let played = timeout(BOUND, strike(backend, fault, number)).await;
+    let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("it took longer than {BOUND:?}")));
+    row(fault, number, begin, played)
+}
+
+fn row(fault: Fault, number: u8, begin: Instant, played: anyhow::Result<()>) -> Row {
+    let row = Row {
+        number,
+        title: fault.title().to_owned(),
+        seconds: begin.elapsed().as_secs_f64(),
+        failure: played.err().map(|error| format!("{error:#}")),
+        account: None,
+    };
+    let why = row.failure.as_deref().map(|why| format!("\n   FAILED: {why}"));
+    eprintln!("{:6.1} s  {}{}", row.seconds, row.title, why.unwrap_or_default());
+    row
+}
+
+async fn strike(backend: &Arc<Backend>, fault: Fault, number: u8) -> anyhow::Result<()> {
+    let seed = backend.seed().0;
+    let (planes, _following) = Planes::start(&seed).await?;
+    let stage = Stage::new(backend.clone(), planes, &format!("f{number:02}"));
+    fault.prepare(&stage).await?;
+    stage.reserve(3).await?;
+    let (seed, place) = stage.first_seed();
+    let mut shoots = Vec::new();
+    for _ in 0..3 {
+        let plan = Plan::nodes(3).behind_front();
+        shoots.push(stage.shoot_on(seed.clone(), &place, plan).await?);
+    }
+    let [losing, recovering, calm] = shoots.as_slice() else {
+        anyhow::bail!("three shoots");
+    };
+    for shoot in &shoots {
+        shoot.hand_over_healthy().await?;
+    }
+    let plane = stage.plane(1).await?;
+    plane.down(API_SERVER).await?;
+    recovering.cut_all().await;
+    recovering.wait_down().await?;
+    let mut before = Vec::new();
+    for slot in seed.services() {
+        before.push(Footprint::of(&slot.get()).await?);
+    }
+
+    let marks = [losing, recovering].map(|shoot| seed.chronicle.of(shoot.namespace()).len());
+    losing.cut_all().await;
+    // The loss is seen after three quarters of a grace period, a recovery within a renew interval or two: both at once.
+    tokio::time::sleep(stage.times().grace / 2).await;
+    recovering.reconnect().await;
+    let begun = |_: &_| {
+        let grown = |(shoot, mark): (&Arc<Shoot>, usize)| {
+            let entries = seed.chronicle.of(shoot.namespace());
+            entries
+                .iter()
+                .skip(mark)
+                .any(|entry| matches!(entry.fact, Fact::Dependant(_)))
+        };
+        [losing, recovering].into_iter().zip(marks).any(grown)
+    };
+    seed.chronicle
+        .until("something is written", stage.times().bound, begun)
+        .await?;
+    fault.begin(&stage, &shoots).await?;
+    // What crashed waits for its Service, which is back now; with the seed away that is only known later.
+    let (up, lasted) = tokio::join!(plane.up(API_SERVER), async {
+        fault.last(&stage, stage.times().grace).await?;
+        fault.end(&stage, &shoots).await
+    });
+    lasted?;
+    if up.is_err() {
+        plane.up(API_SERVER).await?;
+    }
+
+    losing.wait_down().await?;
+    recovering.wait_restored().await?;
+    losing.reconnect().await;
+    losing.wait_restored().await?;
+    for shoot in &shoots {
+        shoot.wait_outcome(Outcome::Healthy).await?;
+    }
+    plane.wait_runs(stage.times().bound).await?;
+    calm.stays_untouched(Duration::ZERO).await?;
+    let wrong = stage.judge().await;
+    anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n   "));
+    for (slot, before) in seed.services().into_iter().zip(&before) {
+        Footprint::wait_for(before, &slot.get()).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! Writes docs/acceptance.md from what the last runs left behind.
+
+use std::path::Path;
+
+use watchdog_e2e::acceptance::report::{Runs, render};
+use watchdog_e2e::acceptance::results::Results;
+
+fn main() -> anyhow::Result<()> {
+    let runs = Runs {
+        sandbox: Results::load("sandbox")?,
+        real: Results::load("real")?,
+        sandbox_faults: Results::load("sandbox-faults")?,
+        real_faults: Results::load("real-faults")?,
+    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/acceptance.md");
+    std::fs::write(path, render(&runs))?;
+    Ok(())
+}
