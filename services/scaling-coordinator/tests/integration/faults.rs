@@ -231,6 +231,97 @@ async fn a_write_that_was_applied_without_an_answer_is_not_doubled() {
 }
 
 #[tokio::test]
+async fn a_record_that_was_applied_without_an_answer_is_not_doubled() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    // Nobody else writes: a conflict would take the fault.
+    seed.freeze(SHOOT, KCM);
+    seed.api.inject(on_patch(FaultAction::ApplyAndHang, KCM).times(1));
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    eventually("it is applied", || {
+        seed.annotation(SHOOT, KCM, RECORDED).is_some()
+    })
+    .await;
+    seed.thaw(SHOOT, KCM);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let recorded = |write: &&String| write.starts_with(&format!("record {KCM}"));
+    let attempts = seed.attempts(SHOOT);
+    assert_eq!(attempts.iter().filter(recorded).count(), 1, "{attempts:?}");
+    assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
+}
+
+#[tokio::test]
+async fn a_contrary_verdict_between_the_two_writes_and_between_two_tries() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let busy = FaultAction::TooManyRequests { retry_after: 60 };
+    // Down: recorded, and the second write is not to be tried for a minute.
+    let fault = seed.api.inject(on_scale(busy.clone(), MCM));
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator
+        .until(SHOOT, "mcm backs off", |s| step(s, MCM) == Step::BackingOff)
+        .await;
+    assert_eq!(seed.annotation(SHOOT, MCM, RECORDED).as_deref(), Some("1"));
+    seed.api.clear_fault(fault);
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(
+        (seed.all(SHOOT), seed.annotation(SHOOT, MCM, PROTECTED)),
+        ([2, 1, -1], None)
+    );
+    assert!(
+        !seed.writes(SHOOT).contains(&format!("scale {MCM} 0")),
+        "{:?}",
+        seed.writes(SHOOT)
+    );
+    // Up: scaled, and the second write is not to be tried for a minute.
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let fault = seed.api.inject(on_patch(busy, KCM));
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator
+        .until(SHOOT, "kcm backs off", |s| step(s, KCM) == Step::BackingOff)
+        .await;
+    seed.api.clear_fault(fault);
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, -1]);
+    assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [2, 1, -1]);
+}
+
+#[tokio::test]
+async fn the_timeout_covers_the_wait_and_the_level_is_tried_again_while_the_verdict_stands() {
+    let config = crate::seed::CONFIG.replace("timeout: 5s", "timeout: 500ms");
+    let (seed, probe) = (Seed::with_config(&config).await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    seed.freeze(SHOOT, MCM);
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let failed = coordinator
+        .until(SHOOT, "the level has failed", |s| s.state() == FlowState::Failed)
+        .await;
+    let message = &resource(&failed, MCM).message;
+    assert!(message.contains("Not done within 500ms"), "{message}");
+    assert!(message.contains("still ready"), "{message}");
+    assert_eq!((failed.level, seed.replicas(SHOOT, KCM)), (Some(0), 1));
+    eventually("an Event tells of it", || {
+        seed.events(SHOOT, MCM).contains(&"ScaleDownFailed".to_owned())
+    })
+    .await;
+    // Another round of tries begins by itself.
+    coordinator
+        .until(SHOOT, "it is tried again", |s| s.state() == FlowState::Running)
+        .await;
+    seed.thaw(SHOOT, MCM);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+}
+
+#[tokio::test]
 async fn a_missing_permission_fails_the_level_and_is_named() {
     let (seed, probe) = (Seed::new().await, Probe::start("p").await);
     seed.shoot(SHOOT, 1, false).await;

@@ -78,14 +78,12 @@ async fn a_level_waits_until_the_one_before_is_reached() {
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     seed.freeze(SHOOT, MCM);
     probe.say(SHOOT, Outcome::ExternalUnreachable);
-    coordinator
-        .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
+    let scaling = coordinator
+        .until(SHOOT, "mcm is waited for, and ca was looked for", |s| {
+            step(s, MCM) == Step::Waiting && step(s, CA) == Step::Absent
+        })
         .await;
-    let scaling = coordinator.get(SHOOT).await.unwrap();
-    assert_eq!(
-        (scaling.level, step(&scaling, KCM), step(&scaling, CA)),
-        (Some(0), Step::Pending, Step::Absent)
-    );
+    assert_eq!((scaling.level, step(&scaling, KCM)), (Some(0), Step::Pending));
     assert_eq!(seed.replicas(SHOOT, KCM), 1);
     seed.thaw(SHOOT, MCM);
     coordinator.until_settled(SHOOT, Direction::Down).await;

@@ -1,14 +1,15 @@
 //! Two replicas share the shoots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use watchdog_proto::scaling::v1::Direction;
+use watchdog_sandbox::{AuditEntry, Fault, FaultAction};
 
 use crate::coordinator::Coordinator;
-use crate::eventually_async;
 use crate::probe::{Outcome, Probe};
-use crate::seed::Seed;
+use crate::seed::{RECORDED, Seed, USER};
+use crate::{KCM, MCM, SHOOT, eventually, eventually_async};
 
 fn names() -> Vec<String> {
     (0..12).map(|i| format!("shoot--{i}")).collect()
@@ -68,6 +69,87 @@ async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
         assert_eq!(seed.all(&name), [1, 1, -1]);
     }
     second.stop().await;
+}
+
+/// The successor sees machine-controller-manager as it was before its predecessor scaled it up, and
+/// kube-controller-manager as it is now (S3).
+#[tokio::test]
+async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 1, false).await;
+    let mut replicas = Vec::new();
+    for identity in ["coordinator-0", "coordinator-1"] {
+        let replica = Coordinator::launch(&seed, identity, &[&probe], 1_000).await;
+        replica.until_ready().await;
+        replicas.push((identity, replica));
+    }
+    let agreed = "they agree on who owns the shoot";
+    let mut owner = String::new();
+    eventually_async(agreed, async || {
+        let mut owners = BTreeSet::new();
+        for (_, replica) in &replicas {
+            owners.extend(replica.get(SHOOT).await.map(|scaling| scaling.owner));
+        }
+        owner = owners.first().cloned().unwrap_or_default();
+        owners.len() == 1 && replicas.iter().any(|(identity, _)| *identity == owner)
+    })
+    .await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    eventually("all are down", || seed.all(SHOOT) == [0, 0, -1]).await;
+    for (_, replica) in &replicas {
+        // Also the one that only looks on has seen it.
+        replica
+            .until(SHOOT, "it has seen it", |s| {
+                s.resources[0].ready_replicas == Some(0) && s.resources[1].ready_replicas == Some(0)
+            })
+            .await;
+    }
+
+    // One watch of each goes blind: it ends, and no new one is answered.
+    let of_mcm = |entry: &AuditEntry| entry.verb == "watch" && entry.query.contains(MCM);
+    let before = seed.api.counters().requests;
+    let blind = ["watch", "list"].map(|verb| {
+        let fault = Fault::always(FaultAction::Hang).verb(verb);
+        seed.api
+            .inject(fault.path("/apis/apps/v1/deployments").query(MCM).user(USER))
+    });
+    seed.api.drop_watches();
+    eventually("both are blind", || {
+        let entries = seed.api.audit_since(before);
+        entries.iter().filter(|entry| of_mcm(entry)).count() >= 2
+    })
+    .await;
+    probe.say(SHOOT, Outcome::Healthy);
+    eventually("all are up", || seed.all(SHOOT) == [1, 1, -1]).await;
+    let (dying, mut left): (Vec<_>, Vec<_>) =
+        replicas.into_iter().partition(|(identity, _)| *identity == owner);
+    for (_, replica) in dying {
+        replica.kill();
+    }
+    let (_, successor) = left.pop().unwrap();
+    let seen = successor
+        .until(SHOOT, "it sees one of them only", |s| {
+            s.resources[0].spec_replicas == Some(1)
+        })
+        .await;
+    assert_eq!(seen.resources[1].spec_replicas, Some(0), "this is old");
+
+    let up = seed.writes(SHOOT).len();
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    eventually("something is scaled down", || {
+        seed.replicas(SHOOT, MCM) == 0 || seed.replicas(SHOOT, KCM) == 0
+    })
+    .await;
+    for fault in blind {
+        seed.api.clear_fault(fault);
+    }
+    seed.api.cut_connections();
+    successor.until_settled(SHOOT, Direction::Down).await;
+    let writes = seed.writes(SHOOT);
+    let at = |write: String| writes[up..].iter().position(|w| *w == write);
+    let (scaled, next) = (at(format!("scale {MCM} 0")), at(format!("record {KCM} 1")));
+    assert!(scaled.is_some() && scaled < next, "{:?}", &writes[up..]);
+    assert_eq!(seed.annotation(SHOOT, MCM, RECORDED).as_deref(), Some("1"));
 }
 
 #[tokio::test]
