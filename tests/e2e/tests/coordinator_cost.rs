@@ -211,7 +211,6 @@ async fn a_thousand_shoots() {
         "verdict to first write: median {median:?}, of {TURNS} the longest {:?}",
         first_writes[TURNS - 1]
     );
-    assert!(median < Duration::from_millis(50), "{first_writes:?}");
 
     // All are lost at the same instant.
     let begin = world.last_id();

@@ -5,8 +5,6 @@
 
 mod coordinator_world;
 
-use std::time::Duration;
-
 use coordinator_world::follower::deployments;
 use coordinator_world::{Seed, World, scenarios};
 use tokio::time::Instant;
@@ -56,9 +54,5 @@ async fn many_shoots_lost_at_the_same_instant() {
             "{count} shoots {direction:?}: first scale write seen after {first:?}, last after {last:?}; \
              kube-controller-manager ready at {kcm} everywhere after {last_kcm:?}; all settled after {settled:?}"
         );
-        // From the last renewal to 40 s, less what the verdict takes.
-        if direction == Direction::Down {
-            assert!(last_kcm < Duration::from_secs(30), "it took {last_kcm:?}");
-        }
     }
 }
