@@ -331,18 +331,23 @@ impl Field {
         .await
     }
 
-    /// Lets every shoot lose its nodes and have them back again and again, each at its own pace, flows that are under
-    /// way or not, until the handle is dropped.
+    /// See [`flip`].
     pub fn flip(&self) -> AbortOnDropHandle<()> {
-        let (probe, shoots) = (self.probe.clone(), self.shoots.clone());
-        AbortOnDropHandle::new(tokio::spawn(async move {
-            let flips = shoots.iter().map(|shoot| async {
-                for outcome in [Outcome::LeasesExpired, Outcome::Healthy].iter().cycle() {
-                    sleep(Duration::from_millis(rand::random_range(200..3_000))).await;
-                    probe.say([shoot.as_str()], *outcome);
-                }
-            });
-            futures::future::join_all(flips).await;
-        }))
+        flip(&self.probe, &self.shoots)
     }
+}
+
+/// Lets every shoot lose its nodes and have them back again and again, each at its own pace, flows that are under way
+/// or not, until the handle is dropped.
+pub fn flip(probe: &Arc<FakeProbe>, shoots: &[String]) -> AbortOnDropHandle<()> {
+    let (probe, shoots) = (probe.clone(), shoots.to_vec());
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let flips = shoots.iter().map(|shoot| async {
+            for outcome in [Outcome::LeasesExpired, Outcome::Healthy].iter().cycle() {
+                sleep(Duration::from_millis(rand::random_range(200..3_000))).await;
+                probe.say([shoot.as_str()], *outcome);
+            }
+        });
+        futures::future::join_all(flips).await;
+    }))
 }
