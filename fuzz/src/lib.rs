@@ -112,10 +112,12 @@ mod tests {
 
     use super::*;
 
+    type Target = fn(&[u8]);
+
     /// The seeds, and what broke a target once.
     #[test]
     fn seeds() {
-        let targets: [(&str, fn(&[u8])); 4] = [
+        let targets: [(&str, Target); 4] = [
             ("kubeconfig", kubeconfig),
             ("cluster", cluster),
             ("leases", leases),
