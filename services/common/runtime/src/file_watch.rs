@@ -10,6 +10,9 @@ use tokio::sync::mpsc;
 /// steps.
 const SETTLE: Duration = Duration::from_millis(200);
 
+/// In a folder that is never quiet the files are looked at after so long all the same.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+
 /// The files are looked at this often even when the operating system reports nothing: some volumes (NFS, some
 /// container runtimes) deliver no events.
 const LOOK_ANYWAY: Duration = Duration::from_secs(30);
@@ -60,7 +63,10 @@ impl FileWatch {
         loop {
             tokio::select! {
                 Some(()) = self.events.recv() => {
-                    while tokio::time::timeout(SETTLE, self.events.recv()).await.is_ok_and(|e| e.is_some()) {}
+                    let settle = async {
+                        while tokio::time::timeout(SETTLE, self.events.recv()).await.is_ok_and(|e| e.is_some()) {}
+                    };
+                    let _ = tokio::time::timeout(SETTLE_LIMIT, settle).await;
                 }
                 () = tokio::time::sleep(LOOK_ANYWAY) => {}
             }
@@ -89,6 +95,24 @@ fn stamp(path: &Path) -> Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_folder_that_is_never_quiet_hides_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, noise) = (dir.path().join("tls.crt"), dir.path().join("log"));
+        std::fs::write(&file, "first").unwrap();
+        let mut watch = FileWatch::new(vec![file.clone()]);
+        let noisy = tokio::spawn(async move {
+            for line in 0_u64.. {
+                std::fs::write(&noise, line.to_string()).unwrap();
+                tokio::time::sleep(SETTLE / 10).await;
+            }
+        });
+        std::fs::write(&file, "second, longer").unwrap();
+        let changed = tokio::time::timeout(LOOK_ANYWAY, watch.changed()).await;
+        assert!(changed.is_ok());
+        noisy.abort();
+    }
 
     #[tokio::test]
     async fn reports_a_swapped_symbolic_link() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
+use tokio::io::AsyncBufReadExt as _;
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
@@ -13,6 +14,9 @@ use crate::tls::Tls;
 
 /// TCP connect and TLS handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A server that waits for the client to speak first is let be after so long.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A silent connection is asked for a sign of life this often; see [`PING_TIMEOUT`].
 const PING_INTERVAL: Duration = Duration::from_secs(5);
@@ -76,5 +80,11 @@ async fn connect(uri: Uri, tls: Option<Tls>, name: ServerName<'static>) -> io::R
         return Ok(TokioIo::new(Box::new(tcp)));
     };
     let connector = tokio_rustls::TlsConnector::from(tls.current().client.clone());
-    Ok(TokioIo::new(Box::new(connector.connect(name, tcp).await?)))
+    let mut stream = connector.connect(name, tcp).await?;
+    // With TLS 1.3 the client is done before the server has judged its certificate. An HTTP/2 server speaks first, or
+    // says here why it does not like the certificate; later on the reason would be lost in a connection that closes.
+    if let Ok(refused) = tokio::time::timeout(FIRST_BYTE_TIMEOUT, stream.fill_buf()).await {
+        refused?;
+    }
+    Ok(TokioIo::new(Box::new(stream)))
 }
