@@ -1,14 +1,16 @@
-//! At a start all shoots want a connection; only so many handshakes are under way at once.
+//! Connections to shoots: kept, replaced when they are dead, and only so many are opened at once.
 
 #![cfg(test)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 use lease_probe::cluster::connection::Connection;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use watchdog_sandbox::{ApiOptions, ApiServer};
 
 /// As in `cluster/connection.rs`.
 const AT_ONCE: usize = 64;
@@ -60,4 +62,27 @@ async fn never_more_than_a_bounded_number_of_connections_is_opening() {
         assert!(probe.await.unwrap().is_err(), "there was no handshake");
     }
     assert_eq!(*most.borrow(), AT_ONCE);
+}
+
+/// Pings find out while nothing is asked: a server that went silent is not waited for by the next probe.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let access = watchdog_api::kubeconfig::parse(server.kubeconfig("probe").as_bytes()).unwrap();
+    let mut connection = Connection::new(&access).unwrap();
+    for _ in 0..5 {
+        assert_eq!(connection.get("/version").await.unwrap().status, 200);
+    }
+    assert_eq!(server.counters().connections, 1, "one is enough for five requests");
+
+    server.freeze();
+    let noticed = async {
+        while connection.is_open() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), noticed).await.unwrap();
+    server.thaw();
+    assert_eq!(connection.get("/version").await.unwrap().status, 200);
+    assert_eq!(server.counters().connections, 2);
 }

@@ -113,6 +113,16 @@ impl Connection {
         self.send(Method::POST, path, body).await
     }
 
+    /// Whether there is a connection that the next request can use: one whose server was heard of lately.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        match &self.sender {
+            Some(Sender::H1(sender)) => !sender.is_closed(),
+            Some(Sender::H2(sender)) => !sender.is_closed(),
+            None => false,
+        }
+    }
+
     async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
         let call = Call { method, path, body };
         if let Some(sender) = self.sender.take() {
