@@ -21,13 +21,13 @@ use super::stage::Stage;
 use crate::history::History;
 
 /// How long things go wrong.
-const STORM: Duration = Duration::from_secs(40);
+const STORM: Duration = Duration::from_secs(60);
 
 /// Shoots that are lost and come back.
 const SHOOTS: usize = 4;
 
 /// Between two events.
-const PAUSE_MILLIS: std::ops::Range<u64> = 300..2_500;
+const PAUSE_MILLIS: std::ops::Range<u64> = 500..2_500;
 
 /// From the death of a service to its next start.
 const DEAD_MILLIS: std::ops::Range<u64> = 0..4_000;
@@ -50,9 +50,10 @@ fn schedule(seed: u64, services: usize) -> Vec<(Duration, Event)> {
         if at >= STORM {
             return events;
         }
-        let event = match random.random_range(0..4) {
-            0 | 1 => Event::Cut(random.random_range(0..SHOOTS)),
-            2 => Event::Reconnect(random.random_range(0..SHOOTS)),
+        // Losses that last, and services that live long enough to act upon them.
+        let event = match random.random_range(0..6) {
+            0..=2 => Event::Cut(random.random_range(0..SHOOTS)),
+            3 | 4 => Event::Reconnect(random.random_range(0..SHOOTS)),
             _ => {
                 let dead = Duration::from_millis(random.random_range(DEAD_MILLIS));
                 Event::Kill(random.random_range(0..services), dead)

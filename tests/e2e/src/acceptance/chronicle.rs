@@ -82,7 +82,7 @@ pub struct Dependant {
 }
 
 /// The records of all shoots of a seed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Chronicle {
     entries: Mutex<BTreeMap<String, Vec<Entry>>>,
     /// Tells that something was added.
@@ -105,11 +105,7 @@ impl Chronicle {
     /// # Errors
     /// When the first lists do not come to an end.
     pub async fn start(seed: &Client) -> anyhow::Result<(Arc<Self>, Recorder)> {
-        let chronicle = Arc::new(Self {
-            entries: Mutex::default(),
-            changed: watch::Sender::new(()),
-            has_gaps: AtomicBool::new(false),
-        });
+        let chronicle = Arc::new(Self::default());
         let (started, mut both) = watch::channel(0_u8);
         let deployments = Api::<Deployment>::all(seed.clone());
         let clusters = Api::<DynamicObject>::all_with(seed.clone(), &cluster_resource());

@@ -16,6 +16,7 @@ pub mod fault;
 pub mod footprint;
 pub mod front;
 pub mod invariants;
+pub mod neighbours;
 pub mod planes;
 pub mod report;
 pub mod results;
@@ -23,6 +24,7 @@ pub mod runner;
 pub mod seed;
 pub mod shoot;
 pub mod slot;
+pub mod soak;
 pub mod stage;
 pub mod times;
 

@@ -37,8 +37,9 @@ pub struct Seed {
     pub coordinator: Arc<Slot>,
     /// weeder.
     pub weeder: Arc<Slot>,
-    _verdicts: AbortOnDropHandle<()>,
-    _recorder: Recorder,
+    // Held for their end.
+    verdicts: Option<AbortOnDropHandle<()>>,
+    recorder: Option<Recorder>,
 }
 
 // === impl Seed ===
@@ -54,9 +55,41 @@ impl Seed {
         kubeconfig: impl Fn(&str) -> String,
         times: &Times,
     ) -> anyhow::Result<Self> {
+        let (chronicle, recorder) = Chronicle::start(&client).await?;
+        let mut seed = Self::start_services(scratch, client, kubeconfig, times, chronicle).await?;
+        seed.recorder = Some(recorder);
+        let verdicts = listen(
+            seed.setup.clone(),
+            seed.lease_probe.clone(),
+            seed.chronicle.clone(),
+        );
+        seed.verdicts = Some(AbortOnDropHandle::new(tokio::spawn(verdicts)));
+        Ok(seed)
+    }
+
+    /// The same without a chronicle, which grows with all that happens.
+    ///
+    /// # Errors
+    /// When one does not come up.
+    pub async fn start_unrecorded(
+        scratch: &Arc<Scratch>,
+        client: Client,
+        kubeconfig: impl Fn(&str) -> String,
+        times: &Times,
+    ) -> anyhow::Result<Self> {
+        let chronicle = Arc::new(Chronicle::default());
+        Self::start_services(scratch, client, kubeconfig, times, chronicle).await
+    }
+
+    async fn start_services(
+        scratch: &Arc<Scratch>,
+        client: Client,
+        kubeconfig: impl Fn(&str) -> String,
+        times: &Times,
+        chronicle: Arc<Chronicle>,
+    ) -> anyhow::Result<Self> {
         let prober = fixtures::prober(&times.prober_head(), "500ms");
         let setup = Arc::new(Setup::new(scratch, &prober, &fixtures::weeder("2m"))?);
-        let (chronicle, recorder) = Chronicle::start(&client).await?;
         let kubeconfigs = ["lease-probe-0", "scaling-coordinator-0", "weeder-0"].map(kubeconfig);
         let [probe, coordinator, weeder] = &kubeconfigs;
         let (lease_probe, coordinator, weeder) = tokio::try_join!(
@@ -67,17 +100,15 @@ impl Seed {
         for service in [&lease_probe, &coordinator, &weeder] {
             service.wait_ready().await?;
         }
-        let lease_probe = Slot::new(lease_probe);
-        let verdicts = listen(setup.clone(), lease_probe.clone(), chronicle.clone());
         Ok(Self {
             client,
             chronicle,
             setup,
-            lease_probe,
+            lease_probe: Slot::new(lease_probe),
             coordinator: Slot::new(coordinator),
             weeder: Slot::new(weeder),
-            _verdicts: AbortOnDropHandle::new(tokio::spawn(verdicts)),
-            _recorder: recorder,
+            verdicts: None,
+            recorder: None,
         })
     }
 

@@ -1,0 +1,182 @@
+//! Two hundred shoots with random incidents, for as long as one likes: memory, tasks and file descriptors stay flat.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use rand::Rng;
+use tokio::time::{Instant, sleep};
+use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+
+use super::footprint::Footprint;
+use super::seed::Seed;
+use super::slot::Slot;
+use super::times::Times;
+use crate::fixtures::{CA, KCM, MCM};
+use crate::sandboxed::client;
+use crate::scratch::Scratch;
+use crate::wait;
+
+/// Shoots of the seed.
+const SHOOTS: usize = 200;
+
+/// Nodes of each.
+const NODES: usize = 3;
+
+/// Incidents begin this often.
+const PACE: Duration = Duration::from_millis(500);
+
+/// How often the services are measured.
+const MEASURE: Duration = Duration::from_secs(1);
+
+/// Share of the time after which the first window of measures begins: by then every kind of incident has happened.
+const WARM_UP: f64 = 0.4;
+
+/// A bound for whatever ends with a condition.
+const BOUND: Duration = Duration::from_secs(120);
+
+const TIMES: Times = Times {
+    grace: Duration::from_secs(10),
+    machine_health_timeout: Duration::from_secs(150),
+    bound: BOUND,
+};
+
+/// What one service took, over the time.
+type Measures = Vec<Footprint>;
+
+/// Lets incidents happen for so long; says what each service took in the first window after the warm-up and in the last.
+///
+/// # Errors
+/// When something is not restored, or a service takes more in the end than in the beginning.
+pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
+    let scratch = Scratch::new("soak")?;
+    let sandbox = sandbox().await?;
+    let admin = client(&sandbox.seed().kubeconfig("administrator")).await?;
+    let kubeconfig = |identity: &str| sandbox.seed().kubeconfig(identity);
+    let seed = Seed::start_unrecorded(&scratch, admin, kubeconfig, &TIMES).await?;
+    let shoots = sandbox.shoots();
+    let mut measures: Vec<Measures> = seed.services().iter().map(|_| Measures::new()).collect();
+    let begin = Instant::now();
+    let (mut next_incident, mut next_measure) = (begin, begin);
+    while begin.elapsed() < period {
+        sleep(MEASURE.min(PACE) / 2).await;
+        let now = Instant::now();
+        if now >= next_incident {
+            next_incident = now + PACE;
+            tokio::spawn(incident(pick(&shoots)?));
+        }
+        if now >= next_measure {
+            next_measure = now + MEASURE;
+            for (slot, measures) in seed.services().iter().zip(&mut measures) {
+                measures.push(Footprint::of(&slot.get()).await?);
+            }
+        }
+    }
+    for shoot in &shoots {
+        mend(shoot).await;
+        wait_whole(shoot).await?;
+    }
+    seed.services()
+        .iter()
+        .zip(&measures)
+        .map(|(slot, measures)| compare(slot, measures))
+        .collect()
+}
+
+async fn sandbox() -> anyhow::Result<Sandbox> {
+    let timing = SimTiming {
+        machine_health_timeout: TIMES.machine_health_timeout,
+        ready_delay: Duration::from_millis(300),
+        stop_delay: Duration::from_millis(200),
+        crash_after: Duration::from_millis(500),
+        ..SimTiming::scaled(1.0 / TIMES.factor())
+    };
+    let mut config = SandboxConfig {
+        timing,
+        shoots: (0..SHOOTS)
+            .map(|index| ShootSpec::new(&format!("soak-{index}"), NODES))
+            .collect(),
+        ..SandboxConfig::default()
+    };
+    config.seed.audit_log = 0;
+    Ok(Sandbox::start(config).await?)
+}
+
+fn pick(shoots: &[Shoot]) -> anyhow::Result<Shoot> {
+    let index = rand::rng().random_range(0..shoots.len());
+    shoots.get(index).cloned().context("no shoots")
+}
+
+/// Something happens to a shoot, and ends after a while.
+async fn incident(shoot: Shoot) {
+    let seconds = rand::rng().random_range(1..20);
+    match rand::rng().random_range(0..7) {
+        0..=2 => shoot.cut(Cut::All),
+        3 => shoot.service_down("kube-apiserver"),
+        4 => shoot.service_down("etcd-main-client"),
+        5 => shoot.api().freeze(),
+        // Its Secret is there: nobody deletes it.
+        _ => _ = shoot.rotate_kubeconfig(),
+    }
+    sleep(Duration::from_secs(seconds)).await;
+    mend(&shoot).await;
+}
+
+async fn mend(shoot: &Shoot) {
+    shoot.api().thaw();
+    shoot.service_up("kube-apiserver");
+    shoot.service_up("etcd-main-client");
+    shoot.heal();
+}
+
+async fn wait_whole(shoot: &Shoot) -> anyhow::Result<()> {
+    wait::until_true(&format!("{} is whole", shoot.name()), BOUND, || async {
+        for name in [KCM, MCM, CA] {
+            let workload = shoot.workload(name).context("a dependant is gone")?;
+            let held = workload
+                .watchdog_annotations
+                .contains_key("meltdown-protection-active");
+            let now = (workload.spec_replicas, workload.ready_replicas, held);
+            anyhow::ensure!(now == (1, 1, false), "{name}: {now:?}");
+        }
+        Ok(true)
+    })
+    .await
+}
+
+/// The most that was taken in the first window after the warm-up, against the least in the last: what comes and goes
+/// with incidents is in both, what only grows is not.
+fn compare(slot: &Arc<Slot>, measures: &[Footprint]) -> anyhow::Result<String> {
+    let name = slot.get().process.name().to_owned();
+    let len = measures.len();
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of some hundreds"
+    )]
+    let start = (len as f64 * WARM_UP) as usize;
+    let window = ((len - start) / 2).max(1);
+    let first = extreme(measures.iter().skip(start).take(window), usize::max, u64::max);
+    let last = extreme(measures.iter().rev().take(window), usize::min, u64::min);
+    let (first, last) = first.zip(last).context("nothing was measured")?;
+    anyhow::ensure!(
+        last.fits(&first),
+        "{name} took at most {first} in the first window, and never less than {last} in the last"
+    );
+    Ok(format!(
+        "{name}: at most {first} at first, at least {last} in the end"
+    ))
+}
+
+fn extreme<'a>(
+    measures: impl Iterator<Item = &'a Footprint>,
+    count: fn(usize, usize) -> usize,
+    memory: fn(u64, u64) -> u64,
+) -> Option<Footprint> {
+    measures.copied().reduce(|a, b| Footprint {
+        tasks: count(a.tasks, b.tasks),
+        descriptors: count(a.descriptors, b.descriptors),
+        resident_kb: memory(a.resident_kb, b.resident_kb),
+    })
+}
