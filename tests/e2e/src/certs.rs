@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    date_time_ymd,
 };
 
 use crate::scratch::Scratch;
@@ -52,9 +53,22 @@ impl Authority {
     /// # Errors
     /// When a name is no DNS name, or a file cannot be written.
     pub fn issue(&self, common_name: &str, dns_names: &[&str]) -> anyhow::Result<TlsFiles> {
+        self.issue_until(common_name, dns_names, 4096)
+    }
+
+    /// The same for one that ran out long ago.
+    ///
+    /// # Errors
+    /// As [`Authority::issue`].
+    pub fn issue_expired(&self, common_name: &str, dns_names: &[&str]) -> anyhow::Result<TlsFiles> {
+        self.issue_until(common_name, dns_names, 2020)
+    }
+
+    fn issue_until(&self, common_name: &str, dns_names: &[&str], last_year: i32) -> anyhow::Result<TlsFiles> {
         let names: Vec<String> = dns_names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, common_name);
+        params.not_after = date_time_ymd(last_year, 1, 1);
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
