@@ -282,6 +282,39 @@ async fn every_failure_shows_and_none_scales_anything_down() {
     }
 }
 
+/// `probeTimeout` is for the probe as a whole: two lists that are in time each are not in time together.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_has_one_time_limit_for_all_its_lists() {
+    let world = World::start("whole", &["one"]).await.unwrap();
+    let shoot = world.shoot("one").unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    for path in [LEASES, "/api/v1/nodes"] {
+        let slow = FaultAction::Delay { millis: 2_000 };
+        shoot.api().inject(Fault::always(slow).path(path));
+    }
+    // Now the nodes matter, and are listed after the leases.
+    shoot.cut(Cut::Nodes(vec![shoot.nodes()[0].name.clone()]));
+    let verdict = world
+        .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Inconclusive, BOUND)
+        .await
+        .unwrap();
+    assert!(
+        verdict.message.contains("took longer than 3s"),
+        "{}",
+        verdict.message
+    );
+    assert!(failures(&lease_probe, shoot.namespace(), "list_timeout").await >= 1.0);
+    shoot.api().clear_faults();
+    world
+        .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+}
+
 /// The external endpoint of one shoot is that of another here, so that it can fail on its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_external_endpoint_that_fails_scales_down_and_one_that_is_back_restores() {
