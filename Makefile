@@ -1,6 +1,7 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fmt build image audit bench bench-fleet bench-check bench-profile pictures
+.PHONY: help demo test fuzz lint fmt build image audit bench bench-fleet bench-check bench-profile pictures \
+  acceptance soak coverage nightly
 SHELL := /bin/bash
 
 # In CI the lock file is law; at a desk a new dependency may change it.
@@ -8,7 +9,7 @@ LOCKED := $(if $(CI),--locked)
 # Where cargo puts what it builds.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Where tests/tools/setup puts the tools; they come before others of the same name.
-test lint fmt audit: export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dependency-watchdog/bin:$(PATH)
+test lint fmt audit acceptance soak coverage nightly: export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dependency-watchdog/bin:$(PATH)
 
 help: ## Print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -24,6 +25,24 @@ test: ## All tests, also against real Kubernetes; brings the tools it needs
 	cargo test $(LOCKED) --workspace --doc
 	fuzz/run 10 1
 	tests/chart/check
+
+acceptance: ## Play the scenarios and faults on the sandbox and on real Kubernetes; writes docs/acceptance.md
+	tests/tools/setup test >/dev/null
+	cargo build $(LOCKED) --workspace --bins
+	cargo nextest run $(LOCKED) -p watchdog-e2e --no-fail-fast --test acceptance --test real_acceptance; \
+	  result=$$?; $(TARGET)/debug/acceptance-report && exit $$result
+
+soak: ## Random incidents over 200 shoots; SECONDS=600
+	tests/tools/setup test >/dev/null
+	cargo build $(LOCKED) --workspace --bins
+	SOAK_SECONDS=$(or $(SECONDS),600) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test soak
+
+coverage: ## Lines of services/ and proto/ that unit and in-process tests run through; writes docs/coverage.md
+	tests/tools/setup test >/dev/null
+	tests/tools/coverage
+
+nightly: acceptance soak ## What takes long: the whole suite, ten minutes of soak, twenty seeds of chaos
+	CHAOS_SEEDS=$(or $(SEEDS),20) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test chaos
 
 fuzz: ## Fuzz the decoders of other people's objects, guided by coverage; SECONDS=600
 	fuzz/run $(or $(SECONDS),600)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::PROJECT;
 use super::accounting::Account;
@@ -20,6 +21,8 @@ pub struct Stage {
     name: String,
     stock: tokio::sync::Mutex<Stock>,
     shoots: Mutex<Vec<Arc<Shoot>>>,
+    /// Since when it has what it needs.
+    begin: Mutex<Instant>,
 }
 
 // === impl Stage ===
@@ -32,6 +35,7 @@ impl Stage {
             name: name.to_owned(),
             stock: tokio::sync::Mutex::default(),
             shoots: Mutex::default(),
+            begin: Mutex::new(Instant::now()),
         }
     }
 
@@ -75,9 +79,7 @@ impl Stage {
     /// When it does not come up.
     pub async fn shoot(&self, plan: Plan) -> anyhow::Result<Arc<Shoot>> {
         let (seed, place) = self.backend.seed();
-        *self.stock.lock().await = self
-            .backend
-            .reserve(1 + usize::from(self.backend.has_twin(&plan)))
+        self.reserve(1 + usize::from(self.backend.has_twin(&plan)))
             .await?;
         self.shoot_on(seed, &place, plan).await
     }
@@ -88,6 +90,7 @@ impl Stage {
     /// When there are not so many.
     pub async fn reserve(&self, servers: usize) -> anyhow::Result<()> {
         *self.stock.lock().await = self.backend.reserve(servers).await?;
+        *self.begin.lock() = Instant::now();
         Ok(())
     }
 
@@ -176,6 +179,11 @@ impl Stage {
             }
         }
         Ok(None)
+    }
+
+    /// How long it has been played, without the wait for others to give API servers back.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.begin.lock().elapsed()
     }
 
     /// Nothing is expected for so long that it would have come.
