@@ -73,7 +73,11 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
     for _ in 0..5 {
         assert_eq!(connection.get("/version").await.unwrap().status, 200);
     }
-    assert_eq!(server.counters().connections, 1, "one is enough for five requests");
+    assert_eq!(
+        server.counters().connections,
+        1,
+        "one is enough for five requests"
+    );
 
     server.freeze();
     let noticed = async {
@@ -81,7 +85,9 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), noticed).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), noticed)
+        .await
+        .unwrap();
     server.thaw();
     assert_eq!(connection.get("/version").await.unwrap().status, 200);
     assert_eq!(server.counters().connections, 2);

@@ -1,7 +1,6 @@
 //! Which shoots there are, what is known of them, and which of them are probed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -13,7 +12,7 @@ use watchdog_api::prober::ProberConfig;
 use watchdog_feed::server::Feed;
 
 use super::prober::{Endpoint, Inputs, Prober, Report, Shared};
-use super::source::{Access, External, Kubeconfig, Shoot};
+use super::source::{self, Access, External, Shoot};
 use crate::domain::outcome::{Failure, Permission};
 use crate::domain::verdict::{Teller, Verdict};
 
@@ -131,7 +130,7 @@ impl Registry {
 
     /// A Secret with a kubeconfig is there, new or changed; `data` is its kubeconfig, if it has one.
     pub fn kubeconfig_applied(self: &Arc<Self>, endpoint: Endpoint, namespace: &str, data: Option<&[u8]>) {
-        let access = parse(data);
+        let access = source::access(data);
         if let Err(failure) = &access {
             tracing::warn!(shoot = namespace, error = %failure, "the kubeconfig of a shoot cannot be used");
         }
@@ -393,17 +392,4 @@ impl Report for Reporter {
             }
         });
     }
-}
-
-fn parse(data: Option<&[u8]>) -> Access {
-    let missing = || Failure::Kubeconfig("the Secret has no data key kubeconfig".to_owned());
-    let data = data.ok_or_else(missing)?;
-    let mut hasher = DefaultHasher::new();
-    data.hash(&mut hasher);
-    let access = watchdog_api::kubeconfig::parse(data)
-        .map_err(|e| Failure::Kubeconfig(format!("{}: {}", e.field, e.reason)))?;
-    Ok(Arc::new(Kubeconfig {
-        digest: hasher.finish(),
-        access,
-    }))
 }

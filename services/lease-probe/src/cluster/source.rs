@@ -1,6 +1,7 @@
 //! Where a probe gets what it judges: the shoot's API server and, for the machines, the seed's.
 
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,23 @@ pub struct Kubeconfig {
     pub digest: u64,
     /// How to reach the API server.
     pub access: ShootAccess,
+}
+
+/// The kubeconfig in `data`, which is what a Secret has under its key, if it has that key.
+///
+/// # Errors
+/// Why it cannot be used; never shows what is in it.
+pub fn access(data: Option<&[u8]>) -> Access {
+    let missing = || Failure::Kubeconfig("the Secret has no data key kubeconfig".to_owned());
+    let data = data.ok_or_else(missing)?;
+    let mut hasher = DefaultHasher::new();
+    data.hash(&mut hasher);
+    let access = watchdog_api::kubeconfig::parse(data)
+        .map_err(|e| Failure::Kubeconfig(format!("{}: {}", e.field, e.reason)))?;
+    Ok(Arc::new(Kubeconfig {
+        digest: hasher.finish(),
+        access,
+    }))
 }
 
 /// The time that a probe has.
