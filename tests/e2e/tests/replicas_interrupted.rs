@@ -26,13 +26,19 @@ fn points() -> Vec<(&'static str, &'static str, FaultAction)> {
     points
 }
 
-/// Waits until a replica may act on a shoot for each point, and names them.
-async fn share(field: &Field, replica: &Replica) -> anyhow::Result<Vec<String>> {
+/// Waits until the two share the shoots, and names those of the first: enough for every point.
+async fn share(field: &Field, victim: &Replica, heir: &Replica) -> anyhow::Result<Vec<String>> {
     let enough = points().len();
-    wait::until(&format!("{} has its share", replica.identity), BOUND, || async {
-        let owned = replica.owns(&field.shoots).await?;
-        anyhow::ensure!(owned.len() >= enough, "it has {} of {enough}", owned.len());
-        Ok(Some(owned))
+    wait::until("the two share the shoots", BOUND, || async {
+        let (mine, others) = tokio::try_join!(victim.owns(&field.shoots), heir.owns(&field.shoots))?;
+        let (mine_len, others_len) = (mine.len(), others.len());
+        // As long as the second has not joined, all are the first's.
+        let shared = others_len > 0 && mine_len + others_len == SHOOTS;
+        anyhow::ensure!(
+            shared && mine_len >= enough,
+            "they have {mine_len} and {others_len}"
+        );
+        Ok(Some(mine))
     })
     .await
 }
@@ -47,7 +53,7 @@ async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<(
         .try_into()
         .ok()
         .unwrap();
-    let (mine, _) = tokio::try_join!(share(&field, &victim), share(&field, &heir))?;
+    let mine = share(&field, &victim, &heir).await?;
     let settled = |outcome| {
         let up = outcome == Outcome::Healthy;
         move |wanted: i64, held: bool| (wanted > 0) == up && held != up
