@@ -90,7 +90,6 @@ fn a_late_write_of_a_crashed_process_arrives_under_its_successor() {
             turns: 1,
             losses: 1,
             crashes: 1,
-            jumps: 1,
             ..NONE
         },
     );
