@@ -146,14 +146,18 @@ impl Replica {
 
     /// Whom it takes for the owners of shoots that it may act upon itself.
     pub async fn owns(&self, shoots: &[String]) -> anyhow::Result<Vec<String>> {
-        let mut owned = Vec::new();
-        for shoot in shoots {
-            let state = self.get(shoot).await?;
-            if state.owner == self.identity && state.direction() != scaling::Direction::Hold {
-                owned.push(shoot.clone());
-            }
-        }
-        Ok(owned)
+        let request = scaling::ListScalingRequest {
+            page_size: 1_000,
+            ..scaling::ListScalingRequest::default()
+        };
+        let answer = self.client.clone().list_scaling(request).await?.into_inner();
+        anyhow::ensure!(answer.next_page_token.is_empty(), "more than one page");
+        let owned = answer.scalings.into_iter().filter(|state| {
+            shoots.contains(&state.shoot)
+                && state.owner == self.identity
+                && state.direction() != scaling::Direction::Hold
+        });
+        Ok(owned.map(|state| state.shoot).collect())
     }
 }
 
