@@ -75,19 +75,20 @@ where
                 .boxed()
         };
         let mut events = open();
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE);
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 event = events.next() => event,
             };
             if let Some(Err(error)) = &event
-                && is_refused_as_too_old(error)
+                && must_list_again(error)
             {
-                // kube's watcher would ask for the same version for ever; it begins with a list only when it is new.
+                // kube's watcher lists only when it is new.
                 events = open();
                 tokio::select! {
                     () = stop.cancelled() => return Ok(()),
-                    () = tokio::time::sleep(FIRST_PAUSE) => continue,
+                    () = tokio::time::sleep(pauses.next_delay()) => continue,
                 }
             }
             match event {
@@ -109,8 +110,10 @@ where
                     live.insert(ObjectKey::of(&object));
                     hear(Change::Applied(object));
                     readiness.clear(name);
+                    pauses.reset();
                 }
                 Some(Ok(Event::Delete(object))) => {
+                    pauses.reset();
                     let key = ObjectKey::of(&object);
                     live.remove(&key);
                     hear(Change::Deleted(key));
@@ -130,6 +133,10 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause between two tries. kube's default of 30 s would leave an index half a minute behind after an
 /// outage of the API server; a handful of replicas with a handful of watches each overrun nobody.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The longest pause before a watch that was refused is begun anew with a list: where listing is allowed and watching
+/// is not, the lists must not become a load.
+const LONGEST_RELIST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The one retry schedule, as kube's watcher takes it.
 struct Pace(Backoff);
@@ -154,10 +161,18 @@ impl kube::runtime::utils::Backoff for Pace {
     }
 }
 
-/// Whether the server refused a watch because its version is too old, with a status code. Normally it says so within
-/// the stream, and kube's watcher lists again.
-fn is_refused_as_too_old(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+/// Whether a watch is to be begun anew, with a list.
+///
+/// - 410 as a status code: the version is too old, and kube's watcher would ask for the same one for ever. Normally the
+///   server says so within the stream, and kube's watcher lists again.
+/// - 401 and 403: these block readiness ([`synced_hint`]), and a watch that works again and is quiet would never say so;
+///   a complete list does. A list that is refused needs nothing: kube's watcher tries it again.
+fn must_list_again(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => false,
+        watcher::Error::WatchStartFailed(_) if code(error) == Some(410) => true,
+        _ => !synced_hint(error),
+    }
 }
 
 /// Whether an index that was complete once may still be served while this error lasts: all but a lost permission,

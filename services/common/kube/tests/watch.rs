@@ -1,0 +1,72 @@
+//! A watch against an API server that takes a permission away and gives it back.
+
+#![cfg(test)]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use watchdog_kube::watch::{Change, Watch};
+use watchdog_runtime::readiness::Readiness;
+use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
+
+/// Bound of every wait: generous, because the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn until(readiness: &Readiness, ready: bool) {
+    let mut states = readiness.subscribe();
+    let reached = tokio::time::timeout(PATIENCE, states.wait_for(|state| *state == ready)).await;
+    assert!(
+        reached.is_ok(),
+        "not ready == {ready}: {:?}",
+        readiness.blockers()
+    );
+}
+
+#[tokio::test]
+async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
+    let options = ApiOptions {
+        namespaces: vec!["garden".to_owned()],
+        ..ApiOptions::default()
+    };
+    let api = ApiServer::start(options).await.unwrap();
+    let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("watcher")).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap();
+    let client = Client::try_from(config).unwrap();
+    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+    let listed = std::sync::Arc::new(Mutex::new(0));
+    let watch = Watch {
+        name: "leases",
+        api: Api::<Lease>::namespaced(client, "garden"),
+        config: watcher::Config::default(),
+    };
+    readiness.block("leases", "not started yet");
+    let count = listed.clone();
+    let hear = move |change| match change {
+        Change::Synced(keys) if keys == BTreeSet::new() => *count.lock() += 1,
+        change => panic!("nothing is there, and yet {change:?}"),
+    };
+    let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), hear));
+    until(&readiness, true).await;
+    assert_eq!(*listed.lock(), 1);
+
+    // The authorizer refuses for a moment, just when the watch is opened again. Nothing changes afterwards either.
+    api.deny(Rule::default());
+    api.drop_watches();
+    until(&readiness, false).await;
+    let why = readiness.blockers()["leases"].clone();
+    assert!(why.contains("forbidden"), "{why}");
+    api.allow_all();
+    until(&readiness, true).await;
+    assert!(*listed.lock() > 1, "a complete list says that it works again");
+    stop.cancel();
+    run.await.unwrap().unwrap();
+}
