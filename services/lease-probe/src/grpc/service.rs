@@ -88,12 +88,7 @@ impl LeaseProbeService for Service {
         request: Request<pb::ListVerdictsRequest>,
     ) -> Result<Response<pb::ListVerdictsResponse>, Status> {
         let request = request.into_inner();
-        let outcomes: BTreeSet<pb::Outcome> = request.outcomes().collect();
-        if outcomes.contains(&pb::Outcome::Unspecified) {
-            return Err(Status::invalid_argument(
-                "outcomes: holds a value that is unknown or OUTCOME_UNSPECIFIED: leave the field out for all outcomes",
-            ));
-        }
+        let outcomes = outcomes(&request.outcomes)?;
         let asked = |outcome: pb::Outcome| outcomes.is_empty() || outcomes.contains(&outcome);
         let limit = request::page_size(request.page_size);
         let after = request::page_token(&request.page_token)?;
@@ -136,6 +131,17 @@ fn list_response<V>(
             .unwrap_or_default(),
         total_size: u32::try_from(page.total).unwrap_or(u32::MAX),
     }
+}
+
+/// The generated accessor leaves out what it does not know, and nothing left would mean all.
+fn outcomes(asked: &[i32]) -> Result<BTreeSet<pb::Outcome>, Status> {
+    let known = |(i, value): (usize, &i32)| match pb::Outcome::try_from(*value) {
+        Ok(outcome) if outcome != pb::Outcome::Unspecified => Ok(outcome),
+        _ => Err(Status::invalid_argument(format!(
+            "outcomes[{i}]: {value} is no outcome: leave the field out for all outcomes"
+        ))),
+    };
+    asked.iter().enumerate().map(known).collect()
 }
 
 fn scope(scope: i32) -> Result<pb::Scope, Status> {
