@@ -1,0 +1,93 @@
+//! The command line that all services share.
+
+use std::net::SocketAddr;
+
+use clap::Parser;
+use watchdog_runtime::args::CommonArgs;
+use watchdog_runtime::command_line::CommandLine;
+
+/// A service without options of its own.
+#[derive(Debug, Parser)]
+pub struct Args {
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+impl CommandLine for Args {
+    type Config = CommonArgs;
+
+    fn common(&self) -> &CommonArgs {
+        &self.common
+    }
+
+    fn check(self) -> Result<CommonArgs, String> {
+        Ok(self.common)
+    }
+}
+
+/// Parses a command line, the program's name and the configuration file left out.
+pub fn parse(args: &[&str]) -> Result<CommonArgs, String> {
+    let all = ["service", "--config-file=config.yaml"].iter().chain(args);
+    let args = Args::try_parse_from(all).map_err(|error| error.to_string())?;
+    args.check()
+}
+
+#[test]
+fn plaintext_is_spoken_only_when_it_is_asked_for_by_name() {
+    let tls = ["--tls-cert=a", "--tls-key=b", "--tls-client-ca=c"];
+    let paths = parse(&tls).unwrap().tls_paths().unwrap();
+    let paths = [paths.cert, paths.key, paths.ca];
+    assert_eq!(paths.map(|path| path.display().to_string()), ["a", "b", "c"]);
+    assert!(parse(&["--insecure-plaintext"]).unwrap().tls_paths().is_none());
+    assert!(parse(&["--check-config"]).unwrap().check_config);
+
+    let refused: [(&[&str], &str); 6] = [
+        (&[], "--insecure-plaintext"),
+        (&tls[..1], "--tls-key"),
+        (&tls[..2], "--tls-client-ca"),
+        (&tls[1..], "--tls-cert"),
+        (
+            &[tls[0], tls[1], tls[2], "--insecure-plaintext"],
+            "cannot be used with",
+        ),
+        (
+            &["--insecure-plaintext", "--tls-allowed-client=x.test"],
+            "--tls-cert",
+        ),
+    ];
+    for (args, why) in refused {
+        let error = parse(args).unwrap_err();
+        assert!(error.contains(why), "{args:?}: {error}");
+    }
+    let with = |more: &str| parse(&[tls[0], tls[1], tls[2], more]);
+    let allowed = with("--tls-allowed-client=client.garden.svc")
+        .unwrap()
+        .tls_allowed_client;
+    assert_eq!(allowed, ["client.garden.svc"]);
+    assert!(
+        with("--tls-allowed-client=*.svc")
+            .unwrap_err()
+            .contains("DNS name in full")
+    );
+    assert!(with("--pod-uid=a/b").unwrap_err().contains("UID of a Pod"));
+}
+
+#[test]
+fn a_replica_has_a_name_and_an_address_for_the_others() {
+    let args = |more: &str| parse(&["--insecure-plaintext", more]).unwrap();
+    assert_eq!(args("--identity=mine").identity_or_random(), "mine");
+    let mut nameless = args("--grpc-addr=0.0.0.0:0");
+    nameless.identity = None;
+    let (one, other) = (nameless.identity_or_random(), nameless.identity_or_random());
+    assert_ne!(one, other, "two processes on one host");
+    let name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    assert!(one.chars().all(name), "{one} becomes the name of a Lease");
+
+    let bound: SocketAddr = "192.0.2.1:9645".parse().unwrap();
+    assert_eq!(nameless.advertised(bound), "192.0.2.1:9645");
+    let everywhere: SocketAddr = "0.0.0.0:9645".parse().unwrap();
+    let told = nameless.advertised(everywhere);
+    assert!(told.ends_with(":9645") && !told.starts_with("0.0.0.0"), "{told}");
+    let given = args("--advertise-addr=probe.garden.svc:9645");
+    assert_eq!(given.advertised(everywhere), "probe.garden.svc:9645");
+}

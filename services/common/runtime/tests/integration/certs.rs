@@ -1,0 +1,78 @@
+//! Authorities and the TLS files of a process, made for one test.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
+use tempfile::TempDir;
+use watchdog_runtime::tls::{Tls, TlsPaths};
+
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate with its key, PEM.
+pub struct Pair {
+    pub cert: String,
+    pub key: String,
+}
+
+/// The three TLS files in a folder of their own.
+pub struct Files {
+    dir: TempDir,
+}
+
+impl Authority {
+    pub fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A certificate for both sides of a connection.
+    pub fn issue(&self, name: &str) -> Pair {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let key = KeyPair::generate().unwrap();
+        Pair {
+            cert: params.signed_by(&key, &self.0).unwrap().pem(),
+            key: key.serialize_pem(),
+        }
+    }
+
+    /// The TLS of a process with this name, which trusts this authority.
+    pub fn tls(&self, name: &str) -> Tls {
+        Tls::load(Files::new(&self.issue(name), &self.pem()).paths()).unwrap()
+    }
+}
+
+impl Files {
+    pub fn new(pair: &Pair, authorities: &str) -> Self {
+        let files = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        files.write(&pair.cert, &pair.key, authorities);
+        files
+    }
+
+    pub fn paths(&self) -> TlsPaths {
+        let path = |name: &str| self.dir.path().join(name);
+        TlsPaths {
+            cert: path("tls.crt"),
+            key: path("tls.key"),
+            ca: path("ca.crt"),
+        }
+    }
+
+    pub fn write(&self, cert: &str, key: &str, authorities: &str) {
+        let paths = self.paths();
+        for (path, content) in [(paths.cert, cert), (paths.key, key), (paths.ca, authorities)] {
+            std::fs::write(path, content).unwrap();
+        }
+    }
+}

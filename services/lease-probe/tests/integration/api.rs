@@ -1,0 +1,136 @@
+//! Every RPC, with good and bad requests.
+
+use tonic::Code;
+use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+use watchdog_proto::probe::v1::{Outcome, Scope};
+use watchdog_sandbox::ShootSpec;
+
+use crate::replica::Replica;
+use crate::world::{World, real};
+
+#[tokio::test]
+async fn verdicts_are_listed_in_pages_and_by_outcome() {
+    let names = ["a", "b", "c", "d", "e"];
+    let world = World::new(real(), 1, &names).await;
+    for asleep in ["b", "d"] {
+        world.shoot(asleep).set_hibernated(true).unwrap();
+    }
+    let replica = Replica::start(&world).await;
+    for awake in ["a", "c", "e"] {
+        replica.until_outcome(&world.shoot(awake), Outcome::Healthy).await;
+    }
+    for asleep in ["b", "d"] {
+        replica
+            .until_outcome(&world.shoot(asleep), Outcome::Skipped)
+            .await;
+    }
+    let pages = async |scope: Scope, outcomes: &[Outcome]| {
+        let (mut seen, mut token, mut sizes) = (Vec::new(), String::new(), Vec::new());
+        loop {
+            let request = pb::ListVerdictsRequest {
+                page_size: 2,
+                page_token: token,
+                outcomes: outcomes.iter().map(|outcome| (*outcome).into()).collect(),
+                scope: scope.into(),
+            };
+            let page = replica.list(request).await.unwrap();
+            sizes.push(page.total_size);
+            assert!(page.verdicts.len() <= 2);
+            seen.extend(page.verdicts.into_iter().map(|verdict| verdict.shoot));
+            token = page.next_page_token;
+            if token.is_empty() {
+                assert!(sizes.iter().all(|size| *size as usize == seen.len()), "{sizes:?}");
+                return seen;
+            }
+        }
+    };
+    let named = |names: &[&str]| -> Vec<String> {
+        let shoots = names.iter().map(|name| world.shoot(name));
+        shoots.map(|shoot| shoot.namespace().to_owned()).collect()
+    };
+    for scope in [Scope::Unspecified, Scope::Local, Scope::Cluster] {
+        assert_eq!(pages(scope, &[]).await, named(&names));
+        assert_eq!(pages(scope, &[Outcome::Skipped]).await, named(&["b", "d"]));
+        let either = [Outcome::Healthy, Outcome::Throttled];
+        assert_eq!(pages(scope, &either).await, named(&["a", "c", "e"]));
+        assert_eq!(pages(scope, &[Outcome::LeasesExpired]).await, named(&[]));
+    }
+}
+
+#[tokio::test]
+async fn bad_requests_name_the_field() {
+    let world = World::new(real(), 1, &["a"]).await;
+    let replica = Replica::start(&world).await;
+    let mut client = replica.client.clone();
+    let get = |shoot: &str| pb::GetVerdictRequest { shoot: shoot.into() };
+    let watch = |shoots: Vec<String>, scope: i32| pb::WatchVerdictsRequest { shoots, scope };
+    let list = pb::ListVerdictsRequest::default;
+    let outcomes = |outcomes: &[i32]| pb::ListVerdictsRequest {
+        outcomes: outcomes.to_vec(),
+        ..list()
+    };
+    let made_up = pb::ListVerdictsRequest {
+        page_token: "made up".into(),
+        ..list()
+    };
+    let nowhere = pb::ListVerdictsRequest { scope: 99, ..list() };
+    let (good, bad) = (String::from("shoot--good"), String::from("Not a name"));
+    let many = vec![good.clone(); 1_001];
+    let answers = [
+        ("shoot: ", client.get_verdict(get("")).await.err()),
+        ("shoot: ", client.get_verdict(get("UPPER")).await.err()),
+        (
+            "shoots[1]: ",
+            client.watch_verdicts(watch(vec![good, bad], 0)).await.err(),
+        ),
+        ("shoots: ", client.watch_verdicts(watch(many, 0)).await.err()),
+        ("scope: ", client.watch_verdicts(watch(vec![], 99)).await.err()),
+        ("scope: ", client.list_verdicts(nowhere).await.err()),
+        ("page_token: ", client.list_verdicts(made_up).await.err()),
+        (
+            "outcomes[1]: ",
+            client.list_verdicts(outcomes(&[1, 0])).await.err(),
+        ),
+        (
+            "outcomes[1]: ",
+            client.list_verdicts(outcomes(&[1, 99])).await.err(),
+        ),
+    ];
+    for (field, status) in answers {
+        let status = status.unwrap_or_else(|| panic!("{field} was accepted"));
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert!(status.message().starts_with(field), "{status}");
+    }
+    let unknown = replica.verdict("shoot--unknown").await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
+    assert!(unknown.message().contains("shoot--unknown"), "{unknown}");
+}
+
+#[tokio::test]
+async fn a_shoot_may_be_watched_before_it_exists_and_its_end_is_told() {
+    let world = World::new(real(), 1, &["early"]).await;
+    let replica = Replica::start(&world).await;
+    let late = ShootSpec::new("late", 1);
+    let name = late.namespace();
+    for scope in [Scope::Local, Scope::Cluster] {
+        let mut stream = replica.watch(scope, &[&name]).await;
+        assert_eq!(stream.next().await.unwrap(), Event::SnapshotComplete(complete(0)));
+        world.sandbox.add_shoot(late.clone()).await.unwrap();
+        stream.until_outcome(&name, Outcome::Healthy).await;
+        let age = format!("watchdog_shoot_verdict_age_seconds{{shoot=\"{name}\"}}");
+        replica.until_metric(&age, |age| age.is_some()).await;
+
+        world.sandbox.delete_shoot(&name).await.unwrap();
+        stream.until_removed(&name).await;
+        replica.until_unknown(&name).await;
+        replica.until_metric(&age, |age| age.is_none()).await;
+    }
+    replica
+        .until_outcome(&world.shoot("early"), Outcome::Healthy)
+        .await;
+}
+
+fn complete(items: u64) -> watchdog_proto::feed::v1::SnapshotComplete {
+    watchdog_proto::feed::v1::SnapshotComplete { items }
+}

@@ -1,0 +1,170 @@
+//! Which leases count as evidence, seen with the nodes and machines as they stand on the two API servers.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, Scope, Verdict};
+use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::{Cut, Shoot};
+
+use crate::replica::{IDENTITY, Replica, evidence};
+use crate::world::{NODE_LEASES, World, delete, fast, faster, modify, without_controllers};
+
+fn excluded(evidence: &Evidence) -> BTreeMap<Exclusion, u32> {
+    let counts = evidence.excluded.iter();
+    counts.map(|count| (count.reason(), count.leases)).collect()
+}
+
+fn node(shoot: &Shoot, name: &str, change: impl FnOnce(&mut Value)) {
+    modify(shoot.api(), &keys::NODES, "", name, change);
+}
+
+fn condition(shoot: &Shoot, name: &str, kind: &str, status: &str, reason: &str) {
+    node(shoot, name, |node| {
+        let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+        conditions.retain(|condition| condition["type"] != kind);
+        conditions.push(json!({ "type": kind, "status": status, "reason": reason }));
+    });
+}
+
+fn unmanage(shoot: &Shoot, name: &str) {
+    node(shoot, name, |node| {
+        node["metadata"]["annotations"]["node.machine.sapcloud.io/not-managed-by-mcm"] = "1".into();
+    });
+}
+
+fn phase(world: &World, shoot: &Shoot, machine: &str, phase: &str) {
+    modify(
+        world.seed(),
+        &keys::MACHINES,
+        shoot.namespace(),
+        machine,
+        |machine| {
+            machine["status"]["currentStatus"]["phase"] = phase.into();
+        },
+    );
+}
+
+#[tokio::test]
+async fn only_leases_that_can_testify_are_counted() {
+    let world = World::new(faster(), 9, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    without_controllers(&alpha).await;
+    // Every machine has the name of its node.
+    let names: Vec<_> = alpha.nodes().into_iter().map(|node| node.name).collect();
+    unmanage(&alpha, &names[0]);
+    condition(
+        &alpha,
+        &names[1],
+        "DiskPressure",
+        "True",
+        "KubeletHasDiskPressure",
+    );
+    condition(&alpha, &names[2], "InPlaceUpdate", "False", "ReadyForUpdate");
+    delete(world.seed(), &keys::MACHINES, alpha.namespace(), &names[3]);
+    phase(&world, &alpha, &names[4], "Failed");
+    phase(&world, &alpha, &names[5], "Terminating");
+    let orphans = [
+        (
+            "gone",
+            json!({ "renewTime": "2020-01-01T00:00:00.000000Z", "leaseDurationSeconds": 4 }),
+        ),
+        ("muddled", json!({ "renewTime": "yesterday" })),
+    ];
+    for (name, spec) in orphans {
+        let lease = json!({ "metadata": { "name": name }, "spec": spec });
+        alpha.api().create(&keys::LEASES, NODE_LEASES, lease).unwrap();
+    }
+
+    let replica = Replica::start(&world).await;
+    alpha.cut(Cut::All);
+    modify(alpha.api(), &keys::LEASES, NODE_LEASES, &names[6], |lease| {
+        lease["spec"].as_object_mut().unwrap().remove("renewTime");
+    });
+    let lost = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
+    let one_each = [
+        Exclusion::NotManagedByMcm,
+        Exclusion::UnhealthyCondition,
+        Exclusion::InPlaceUpdate,
+        Exclusion::NoMachine,
+        Exclusion::MachineFailed,
+        Exclusion::MachineTerminating,
+        Exclusion::NoNode,
+        Exclusion::NoRenewTime,
+        Exclusion::MalformedLease,
+    ];
+    let found = evidence(&lost);
+    assert_eq!(excluded(found), one_each.map(|reason| (reason, 1)).into());
+    assert_eq!(
+        (found.nodes, found.leases, found.candidates, found.expired),
+        (9, 11, 2, 2)
+    );
+
+    // The pool may name its own conditions: a full disk is none of them.
+    alpha
+        .update_cluster(|cluster| {
+            let pool = &mut cluster["spec"]["shoot"]["spec"]["provider"]["workers"][0];
+            pool["machineControllerManager"] = json!({ "nodeConditions": ["Overheated"] });
+        })
+        .unwrap();
+    let counted = |candidates| {
+        move |verdict: &Verdict| {
+            verdict
+                .evidence
+                .as_ref()
+                .is_some_and(|evidence| evidence.candidates == candidates)
+        }
+    };
+    let three = replica.until(&alpha, "judged by three leases", counted(3)).await;
+    assert_eq!(three.outcome(), Outcome::LeasesExpired);
+    condition(&alpha, &names[1], "Overheated", "True", "Summer");
+    replica.until(&alpha, "judged by two leases", counted(2)).await;
+
+    unmanage(&alpha, &names[7]);
+    let one = replica.until_outcome(&alpha, Outcome::TooFewCandidates).await;
+    assert_eq!((evidence(&one).candidates, evidence(&one).expired), (1, 1));
+    assert!(
+        one.message.contains("The only lease that counts"),
+        "{}",
+        one.message
+    );
+
+    unmanage(&alpha, &names[8]);
+    let none = replica.until_outcome(&alpha, Outcome::Healthy).await;
+    assert_eq!((evidence(&none).candidates, evidence(&none).expired), (0, 0));
+    assert!(none.message.contains("None of 11 leases"), "{}", none.message);
+}
+
+#[tokio::test]
+async fn a_lease_that_looks_old_at_the_first_look_is_watched_before_it_counts() {
+    let world = World::new(fast(), 3, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    without_controllers(&alpha).await;
+    alpha.cut(Cut::All);
+    // By its clock, a minute ago.
+    for name in alpha.nodes().into_iter().map(|node| node.name) {
+        modify(alpha.api(), &keys::LEASES, NODE_LEASES, &name, |lease| {
+            let ago = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60);
+            lease["spec"]["renewTime"] = format!("{ago:.6}").into();
+        });
+    }
+    // No probe fails for being slow.
+    world.configure(&[("probeTimeout", "30s")]);
+    let replica = Replica::launch(&world, IDENTITY, &[]).await;
+    let mut stream = replica.watch(Scope::Local, &[]).await;
+    // Never anything else before: pending, then the loss.
+    let lost = loop {
+        if let Event::Upsert(verdict) = stream.next().await.unwrap() {
+            match verdict.outcome() {
+                Outcome::Pending => {
+                    let expired = verdict.evidence.as_ref().map_or(0, |evidence| evidence.expired);
+                    assert_eq!(expired, 0, "{verdict:?}");
+                }
+                Outcome::LeasesExpired => break verdict,
+                other => panic!("{other:?}: {}", verdict.message),
+            }
+        }
+    };
+    assert_eq!(evidence(&lost).expired, 3);
+}

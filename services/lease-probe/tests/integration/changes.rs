@@ -1,0 +1,248 @@
+//! What changes while lease-probe runs: its configuration, the kubeconfigs, an external endpoint.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::net::TcpSocket;
+use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
+use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule};
+
+use crate::replica::{IDENTITY, Replica, evidence, micros};
+use crate::until;
+use crate::world::{World, fast, real, with_field, without_controllers};
+
+const CONFIG_VALID: &str = "watchdog_config_valid";
+
+#[tokio::test]
+async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
+    let world = World::new(fast(), 5, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    without_controllers(&alpha).await;
+    let replica = Replica::start(&world).await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+    let nodes: Vec<_> = alpha.nodes().into_iter().map(|node| node.name).collect();
+    alpha.cut(Cut::Nodes(nodes[..2].to_vec()));
+    replica
+        .until(&alpha, "healthy with two of five silent", |verdict| {
+            verdict.outcome() == Outcome::Healthy && verdict.message.starts_with("2 of 5")
+        })
+        .await;
+
+    let judged_by = |outcome: Outcome, threshold: f64| {
+        move |verdict: &Verdict| {
+            let of = |evidence: &Evidence| (evidence.threshold - threshold).abs() < 1e-9;
+            verdict.outcome() == outcome && verdict.evidence.as_ref().is_some_and(of)
+        }
+    };
+    world.configure(&[("nodeLeaseFailureFraction", "0.4")]);
+    let lost = judged_by(Outcome::LeasesExpired, 0.4);
+    replica.until(&alpha, "lost by another threshold", &lost).await;
+    assert_eq!(replica.metric(CONFIG_VALID).await, Some(1.0));
+
+    // Two things are wrong with it, and the fraction is neither.
+    world.configure(&[
+        ("nodeLeaseFailureFraction", "0.9"),
+        ("probeIntervall", "1s"),
+        ("failureThreshold", "0"),
+    ]);
+    replica
+        .until_metric(CONFIG_VALID, |valid| valid == Some(0.0))
+        .await;
+    let refused = replica.until(&alpha, "lost by the old threshold", &lost).await;
+    let later =
+        |verdict: &Verdict| micros(verdict.observed_at.as_ref()) > micros(refused.observed_at.as_ref());
+    replica
+        .until(&alpha, "lost still", |verdict| lost(verdict) && later(verdict))
+        .await;
+
+    world.configure(&[("nodeLeaseFailureFraction", "0.8")]);
+    replica
+        .until(
+            &alpha,
+            "healthy by another threshold",
+            judged_by(Outcome::Healthy, 0.8),
+        )
+        .await;
+    replica
+        .until_metric(CONFIG_VALID, |valid| valid == Some(1.0))
+        .await;
+}
+
+#[tokio::test]
+async fn thresholds_ask_for_probes_in_a_row() {
+    let world = World::new(fast(), 3, &["alpha"]).await;
+    world.configure(&[("failureThreshold", "3"), ("successThreshold", "2")]);
+    let alpha = world.shoot("alpha");
+    without_controllers(&alpha).await;
+    let replica = Replica::start(&world).await;
+    let probes = async |outcome: &str| {
+        let series = format!("watchdog_probes_total{{outcome=\"{outcome}\"}}");
+        replica.metric(&series).await.unwrap_or(0.0)
+    };
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+    assert!(probes("healthy").await >= 2.0);
+    alpha.cut(Cut::All);
+    replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
+    assert!(probes("leases_expired").await >= 3.0);
+    let healthy = probes("healthy").await;
+    alpha.heal();
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+    assert!(probes("healthy").await >= healthy + 2.0);
+}
+
+#[tokio::test]
+async fn a_kubeconfig_is_rotated_renamed_and_taken_away() {
+    let world = World::new(real(), 2, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    let replica = Replica::start(&world).await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+    let asked = || alpha.api().counters().requests;
+
+    // From now on the old token is refused: what is answered is asked with the new one.
+    alpha.rotate_kubeconfig().unwrap();
+    let accepted = |since: u64| {
+        let audit = alpha.api().audit_since(since);
+        audit
+            .iter()
+            .any(|entry| entry.code == 200 && entry.path.ends_with("/leases"))
+    };
+    let before = asked();
+    until(
+        || "the new token is used".to_owned(),
+        async || accepted(before).then_some(()),
+    )
+    .await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+
+    // Another name: followed from now on, and the old Secret matters no more.
+    world.set_kubeconfig(&alpha, "other", &alpha.probe_kubeconfig());
+    world.configure(&[("kubeConfigSecretName", "other")]);
+    let watched = || {
+        let audit = world.seed().audit();
+        audit
+            .iter()
+            .any(|entry| entry.verb == "watch" && entry.query.contains("metadata.name%3Dother"))
+    };
+    until(
+        || "the other Secret is watched".to_owned(),
+        async || watched().then_some(()),
+    )
+    .await;
+    world.delete_secret(&alpha, PROBE_SECRET);
+    let before = asked();
+    until(
+        || "it goes on".to_owned(),
+        async || accepted(before).then_some(()),
+    )
+    .await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+
+    world.delete_secret(&alpha, "other");
+    let verdict = replica.until_outcome(&alpha, Outcome::Inconclusive).await;
+    let missing = "the Secret other does not exist in namespace shoot--sandbox--alpha";
+    assert!(verdict.message.contains(missing), "{}", verdict.message);
+    world.set_kubeconfig(&alpha, "other", &alpha.probe_kubeconfig());
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+}
+
+#[tokio::test]
+async fn an_external_endpoint_is_probed_too_where_one_is_named() {
+    let world = World::new(real(), 2, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    let replica = Replica::start(&world).await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+
+    // Without its Secret it says nothing about the endpoint, but it is no silence either.
+    world.configure(&[
+        ("externalKubeConfigSecretName", "external"),
+        ("failureThreshold", "2"),
+    ]);
+    let name = alpha.namespace();
+    let failures = |reason: &str| {
+        format!(
+            "watchdog_shoot_probe_failures_total{{shoot=\"{name}\",endpoint=\"external\",reason=\"{reason}\"}}"
+        )
+    };
+    replica
+        .until_metric(&failures("kubeconfig"), |n| n.is_some_and(|n| n >= 2.0))
+        .await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+
+    // A port that is taken, and where nobody listens.
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let server = format!("https://{}", nobody.local_addr().unwrap());
+    let inside = alpha.probe_kubeconfig();
+    world.set_kubeconfig(&alpha, "external", &with_field(&inside, "server", &server));
+    let lost = replica.until_outcome(&alpha, Outcome::ExternalUnreachable).await;
+    assert!(
+        lost.message.contains("the external one does not"),
+        "{}",
+        lost.message
+    );
+    assert_eq!(evidence(&lost).leases, 2, "the nodes were seen");
+    replica
+        .until_metric(&failures("connect"), |n| n.is_some_and(|n| n >= 2.0))
+        .await;
+
+    world.set_kubeconfig(&alpha, "external", &inside);
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+
+    // Who asks to be left alone answers.
+    let throttle = FaultAction::TooManyRequests { retry_after: 1 };
+    alpha.api().inject(Fault::always(throttle).path("/version"));
+    replica
+        .until_metric(&failures("throttled"), |n| n.is_some_and(|n| n >= 2.0))
+        .await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+}
+
+#[tokio::test]
+async fn what_is_not_granted_on_the_seed_is_named_until_it_is() {
+    let world = World::new(real(), 1, &["alpha"]).await;
+    let denied = |resource: &str| Rule {
+        verbs: vec!["list".to_owned()],
+        resources: vec![resource.to_owned()],
+        ..Rule::default()
+    };
+    for resource in ["secrets", "machines"] {
+        world.seed().deny(denied(resource));
+    }
+    let replica = Replica::launch(&world, IDENTITY, &[]).await;
+    let wanted = [
+        format!("list secrets named {PROBE_SECRET} in all namespaces"),
+        "list machines.machine.sapcloud.io in all namespaces".to_owned(),
+    ];
+    let named = async || {
+        let blockers = replica.blockers();
+        wanted
+            .iter()
+            .all(|permission| blockers.contains(permission))
+            .then_some(())
+    };
+    until(|| format!("both are named: {}", replica.blockers()), named).await;
+    let ready = replica.admin("/readyz").await;
+    assert!(
+        ready.starts_with("HTTP/1.1 503") && ready.contains(&wanted[0]),
+        "{ready}"
+    );
+    let missing = "watchdog_permission_missing{verb=\"list\",resource=\"machines.machine.sapcloud.io\"}";
+    replica
+        .until_metric(missing, |missing| missing == Some(1.0))
+        .await;
+
+    world.seed().allow_all();
+    replica
+        .until_outcome(&world.shoot("alpha"), Outcome::Healthy)
+        .await;
+    replica
+        .until_metric(missing, |missing| missing == Some(0.0))
+        .await;
+    let ready = async || {
+        replica
+            .admin("/readyz")
+            .await
+            .starts_with("HTTP/1.1 200")
+            .then_some(())
+    };
+    until(|| format!("it is ready: {}", replica.blockers()), ready).await;
+}

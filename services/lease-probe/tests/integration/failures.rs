@@ -1,0 +1,296 @@
+//! Every way in which a probe can fail: its outcome, its message, its metric; and that it is mended without a restart.
+
+use serde_json::{Value, json};
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule, Shoot};
+
+use crate::replica::Replica;
+use crate::world::{NODE_LEASES, World, faster, field, modify, real, with_field, without_controllers};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
+/// The user of the kubeconfigs of the shoots.
+const PROBE_USER: &str = "system:serviceaccount:kube-system:dependency-watchdog-probe";
+
+/// One way to fail, and how it shows.
+struct Row {
+    shoot: &'static str,
+    outcome: Outcome,
+    reason: &'static str,
+    message: &'static str,
+}
+
+const fn row(shoot: &'static str, outcome: Outcome, reason: &'static str, message: &'static str) -> Row {
+    Row {
+        shoot,
+        outcome,
+        reason,
+        message,
+    }
+}
+
+const ROWS: [Row; 14] = [
+    row(
+        "refused",
+        Outcome::ApiServerUnreachable,
+        "connect",
+        "cannot be reached",
+    ),
+    row("foreign", Outcome::ApiServerUnreachable, "tls", "TLS handshake"),
+    row(
+        "silent",
+        Outcome::ApiServerUnreachable,
+        "timeout",
+        "did not answer within 2s",
+    ),
+    row(
+        "throttled",
+        Outcome::Throttled,
+        "throttled",
+        "asks to wait for 3s",
+    ),
+    row("expired", Outcome::Inconclusive, "unauthorized", "(401)"),
+    row(
+        "forbidden",
+        Outcome::Inconclusive,
+        "forbidden",
+        "list leases in namespace kube-node-lease; list nodes",
+    ),
+    row(
+        "garbage",
+        Outcome::Inconclusive,
+        "list_failed",
+        "not a Kubernetes list",
+    ),
+    row("failing", Outcome::Inconclusive, "list_failed", "500"),
+    row(
+        "slow",
+        Outcome::Inconclusive,
+        "list_timeout",
+        "took longer than 2s",
+    ),
+    row(
+        "halfway",
+        Outcome::Inconclusive,
+        "list_broke_off",
+        "half way: page 2: 500",
+    ),
+    row(
+        "no-secret",
+        Outcome::Inconclusive,
+        "kubeconfig",
+        "does not exist in namespace shoot--sandbox--no-secret",
+    ),
+    row(
+        "no-key",
+        Outcome::Inconclusive,
+        "kubeconfig",
+        "has no data key kubeconfig",
+    ),
+    row(
+        "no-server",
+        Outcome::Inconclusive,
+        "kubeconfig",
+        "The kubeconfig cannot be used",
+    ),
+    row(
+        "no-authority",
+        Outcome::Inconclusive,
+        "kubeconfig",
+        "certificate-authority-data",
+    ),
+];
+
+async fn fail(world: &World, shoot: &Shoot) {
+    let api = shoot.api();
+    let leases = |action| {
+        api.inject(Fault::always(action).path(LEASES));
+    };
+    let kubeconfig = shoot.probe_kubeconfig();
+    let edited = |field: &str, value: &str| with_field(&kubeconfig, field, value);
+    let write = |kubeconfig: &str| world.set_kubeconfig(shoot, PROBE_SECRET, kubeconfig);
+    match shoot.name() {
+        "refused" => api.stop().await.unwrap(),
+        "foreign" => {
+            let other = world.shoot("slow").probe_kubeconfig();
+            let authority = "certificate-authority-data";
+            write(&edited(authority, &field(&other, authority)));
+        }
+        "silent" => api.freeze(),
+        "throttled" => leases(FaultAction::TooManyRequests { retry_after: 3 }),
+        "expired" => api.revoke(PROBE_USER),
+        "forbidden" => api.deny(Rule {
+            verbs: vec!["list".to_owned()],
+            resources: vec!["leases".to_owned(), "nodes".to_owned()],
+            ..Rule::default()
+        }),
+        "garbage" => leases(FaultAction::Garbage),
+        "failing" => leases(FaultAction::InternalError),
+        "slow" => leases(FaultAction::Hang),
+        "halfway" => {
+            // More than one page, all of nodes that are gone.
+            for number in 0..501 {
+                let lease = json!({
+                    "metadata": { "name": format!("gone-{number}") },
+                    "spec": { "leaseDurationSeconds": 40 },
+                });
+                api.create(&keys::LEASES, NODE_LEASES, lease).unwrap();
+            }
+            api.inject(
+                Fault::always(FaultAction::InternalError)
+                    .path(LEASES)
+                    .query("continue="),
+            );
+        }
+        "no-secret" => world.delete_secret(shoot, PROBE_SECRET),
+        "no-key" => world.set_secret(shoot, PROBE_SECRET, json!({})),
+        "no-server" => write(&edited("server", "\"http://127.0.0.1:1\"")),
+        "no-authority" => write(&edited("certificate-authority-data", "bm9uZQ==")),
+        name => panic!("{name}"),
+    }
+}
+
+async fn mend(world: &World, shoot: &Shoot) {
+    let api = shoot.api();
+    match shoot.name() {
+        "refused" => api.resume().await.unwrap(),
+        "silent" => api.thaw(),
+        "forbidden" => api.allow_all(),
+        _ => api.clear_faults(),
+    }
+    // Whose pause is long looks again at once, because its kubeconfig changed.
+    api.revoke(PROBE_USER);
+    world.set_kubeconfig(shoot, PROBE_SECRET, &shoot.probe_kubeconfig());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_failure_shows_with_its_reason_and_ends_when_it_is_mended() {
+    let names = ROWS.map(|row| row.shoot);
+    let world = World::new(real(), 2, &names).await;
+    world.configure(&[("probeTimeout", "2s")]);
+    let replica = Replica::start(&world).await;
+    for name in names {
+        replica.until_outcome(&world.shoot(name), Outcome::Healthy).await;
+    }
+    for name in names {
+        fail(&world, &world.shoot(name)).await;
+    }
+    let failures = |shoot: &Shoot, reason: &str| {
+        let name = shoot.namespace();
+        format!(
+            "watchdog_shoot_probe_failures_total{{shoot=\"{name}\",endpoint=\"internal\",reason=\"{reason}\"}}"
+        )
+    };
+    for row in &ROWS {
+        let shoot = world.shoot(row.shoot);
+        let verdict = replica
+            .until(&shoot, row.message, |verdict| {
+                verdict.outcome() == row.outcome && verdict.message.contains(row.message)
+            })
+            .await;
+        assert_eq!(verdict.evidence, None, "{}", row.shoot);
+        let series = failures(&shoot, row.reason);
+        replica
+            .until_metric(&series, |n| n.is_some_and(|n| n >= 1.0))
+            .await;
+    }
+    let throttled = "watchdog_shoot_throttled_total";
+    replica
+        .until_metric(throttled, |n| n.is_some_and(|n| n >= 1.0))
+        .await;
+    let failed = "watchdog_shoot_connections_total{result=\"failed\"}";
+    replica
+        .until_metric(failed, |n| n.is_some_and(|n| n >= 1.0))
+        .await;
+    let forbidden = world.shoot("forbidden");
+    let missing = ["list leases in namespace kube-node-lease", "list nodes"].map(|permission| {
+        let name = forbidden.namespace();
+        format!("watchdog_shoot_permission_missing{{shoot=\"{name}\",permission=\"{permission}\"}}")
+    });
+    for series in &missing {
+        replica.until_metric(series, |missing| missing == Some(1.0)).await;
+    }
+
+    for name in names {
+        mend(&world, &world.shoot(name)).await;
+    }
+    for name in names {
+        replica.until_outcome(&world.shoot(name), Outcome::Healthy).await;
+    }
+    for series in &missing {
+        replica.until_metric(series, |missing| missing.is_none()).await;
+    }
+    // What has failed stays counted.
+    let counted = failures(&world.shoot("refused"), "connect");
+    assert!(replica.metric(&counted).await.is_some());
+}
+
+/// Nodes and machines are asked for only when it matters; without them there is no loss.
+#[tokio::test]
+async fn without_the_nodes_and_the_machines_nothing_is_concluded() {
+    let world = World::new(faster(), 3, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    let machine = alpha.machines()[0].name.clone();
+    without_controllers(&alpha).await;
+    let replica = Replica::start(&world).await;
+    let shown = async |outcome, reason: &str, message: &str| {
+        replica
+            .until(&alpha, message, |verdict| {
+                verdict.outcome() == outcome && verdict.message.contains(message)
+            })
+            .await;
+        let name = alpha.namespace();
+        let series = format!(
+            "watchdog_shoot_probe_failures_total{{shoot=\"{name}\",endpoint=\"internal\",reason=\"{reason}\"}}"
+        );
+        replica
+            .until_metric(&series, |n| n.is_some_and(|n| n >= 1.0))
+            .await;
+    };
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+
+    let path = "/apis/machine.sapcloud.io/v1alpha1/namespaces/shoot--sandbox--alpha/machines";
+    let fault = Fault::always(FaultAction::InternalError).path(path);
+    world.seed().inject(fault);
+    alpha.cut(Cut::All);
+    shown(
+        Outcome::Inconclusive,
+        "machines",
+        "machines cannot be listed on the seed",
+    )
+    .await;
+    world.seed().clear_faults();
+    replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
+
+    let set_status = |status| {
+        let set = |machine: &mut Value| machine["status"] = status;
+        modify(world.seed(), &keys::MACHINES, alpha.namespace(), &machine, set);
+    };
+    set_status(json!("broken"));
+    shown(
+        Outcome::Inconclusive,
+        "machines",
+        &format!("machine {machine} is malformed"),
+    )
+    .await;
+    set_status(json!({ "currentStatus": { "phase": "Running" } }));
+    replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
+
+    let nodes = Fault::always(FaultAction::TooManyRequests { retry_after: 1 }).path("/api/v1/nodes");
+    alpha.api().inject(nodes);
+    shown(Outcome::Throttled, "throttled", "asks to wait for 1s").await;
+    alpha.api().clear_faults();
+    // It has the name of its machine.
+    modify(alpha.api(), &keys::NODES, "", &machine, |node| {
+        node["status"]["conditions"] = json!("many");
+    });
+    // Throttled, it would look again in 10 s only.
+    alpha.rotate_kubeconfig().unwrap();
+    shown(
+        Outcome::Inconclusive,
+        "list_failed",
+        &format!("node {machine} is malformed"),
+    )
+    .await;
+}

@@ -1,0 +1,125 @@
+//! Which shoots are probed, and which are not, for what reason.
+
+use serde_json::{Value, json};
+use watchdog_proto::probe::v1::{Outcome, SkipReason, Verdict};
+use watchdog_sandbox::Shoot;
+
+use crate::replica::{Replica, evidence};
+use crate::until;
+use crate::world::{World, real};
+
+/// Sets a field of the Shoot inside the Cluster.
+fn set(shoot: &Shoot, pointer: &str, value: Value) {
+    let pointer = format!("/spec/shoot{pointer}");
+    let set = |cluster: &mut Value| *cluster.pointer_mut(&pointer).unwrap() = value;
+    shoot.update_cluster(set).unwrap();
+}
+
+fn series(shoot: &Shoot, metric: &str) -> String {
+    format!("{metric}{{shoot=\"{}\"}}", shoot.namespace())
+}
+
+#[tokio::test]
+async fn shoots_that_are_not_to_be_probed_say_why_and_are_left_alone() {
+    let rows = [
+        ("asleep", SkipReason::Hibernating, "hibernating"),
+        ("waking", SkipReason::WakingUp, "waking_up"),
+        ("leaving", SkipReason::Migrating, "migrating"),
+        ("dying", SkipReason::Deleting, "deleting"),
+        ("empty", SkipReason::NoWorkers, "no_workers"),
+        ("unborn", SkipReason::NotReconciled, "not_reconciled"),
+        ("broken", SkipReason::Malformed, "malformed"),
+    ];
+    let names: Vec<_> = rows.iter().map(|row| row.0).chain(["well"]).collect();
+    let world = World::new(real(), 1, &names).await;
+    let [asleep, waking, leaving, dying, empty, unborn, broken] = rows.map(|row| world.shoot(row.0));
+    asleep.set_hibernated(true).unwrap();
+    set(&waking, "/status/hibernated", json!(true));
+    leaving.set_last_operation("Migrate", "Processing").unwrap();
+    dying.mark_deleting().unwrap();
+    set(&empty, "/spec/provider/workers", json!([]));
+    unborn.set_last_operation("Create", "Processing").unwrap();
+    set(&broken, "", json!({"kind": "Shoot", "spec": "no specification"}));
+
+    let replica = Replica::start(&world).await;
+    let well = world.shoot("well");
+    replica.until_outcome(&well, Outcome::Healthy).await;
+    for (name, reason, label) in rows {
+        let shoot = world.shoot(name);
+        let verdict = replica.until_outcome(&shoot, Outcome::Skipped).await;
+        assert_eq!(verdict.skip_reason(), reason, "{name}: {}", verdict.message);
+        assert!(
+            !verdict.message.is_empty() && verdict.evidence.is_none(),
+            "{name}"
+        );
+        let skipped = format!("watchdog_shoots_skipped{{reason=\"{label}\"}}");
+        assert_eq!(replica.metric(&skipped).await, Some(1.0), "{name}");
+        let age = series(&shoot, "watchdog_shoot_verdict_age_seconds");
+        assert_eq!(replica.metric(&age).await, None, "{name} is not probed");
+    }
+    assert_eq!(replica.metric("watchdog_active_probes").await, Some(1.0));
+    // Everybody is skipped from the first look on: nobody was asked anything.
+    for (name, ..) in rows {
+        assert_eq!(world.shoot(name).api().counters().requests, 0, "{name}");
+    }
+
+    // Each is probed as soon as its reason is gone.
+    asleep.set_hibernated(false).unwrap();
+    set(&waking, "/status/hibernated", json!(false));
+    unborn.set_last_operation("Create", "Succeeded").unwrap();
+    for shoot in [asleep, waking, unborn] {
+        let verdict = replica.until_outcome(&shoot, Outcome::Healthy).await;
+        assert_eq!(verdict.skip_reason(), SkipReason::Unspecified);
+    }
+}
+
+#[tokio::test]
+async fn a_probe_that_runs_takes_up_changes_and_stops_by_the_stop_rules_only() {
+    let world = World::new(real(), 2, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    let replica = Replica::start(&world).await;
+    let expiry_age = |seconds| {
+        move |verdict: &Verdict| {
+            let age = verdict.evidence.as_ref().and_then(|evidence| evidence.expiry_age);
+            verdict.outcome() == Outcome::Healthy && age.is_some_and(|age| age.seconds == seconds)
+        }
+    };
+    replica
+        .until(&alpha, "judged by its grace period", expiry_age(30))
+        .await;
+
+    // In one write: a failed operation, which would not let it start, and another grace period. Where the second has
+    // an effect, the first was seen.
+    alpha
+        .update_cluster(|cluster| {
+            let shoot = &mut cluster["spec"]["shoot"];
+            shoot["status"]["lastOperation"] = json!({"type": "Create", "state": "Failed"});
+            shoot["spec"]["kubernetes"]["kubeControllerManager"]["nodeMonitorGracePeriod"] = "80s".into();
+        })
+        .unwrap();
+    replica.until(&alpha, "judged by another", expiry_age(60)).await;
+    // Without one of its own the configuration's counts.
+    let own = "/spec/kubernetes/kubeControllerManager";
+    set(&alpha, own, json!({}));
+    world.configure(&[("kcmNodeMonitorGraceDuration", "120s")]);
+    let verdict = replica
+        .until(&alpha, "judged by the default", expiry_age(90))
+        .await;
+    assert_eq!(evidence(&verdict).leases, 2);
+
+    alpha.set_hibernated(true).unwrap();
+    let verdict = replica.until_outcome(&alpha, Outcome::Skipped).await;
+    assert_eq!(verdict.skip_reason(), SkipReason::Hibernating);
+    let age = series(&alpha, "watchdog_shoot_verdict_age_seconds");
+    replica.until_metric(&age, |age| age.is_none()).await;
+    let stopped = "watchdog_active_probes";
+    replica.until_metric(stopped, |probes| probes == Some(0.0)).await;
+    // Now the start rules count again.
+    alpha.set_hibernated(false).unwrap();
+    let what = || "it is skipped for its failed operation".to_owned();
+    until(what, async || {
+        let verdict = replica.verdict(alpha.namespace()).await.ok()?;
+        (verdict.skip_reason() == SkipReason::NotReconciled).then_some(())
+    })
+    .await;
+}

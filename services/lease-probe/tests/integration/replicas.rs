@@ -1,0 +1,121 @@
+//! Two replicas that share the shoots, and the drain of one.
+
+use std::collections::BTreeMap;
+
+use tonic::Code;
+use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+use watchdog_proto::probe::v1::{Outcome, Scope};
+
+use crate::replica::{IDENTITY, Replica};
+use crate::world::{World, real};
+use crate::{eventually, until};
+
+const SHOOTS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// Shoot -> who observed it, of the healthy ones that a replica tells of.
+async fn observers(replica: &Replica, scope: Scope) -> BTreeMap<String, String> {
+    let request = pb::ListVerdictsRequest {
+        scope: scope.into(),
+        outcomes: vec![Outcome::Healthy.into()],
+        ..pb::ListVerdictsRequest::default()
+    };
+    let verdicts = replica.list(request).await.unwrap().verdicts.into_iter();
+    verdicts
+        .map(|verdict| (verdict.shoot, verdict.observer))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
+    let world = World::new(real(), 1, &SHOOTS).await;
+    // What a replica that leaves has said must hold until the other one has looked, on the slowest machine too.
+    world.configure(&[("probeInterval", "20s"), ("probeTimeout", "30s")]);
+    let first = Replica::start_as(&world, "first", &[]).await;
+    until(
+        || "the first has all".to_owned(),
+        async || (observers(&first, Scope::Local).await.len() == SHOOTS.len()).then_some(()),
+    )
+    .await;
+    let second = Replica::start_as(&world, "second", &[]).await;
+    let shared = until(
+        || "both have their share".to_owned(),
+        async || {
+            let (of_first, of_second) = (
+                observers(&first, Scope::Local).await,
+                observers(&second, Scope::Local).await,
+            );
+            let apart = of_first.keys().all(|shoot| !of_second.contains_key(shoot));
+            let whole = of_first.len() + of_second.len() == SHOOTS.len() && !of_second.is_empty();
+            (apart && whole).then(|| of_first.into_iter().chain(of_second).collect::<BTreeMap<_, _>>())
+        },
+    )
+    .await;
+    assert!(shared.values().any(|observer| observer == "first"), "{shared:?}");
+    for replica in [&first, &second] {
+        let what = || "each replica tells of all".to_owned();
+        until(what, async || {
+            (observers(replica, Scope::Cluster).await == shared).then_some(())
+        })
+        .await;
+    }
+    // A shoot of the one is known to the other.
+    let of_second = shared
+        .iter()
+        .find(|(_, observer)| *observer == "second")
+        .unwrap()
+        .0;
+    assert_eq!(first.verdict(of_second).await.unwrap().observer, "second");
+
+    let mut all = second.watch(Scope::Cluster, &[]).await;
+    assert_eq!(all.snapshot().await.len(), SHOOTS.len());
+    let leaving = [
+        first.watch(Scope::Local, &[]).await,
+        first.watch(Scope::Cluster, &[]).await,
+    ];
+    assert_eq!(world.holder("first").as_deref(), Some("first"));
+    first.stop().await;
+    for stream in leaving {
+        let status = stream.end().await;
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert!(status.message().contains("stopping"), "{status}");
+    }
+    assert_eq!(world.holder("first"), None, "its Lease is released");
+
+    let mut moved: Vec<_> = shared
+        .iter()
+        .filter(|(_, observer)| *observer == "first")
+        .map(|(shoot, _)| shoot.clone())
+        .collect();
+    while !moved.is_empty() {
+        match all.next().await.unwrap() {
+            Event::Upsert(verdict) => {
+                assert_eq!(verdict.outcome(), Outcome::Healthy, "{verdict:?}");
+                if verdict.observer == "second" {
+                    moved.retain(|shoot| *shoot != verdict.shoot);
+                }
+            }
+            event => panic!("nothing is taken back: {event:?}"),
+        }
+    }
+    let own = observers(&second, Scope::Local).await;
+    assert_eq!(own.len(), SHOOTS.len());
+}
+
+#[tokio::test]
+async fn a_replica_that_is_started_again_takes_its_place() {
+    let world = World::new(real(), 1, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    for _ in 0..2 {
+        let replica = Replica::start(&world).await;
+        replica.until_outcome(&alpha, Outcome::Healthy).await;
+        assert_eq!(world.holder(IDENTITY).as_deref(), Some(IDENTITY));
+        replica.stop().await;
+        assert_eq!(world.holder(IDENTITY), None);
+        // Its connections are gone with it.
+        eventually("the seed is rid of its watches", || {
+            world.seed().counters().open_watches == 0
+        })
+        .await;
+    }
+}

@@ -1,0 +1,170 @@
+//! Losses and recoveries, as consumers hear of them and as /metrics shows them.
+
+use jiff::SignedDuration;
+use watchdog_proto::probe::v1::{Outcome, Scope};
+use watchdog_sandbox::Cut;
+
+use crate::replica::{IDENTITY, Replica, evidence, micros};
+use crate::world::{World, fast};
+
+#[tokio::test]
+async fn a_loss_and_its_end_are_told_with_their_evidence() {
+    let world = World::new(fast(), 5, &["alpha", "beta"]).await;
+    let alpha = world.shoot("alpha");
+    let name = alpha.namespace();
+    let replica = Replica::start(&world).await;
+    let mut stream = replica.watch(Scope::Local, &[name]).await;
+    let snapshot = stream.snapshot().await;
+    assert!(snapshot.keys().all(|shoot| shoot == name), "{snapshot:?}");
+    let healthy = replica.until_outcome(&alpha, Outcome::Healthy).await;
+    assert_eq!((evidence(&healthy).leases, evidence(&healthy).candidates), (5, 5));
+    assert!(healthy.message.contains("of 5 leases"), "{}", healthy.message);
+
+    alpha.cut(Cut::All);
+    let lost = stream.until_outcome(name, Outcome::LeasesExpired).await;
+    let found = evidence(&lost);
+    assert_eq!((found.nodes, found.leases, found.candidates), (5, 5, 5));
+    assert!(
+        found.expired >= 3 && found.expired_fraction >= found.threshold,
+        "{found:?}"
+    );
+    assert!((found.threshold - 0.6).abs() < 1e-9, "{found:?}");
+    assert_eq!(found.expiry_age.map(|age| (age.seconds, age.nanos)), Some((3, 0)));
+    let zones: Vec<_> = found
+        .zones
+        .iter()
+        .map(|zone| (&*zone.zone, zone.candidates))
+        .collect();
+    assert_eq!(zones, [("zone-1", 2), ("zone-2", 2), ("zone-3", 1)]);
+    assert!(
+        lost.message.contains("were not renewed for 3s"),
+        "{}",
+        lost.message
+    );
+    assert_eq!((&*lost.observer, &*lost.traceparent), (IDENTITY, ""));
+    assert!(micros(lost.valid_until.as_ref()) > micros(lost.observed_at.as_ref()));
+    assert!(micros(lost.outcome_since.as_ref()) <= micros(lost.observed_at.as_ref()));
+    assert!(lost.age.is_some() && lost.valid_for.is_some());
+
+    // Who asks hears the same as who listens.
+    replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
+    let of_shoot = |metric: &str| format!("{metric}{{shoot=\"{name}\"}}");
+    let fraction = of_shoot("watchdog_shoot_expired_lease_fraction");
+    let dead_zones = of_shoot("watchdog_shoot_zones_expired");
+    replica.until_metric(&fraction, |share| share == Some(1.0)).await;
+    replica
+        .until_metric(&dead_zones, |zones| zones == Some(3.0))
+        .await;
+    let told_late = "watchdog_detection_lag_seconds_count";
+    replica
+        .until_metric(told_late, |n| n.is_some_and(|n| n >= 1.0))
+        .await;
+    let lost_shoots = "watchdog_shoots{outcome=\"leases_expired\"}";
+    replica
+        .until_metric(lost_shoots, |n| n.is_some_and(|n| n >= 1.0))
+        .await;
+
+    alpha.heal();
+    let again = stream.until_outcome(name, Outcome::Healthy).await;
+    assert!(micros(again.outcome_since.as_ref()) > micros(lost.outcome_since.as_ref()));
+    replica.until_metric(&fraction, |share| share == Some(0.0)).await;
+    replica.until_metric(&dead_zones, |zones| zones.is_none()).await;
+    replica
+        .until_metric("watchdog_active_probes", |probes| probes == Some(2.0))
+        .await;
+    let age = of_shoot("watchdog_shoot_verdict_age_seconds");
+    replica
+        .until_metric(&age, |age| age.is_some_and(|age| age >= 0.0))
+        .await;
+}
+
+#[tokio::test]
+async fn one_dead_zone_of_three_is_named_and_is_no_loss() {
+    let world = World::new(fast(), 6, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    let replica = Replica::start(&world).await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+    alpha.cut(Cut::Zone("zone-2".to_owned()));
+    let verdict = replica
+        .until(&alpha, "told of its dead zone", |verdict| {
+            verdict.outcome() == Outcome::Healthy
+                && verdict
+                    .message
+                    .contains("All of them in zone zone-2 are expired.")
+        })
+        .await;
+    let dead: Vec<_> = evidence(&verdict)
+        .zones
+        .iter()
+        .filter(|zone| zone.expired == zone.candidates)
+        .map(|zone| (&*zone.zone, zone.expired))
+        .collect();
+    assert_eq!(dead, [("zone-2", 2)]);
+    let series = format!("watchdog_shoot_zones_expired{{shoot=\"{}\"}}", alpha.namespace());
+    replica.until_metric(&series, |zones| zones == Some(1.0)).await;
+}
+
+/// That the nodes of all shoots are off by the same amount means that it is this host.
+#[tokio::test]
+async fn clocks_that_are_off_are_corrected_and_named() {
+    let names = ["alpha", "beta", "gamma"];
+    let world = World::new(fast(), 2, &names).await;
+    let shoots = names.map(|name| world.shoot(name));
+    let replica = Replica::start(&world).await;
+    for shoot in &shoots {
+        for node in shoot.nodes() {
+            shoot
+                .set_clock_skew(&node.name, SignedDuration::from_secs(60))
+                .unwrap();
+        }
+    }
+    for shoot in &shoots {
+        let verdict = replica
+            .until(shoot, "told of its clocks", |verdict| {
+                verdict.outcome() == Outcome::Healthy && verdict.message.contains("ahead; this was corrected")
+            })
+            .await;
+        assert!(
+            evidence(&verdict)
+                .largest_skew
+                .is_some_and(|skew| skew.seconds > 50)
+        );
+        let series = format!(
+            "watchdog_shoot_clock_skew_seconds{{shoot=\"{}\"}}",
+            shoot.namespace()
+        );
+        replica
+            .until_metric(&series, |skew| skew.is_some_and(|skew| skew > 50.0))
+            .await;
+    }
+    let host = "watchdog_host_clock_skew_seconds";
+    replica
+        .until_metric(host, |skew| skew.is_some_and(|skew| skew < -50.0))
+        .await;
+
+    // A correction hides no loss.
+    shoots[0].cut(Cut::All);
+    replica.until_outcome(&shoots[0], Outcome::LeasesExpired).await;
+}
+
+#[tokio::test]
+async fn a_change_of_the_outcome_begins_a_trace() {
+    let world = World::new(fast(), 3, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    // Nobody collects the spans; the verdict carries its trace all the same.
+    let collector = "--otlp-endpoint=http://127.0.0.1:9";
+    let replica = Replica::start_as(&world, IDENTITY, &[collector]).await;
+    let healthy = replica.until_outcome(&alpha, Outcome::Healthy).await;
+    assert_eq!(
+        healthy.traceparent, "",
+        "that all is well at the start is no news"
+    );
+    alpha.cut(Cut::All);
+    let lost = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
+    let traced = |parent: &str| parent.starts_with("00-") && parent.len() == 55;
+    assert!(traced(&lost.traceparent), "{}", lost.traceparent);
+    alpha.api().stop().await.unwrap();
+    let unreachable = replica.until_outcome(&alpha, Outcome::ApiServerUnreachable).await;
+    assert!(traced(&unreachable.traceparent), "{}", unreachable.traceparent);
+    assert_ne!(unreachable.traceparent, lost.traceparent);
+}

@@ -1,0 +1,206 @@
+//! A seed in memory with simulated shoots, and the files that lease-probe reads.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use watchdog_sandbox::resource::{ResourceKey, keys};
+use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
+use watchdog_sandbox::{ApiServer, PROBE_SECRET, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+
+use crate::eventually;
+
+/// The user that lease-probe is on the seed.
+pub const USER: &str = "lease-probe";
+
+/// Where nodes keep their Leases.
+pub const NODE_LEASES: &str = "kube-node-lease";
+
+pub struct World {
+    pub sandbox: Sandbox,
+    pub dir: TempDir,
+}
+
+/// The configuration with short times, and these fields instead or in addition.
+pub fn config(fields: &[(&str, &str)]) -> String {
+    let mut all = BTreeMap::from([
+        ("kubeConfigSecretName", PROBE_SECRET),
+        ("probeInterval", "1s"),
+        ("initialDelay", "0s"),
+        ("probeTimeout", "5s"),
+        ("internalProbeFailureBackOffDuration", "1s"),
+    ]);
+    all.extend(fields.iter().copied());
+    let mut text: String = all
+        .iter()
+        .map(|(field, value)| format!("{field}: {value}\n"))
+        .collect();
+    text.push_str(
+        "dependentResourceInfos:
+- ref: {kind: Deployment, name: kube-controller-manager, apiVersion: apps/v1}
+  optional: false
+  scaleUp: {level: 0}
+  scaleDown: {level: 0}
+",
+    );
+    text
+}
+
+/// Ten times as fast as a real shoot: kubelets renew every second, and a lease is expired after three.
+pub fn fast() -> SimTiming {
+    times(10.0)
+}
+
+/// Twice as fast again, for shoots that are cut off anyway: nobody has to renew in time.
+pub fn faster() -> SimTiming {
+    times(20.0)
+}
+
+fn times(factor: f64) -> SimTiming {
+    SimTiming {
+        ready_delay: Duration::from_millis(100),
+        stop_delay: Duration::from_millis(100),
+        ..SimTiming::scaled(factor)
+    }
+}
+
+/// As fast as a real shoot: no lease expires while a test lasts, however busy the machine is.
+pub fn real() -> SimTiming {
+    SimTiming::default()
+}
+
+impl World {
+    /// A seed with shoots of so many nodes, spread over three zones.
+    pub async fn new(timing: SimTiming, nodes: usize, shoots: &[&str]) -> Self {
+        let config = SandboxConfig {
+            timing,
+            shoots: shoots.iter().map(|name| ShootSpec::new(name, nodes)).collect(),
+            ..SandboxConfig::default()
+        };
+        let sandbox = Sandbox::start(config).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("kubeconfig"), sandbox.seed().kubeconfig(USER)).unwrap();
+        let world = Self { sandbox, dir };
+        world.configure(&[]);
+        world
+    }
+
+    /// Replaces the configuration file at once, as kubelet does.
+    pub fn configure(&self, fields: &[(&str, &str)]) {
+        let next = self.dir.path().join("next.yaml");
+        std::fs::write(&next, config(fields)).unwrap();
+        std::fs::rename(next, self.dir.path().join("config.yaml")).unwrap();
+    }
+
+    pub fn seed(&self) -> &ApiServer {
+        self.sandbox.seed()
+    }
+
+    /// A shoot by its short name.
+    pub fn shoot(&self, name: &str) -> Shoot {
+        self.sandbox.shoot(name).unwrap()
+    }
+
+    /// Writes a Secret with a kubeconfig into the shoot's namespace, instead of the one that is there.
+    pub fn set_kubeconfig(&self, shoot: &Shoot, secret: &str, kubeconfig: &str) {
+        self.set_secret(shoot, secret, json!({ "kubeconfig": encoded(kubeconfig) }));
+    }
+
+    /// The same with any data.
+    pub fn set_secret(&self, shoot: &Shoot, secret: &str, data: Value) {
+        let (seed, namespace) = (self.seed(), shoot.namespace());
+        if seed.store().find(&keys::SECRETS, namespace, secret).is_some() {
+            modify(seed, &keys::SECRETS, namespace, secret, |object| {
+                object["data"] = data
+            });
+        } else {
+            let object = json!({ "metadata": { "name": secret }, "type": "Opaque", "data": data });
+            seed.create(&keys::SECRETS, namespace, object).unwrap();
+        }
+    }
+
+    pub fn delete_secret(&self, shoot: &Shoot, secret: &str) {
+        delete(self.seed(), &keys::SECRETS, shoot.namespace(), secret);
+    }
+
+    /// The holder of a replica's membership Lease; none when it was released.
+    pub fn holder(&self, identity: &str) -> Option<String> {
+        let leases = self.seed().store().all(&keys::LEASES, Some("garden"));
+        let own = leases
+            .iter()
+            .find(|lease| lease.name().ends_with(&format!("-{identity}")))?;
+        Some(own.text("/spec/holderIdentity").to_owned()).filter(|holder| !holder.is_empty())
+    }
+}
+
+/// As data of a Secret.
+pub fn encoded(text: &str) -> Value {
+    json!(ByteString(text.as_bytes().to_vec()))
+}
+
+/// The text with what stands behind `field: ` replaced.
+pub fn with_field(text: &str, field: &str, value: &str) -> String {
+    let edited = |line: &str| match line.split_once(&format!("{field}: ")) {
+        Some((before, _)) => format!("{before}{field}: {value}\n"),
+        None => format!("{line}\n"),
+    };
+    text.lines().map(edited).collect()
+}
+
+/// What stands behind `field: `.
+pub fn field(text: &str, field: &str) -> String {
+    let value = text
+        .lines()
+        .find_map(|line| line.split_once(&format!("{field}: ")));
+    value.unwrap().1.to_owned()
+}
+
+/// Changes an object, its status too.
+pub fn modify(
+    api: &ApiServer,
+    resource: &ResourceKey,
+    namespace: &str,
+    name: &str,
+    change: impl FnOnce(&mut Value),
+) {
+    let change = |value: &mut Value| {
+        change(value);
+        Ok(())
+    };
+    api.store()
+        .modify(
+            resource,
+            namespace,
+            name,
+            Part::All,
+            &WriteOptions::default(),
+            change,
+        )
+        .unwrap();
+}
+
+pub fn delete(api: &ApiServer, resource: &ResourceKey, namespace: &str, name: &str) {
+    let none = Preconditions::default();
+    api.store()
+        .delete(resource, namespace, name, &none, false)
+        .unwrap();
+}
+
+/// Scales the shoot's own controllers to zero, so that nodes and machines stay as the test makes them.
+pub async fn without_controllers(shoot: &Shoot) {
+    let controllers = ["kube-controller-manager", "machine-controller-manager"];
+    for controller in controllers {
+        shoot.scale(controller, 0).unwrap();
+    }
+    eventually("the shoot's controllers are gone", || {
+        let gone = |name| {
+            shoot
+                .workload(name)
+                .is_some_and(|workload| workload.ready_replicas == 0)
+        };
+        controllers.into_iter().all(gone)
+    })
+    .await;
+}
