@@ -54,6 +54,20 @@ TO_RESTORE = 'watchdog_scaling_resources_to_restore{pod="coordinator-0"}'
 ZONES = 'watchdog_shoot_zones_expired{pod="probe-0",shoot="a"}'
 FRACTION = 'watchdog_shoot_expired_lease_fraction{pod="probe-0",shoot="a"}'
 HEALTHY_0 = 'watchdog_shoots{pod="probe-0",outcome="healthy"}'
+UNREACHABLE_0 = 'watchdog_shoots{pod="probe-0",outcome="api_server_unreachable"}'
+# One replica with three shoots.
+SMALL = {
+    'watchdog_watched_objects{pod="probe-0",watch="clusters"}': "3x300",
+    'watchdog_watched_objects{pod="probe-1",watch="clusters"}': GONE,
+    'watchdog_membership_members{pod="probe-0",service="lease-probe"}': "1x300",
+    'watchdog_membership_members{pod="probe-1",service="lease-probe"}': GONE,
+    'watchdog_active_probes{pod="probe-0"}': "3x300",
+    'watchdog_active_probes{pod="probe-1"}': GONE,
+    'watchdog_shoots{pod="probe-1",outcome="healthy"}': GONE,
+    'watchdog_shoots{pod="probe-1",outcome="api_server_unreachable"}': GONE,
+    'watchdog_shoots{pod="probe-1",outcome="skipped"}': GONE,
+    HEALTHY_0: "3x300",
+}
 
 
 def outcome(name: str, count: int, healthy: int) -> dict:
@@ -135,6 +149,42 @@ CASES = {
     "one-shoot-is-cut-off": (outcome("leases_expired", 1, 23), "12m", "2h", []),
     "many-shoots-are-cut-off": (outcome("leases_expired", 12, 12), "11m", "12m", ["WatchdogManyShootsCutOff"]),
     "a-few-of-many": (outcome("external_unreachable", 6, 18), "12m", "2h", []),
+    "one-shoot-is-unreachable": (outcome("api_server_unreachable", 1, 23), "30m", "2h", []),
+    "many-shoots-are-unreachable": (
+        outcome("api_server_unreachable", 12, 12),
+        "20m",
+        "21m",
+        ["WatchdogManyShootsUnreachable"],
+    ),
+    "all-shoots-are-unreachable": (
+        {
+            HEALTHY_0: "24x20 _x279",
+            'watchdog_shoots{pod="probe-1",outcome="healthy"}': "23x20 _x279",
+            UNREACHABLE_0: "_x21 24x279",
+            'watchdog_shoots{pod="probe-1",outcome="api_server_unreachable"}': "1x20 24x279",
+        },
+        "20m",
+        "21m",
+        ["WatchdogManyShootsUnreachable"],
+    ),
+    "all-of-a-small-seed-are-unreachable": (
+        SMALL | {HEALTHY_0: "3x20 _x279", UNREACHABLE_0: "_x21 3x279"},
+        "20m",
+        "21m",
+        ["WatchdogManyShootsUnreachable"],
+    ),
+    "some-of-a-small-seed-are-unreachable": (
+        SMALL | {HEALTHY_0: "3x20 1x279", UNREACHABLE_0: "_x21 2x279"},
+        "30m",
+        "2h",
+        [],
+    ),
+    "many-shoots-are-unreachable-for-a-while": (
+        {HEALTHY_0: "24x20 12x18 24x261", UNREACHABLE_0: "_x21 12x18 _x261"},
+        "18m",
+        "2h",
+        [],
+    ),
     "one-zone": ({ZONES: "_x21 1x279", FRACTION: "0x20 0.33x279"}, "15m", "16m", ["WatchdogZoneGone"]),
     "all-zones": ({ZONES: "_x21 3x279", FRACTION: "0x20 1x279"}, "15m", "2h", []),
     "scaling-fails": (
