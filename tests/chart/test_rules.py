@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections import Counter
 
 import pytest
 import yaml
@@ -13,11 +14,16 @@ ALERTS = {rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["gr
 # A seed on which all is well, for two and a half hours, a sample every 30 s: what its replicas expose.
 HEALTHY = {
     'watchdog_ready{pod="probe-0"}': "1x300",
+    'watchdog_ready{pod="probe-1"}': "1x300",
     'watchdog_ready{pod="coordinator-0"}': "1x300",
+    'watchdog_ready{pod="weeder-0"}': "1x300",
     'watchdog_permission_missing{pod="probe-0",verb="list",resource="secrets"}': "0x300",
     'watchdog_config_valid{pod="probe-0"}': "1x300",
     'watchdog_tls_files_valid{pod="probe-0"}': "1x300",
     'watchdog_membership_lease_valid{pod="probe-0",service="lease-probe"}': "1x300",
+    'watchdog_membership_lease_valid{pod="probe-1",service="lease-probe"}': "1x300",
+    'watchdog_membership_lease_valid{pod="coordinator-0",service="scaling-coordinator"}': "1x300",
+    'watchdog_membership_lease_valid{pod="weeder-0",service="weeder"}': "1x300",
     'watchdog_membership_members{pod="probe-0",service="lease-probe"}': "2x300",
     'watchdog_membership_members{pod="probe-1",service="lease-probe"}': "2x300",
     'watchdog_membership_members{pod="coordinator-0",service="scaling-coordinator"}': "1x300",
@@ -98,6 +104,26 @@ CASES = {
     ),
     "a-rollout": ({UNREADY: "1x20 0x8 1x271"}, "14m", "30m", []),
     "never-ready": ({UNREADY: "1x20 0x279"}, "15m", "16m", ["WatchdogNotReady"]),
+    "no-lease-probe-is-ready": (
+        {UNREADY: "1x20 0x279", 'watchdog_ready{pod="probe-1"}': "1x20 0x279"},
+        "15m",
+        "16m",
+        # A warning for each replica.
+        ["WatchdogNotReady", "WatchdogNotReady", "WatchdogNoReplicaReady"],
+    ),
+    "no-coordinator-is-ready": (
+        {'watchdog_ready{pod="coordinator-0"}': "1x20 0x279"},
+        "15m",
+        "16m",
+        ["WatchdogNotReady", "WatchdogNoReplicaReady"],
+    ),
+    "no-weeder-is-ready": ({'watchdog_ready{pod="weeder-0"}': "1x20 0x279"}, "15m", "16m", ["WatchdogNotReady"]),
+    "now-one-is-ready-and-now-the-other": (
+        {UNREADY: "1x20 0x8 1x8 0x263", 'watchdog_ready{pod="probe-1"}': "1x27 0x8 1x265"},
+        "14m",
+        "40m",
+        ["WatchdogNotReady"],
+    ),
     "a-permission": (
         {'watchdog_permission_missing{pod="probe-0",verb="list",resource="secrets"}': "0x20 1x279"},
         "12m",
@@ -124,6 +150,12 @@ CASES = {
         ["WatchdogMembersDisagree"],
     ),
     "shoots-of-nobody": ({HEALTHY_0: "24x20 20x279"}, "15m", "16m", ["WatchdogShootsNotProbed"]),
+    "all-shoots-of-nobody": (
+        {series: f"{values.split('x')[0]}x20 _x279" for series, values in HEALTHY.items() if "watchdog_shoots{" in series},
+        "19m",
+        "21m",
+        ["WatchdogShootsNotProbed"],
+    ),
     "a-malformed-cluster": (
         {'watchdog_shoots_skipped{pod="probe-1",reason="malformed"}': "_x21 1x279"},
         "20m",
@@ -226,7 +258,7 @@ def test_promtool_finds_nothing_wrong():
 def test_raised_when_it_should_be(tmp_path, case):
     changes, quiet, loud, raised = case
     firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
-    samples = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in raised]
+    samples = [{"labels": f'{{alertname="{name}"}}', "value": n} for name, n in Counter(raised).items()]
     run(
         tmp_path,
         changes,
@@ -254,6 +286,47 @@ def test_texts_name_who_and_what(tmp_path):
     )
 
 
+# The labels that a scraper adds: the chart's PodMonitor and ServiceMonitor, annotations, a plain list of targets, and a
+# replica that is scraped by two.
+SCRAPERS = {
+    "pod-monitor": ['job="garden/dependency-watchdog",instance="10.0.0.{n}:9643",pod="{pod}",container="x"'],
+    "service-monitor": ['job="{job}-headless",instance="10.0.0.{n}:9643",pod="{pod}",endpoint="metrics"'],
+    "annotations": ['job="pods",namespace="garden",pod="{pod}"'],
+    "targets": ['job="watchdog",instance="10.0.0.{n}:9643"'],
+    "both": ['job="pods",pod="{pod}"', 'job="garden/dependency-watchdog",instance="10.0.0.{n}:9643",pod="{pod}"'],
+}
+
+
+@pytest.mark.parametrize("labels", SCRAPERS.values(), ids=SCRAPERS.keys())
+def test_no_replica_is_ready_whoever_scrapes(tmp_path, labels):
+    rule = ALERTS["WatchdogNoReplicaReady"]
+    series = {}
+    for n, (service, ready) in enumerate(
+        [("lease-probe", "0x60"), ("lease-probe", "1x60"), ("scaling-coordinator", "0x60"), ("scaling-coordinator", "0x60")]
+    ):
+        for label in labels:
+            label = label.format(n=n, pod=f"{service}-{n}", job=service)
+            # A ServiceMonitor gives every series the name of its Service, except those with a label "service".
+            foreign = ',service="x-headless"' if "-headless" in label else ""
+            series[f"watchdog_ready{{{label}{foreign}}}"] = ready
+            series[f'watchdog_membership_lease_valid{{{label},service="{service}"}}'] = "0x60"
+    fires = {
+        "exp_labels": {"severity": "critical", "service": "scaling-coordinator"},
+        "exp_annotations": rule["annotations"]
+        | {
+            "summary": "No replica of scaling-coordinator has been ready for 5 minutes; no shoot of this seed is protected.",
+            "description": f"All {2 * len(labels)} replicas are up and not ready; watchdog_readiness_blocked and /readyz"
+            " say why.",
+        },
+    }
+    run(
+        tmp_path,
+        series,
+        {},
+        alert_rule_test=[{"alertname": "WatchdogNoReplicaReady", "eval_time": "10m", "exp_alerts": [fires]}],
+    )
+
+
 def test_no_alert_is_left_out():
     assert {name for case in CASES.values() for name in case[3]} == set(ALERTS)
 
@@ -271,9 +344,9 @@ def test_every_alert_has_a_runbook_section_that_names_it(name):
     assert len(section.split()) > 40
 
 
-def run(folder, changes, **tests):
+def run(folder, changes, healthy=HEALTHY, **tests):
     """Has promtool run tests on a healthy seed with changes."""
-    series = [{"series": name, "values": values} for name, values in (HEALTHY | changes).items()]
+    series = [{"series": name, "values": values} for name, values in (healthy | changes).items()]
     file = folder / "test.yaml"
     file.write_text(
         yaml.safe_dump(
