@@ -7,42 +7,79 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use lease_probe::cluster::connection::Connection;
-use tokio::io::AsyncReadExt;
+use lease_probe::cluster::gate::{Gate, HELD_FOR};
+use lease_probe::cluster::shoot_api;
+use lease_probe::domain::outcome::{Failure, Outcome};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
-use watchdog_sandbox::{ApiOptions, ApiServer};
+use tokio::time::Instant;
+use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
 /// As in `cluster/connection.rs`.
 const AT_ONCE: usize = 64;
 
-const SHOOTS: usize = 300;
+const SHOOTS: usize = 200;
 
-/// A server that accepts and leaves the handshake hanging until the gate opens; then it hangs up. It counts how many
-/// it holds, and takes them from the count before the client can know that it was hung up on.
-#[tokio::test(flavor = "multi_thread")]
-async fn never_more_than_a_bounded_number_of_connections_is_opening() {
+const LIMIT: Duration = Duration::from_secs(5);
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
+/// While it lives, a paused clock goes on only when it is told to, however long sockets take.
+struct Still {
+    _until: std::sync::mpsc::Sender<()>,
+}
+
+impl Still {
+    fn stand() -> Self {
+        let (until, dropped) = std::sync::mpsc::channel();
+        // The runtime does not skip time while somebody may be computing.
+        tokio::task::spawn_blocking(move || dropped.recv());
+        Self { _until: until }
+    }
+}
+
+/// Lets everybody else run until the condition holds.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let patience = std::time::Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(
+            std::time::Instant::now() < patience,
+            "gave up waiting until {what}"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn idle() {
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn connection(server: &ApiServer) -> Connection {
+    through(Box::leak(Box::new(Gate::new(1))), server)
+}
+
+fn through(gate: &'static Gate, server: &ApiServer) -> Connection {
+    let access = watchdog_api::kubeconfig::parse(server.kubeconfig("probe").as_bytes()).unwrap();
+    Connection::through(gate, &access).unwrap()
+}
+
+/// Shoots that hang: their servers accept and say nothing. Only so many begin to open in a second, and who comes behind
+/// them waits for that, not until they are given up.
+#[tokio::test(start_paused = true)]
+async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
+    let _still = Still::stand();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (open_gate, gate) = watch::channel(false);
-    let held = Arc::new(AtomicUsize::new(0));
-    let (most_ever, mut most) = watch::channel(0_usize);
-    let most_ever = Arc::new(most_ever);
-    tokio::spawn(async move {
-        loop {
-            let (mut connection, _) = listener.accept().await.unwrap();
-            let now = held.fetch_add(1, SeqCst) + 1;
-            most_ever.send_if_modified(|most| {
-                let more = now > *most;
-                *most = now.max(*most);
-                more
-            });
-            let (mut gate, held) = (gate.clone(), held.clone());
-            tokio::spawn(async move {
-                let mut hello = [0; 1];
-                connection.read_exact(&mut hello).await.unwrap();
-                gate.wait_for(|open| *open).await.unwrap();
-                held.fetch_sub(1, SeqCst);
-            });
+    let accepted = Arc::new(AtomicUsize::new(0));
+    tokio::spawn({
+        let accepted = accepted.clone();
+        async move {
+            let mut held = Vec::new();
+            loop {
+                held.push(listener.accept().await.unwrap());
+                accepted.fetch_add(1, SeqCst);
+            }
         }
     });
     let kubeconfig = format!(
@@ -50,18 +87,102 @@ async fn never_more_than_a_bounded_number_of_connections_is_opening() {
          contexts: [{{name: x, context: {{cluster: c, user: u}}}}]}}"
     );
     let access = watchdog_api::kubeconfig::parse(kubeconfig.as_bytes()).unwrap();
-    let probes: Vec<_> = (0..SHOOTS)
+    let hang: Vec<_> = (0..SHOOTS)
         .map(|_| {
             let mut connection = Connection::new(&access).unwrap();
             tokio::spawn(async move { connection.get("/version").await })
         })
         .collect();
-    most.wait_for(|most| *most >= AT_ONCE).await.unwrap();
-    open_gate.send(true).unwrap();
-    for probe in probes {
-        assert!(probe.await.unwrap().is_err(), "there was no handshake");
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let access = watchdog_api::kubeconfig::parse(server.kubeconfig("probe").as_bytes()).unwrap();
+    let answers = tokio::spawn(async move { Connection::new(&access).unwrap().get("/version").await });
+    for begun in [AT_ONCE, 2 * AT_ONCE, 3 * AT_ONCE] {
+        until("all places are taken", || accepted.load(SeqCst) >= begun).await;
+        idle().await;
+        assert_eq!(accepted.load(SeqCst), begun);
+        assert!(!answers.is_finished());
+        tokio::time::advance(HELD_FOR + Duration::from_millis(10)).await;
     }
-    assert_eq!(*most.borrow(), AT_ONCE);
+    assert_eq!(answers.await.unwrap().unwrap().status, 200);
+    assert!(hang.iter().all(|one| !one.is_finished()), "they hang for 10 s");
+}
+
+/// Neither endpoint is said not to answer because this process waits for itself.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_place_has_asked_nobody() {
+    static FULL: Gate = Gate::new(0);
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let mut connection = through(&FULL, &server);
+    let not_asked = Failure::NoPlace(LIMIT);
+    assert_eq!(not_asked.outcome(), Outcome::Inconclusive);
+    assert!(!not_asked.may_concern_kubelets());
+    assert_eq!(
+        shoot_api::version(&mut connection, LIMIT).await,
+        Err(not_asked.clone())
+    );
+    let listed = shoot_api::within(
+        Instant::now() + LIMIT,
+        LIMIT,
+        &mut connection,
+        shoot_api::list_leases,
+    )
+    .await;
+    assert_eq!(listed.err(), Some(not_asked));
+    assert_eq!(server.counters().connections, 0);
+}
+
+/// A server that takes 4 s is in time although the wait for a place took as long before.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_the_server_begins_with_the_place() {
+    let _still = Still::stand();
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let gate: &'static Gate = Box::leak(Box::new(Gate::new(1)));
+    for (takes, expected) in [
+        (Duration::from_secs(4), Ok(())),
+        (Duration::from_secs(6), Err(Failure::Timeout(LIMIT))),
+    ] {
+        server.freeze();
+        let before = server.counters().connections;
+        let place = gate.place().await;
+        let mut connection = through(gate, &server);
+        let asked = tokio::spawn(async move { shoot_api::version(&mut connection, LIMIT).await });
+        idle().await;
+        tokio::time::advance(Duration::from_secs(4)).await;
+        drop(place);
+        until("the server hears of it", || {
+            server.counters().connections > before
+        })
+        .await;
+        tokio::time::advance(takes).await;
+        idle().await;
+        server.thaw();
+        assert_eq!(asked.await.unwrap(), expected);
+    }
+}
+
+/// A request that is given up costs the next one no handshake, where the server speaks HTTP/2.
+#[tokio::test]
+async fn a_request_that_is_given_up_leaves_its_connection() {
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let mut connection = connection(&server);
+    connection.get("/version").await.unwrap();
+    server.inject(Fault::always(FaultAction::Hang).path(LEASES));
+    let given_up = tokio::time::timeout(Duration::from_millis(200), connection.get(LEASES));
+    assert!(given_up.await.is_err());
+    assert!(!connection.waits(), "it was sent");
+    assert_eq!(connection.get("/version").await.unwrap().status, 200);
+    assert_eq!(server.counters().connections, 1);
+}
+
+/// Nobody knows of a kept connection whether it lives: a server is judged by one that is new.
+#[tokio::test]
+async fn a_kept_connection_that_is_silent_does_not_convict_the_server() {
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let mut connection = connection(&server);
+    connection.get("/version").await.unwrap();
+    server.inject(Fault::always(FaultAction::Hang).path("/version").times(1));
+    assert_eq!(shoot_api::version(&mut connection, LIMIT).await, Ok(()));
+    assert_eq!(server.counters().connections, 2);
 }
 
 /// Pings find out while nothing is asked: a server that went silent is not waited for by the next probe.

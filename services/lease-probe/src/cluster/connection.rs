@@ -11,9 +11,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use watchdog_api::kubeconfig::ShootAccess;
 
+use super::gate::{Gate, Place};
 use super::tls::{self, ShootTls};
 use crate::domain::outcome::Failure;
 use crate::metrics::CONNECTIONS;
@@ -25,11 +25,18 @@ const PING_INTERVAL: Duration = Duration::from_secs(6);
 /// See [`PING_INTERVAL`].
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// TCP connect and TLS handshake together, the wait for a place not counted.
+/// TCP connect and TLS handshake together. The wait for a place is not counted, here and in every limit that a server
+/// is judged by: it is this process that waits for itself.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connections that are being opened at the same time, over all shoots: a handshake costs a core about a millisecond.
-static OPENING: Semaphore = Semaphore::const_new(64);
+/// A kept connection that brings no answer for so long may be dead before a ping found out: another is opened then.
+const KEPT_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
+/// after a restart all shoots want one. Servers that do not answer hold a place for a second only, so what is under way
+/// is at most 64 a second for [`CONNECT_TIMEOUT`], 640, and never more than one for each endpoint of each shoot that
+/// hangs: sockets that wait.
+static OPENING: Gate = Gate::new(64);
 
 /// A page of 500 leases is about 500 KB, a page of 500 nodes about 8 MB; more than this is no answer of an API server.
 const MAX_BODY: usize = 64 * 1024 * 1024;
@@ -52,7 +59,10 @@ pub struct Connection {
     authority: String,
     tls: ShootTls,
     authorization: Option<header::HeaderValue>,
+    gate: &'static Gate,
     sender: Option<Sender>,
+    // Whether the last request waits for a place, or waited for one when it was given up.
+    waits: bool,
 }
 
 #[derive(Debug)]
@@ -74,6 +84,14 @@ impl Connection {
     /// # Errors
     /// When the kubeconfig's data cannot be used.
     pub fn new(access: &ShootAccess) -> Result<Self, Failure> {
+        Self::through(&OPENING, access)
+    }
+
+    /// The same with a gate of its own.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn through(gate: &'static Gate, access: &ShootAccess) -> Result<Self, Failure> {
         let tls = tls::build(access).map_err(Failure::Kubeconfig)?;
         let bad = |what: &str| Failure::Kubeconfig(what.to_owned());
         let authority = access
@@ -90,13 +108,16 @@ impl Connection {
                 .map(bearer)
                 .transpose()
                 .map_err(|()| bad("the token holds characters that cannot stand in a header"))?,
+            gate,
             sender: None,
+            waits: false,
         })
     }
 
     /// Sends a GET for `path` (with its query, relative to the server URL) and reads the whole answer. The connection
-    /// is reused; a reused one that turns out to be closed is replaced once. Bound the whole with a timeout:
-    /// cancelling drops only this request.
+    /// is reused; a reused one that turns out to be closed is replaced once. Bound the whole with a timeout. Cancelling
+    /// drops only this request where the server speaks HTTP/2, and the connection with it where it does not;
+    /// [`waits`](Self::waits) says whether it was sent at all.
     ///
     /// # Errors
     /// When the API server cannot be reached or its answer breaks off.
@@ -123,22 +144,89 @@ impl Connection {
         }
     }
 
+    /// Whether the last request waits for a place to open a connection, or did when it was given up: then the server
+    /// was not asked.
+    #[must_use]
+    pub const fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Drops the connection, so that the next request opens another.
+    pub fn close(&mut self) {
+        self.sender = None;
+    }
+
+    /// As [`get`](Self::get), for a request by which a server is judged: it has `limit` on a connection that was opened
+    /// for it, whatever became of the kept one and however long it waited for a place.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get); [`Failure::Timeout`] when the server had its time, [`Failure::NoPlace`] when none became
+    /// free for as long.
+    pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<Answer, Failure> {
+        let call = Call {
+            method: Method::GET,
+            path,
+            body: Bytes::new(),
+        };
+        let kept = tokio::time::timeout(KEPT_ANSWERS_WITHIN.min(limit), self.on_kept(&call)).await;
+        if let Ok(Some(answer)) = kept {
+            return Ok(answer);
+        }
+        self.close();
+        let place = tokio::time::timeout(limit, self.place()).await;
+        let place = place.map_err(|_| Failure::NoPlace(limit))?;
+        let fresh = tokio::time::timeout(limit, self.on_fresh(place, &call)).await;
+        fresh.unwrap_or(Err(Failure::Timeout(limit)))
+    }
+
     async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, Failure> {
         let call = Call { method, path, body };
-        if let Some(sender) = self.sender.take() {
-            match self.exchange(sender, &call).await {
-                Ok(answer) => return Ok(answer),
-                // The server may have closed it while it was idle; a fresh one tells whether it lives.
-                Err(error) => tracing::debug!(%error, "kept connection lost, opening another"),
+        if let Some(answer) = self.on_kept(&call).await {
+            return Ok(answer);
+        }
+        let place = self.place().await;
+        self.on_fresh(place, &call).await
+    }
+
+    /// The answer on the kept connection; none when there is none, or none that can be used.
+    async fn on_kept(&mut self, call: &Call<'_>) -> Option<Answer> {
+        self.waits = false;
+        let sender = self.sender.take()?;
+        match self.exchange(sender, call).await {
+            Ok(answer) => Some(answer),
+            // The server may have closed it while it was idle; a fresh one tells whether it lives.
+            Err(error) => {
+                tracing::debug!(%error, "kept connection lost, opening another");
+                None
             }
         }
-        let sender = self.open().await?;
-        self.exchange(sender, &call).await
+    }
+
+    async fn place(&mut self) -> Place<'static> {
+        self.waits = true;
+        let place = self.gate.place().await;
+        self.waits = false;
+        place
+    }
+
+    async fn on_fresh(&mut self, place: Place<'_>, call: &Call<'_>) -> Result<Answer, Failure> {
+        let sender = self.open(place).await?;
+        self.exchange(sender, call).await
     }
 
     async fn exchange(&mut self, mut sender: Sender, call: &Call<'_>) -> Result<Answer, Failure> {
+        // Given up, a request of HTTP/2 leaves its connection to the next; one of HTTP/1 leaves half an answer on it.
+        if let Sender::H2(h2) = &sender {
+            self.sender = Some(Sender::H2(h2.clone()));
+        }
+        let answer = self.talk(&mut sender, call).await;
+        self.sender = answer.is_ok().then_some(sender);
+        answer
+    }
+
+    async fn talk(&self, sender: &mut Sender, call: &Call<'_>) -> Result<Answer, Failure> {
         let broken = |e: hyper::Error| Failure::Connect(chain(&e));
-        let response = match &mut sender {
+        let response = match sender {
             Sender::H1(h1) => {
                 h1.ready().await.map_err(broken)?;
                 h1.send_request(self.request(call, false)?)
@@ -150,9 +238,7 @@ impl Connection {
                 h2.send_request(self.request(call, true)?).await.map_err(broken)?
             }
         };
-        let answer = read(response).await?;
-        self.sender = Some(sender);
-        Ok(answer)
+        read(response).await
     }
 
     fn request(&self, call: &Call<'_>, absolute: bool) -> Result<Request<Full<Bytes>>, Failure> {
@@ -185,10 +271,9 @@ impl Connection {
             .map_err(|e| Failure::Kubeconfig(format!("the server URL cannot be used: {e}")))
     }
 
-    async fn open(&self) -> Result<Sender, Failure> {
-        // Never closed.
-        let _place = OPENING.acquire().await;
-        let opened = tokio::time::timeout(CONNECT_TIMEOUT, self.handshake()).await;
+    async fn open(&self, place: Place<'_>) -> Result<Sender, Failure> {
+        let handshake = tokio::time::timeout(CONNECT_TIMEOUT, self.handshake());
+        let opened = place.during(handshake).await;
         let (result, sender) = match opened {
             Ok(Ok(sender)) => ("opened", Ok(sender)),
             Ok(Err(failure)) => ("failed", Err(failure)),
@@ -243,11 +328,7 @@ impl Connection {
 
 async fn read(response: hyper::Response<Incoming>) -> Result<Answer, Failure> {
     let status = response.status();
-    let retry_after = response
-        .headers()
-        .get(header::RETRY_AFTER)
-        .and_then(|value| value.to_str().ok()?.trim().parse().ok())
-        .map(Duration::from_secs);
+    let retry_after = retry_after(response.headers());
     let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
     let body = body
         .map_err(|e| Failure::Connect(format!("the answer broke off: {e}")))?
@@ -257,6 +338,12 @@ async fn read(response: hyper::Response<Incoming>) -> Result<Answer, Failure> {
         retry_after,
         body,
     })
+}
+
+/// `Retry-After` in seconds; the notation as a date, which no API server uses, counts as none.
+pub(super) fn retry_after(headers: &header::HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    seconds.trim().parse().ok().map(Duration::from_secs)
 }
 
 fn bearer(token: &SecretString) -> Result<header::HeaderValue, ()> {

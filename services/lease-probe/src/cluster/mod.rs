@@ -1,6 +1,7 @@
 //! Everything that talks to a Kubernetes API: the seed's and those of the shoots.
 
 pub mod connection;
+pub mod gate;
 pub mod machines;
 pub mod prober;
 pub mod registry;

@@ -74,6 +74,13 @@ pub trait Report: Send + Sync {
     fn failure(&self, endpoint: Endpoint, failure: &Failure);
 }
 
+/// What a look came to.
+struct Found {
+    assessment: Assessment,
+    // A 429 that did not decide what was found: the pause that it asks for is kept all the same.
+    throttled: Option<Failure>,
+}
+
 /// Probes one shoot.
 pub struct Prober<R, S, O> {
     shoot: Arc<str>,
@@ -89,6 +96,8 @@ pub struct Prober<R, S, O> {
     traceparent: Option<Arc<str>>,
     // Why the last probe failed, if it did.
     failing: Option<&'static str>,
+    // Whether the external endpoint did not answer when it was last asked.
+    external_lost: bool,
     internal: S,
     external: O,
 }
@@ -116,6 +125,7 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
             failures: 0,
             traceparent: None,
             failing: None,
+            external_lost: false,
             internal,
             external,
         }
@@ -161,8 +171,8 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
         PROBE_DURATION.record(&[], started.elapsed());
         let now = self.shared.now();
         let (mut verdict, next_due, crossing) = match found {
-            Ok(assessment) => self.assessed(inputs, assessment, now),
-            Err(failure) => self.failed(inputs, &failure, now),
+            Ok(found) => self.assessed(inputs, found, now),
+            Err((endpoint, failure)) => self.failed(inputs, endpoint, &failure, now),
         };
         let loss = verdict.outcome.is_loss();
         let turned = verdict.outcome_since == verdict.observed_at;
@@ -185,12 +195,11 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
         next_due
     }
 
-    fn assessed(
-        &mut self,
-        inputs: &Inputs,
-        found: Assessment,
-        now: Moment,
-    ) -> (Verdict, Moment, Option<Moment>) {
+    fn assessed(&mut self, inputs: &Inputs, found: Found, now: Moment) -> (Verdict, Moment, Option<Moment>) {
+        let Found {
+            assessment: found,
+            throttled,
+        } = found;
         PROBES.inc(&[("outcome", found.outcome.as_str().to_owned())]);
         self.failures = 0;
         self.failing = None;
@@ -208,7 +217,12 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
             renew_interval: self.state.renew_interval(),
             look_ahead: found.look_ahead,
         };
-        let next_due = schedule::after_assessment(now, pace(config), seen, &self.recent, rand::random());
+        let mut next_due = schedule::after_assessment(now, pace(config), seen, &self.recent, rand::random());
+        if let Some(failure) = throttled {
+            count_throttled(&failure);
+            let pause = schedule::after_failure(now, pace(config), &failure, 1, rand::random());
+            next_due = next_due.max(pause);
+        }
         let message = if found.outcome == Outcome::ExternalUnreachable {
             "The internal endpoint of the API server answers, the external one does not.".to_owned()
         } else {
@@ -224,15 +238,14 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
     fn failed(
         &mut self,
         inputs: &Inputs,
+        endpoint: Endpoint,
         failure: &Failure,
         now: Moment,
     ) -> (Verdict, Moment, Option<Moment>) {
         let outcome = failure.outcome();
         PROBES.inc(&[("outcome", outcome.as_str().to_owned())]);
-        if outcome == Outcome::Throttled {
-            THROTTLED.inc(&[]);
-        }
-        self.report.failure(Endpoint::Internal, failure);
+        count_throttled(failure);
+        self.report.failure(endpoint, failure);
         if failure.may_concern_kubelets() {
             self.state.interrupt();
         }
@@ -256,7 +269,7 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
 
     /// Looks at the leases, at the nodes and machines if they matter, and at the same time at the external endpoint if
     /// there is one.
-    async fn look(&mut self, inputs: &Inputs) -> Result<Assessment, Failure> {
+    async fn look(&mut self, inputs: &Inputs) -> Result<Found, (Endpoint, Failure)> {
         let budget = Budget::starting_now(inputs.config.probe_timeout);
         let lost = self.teller.told().is_loss();
         let inside = look_inside(
@@ -267,34 +280,46 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
             lost,
             budget,
         );
+        let of_internal = |failure| (Endpoint::Internal, failure);
         let Some(access) = &inputs.external else {
-            return inside.await;
+            self.external_lost = false;
+            return inside.await.map_err(of_internal);
         };
         let mut inside = pin!(inside);
         let mut outside = pin!(self.external.answers(access, budget));
         let mut answered = None;
-        let mut assessment = loop {
+        let mut found = loop {
             tokio::select! {
-                found = &mut inside => break found?,
+                found = &mut inside => break found.map_err(of_internal)?,
                 answer = &mut outside, if answered.is_none() => answered = Some(answer),
             }
         };
         // A loss need not wait for what the other endpoint says.
-        if assessment.outcome.is_loss() {
-            return Ok(assessment);
+        if found.assessment.outcome.is_loss() {
+            return Ok(found);
         }
         let answer = match answered {
             Some(answer) => answer,
             None => outside.await,
         };
-        // A kubeconfig that cannot be used says nothing about the endpoint: no loss, but not silence either.
-        if let Err(failure) = answer {
-            self.report.failure(Endpoint::External, &failure);
-            if failure.outcome() == Outcome::ApiServerUnreachable {
-                assessment.outcome = Outcome::ExternalUnreachable;
-            }
+        let Err(failure) = answer else {
+            self.external_lost = false;
+            return Ok(found);
+        };
+        // Nothing new is known: neither is a loss over because nobody looked.
+        if matches!(failure, Failure::NoPlace(_)) && self.external_lost {
+            return Err((Endpoint::External, failure));
         }
-        Ok(assessment)
+        // A kubeconfig that cannot be used says nothing about the endpoint: no loss, but not silence either.
+        self.report.failure(Endpoint::External, &failure);
+        self.external_lost = failure.outcome() == Outcome::ApiServerUnreachable;
+        if self.external_lost {
+            found.assessment.outcome = Outcome::ExternalUnreachable;
+        }
+        if matches!(failure, Failure::Throttled(_)) {
+            found.throttled = Some(failure);
+        }
+        Ok(found)
     }
 }
 
@@ -305,24 +330,37 @@ async fn look_inside<S: Source>(
     inputs: &Inputs,
     lost: bool,
     budget: Budget,
-) -> Result<Assessment, Failure> {
+) -> Result<Found, Failure> {
+    let done = |assessment| Found {
+        assessment,
+        throttled: None,
+    };
     let rule = rule(inputs);
     let sent = shared.now();
     let listed = source.leases(&inputs.internal, budget).await?;
     let received = shared.now();
     let ahead = match state.leases(Listing { sent, received }, &listed, rule, lost) {
-        Next::Done(assessment) => return Ok(assessment),
+        Next::Done(assessment) => return Ok(done(assessment)),
         Next::ListNodes => None,
         Next::Ahead(assessment) => Some(assessment),
     };
     match (source.nodes_and_machines(&inputs.internal, budget).await, ahead) {
         (Ok((nodes, machines)), _) => {
             let roster = Roster::new(&nodes, &machines, &inputs.settings);
-            Ok(state.judge(&listed, roster, rule, sent))
+            Ok(done(state.judge(&listed, roster, rule, sent)))
         }
         // They did not matter yet.
-        (Err(_), Some(assessment)) => Ok(assessment),
+        (Err(failure), Some(assessment)) => Ok(Found {
+            assessment,
+            throttled: failure.is_throttled().then_some(failure),
+        }),
         (Err(failure), None) => Err(failure),
+    }
+}
+
+fn count_throttled(failure: &Failure) {
+    if failure.outcome() == Outcome::Throttled {
+        THROTTLED.inc(&[]);
     }
 }
 

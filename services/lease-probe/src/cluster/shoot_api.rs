@@ -24,7 +24,7 @@ const PAGE: usize = 500;
 /// Pages of one list at most: a shoot has at most some thousands of nodes.
 const MAX_PAGES: usize = 100;
 
-/// GET /version, which only tells why something else failed, may take so long.
+/// GET /version may take so long, on a connection that was opened for it.
 pub const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lists the leases of the nodes.
@@ -77,14 +77,13 @@ pub async fn list_nodes(connection: &mut Connection) -> Result<Vec<NodeItem>, Fa
     }
 }
 
-/// Asks for the version: whether the API server answers at all.
+/// Asks for the version: whether the API server answers at all. It has `limit` for that, as in
+/// [`Connection::get_within`].
 ///
 /// # Errors
-/// Says why it does not.
-pub async fn version(connection: &mut Connection) -> Result<(), Failure> {
-    let answer = tokio::time::timeout(VERSION_TIMEOUT, connection.get("/version"))
-        .await
-        .map_err(|_| Failure::Timeout(VERSION_TIMEOUT))??;
+/// Says why it does not, or that it could not be asked.
+pub async fn version(connection: &mut Connection, limit: Duration) -> Result<(), Failure> {
+    let answer = connection.get_within(limit, "/version").await?;
     count(&answer);
     match answer.status {
         // Who answers with a refusal answers.
@@ -140,10 +139,11 @@ async fn is_denied(connection: &mut Connection, permission: Permission) -> Resul
 
 /// Runs a list of a probe that has to be done at `deadline`, for which the probe was given `limit` as a whole. A timeout
 /// says only that the list did not come; whether the API server lives is asked separately, which may take
-/// [`VERSION_TIMEOUT`] more.
+/// [`VERSION_TIMEOUT`] more, and as long again to have a place.
 ///
 /// # Errors
-/// As the list; [`Failure::Timeout`] when not even GET /version was answered.
+/// As the list; [`Failure::Timeout`] when not even GET /version was answered, [`Failure::NoPlace`] when nothing was
+/// asked.
 pub async fn within<T>(
     deadline: Instant,
     limit: Duration,
@@ -151,16 +151,21 @@ pub async fn within<T>(
     requests: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     match tokio::time::timeout_at(deadline, requests(connection)).await {
-        Ok(Err(Failure::ListFailed(why))) => match version(connection).await {
+        Ok(Err(Failure::ListFailed(why))) => match version(connection, VERSION_TIMEOUT).await {
             Ok(()) => Err(Failure::ListFailed(why)),
             Err(failure) => Err(failure),
         },
         Ok(result) => result,
-        Err(_) => match version(connection).await {
-            Ok(()) => Err(Failure::ListTimeout(limit)),
-            Err(Failure::Throttled(wait)) => Err(Failure::Throttled(wait)),
-            Err(_) => Err(Failure::Timeout(limit)),
-        },
+        Err(_) if connection.waits() => Err(Failure::NoPlace(limit)),
+        Err(_) => {
+            // It may be dead, and no ping has found out yet.
+            connection.close();
+            match version(connection, VERSION_TIMEOUT).await {
+                Ok(()) => Err(Failure::ListTimeout(limit)),
+                Err(failure @ (Failure::Throttled(_) | Failure::NoPlace(_))) => Err(failure),
+                Err(_) => Err(Failure::Timeout(limit)),
+            }
+        }
     }
 }
 

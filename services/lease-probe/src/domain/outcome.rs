@@ -74,7 +74,7 @@ impl Permission {
     }
 }
 
-/// Why a request to a shoot's API server gave no list.
+/// Why a request to a shoot's API server gave no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The kubeconfig is missing or cannot be used.
@@ -85,6 +85,8 @@ pub enum Failure {
     Tls(String),
     /// No answer in time, not even to GET /version.
     Timeout(Duration),
+    /// The API server was not asked: for so long there was no place to open a connection in this process.
+    NoPlace(Duration),
     /// 429; the server asks to wait so long, if it says so.
     Throttled(Option<Duration>),
     /// 401: the token or the client certificate is not accepted (any more).
@@ -99,6 +101,8 @@ pub enum Failure {
     ListTimeout(Duration),
     /// The machines could not be listed on the seed.
     Machines(String),
+    /// The seed's API server answered 429 to the list of the machines; it asks to wait so long, if it says so.
+    MachinesThrottled(Option<Duration>),
 }
 
 impl Failure {
@@ -109,13 +113,21 @@ impl Failure {
             Self::Connect(_) | Self::Tls(_) | Self::Timeout(_) => Outcome::ApiServerUnreachable,
             Self::Throttled(_) => Outcome::Throttled,
             Self::Kubeconfig(_)
+            | Self::NoPlace(_)
             | Self::Unauthorized
             | Self::Forbidden(_)
             | Self::ListFailed(_)
             | Self::ListBrokeOff(_)
             | Self::ListTimeout(_)
-            | Self::Machines(_) => Outcome::Inconclusive,
+            | Self::Machines(_)
+            | Self::MachinesThrottled(_) => Outcome::Inconclusive,
         }
+    }
+
+    /// Whether an API server answered 429, the shoot's or the seed's: it is left alone for a while.
+    #[must_use]
+    pub const fn is_throttled(&self) -> bool {
+        matches!(self, Self::Throttled(_) | Self::MachinesThrottled(_))
     }
 
     /// Whether the API server may have failed the kubelets in the same way, so that they could not renew.
@@ -129,7 +141,12 @@ impl Failure {
             | Self::ListFailed(_)
             | Self::ListBrokeOff(_)
             | Self::ListTimeout(_) => true,
-            Self::Kubeconfig(_) | Self::Unauthorized | Self::Forbidden(_) | Self::Machines(_) => false,
+            Self::Kubeconfig(_)
+            | Self::NoPlace(_)
+            | Self::Unauthorized
+            | Self::Forbidden(_)
+            | Self::Machines(_)
+            | Self::MachinesThrottled(_) => false,
         }
     }
 
@@ -141,6 +158,7 @@ impl Failure {
             Self::Connect(_) => "connect",
             Self::Tls(_) => "tls",
             Self::Timeout(_) => "timeout",
+            Self::NoPlace(_) => "no_place",
             Self::Throttled(_) => "throttled",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden(_) => "forbidden",
@@ -148,6 +166,7 @@ impl Failure {
             Self::ListBrokeOff(_) => "list_broke_off",
             Self::ListTimeout(_) => "list_timeout",
             Self::Machines(_) => "machines",
+            Self::MachinesThrottled(_) => "machines_throttled",
         }
     }
 }
@@ -161,12 +180,12 @@ impl std::fmt::Display for Failure {
             Self::Timeout(limit) => {
                 write!(f, "The API server did not answer within {}.", watchdog_api::duration::format(*limit))
             }
-            Self::Throttled(Some(wait)) => write!(
+            Self::NoPlace(limit) => write!(
                 f,
-                "The API server throttles (429) and asks to wait for {}.",
-                watchdog_api::duration::format(*wait)
+                "The API server was not asked: for {} this replica had no place to open a connection.",
+                watchdog_api::duration::format(*limit)
             ),
-            Self::Throttled(None) => f.write_str("The API server throttles (429)."),
+            Self::Throttled(wait) => write!(f, "The API server throttles (429){}.", Asked(*wait)),
             Self::Unauthorized => f.write_str(
                 "The API server does not accept the credentials of the kubeconfig (401): they may have expired.",
             ),
@@ -184,6 +203,25 @@ impl std::fmt::Display for Failure {
                 watchdog_api::duration::format(*limit)
             ),
             Self::Machines(why) => write!(f, "The machines cannot be listed on the seed: {why}."),
+            Self::MachinesThrottled(wait) => {
+                write!(f, "The machines cannot be listed on the seed: it throttles (429){}.", Asked(*wait))
+            }
+        }
+    }
+}
+
+/// What a 429 asks for, if it does.
+struct Asked(Option<Duration>);
+
+impl std::fmt::Display for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(wait) => write!(
+                f,
+                " and asks to wait for {}",
+                watchdog_api::duration::format(wait)
+            ),
+            None => Ok(()),
         }
     }
 }

@@ -2,5 +2,6 @@
 
 #![cfg(test)]
 
+mod external;
 mod shoot;
 mod timeliness;

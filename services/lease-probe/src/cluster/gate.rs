@@ -1,0 +1,129 @@
+//! How many connections begin to open at the same time.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// A place is held for so long at most. A handshake with a server that answers takes milliseconds, so whoever takes
+/// longer waits for a server and costs nothing; it must not keep those from opening whose servers do answer.
+pub const HELD_FOR: Duration = Duration::from_secs(1);
+
+/// Places for work that begins with some computing and then may hang. They bound how much *begins* in any
+/// [`HELD_FOR`], not how much is under way: that is bounded by who comes, one connection per shoot and endpoint, and
+/// by the time limit of the work itself.
+#[derive(Debug)]
+pub struct Gate {
+    places: Semaphore,
+}
+
+/// A place, given back when it is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Place<'g> {
+    _permit: Option<SemaphorePermit<'g>>,
+}
+
+impl Gate {
+    /// A gate with so many places.
+    #[must_use]
+    pub const fn new(places: usize) -> Self {
+        Self {
+            places: Semaphore::const_new(places),
+        }
+    }
+
+    /// Waits for a place, first come, first served.
+    pub async fn place(&self) -> Place<'_> {
+        Place {
+            // Never closed.
+            _permit: self.places.acquire().await.ok(),
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Does the work; gives the place back when it is done or after [`HELD_FOR`].
+    pub async fn during<T>(self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        let done = tokio::time::timeout(HELD_FOR, &mut work).await;
+        drop(self);
+        match done {
+            Ok(done) => done,
+            Err(_) => work.await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    const PLACES: usize = 4;
+
+    /// When each of `count` begins whose work takes so long, if all come at once.
+    async fn begins(gate: &Arc<Gate>, count: usize, takes: Duration) -> Vec<Duration> {
+        let (came, begun) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+        let all: Vec<_> = (0..count)
+            .map(|_| {
+                let (gate, begun) = (gate.clone(), begun.clone());
+                tokio::spawn(async move {
+                    let place = gate.place().await;
+                    begun.lock().push(came.elapsed());
+                    place.during(sleep(takes)).await;
+                })
+            })
+            .collect();
+        for one in all {
+            one.await.unwrap();
+        }
+        let begun = begun.lock();
+        begun.clone()
+    }
+
+    /// Whole steps of `step`: timers are exact to a millisecond or two.
+    fn steps(begun: &[Duration], step: Duration) -> Vec<u128> {
+        let half = step.as_millis() / 2;
+        begun
+            .iter()
+            .map(|at| (at.as_millis() + half) / step.as_millis())
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_ends_soon_gives_its_place_to_the_next() {
+        let gate = Arc::new(Gate::new(PLACES));
+        let takes = Duration::from_millis(100);
+        let begun = begins(&gate, 3 * PLACES, takes).await;
+        assert_eq!(steps(&begun, takes), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
+    }
+
+    /// The bound stays for what begins, and those that hang keep nobody waiting for as long as they hang.
+    #[tokio::test(start_paused = true)]
+    async fn work_that_hangs_gives_its_place_back_and_goes_on() {
+        let gate = Arc::new(Gate::new(PLACES));
+        let hangs = 10 * HELD_FOR;
+        let came = Instant::now();
+        let begun = begins(&gate, 3 * PLACES, hangs).await;
+        assert_eq!(steps(&begun, HELD_FOR), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
+        assert_eq!(
+            steps(&[came.elapsed()], HELD_FOR),
+            [12],
+            "the last was not cut short"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_gives_the_place_back() {
+        let gate = Gate::new(1);
+        let hangs = gate.place().await.during(std::future::pending::<()>());
+        assert!(tokio::time::timeout(HELD_FOR / 2, hangs).await.is_err());
+        let next = tokio::time::timeout(Duration::ZERO, gate.place()).await;
+        assert!(next.is_ok());
+    }
+}
