@@ -4,11 +4,16 @@
 //! node's conditions, so a watch over a large seed would cost more, all the time, than the few lists that a suspicion
 //! or an incident needs.
 
+use http::StatusCode;
+use http_body_util::BodyExt;
+use kube::client::Body;
+use kube::core::Status;
 use watchdog_api::list::{Item, ItemList};
 use watchdog_api::machine::MachineItem;
 use watchdog_api::names;
-use watchdog_kube::client::request;
+use watchdog_kube::client::{RequestError, request};
 
+use super::connection::retry_after;
 use crate::domain::outcome::Failure;
 
 /// Lists the machines in the shoot's namespace.
@@ -23,12 +28,17 @@ pub async fn list(seed: &kube::Client, namespace: &str) -> Result<Vec<MachineIte
         names::V1ALPHA1
     );
     let get = http::Request::get(path)
-        .body(Vec::new())
+        .body(Body::empty())
         .map_err(|e| Failure::Machines(e.to_string()))?;
-    let text = request(seed.request_text(get))
-        .await
-        .map_err(|e| Failure::Machines(e.to_string()))?;
-    let list = ItemList::<MachineItem>::from_slice(text.as_bytes());
+    let answer = request(async {
+        let (head, body) = seed.send(get).await?.into_parts();
+        Ok((head, body.collect().await?.to_bytes()))
+    });
+    let (head, body) = answer.await.map_err(|e| Failure::Machines(e.to_string()))?;
+    if !head.status.is_success() {
+        return Err(refusal(&head, &body));
+    }
+    let list = ItemList::<MachineItem>::from_slice(&body);
     let list = list.map_err(|e| Failure::Machines(e.to_string()))?;
     let machine = |item| match item {
         Item::Ok(machine) => Ok(machine),
@@ -38,4 +48,20 @@ pub async fn list(seed: &kube::Client, namespace: &str) -> Result<Vec<MachineIte
         ))),
     };
     list.items.into_iter().map(machine).collect()
+}
+
+fn refusal(head: &http::response::Parts, body: &[u8]) -> Failure {
+    let code = head.status.as_u16();
+    let status = serde_json::from_slice::<Status>(body).unwrap_or_else(|_| {
+        let text: String = String::from_utf8_lossy(body).trim().chars().take(200).collect();
+        Status::failure(&text, "no Status").with_code(code)
+    });
+    let refused = RequestError::Refused(Box::new(status));
+    match head.status {
+        // The header is what API servers send; the body carries the same in some cases only.
+        StatusCode::TOO_MANY_REQUESTS => {
+            Failure::MachinesThrottled(retry_after(&head.headers).or_else(|| refused.retry_after()))
+        }
+        _ => Failure::Machines(refused.to_string()),
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
+
 use super::assessment::LookAhead;
 use super::moment::Moment;
 use super::outcome::{Failure, Outcome};
@@ -14,9 +16,10 @@ pub const MIN_SPACING: Duration = Duration::from_secs(1);
 /// expire and are renewed one by one at the last moment; that must not become a storm.
 const CLOSE_PROBES: usize = 4;
 
-/// After a 429 at least so long passes, whatever the server says: the reference's
-/// `backOffDurationForThrottledRequests`.
-pub const THROTTLED_BACK_OFF: Duration = Duration::from_secs(10);
+/// After a 429 at most so long passes, whatever the server says. API servers ask for seconds; who asks for more is
+/// something on the way, and must not be able to blind the watchdog to a shoot for a day. A server that does mean it is
+/// asked once in five minutes, which burdens nobody.
+pub const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
 
 /// The configured pace.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -103,8 +106,10 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
 /// When to probe again after the `failures`-th failure in a row (from 1). `random` is in [0, 1).
 #[must_use]
 pub fn after_failure(now: Moment, pace: Pace, failure: &Failure, failures: u32, random: f64) -> Moment {
-    if let Failure::Throttled(wait) = failure {
-        let wait = wait.unwrap_or_default().max(THROTTLED_BACK_OFF);
+    if let Failure::Throttled(wait) | Failure::MachinesThrottled(wait) = failure {
+        let wait = wait
+            .unwrap_or_default()
+            .clamp(BACK_OFF_FOR_THROTTLED_REQUESTS, LONGEST_THROTTLE);
         return now.after(jittered(wait, pace.jitter, random));
     }
     let doubled = MIN_SPACING.saturating_mul(
@@ -264,6 +269,26 @@ mod tests {
             at(10),
             "but 10 s is the least"
         );
+    }
+
+    /// Whatever stands between the watchdog and a shoot must not silence it for a day, and a verdict's validity must fit
+    /// into a protobuf timestamp.
+    #[test]
+    fn no_429_silences_the_watchdog_for_long() {
+        for asked in [
+            Duration::from_secs(301),
+            Duration::from_secs(86_400),
+            Duration::MAX,
+        ] {
+            for failure in [
+                Failure::Throttled(Some(asked)),
+                Failure::MachinesThrottled(Some(asked)),
+            ] {
+                let due = after_failure(at(0), PACE, &failure, 1, 0.0);
+                assert_eq!(due, at(300), "{failure}");
+                assert_eq!(valid_until(due, Duration::from_secs(30)), at(335));
+            }
+        }
     }
 
     #[test]

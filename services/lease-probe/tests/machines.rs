@@ -1,0 +1,46 @@
+//! The list of a shoot's machines on the seed, when the seed has too much to do.
+
+#![cfg(test)]
+
+use std::time::Duration;
+
+use lease_probe::cluster::machines;
+use lease_probe::domain::outcome::{Failure, Outcome};
+use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
+
+async fn seed(server: &ApiServer) -> kube::Client {
+    let file = kube::config::Kubeconfig::from_yaml(&server.kubeconfig("lease-probe")).unwrap();
+    let options = kube::config::KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(file, &options)
+        .await
+        .unwrap();
+    config.default_retry = false;
+    kube::Client::try_from(config).unwrap()
+}
+
+#[tokio::test]
+async fn a_429_of_the_seed_says_how_long_to_leave_it_alone() {
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let seed = seed(&server).await;
+    assert_eq!(machines::list(&seed, "shoot--a--b").await, Ok(vec![]));
+
+    server.inject(Fault::always(FaultAction::TooManyRequests { retry_after: 25 }).path("/apis/machine"));
+    let throttled = machines::list(&seed, "shoot--a--b").await.unwrap_err();
+    assert_eq!(
+        throttled,
+        Failure::MachinesThrottled(Some(Duration::from_secs(25)))
+    );
+    assert_eq!(throttled.outcome(), Outcome::Inconclusive);
+    assert!(
+        throttled.to_string().contains("asks to wait for 25s"),
+        "{throttled}"
+    );
+
+    server.clear_faults();
+    server.inject(Fault::always(FaultAction::InternalError).path("/apis/machine"));
+    let failed = machines::list(&seed, "shoot--a--b").await.unwrap_err();
+    assert!(
+        matches!(&failed, Failure::Machines(why) if why.contains("500")),
+        "{failed}"
+    );
+}
