@@ -45,6 +45,8 @@ struct Inner {
     kubeconfigs: HashMap<(Endpoint, String), Access>,
     // Whose list is complete: before, a kubeconfig that is not there yet says nothing.
     listed: BTreeSet<Endpoint>,
+    // Before, a Cluster that is not there yet says nothing.
+    clusters_listed: bool,
     probes: HashMap<String, Running>,
     failures: HashMap<String, FailureCounts>,
     denied: HashMap<String, Vec<Permission>>,
@@ -72,6 +74,7 @@ impl Registry {
             clusters: HashMap::new(),
             kubeconfigs: HashMap::new(),
             listed: BTreeSet::new(),
+            clusters_listed: false,
             probes: HashMap::new(),
             failures: HashMap::new(),
             denied: HashMap::new(),
@@ -116,6 +119,7 @@ impl Registry {
     /// These Clusters exist and no others.
     pub fn clusters_synced(self: &Arc<Self>, exist: &BTreeSet<String>) {
         let mut inner = self.inner.lock();
+        inner.clusters_listed = true;
         let gone: Vec<String> = inner
             .clusters
             .keys()
@@ -190,6 +194,13 @@ impl Registry {
         self.inner.lock().clusters.contains_key(shoot)
     }
 
+    /// Whether it is certain that there is no Cluster of this name.
+    #[must_use]
+    pub fn is_unknown(&self, shoot: &str) -> bool {
+        let inner = self.inner.lock();
+        inner.clusters_listed && !inner.clusters.contains_key(shoot)
+    }
+
     /// Number of shoots that are probed.
     #[must_use]
     pub fn active(&self) -> usize {
@@ -219,9 +230,6 @@ impl Registry {
     }
 
     fn reconcile_all(self: &Arc<Self>, inner: &mut Inner) {
-        if !inner.is_listed() {
-            return;
-        }
         let shoots: Vec<String> = inner.clusters.keys().cloned().collect();
         for shoot in shoots {
             self.reconcile(inner, &shoot);
@@ -236,9 +244,6 @@ impl Registry {
             self.verdicts.remove(&shoot.to_owned());
             return;
         };
-        if !inner.is_listed() {
-            return;
-        }
         // A running probe stops by the stop rules only.
         let wanted = if inner.probes.contains_key(shoot) {
             &facts.go_on
@@ -254,6 +259,8 @@ impl Registry {
                     |old: &Verdict, new: &Verdict| old.outcome == new.outcome && old.message == new.message;
                 self.verdicts.upsert_unless(shoot.to_owned(), verdict, same);
             }
+            // Which kubeconfigs there are is not known yet. Nothing that stops a probe waits for that.
+            Ok(_) if !inner.is_listed() => {}
             Ok(settings) => {
                 let inputs = inner.inputs(shoot, settings);
                 match inner.probes.get(shoot) {

@@ -1,0 +1,203 @@
+//! What lease-probe reads on the seed, and what it says while it cannot.
+
+#![cfg(test)]
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lease_probe::cluster::prober::{Endpoint, Shared};
+use lease_probe::cluster::registry::{Registry, Verdicts};
+use lease_probe::cluster::watches;
+use lease_probe::domain::outcome::Outcome;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::cluster::Cluster;
+use watchdog_api::eligibility::SkipReason;
+use watchdog_api::prober::{self, ProberConfig};
+use watchdog_feed::server::Feed;
+use watchdog_runtime::clock::Clock;
+use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::trace::Tracer;
+use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
+
+const USER: &str = "lease-probe";
+
+fn config(external: Option<&str>) -> Arc<ProberConfig> {
+    let external = external.map_or(String::new(), |name| {
+        format!("externalKubeConfigSecretName: {name}\n")
+    });
+    let text = format!(
+        "{external}kubeConfigSecretName: probe\ndependentResourceInfos:\n- ref: {{apiVersion: apps/v1, kind: \
+         Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  scaleDown: \
+         {{level: 0}}\n"
+    );
+    Arc::new(prober::parse(text.as_bytes()).unwrap())
+}
+
+async fn client(server: &ApiServer) -> kube::Client {
+    let file = kube::config::Kubeconfig::from_yaml(&server.kubeconfig(USER)).unwrap();
+    let options = kube::config::KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(file, &options).await;
+    kube::Client::try_from(config.unwrap()).unwrap()
+}
+
+fn registry(seed: kube::Client) -> (Arc<Registry>, Verdicts) {
+    let shared = Shared {
+        seed,
+        clock: Clock::start(),
+        identity: "lease-probe-0".into(),
+        tracer: Tracer::off(),
+    };
+    let verdicts = Feed::new();
+    let registry = Registry::new(
+        Arc::new(shared),
+        verdicts.clone(),
+        config(None),
+        Arc::new(|_: &str| true),
+    );
+    (registry, verdicts)
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "gave up waiting until {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn allow(secret: &str) -> Rule {
+    Rule {
+        verbs: vec!["list".to_owned(), "watch".to_owned()],
+        resources: vec!["secrets".to_owned()],
+        names: vec![secret.to_owned()],
+        ..Rule::default()
+    }
+}
+
+/// Spawns it; dropped, it stops.
+fn run(task: impl Future<Output = anyhow::Result<()>> + Send + 'static) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move { task.await.unwrap() })
+}
+
+/// The Secret of the external endpoint could not be listed; then it is not wanted any more.
+#[tokio::test]
+async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready() {
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    server.restrict(USER, vec![allow("probe")]);
+    let seed = client(&server).await;
+    let (registry, _) = registry(seed.clone());
+    let (change, rules) = watch::channel(config(Some("external")));
+    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+    let follow = |endpoint| {
+        watches::kubeconfigs(
+            seed.clone(),
+            registry.clone(),
+            endpoint,
+            rules.clone(),
+            readiness.clone(),
+            stop.clone(),
+        )
+    };
+    run(follow(Endpoint::Internal));
+    run(follow(Endpoint::External));
+    let blockers = || readiness.blockers();
+    until("only the external one blocks, and says why", || {
+        let blockers = blockers();
+        blockers.len() == 1
+            && blockers
+                .get("external-kubeconfigs")
+                .is_some_and(|why| why.contains("forbidden"))
+    })
+    .await;
+    change.send_replace(config(None));
+    until("nothing blocks", || blockers().is_empty()).await;
+    change.send_replace(config(Some("external")));
+    until("it blocks again", || {
+        blockers().contains_key("external-kubeconfigs")
+    })
+    .await;
+    stop.cancel();
+}
+
+/// The name of a Secret decides which permission is needed.
+#[tokio::test]
+async fn the_permissions_are_asked_for_again_when_the_configuration_changes_them() {
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let everything_else = Rule {
+        verbs: vec!["*".to_owned()],
+        groups: [
+            "extensions.gardener.cloud",
+            "machine.sapcloud.io",
+            "coordination.k8s.io",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        resources: vec!["*".to_owned()],
+        ..Rule::default()
+    };
+    server.restrict(USER, vec![allow("probe"), everything_else]);
+    let (change, rules) = watch::channel(config(None));
+    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+    let seed = client(&server).await;
+    run(watches::preflight(
+        seed,
+        "garden".to_owned(),
+        rules,
+        readiness.clone(),
+        stop.clone(),
+    ));
+    let why = || readiness.blockers().get("permissions").cloned();
+    until("all are granted", || why().is_none()).await;
+    change.send_replace(config(Some("external")));
+    until("what is missing now is named", || {
+        why().is_some_and(|why| why.contains("secrets named external"))
+    })
+    .await;
+    change.send_replace(config(None));
+    until("all are granted again", || why().is_none()).await;
+    stop.cancel();
+}
+
+fn cluster(name: &str, hibernates: bool) -> Cluster {
+    let cluster = json!({
+        "metadata": {"name": name},
+        "spec": {"shoot": {
+            "spec": {"hibernation": {"enabled": hibernates}, "provider": {"workers": [{"name": "w"}]}},
+            "status": {"lastOperation": {"type": "Reconcile", "state": "Succeeded"}},
+        }},
+    });
+    serde_json::from_value(cluster).unwrap()
+}
+
+/// Nothing that stops a probe waits for the Secrets.
+#[tokio::test]
+async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
+    let nowhere = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
+    let (registry, verdicts) = registry(kube::Client::try_from(nowhere).unwrap());
+    let told = |shoot: &str| -> Option<Outcome> {
+        let all: BTreeMap<_, _> = verdicts.snapshot().into_iter().collect();
+        all.get(shoot).map(|verdict| verdict.outcome.clone())
+    };
+    let hibernating = Some(Outcome::Skipped(SkipReason::Hibernating));
+    assert!(!registry.is_unknown("none"), "nothing is certain before the list");
+    registry.cluster_applied(&cluster("sleeps", true));
+    registry.cluster_applied(&cluster("runs", false));
+    registry.clusters_synced(&["sleeps".to_owned(), "runs".to_owned()].into());
+    assert_eq!(told("sleeps"), hibernating);
+    assert_eq!(
+        (told("runs"), registry.active()),
+        (None, 0),
+        "it has no kubeconfig yet"
+    );
+    assert!(registry.is_unknown("none") && !registry.is_unknown("runs"));
+
+    registry.kubeconfigs_synced(Endpoint::Internal, &[].into());
+    assert_eq!(registry.active(), 1);
+    registry.kubeconfigs_renamed(Endpoint::Internal);
+    registry.cluster_applied(&cluster("runs", true));
+    assert_eq!((told("runs"), registry.active()), (hibernating, 0));
+}
