@@ -174,7 +174,11 @@ class Incident:
         self.steer("/faults", method="DELETE")
         self.see("watchdog_scaling_held_down_resources == 3")
         self.see("watchdog_scaling_shoot_held_down_resources == 3")
+        # Writes fail again, so that what is to be restored is seen at any pace.
+        self.steer("/faults", {"when": writes, "action": {"type": "internalError"}})
         self.steer(f"/shoots/{one}/heal")
+        self.see("watchdog_scaling_shoot_resources_to_restore == 3")
+        self.steer("/faults", method="DELETE")
         self.see("watchdog_scaling_held_down_resources == 0")
 
         # Pods that need the API server crash, and it comes back.

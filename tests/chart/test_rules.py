@@ -56,7 +56,8 @@ HEALTHY = {
 GONE = "_x300"
 UNREADY = 'watchdog_ready{pod="probe-0"}'
 HELD = 'watchdog_scaling_held_down_resources{pod="coordinator-0"}'
-TO_RESTORE = 'watchdog_scaling_resources_to_restore{pod="coordinator-0"}'
+HELD_OF = 'watchdog_scaling_shoot_held_down_resources{pod="coordinator-0",shoot="a"}'
+TO_RESTORE = 'watchdog_scaling_shoot_resources_to_restore{pod="coordinator-0",shoot="a"}'
 ZONES = 'watchdog_shoot_zones_expired{pod="probe-0",shoot="a"}'
 FRACTION = 'watchdog_shoot_expired_lease_fraction{pod="probe-0",shoot="a"}'
 HEALTHY_0 = 'watchdog_shoots{pod="probe-0",outcome="healthy"}'
@@ -80,6 +81,28 @@ def outcome(name: str, count: int, healthy: int) -> dict:
     """As many of the shoots of one replica have that outcome, from the tenth minute on."""
     series = f'watchdog_shoots{{pod="probe-0",outcome="{name}"}}'
     return {series: f"_x21 {count}x279", HEALTHY_0: f"24x20 {healthy}x279"}
+
+
+def held(series: str, shoot: str, first: int, last: int) -> dict:
+    """That gauge has a sample for a shoot from one sample to another; it is not exposed before and after."""
+    before, after = f"_x{first} " if first else "", f" stale _x{298 - last}" if last < 299 else ""
+    return {series.replace('"a"', f'"{shoot}"'): f"{before}3x{last - first}{after}"}
+
+
+def failures(shoot: str, reason: str, first: int, last: int) -> dict:
+    """Every probe of a shoot fails, from one sample to another."""
+    series = f'watchdog_shoot_probe_failures_total{{pod="probe-0",shoot="{shoot}",endpoint="internal",reason="{reason}"}}'
+    more = last - first
+    return {series: f"{f'_x{first} ' if first else ''}1+1x{more} {1 + more}x{299 - last}"}
+
+
+def after_the_other(series, what: str) -> dict:
+    """One shoot after the other has it for four minutes, two hours long, and never none."""
+    found = {}
+    for n in range(35):
+        shoot, first, last = f"shoot-{n}", 8 * n, 8 * n + 8
+        found |= held(what, shoot, first, last) if series is held else failures(shoot, what, first, last)
+    return found
 
 
 # What happens in the tenth minute (20 samples), then when nothing is raised yet, and what is raised when.
@@ -162,8 +185,9 @@ CASES = {
         "21m",
         ["WatchdogShootsMalformed"],
     ),
-    "no-result": (outcome("inconclusive", 1, 23), "25m", "26m", ["WatchdogProbesInconclusive"]),
-    "never-a-result": (outcome("pending", 1, 23), "25m", "26m", ["WatchdogProbesInconclusive"]),
+    "no-result": (failures("a", "forbidden", 20, 299), "25m", "28m", ["WatchdogProbesInconclusive"]),
+    "no-result-of-one-shoot-after-the-other": (after_the_other(failures, "machines"), "28m", "2h", []),
+    "not-reached": (failures("a", "connect", 20, 299), "25m", "2h", []),
     "a-host-clock": (
         {'watchdog_host_clock_skew_seconds{pod="probe-0"}': "0x20 -58x279"},
         "20m",
@@ -177,7 +201,8 @@ CASES = {
         "30m",
         ["WatchdogProbesLate"],
     ),
-    "throttled": (outcome("throttled", 2, 22), "20m", "21m", ["WatchdogThrottled"]),
+    "throttled": (failures("a", "throttled", 20, 299), "20m", "23m", ["WatchdogThrottled"]),
+    "one-shoot-after-the-other-is-throttled": (after_the_other(failures, "throttled"), "28m", "2h", []),
     "one-shoot-is-cut-off": (outcome("leases_expired", 1, 23), "12m", "2h", []),
     "many-shoots-are-cut-off": (outcome("leases_expired", 12, 12), "11m", "12m", ["WatchdogManyShootsCutOff"]),
     "a-few-of-many": (outcome("external_unreachable", 6, 18), "12m", "2h", []),
@@ -237,9 +262,28 @@ CASES = {
         "13m",
         ["WatchdogVerdictsNotReceived"],
     ),
-    "down-for-long": ({HELD: "0x20 3x279"}, "70m", "71m", ["WatchdogScaledDownTooLong"]),
-    "a-short-loss": ({HELD: "0x20 3x80 0x199"}, "49m", "2h", []),
-    "not-restored": ({HELD: "0x20 3x279", TO_RESTORE: "0x40 3x259"}, "35m", "36m", ["WatchdogNotRestored"]),
+    "down-for-long": (held(HELD_OF, "a", 20, 299), "65m", "75m", ["WatchdogScaledDownTooLong"]),
+    "a-short-loss": (held(HELD_OF, "a", 20, 100), "49m", "2h", []),
+    "one-shoot-after-the-other-is-cut-off": (after_the_other(held, HELD_OF), "60m", "2h", []),
+    "not-restored": (
+        held(HELD_OF, "a", 20, 299) | held(TO_RESTORE, "a", 40, 299),
+        "34m",
+        "36m",
+        ["WatchdogNotRestored"],
+    ),
+    "not-restored-by-one-replica-and-then-another": (
+        held(TO_RESTORE, "a", 40, 58) | held(TO_RESTORE.replace("coordinator-0", "coordinator-1"), "a", 60, 299),
+        "34m",
+        "37m",
+        ["WatchdogNotRestored"],
+    ),
+    "one-shoot-after-the-other-is-restored": (after_the_other(held, TO_RESTORE), "37m", "2h", []),
+    "one-shoot-is-cut-off-and-restored-time-and-again": (
+        {TO_RESTORE: " ".join(["3x6", "stale", "_x6"] * 21)},
+        "37m",
+        "2h",
+        [],
+    ),
     "pods-that-cannot-be-deleted": (
         {'watchdog_weeder_deletions_total{pod="weeder-0",result="forbidden"}': "0x20 0+2x279"},
         "14m",

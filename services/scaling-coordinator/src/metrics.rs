@@ -63,6 +63,12 @@ pub const TO_RESTORE: Metric = Metric::gauge(
     "Resources that carry meltdown-protection-active although their shoot is to be scaled up: they are being restored.",
 );
 
+/// Resources that are being restored, by shoot.
+pub const TO_RESTORE_OF: Metric = Metric::gauge(
+    "watchdog_scaling_shoot_resources_to_restore",
+    "Resources of a shoot that are being restored, by shoot; only where there is one.",
+);
+
 /// Failed levels.
 pub const FAILED_LEVELS: Metric = Metric::gauge(
     "watchdog_scaling_failed_levels",

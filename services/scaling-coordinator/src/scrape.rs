@@ -28,7 +28,7 @@ impl Collector for Scrape {
     fn collect(&self, out: &mut Exposition) {
         let mut shoots: BTreeMap<(&str, &str, &str), f64> = BTreeMap::new();
         let (mut held, mut to_restore, mut failed) = (0, 0, 0_u32);
-        let mut held_of = Vec::new();
+        let (mut held_of, mut to_restore_of) = (Vec::new(), Vec::new());
         for (shoot, scaling) in self.shoots.snapshot() {
             let direction = scaling.direction.map_or("hold", Direction::as_str);
             let why_held = scaling.held.map_or("no", Held::as_str);
@@ -37,10 +37,12 @@ impl Collector for Scrape {
                 .or_default() += 1.0;
             held += scaling.held_down();
             if scaling.held_down() > 0 {
-                held_of.push((shoot, scaling.held_down() as f64));
-            }
-            if scaling.direction == Some(Direction::Up) {
-                to_restore += scaling.held_down();
+                let of_shoot = (shoot, scaling.held_down() as f64);
+                if scaling.direction == Some(Direction::Up) {
+                    to_restore += scaling.held_down();
+                    to_restore_of.push(of_shoot.clone());
+                }
+                held_of.push(of_shoot);
             }
             failed += u32::from(scaling.status.state == State::Failed);
         }
@@ -53,6 +55,8 @@ impl Collector for Scrape {
         let series = held_of.iter().map(|(shoot, n)| ([("shoot", &**shoot)], *n));
         out.family(&metrics::HELD_DOWN_OF, series);
         out.family(&metrics::TO_RESTORE, [(none, to_restore as f64)]);
+        let series = to_restore_of.iter().map(|(shoot, n)| ([("shoot", &**shoot)], *n));
+        out.family(&metrics::TO_RESTORE_OF, series);
         out.family(&metrics::FAILED_LEVELS, [(none, f64::from(failed))]);
         let streams = self.verdicts.streams();
         let observers = [("known", streams.known), ("synced", streams.synced)];
