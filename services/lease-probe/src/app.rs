@@ -147,9 +147,14 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let peers = follow_replicas(me, replicas, dialer, audience, draining.clone());
     tasks.critical("peer-verdicts", peers);
 
+    let is_unknown = {
+        let registry = registry.clone();
+        Box::new(move |shoot: &str| registry.is_unknown(shoot))
+    };
     let service = Service {
         local: verdicts.clone(),
         view,
+        is_unknown,
         streams: Streams::new(draining),
         clock,
     };

@@ -16,20 +16,40 @@ use super::view::{Seen, View};
 use crate::domain::moment::Moment;
 use crate::domain::verdict::Verdict;
 
+/// Says whether it is certain that the seed has no Cluster of a name.
+pub type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
 /// Serves the verdicts.
-#[derive(Debug)]
 pub struct Service {
     /// Of this replica.
     pub local: Feed<String, Verdict>,
     /// Of all replicas.
     pub view: View,
+    /// Tells a shoot that does not exist from one on which there is no verdict yet.
+    pub is_unknown: IsUnknown,
     /// Open streams.
     pub streams: Streams,
     /// The clock of the process.
     pub clock: Clock,
 }
 
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").finish_non_exhaustive()
+    }
+}
+
 impl Service {
+    /// The answer for a shoot on which there is no verdict.
+    fn without_verdict(&self, shoot: &str) -> Status {
+        if (self.is_unknown)(shoot) {
+            return request::unknown_shoot(shoot);
+        }
+        Status::unavailable(format!(
+            "there is no verdict on {shoot} yet: ask again in a second"
+        ))
+    }
+
     fn now(&self) -> Moment {
         Moment(self.clock.now_micros())
     }
@@ -77,7 +97,7 @@ impl LeaseProbeService for Service {
             .view
             .merged
             .get(&shoot)
-            .ok_or_else(|| request::unknown_shoot(&shoot))?;
+            .ok_or_else(|| self.without_verdict(&shoot))?;
         Ok(Response::new(pb::GetVerdictResponse {
             verdict: Some(seen.told(&shoot, self.now())),
         }))
@@ -150,4 +170,34 @@ fn scope(scope: i32) -> Result<pb::Scope, Status> {
             "scope: {scope} is unknown: use SCOPE_LOCAL or SCOPE_CLUSTER"
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+    use tonic::Code;
+
+    use super::*;
+
+    /// Clients take NOT_FOUND for an answer and UNAVAILABLE for a reason to ask again.
+    #[tokio::test]
+    async fn a_shoot_is_not_found_only_when_it_is_certain_that_there_is_none() {
+        let service = Service {
+            local: Feed::new(),
+            view: View::default(),
+            is_unknown: Box::new(|shoot| shoot == "none"),
+            streams: Streams::new(CancellationToken::new()),
+            clock: Clock::start(),
+        };
+        let get = async |shoot: &str| {
+            let request = pb::GetVerdictRequest {
+                shoot: shoot.to_owned(),
+            };
+            service.get_verdict(Request::new(request)).await.unwrap_err()
+        };
+        assert_eq!(get("none").await.code(), Code::NotFound);
+        let not_yet = get("one").await;
+        assert_eq!(not_yet.code(), Code::Unavailable);
+        assert!(not_yet.message().contains("no verdict on one yet"), "{not_yet}");
+    }
 }
