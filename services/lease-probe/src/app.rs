@@ -7,7 +7,6 @@ use watchdog_feed::server::Feed;
 use watchdog_feed::stream::Streams;
 use watchdog_feed::verdicts::follow_replicas;
 use watchdog_kube::membership::{Discovery, Ownership, Timing};
-use watchdog_kube::permissions::{self, preflight};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
 use watchdog_runtime::clock::Clock;
@@ -72,7 +71,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         let membership = membership.clone();
         Arc::new(move |shoot: &str| membership.owns(shoot))
     };
-    let registry = Registry::new(shared.clone(), verdicts.clone(), current.clone(), owns);
+    let registry = Registry::new(shared.clone(), verdicts.clone(), current, owns);
     let clusters = watches::clusters(
         seed.clone(),
         registry.clone(),
@@ -95,8 +94,12 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tasks.critical(name, follow);
     }
     tasks.critical("reconfigure", {
-        let (registry, stop, mut rules, mut owned) =
-            (registry.clone(), draining.clone(), rules, membership.subscribe());
+        let (registry, stop, mut rules, mut owned) = (
+            registry.clone(),
+            draining.clone(),
+            rules.clone(),
+            membership.subscribe(),
+        );
         async move {
             loop {
                 tokio::select! {
@@ -119,9 +122,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
             Ok(())
         }
     });
-    let mut needed = watches::permissions(&current);
-    needed.extend(permissions::membership(namespace));
-    tokio::spawn(preflight(seed, needed, readiness, draining.clone()));
+    let preflight = watches::preflight(seed, namespace.to_owned(), rules, readiness, draining.clone());
+    tasks.critical("permissions", preflight);
 
     let view = View::default();
     let clock = shared.clock;

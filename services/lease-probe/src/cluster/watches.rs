@@ -9,8 +9,9 @@ use kube::runtime::watcher::Config;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
+use watchdog_api::names;
 use watchdog_api::prober::ProberConfig;
-use watchdog_kube::permissions::Permission;
+use watchdog_kube::permissions::{self, Permission, Preflight};
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
@@ -20,12 +21,42 @@ use super::registry::Registry;
 /// Clusters are large, mostly because of the cloud profile in them: pages of 50 keep an answer near a megabyte.
 const CLUSTER_PAGE: u32 = 50;
 
-/// Data key of the kubeconfig in its Secret.
-const KUBECONFIG_KEY: &str = "kubeconfig";
+/// Asks the seed for all that lease-probe must be allowed, at the start and whenever a change of the configuration
+/// changes it, until `stop` is cancelled. Its membership Lease is in `namespace`.
+///
+/// # Errors
+/// Never; the type is that of a critical task.
+pub async fn preflight(
+    seed: kube::Client,
+    namespace: String,
+    mut config: watch::Receiver<Arc<ProberConfig>>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut preflight = Preflight::new(seed, readiness);
+    loop {
+        let needed = needed(&config.borrow_and_update(), &namespace);
+        let ask = async {
+            preflight.until_granted(&needed).await;
+            std::future::pending().await
+        };
+        let changed = async {
+            while config.changed().await.is_ok() {
+                if self::needed(&config.borrow_and_update(), &namespace) != needed {
+                    return;
+                }
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = ask => {}
+            () = changed => {}
+        }
+    }
+}
 
-/// What lease-probe must be allowed on the seed, its membership Leases not included.
-#[must_use]
-pub fn permissions(config: &ProberConfig) -> Vec<Permission> {
+fn needed(config: &ProberConfig, namespace: &str) -> Vec<Permission> {
     let mut needed = vec![
         Permission::new("list", "extensions.gardener.cloud", "clusters"),
         Permission::new("watch", "extensions.gardener.cloud", "clusters"),
@@ -39,6 +70,7 @@ pub fn permissions(config: &ProberConfig) -> Vec<Permission> {
         needed.push(Permission::new("list", "", "secrets").named(secret));
         needed.push(Permission::new("watch", "", "secrets").named(secret));
     }
+    needed.extend(permissions::membership(namespace));
     needed
 }
 
@@ -126,15 +158,18 @@ async fn follow(
     readiness: &Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let name = match endpoint {
+        Endpoint::Internal => "kubeconfigs",
+        Endpoint::External => "external-kubeconfigs",
+    };
     let Some(secret) = secret else {
+        // What another name could not do is not wanted any more.
+        readiness.clear(name);
         stop.cancelled().await;
         return Ok(());
     };
     let watch = Watch {
-        name: match endpoint {
-            Endpoint::Internal => "kubeconfigs",
-            Endpoint::External => "external-kubeconfigs",
-        },
+        name,
         api: Api::<Secret>::all(seed.clone()),
         config: Config::default().fields(&format!("metadata.name={secret}")),
     };
@@ -142,7 +177,10 @@ async fn follow(
         .run(readiness.clone(), stop, |change| match change {
             Change::Applied(secret) => {
                 let namespace = secret.metadata.namespace.unwrap_or_default();
-                let data = secret.data.as_ref().and_then(|data| data.get(KUBECONFIG_KEY));
+                let data = secret
+                    .data
+                    .as_ref()
+                    .and_then(|data| data.get(names::KUBECONFIG_KEY));
                 registry.kubeconfig_applied(endpoint, &namespace, data.map(|data| &*data.0));
             }
             Change::Deleted(key) => registry.kubeconfig_deleted(endpoint, &key.namespace),
