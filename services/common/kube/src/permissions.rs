@@ -1,5 +1,6 @@
 //! The permission preflight: a service asks at its start whether it may do what it will have to do.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::{
@@ -99,8 +100,7 @@ pub fn membership(namespace: &str) -> Vec<Permission> {
         .collect()
 }
 
-/// Asks for every permission, again and again until all are granted, then returns. Meanwhile the blocker
-/// `permissions` names what is missing, and so do the log and the metric.
+/// Asks for every permission, again and again until all are granted, then returns.
 ///
 /// # Errors
 /// Never; the type is that of a task.
@@ -110,48 +110,100 @@ pub async fn preflight(
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    readiness.block("permissions", "not checked yet");
-    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-    let mut reported = None;
-    loop {
-        match missing(&client, &needed).await {
-            Ok(missing) => {
-                for permission in &needed {
-                    let labels = [
-                        ("verb", permission.verb.to_owned()),
-                        ("resource", permission.full_resource()),
-                    ];
-                    PERMISSION_MISSING.set(&labels, f64::from(u8::from(missing.contains(permission))));
-                }
-                if missing.is_empty() {
-                    tracing::info!(
-                        permissions = needed.len(),
-                        "all permissions on the seed are granted"
-                    );
-                    readiness.clear("permissions");
-                    return Ok(());
-                }
-                let list = missing
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>()
-                    .join("; ");
-                readiness.block("permissions", format!("grant this service on the seed: {list}"));
-                if reported.as_ref() != Some(&list) {
-                    tracing::error!(missing = list, "permissions on the seed are missing");
-                    reported = Some(list);
-                }
-            }
-            Err(error) => {
-                readiness.block("permissions", format!("cannot ask the seed: {error}"));
-                tracing::warn!(%error, "cannot check the permissions on the seed, trying again");
-            }
-        }
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(backoff.next_delay()) => {}
+    let mut preflight = Preflight::new(client, readiness);
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = preflight.until_granted(&needed) => {}
+    }
+    Ok(())
+}
+
+/// The preflight of a service whose needs change. While something is missing, the blocker `permissions` names it, and so
+/// do the log and the metric.
+pub struct Preflight {
+    client: kube::Client,
+    readiness: Readiness,
+    shown: Shown,
+}
+
+/// What the metric shows: whether something is missing, by verb and resource. Several permissions share one series where
+/// they differ in the name only.
+type Shown = BTreeMap<(&'static str, String), bool>;
+
+impl Preflight {
+    /// Blocks readiness until everything that is needed has been asked for and granted.
+    #[must_use]
+    pub fn new(client: kube::Client, readiness: Readiness) -> Self {
+        readiness.block("permissions", "not checked yet");
+        Self {
+            client,
+            readiness,
+            shown: Shown::new(),
         }
     }
+
+    /// Asks for every permission, again and again until all are granted. To be called again when the needs change; may
+    /// be dropped at any point.
+    pub async fn until_granted(&mut self, needed: &[Permission]) {
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+        let mut reported = None;
+        loop {
+            match missing(&self.client, needed).await {
+                Ok(missing) => {
+                    self.show(by_series(needed, &missing));
+                    if missing.is_empty() {
+                        tracing::info!(
+                            permissions = needed.len(),
+                            "all permissions on the seed are granted"
+                        );
+                        self.readiness.clear("permissions");
+                        return;
+                    }
+                    let list = missing
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join("; ");
+                    let why = format!("grant this service on the seed: {list}");
+                    self.readiness.block("permissions", why);
+                    if reported.as_ref() != Some(&list) {
+                        tracing::error!(missing = list, "permissions on the seed are missing");
+                        reported = Some(list);
+                    }
+                }
+                Err(error) => {
+                    let why = format!("cannot ask the seed: {error}");
+                    self.readiness.block("permissions", why);
+                    tracing::warn!(%error, "cannot check the permissions on the seed, trying again");
+                }
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+
+    fn show(&mut self, now: Shown) {
+        self.shown = after(std::mem::take(&mut self.shown), now);
+        for ((verb, resource), missing) in &self.shown {
+            let labels = [("verb", (*verb).to_owned()), ("resource", resource.clone())];
+            PERMISSION_MISSING.set(&labels, f64::from(u8::from(*missing)));
+        }
+    }
+}
+
+/// What to show now: what is not needed any more is not missing.
+fn after(before: Shown, now: Shown) -> Shown {
+    let before = before.into_keys().map(|series| (series, false));
+    before.chain(now).collect()
+}
+
+/// A series is missing something when one of its permissions is.
+fn by_series(needed: &[Permission], missing: &[Permission]) -> Shown {
+    let mut shown = Shown::new();
+    for permission in needed {
+        let series = (permission.verb, permission.full_resource());
+        *shown.entry(series).or_default() |= missing.contains(permission);
+    }
+    shown
 }
 
 async fn missing(client: &kube::Client, needed: &[Permission]) -> Result<Vec<Permission>, RequestError> {
@@ -186,6 +238,27 @@ async fn missing(client: &kube::Client, needed: &[Permission]) -> Result<Vec<Per
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_series_is_missing_something_when_one_of_its_names_is() {
+        let named = |name: &str| Permission::new("patch", "apps", "deployments").named(name);
+        let needed = [named("kcm"), named("mcm"), Permission::new("list", "", "secrets")];
+        for missing in [named("kcm"), named("mcm")] {
+            let shown = by_series(&needed, &[missing]);
+            let expected = [("list", "secrets", false), ("patch", "deployments.apps", true)];
+            let expected = expected.map(|(verb, resource, missing)| ((verb, resource.to_owned()), missing));
+            assert_eq!(shown, Shown::from(expected));
+        }
+    }
+
+    #[test]
+    fn what_is_not_needed_any_more_is_not_missing() {
+        let series = |resource: &str, missing| (("patch", resource.to_owned()), missing);
+        let before = Shown::from([series("statefulsets", true), series("deployments", true)]);
+        let shown = after(before, Shown::from([series("deployments", true)]));
+        let expected = [series("statefulsets", false), series("deployments", true)];
+        assert_eq!(shown, Shown::from(expected));
+    }
 
     #[test]
     fn permissions_read_like_sentences() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use watchdog_kube::permissions::{Permission, preflight};
+use watchdog_kube::permissions::{Permission, Preflight};
 use watchdog_runtime::readiness::Readiness;
 
 use super::resources::Resources;
@@ -31,7 +31,7 @@ pub fn permissions(resources: &Resources) -> Vec<Permission> {
     needed
 }
 
-/// Checks the permissions, again whenever the kind of a resource becomes known.
+/// Checks the permissions, again whenever the kind of a resource becomes known or a resource is not followed any more.
 ///
 /// # Errors
 /// Never; the type is that of a critical task.
@@ -43,18 +43,18 @@ pub async fn check(
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let mut preflight = Preflight::new(seed, readiness);
     loop {
         kinds_known.mark_unchanged();
         let mut needed = permissions(&resources);
         needed.extend(others.iter().cloned());
-        let stop_one = stop.child_token();
         let once = async {
-            preflight(seed.clone(), needed, readiness.clone(), stop_one.clone()).await?;
-            std::future::pending::<anyhow::Result<()>>().await
+            preflight.until_granted(&needed).await;
+            std::future::pending().await
         };
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            result = once => result?,
+            () = once => {}
             Ok(()) = kinds_known.changed() => {}
         }
     }
