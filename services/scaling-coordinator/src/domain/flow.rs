@@ -7,6 +7,9 @@
 //! The level that is worked on is the lowest in which a resource is not where the direction wants it, or in which a
 //! write is not confirmed. A level therefore starts only when all before it have *reached* their targets (S3), after a
 //! crash and in the middle of a change of direction as well.
+//!
+//! Holding stops the writes and forgets nothing: probes that fail now and then, each for a moment, must not start the
+//! initial delay anew every time. Only the contrary direction begins with nothing.
 
 mod op;
 mod show;
@@ -31,6 +34,10 @@ use super::status::{Progress, State, Status, Step};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Flow {
     direction: Option<Direction>,
+    // The direction of all that is remembered: the last one that was not to hold.
+    course: Option<Direction>,
+    // Since when it is held on its course: no try times out in that time, because nothing is done.
+    held: Option<Instant>,
     // Whether something was done since the direction last changed that has not reached its target: the flow then
     // waits for it, whereas a shoot where nothing was done is settled even if a resource happens to be unready.
     running: bool,
@@ -92,6 +99,10 @@ impl Flow {
     pub fn take_over(&mut self) {
         let under_way = self.ops.iter().filter(|(_, op)| op.sent.is_some());
         self.tenure = Tenure::begins(under_way.map(|(reference, _)| reference.clone()));
+        if self.direction.is_none() {
+            // It may have been turned round and back meanwhile.
+            self.course = None;
+        }
     }
 
     /// Notes that an action of [`Steps::actions`] is made.
@@ -103,7 +114,7 @@ impl Flow {
 
     /// Notes what became of an action. One that this flow has not started tells it nothing.
     pub fn finish(&mut self, now: Instant, action: &Action, outcome: Outcome) {
-        let stale = self.direction != Some(action.direction);
+        let stale = self.course != Some(action.direction);
         if let Some(op) = self.ops.get_mut(&action.reference)
             && op.sent.as_ref() == Some(action)
         {
@@ -115,7 +126,7 @@ impl Flow {
     /// Tells what follows from what is seen now. `items` are all configured resources, in configuration order.
     pub fn next(&mut self, now: Instant, direction: Option<Direction>, items: &[Item<'_>]) -> Steps {
         if self.direction != direction {
-            self.turn(direction);
+            self.turn(now, direction);
         }
         self.ops.retain(|reference, op| {
             op.sent.is_some() || items.iter().any(|item| item.dependent.reference == *reference)
@@ -149,10 +160,24 @@ impl Flow {
         }
     }
 
-    fn turn(&mut self, direction: Option<Direction>) {
+    fn turn(&mut self, now: Instant, direction: Option<Direction>) {
+        self.direction = direction;
+        let Some(direction) = direction else {
+            self.held = Some(now);
+            return;
+        };
+        let held = self.held.take();
+        if self.course == Some(direction) {
+            let since = held.unwrap_or(now);
+            let ops = self.ops.values_mut();
+            ops.for_each(|op| op.resume(now.saturating_duration_since(since)));
+            return;
+        }
         let ops = std::mem::take(&mut self.ops).into_iter();
         *self = Self {
-            direction,
+            direction: Some(direction),
+            course: Some(direction),
+            held: None,
             running: false,
             started: BTreeMap::new(),
             tenure: std::mem::take(&mut self.tenure),
@@ -179,7 +204,11 @@ impl Flow {
     fn hold(&mut self, items: &[Item<'_>]) -> Steps {
         for item in items {
             if let Some(op) = self.ops.get_mut(&item.dependent.reference) {
-                op.observe(item.sight.seen().map(|seen| &seen.resource_version), None);
+                let need = self.course.map(|course| assess(course, item).need);
+                op.observe(
+                    item.sight.seen().map(|seen| &seen.resource_version),
+                    need.as_ref(),
+                );
             }
         }
         let resources = items.iter().map(|item| {

@@ -196,6 +196,43 @@ fn holding_does_nothing() {
 }
 
 #[test]
+fn the_initial_delay_goes_on_while_holding() {
+    let mut bench = Bench::new(seen(2, 2), held(1), held(1));
+    let due = bench.now + 30 * S;
+    assert_eq!(bench.next(UP).wake, Some(due));
+    for _ in 0..5 {
+        // Every few seconds a probe is throttled, for a moment.
+        bench.now += 4 * S;
+        bench.next(None);
+        bench.now += S;
+        assert_eq!(bench.next(UP).wake, Some(due), "once, from the start of the level");
+    }
+    bench.now = due;
+    assert_eq!(bench.wanted(UP), ["scale mcm 1"]);
+    // The contrary direction begins anew, with a hold in between or without.
+    for hold in [false, true] {
+        for direction in [DOWN, UP] {
+            if hold {
+                bench.next(None);
+            }
+            bench.next(direction);
+        }
+        assert_eq!(bench.next(UP).wake, Some(bench.now + 30 * S));
+    }
+}
+
+#[test]
+fn a_hold_in_which_somebody_else_may_have_acted_forgets_the_initial_delay() {
+    let mut bench = Bench::new(seen(2, 2), held(1), held(1));
+    bench.next(UP);
+    bench.now += 20 * S;
+    bench.next(None);
+    bench.flow.take_over();
+    bench.answer(UP, "read kcm", Outcome::Done);
+    assert_eq!(bench.next(UP).wake, Some(bench.now + 30 * S));
+}
+
+#[test]
 fn replicas_that_the_object_does_not_show_are_read_first() {
     let mut bench = Bench::new(
         seen(1, 1),

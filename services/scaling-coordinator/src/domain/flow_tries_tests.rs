@@ -164,6 +164,59 @@ fn conflicts_are_decided_again_but_not_for_ever() {
 }
 
 #[test]
+fn tries_and_their_pauses_go_on_after_a_hold() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    for attempt in 1..=3 {
+        let refused = Outcome::Refused {
+            why: "500".into(),
+            retry_after: None,
+        };
+        bench.answer(DOWN, "record mcm 1", refused);
+        let until = bench.next(DOWN).wake.unwrap();
+        bench.next(None);
+        let steps = bench.next(DOWN);
+        assert_eq!(
+            (steps.status.resources[1].attempts, steps.wake),
+            (attempt, Some(until))
+        );
+        bench.now = until;
+    }
+    assert_eq!(bench.wanted(DOWN), ["record mcm 1"], "another round");
+}
+
+#[test]
+fn no_try_times_out_while_holding() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    bench.done(DOWN, "record mcm 1", "mcm", recorded(1));
+    bench.done(DOWN, "scale mcm 0", "mcm", Seen { ready: 1, ..held(1) });
+    bench.next(DOWN);
+    bench.now += 20 * S;
+    bench.next(None);
+    bench.now += 60 * S;
+    assert_eq!(
+        bench.next(DOWN).wake,
+        Some(bench.now + 10 * S),
+        "20 of 30 s are over, and no more"
+    );
+}
+
+#[test]
+fn the_end_of_a_request_counts_while_holding() {
+    let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
+    let action = bench.next(DOWN).actions[0].clone();
+    bench.flow.start(bench.now, &action);
+    bench.next(None);
+    bench.flow.finish(bench.now, &action, unknown());
+    bench.next(None);
+    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
+    // It is seen to have worked: nothing waits for the back-off.
+    bench.next(None);
+    bench.see("mcm", held(1));
+    bench.next(None);
+    assert_eq!(bench.wanted(DOWN), ["record kcm 1"]);
+}
+
+#[test]
 fn a_withdrawn_write_costs_nothing() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
     bench.answer(DOWN, "record mcm 1", Outcome::Withdrawn);

@@ -145,6 +145,11 @@ impl Op {
         }
     }
 
+    /// The flow was held for so long: that is not counted as part of a try.
+    pub(super) fn resume(&mut self, held: Duration) {
+        self.since = self.since.map(|since| since + held);
+    }
+
     /// Takes note of the version that is seen now; `need` is what follows from it.
     pub(super) fn observe(&mut self, seen: Option<&Arc<str>>, need: Option<&Need>) {
         let Some(unconfirmed) = &self.unconfirmed else {
