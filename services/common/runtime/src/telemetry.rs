@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use tracing::{Level, Metadata, Subscriber};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
@@ -46,8 +49,24 @@ impl LogLevel {
 /// # Errors
 /// When the filter cannot be parsed or a subscriber is installed already.
 pub fn init(format: LogFormat, filter: &str) -> Result<LogLevel, String> {
+    let (subscriber, log_level) = subscriber(format, filter, std::io::stderr)?;
+    subscriber.try_init().map_err(|e| e.to_string())?;
+    Ok(log_level)
+}
+
+/// The log subscriber of the process, and what changes its filter.
+///
+/// # Errors
+/// When the filter cannot be parsed.
+pub fn subscriber<W>(
+    format: LogFormat,
+    filter: &str,
+    writer: W,
+) -> Result<(impl Subscriber + Send + Sync, LogLevel), String>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     let (filter, handle) = reload::Layer::<EnvFilter, Registry>::new(parse(filter)?);
-    let writer = std::io::stderr;
     let layer = match format {
         LogFormat::Json => tracing_subscriber::fmt::layer()
             .json()
@@ -61,17 +80,73 @@ pub fn init(format: LogFormat, filter: &str) -> Result<LogLevel, String> {
             .with_writer(writer)
             .boxed(),
     };
-    tracing_subscriber::registry()
+    let subscriber = tracing_subscriber::registry()
         .with(filter)
-        .with(layer)
-        .try_init()
-        .map_err(|e| e.to_string())?;
+        .with(filter_fn(tells_no_objects))
+        .with(layer);
     let set = move |filter: &str| handle.reload(parse(filter)?).map_err(|e| e.to_string());
-    Ok(LogLevel { set: Arc::new(set) })
+    Ok((subscriber, LogLevel { set: Arc::new(set) }))
+}
+
+/// Whatever the filter says: kube's client logs the whole text of an answer that it cannot decode, at WARN, and that may
+/// be a list of Secrets. The error itself comes back to the caller, who logs it.
+fn tells_no_objects(metadata: &Metadata<'_>) -> bool {
+    metadata.target() != "kube_client::client" || *metadata.level() == Level::ERROR
 }
 
 fn parse(filter: &str) -> Result<EnvFilter, String> {
     EnvFilter::builder()
         .parse(filter)
         .map_err(|e| format!("bad log filter {filter:?}: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// Keeps what is written to it.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_kube_cannot_decode_is_logged_by_no_filter() {
+        for format in [LogFormat::Json, LogFormat::Text] {
+            let kept = Kept::default();
+            let writer = kept.clone();
+            let (subscriber, level) = subscriber(format, "info", move || writer.clone()).unwrap();
+            let filters = [
+                "warn",
+                "trace",
+                "kube_client=trace",
+                "kube_client::client=trace",
+                "info,[list]=trace",
+            ];
+            tracing::subscriber::with_default(subscriber, || {
+                for filter in filters {
+                    level.set(filter).unwrap();
+                    let _in_a_span = tracing::error_span!("list").entered();
+                    tracing::warn!(target: "kube_client::client", "{}", "{\"kind\":\"SecretList\"}");
+                    tracing::warn!(target: "kube_client::client::tls", filter, "something else");
+                    tracing::error!(target: "kube_client::client", filter, "failed");
+                }
+            });
+            let text = String::from_utf8(kept.0.lock().clone()).unwrap();
+            assert!(!text.contains("SecretList"), "{text}");
+            assert_eq!(text.matches("failed").count(), filters.len(), "{text}");
+            assert!(text.contains("something else"), "{text}");
+        }
+    }
 }
