@@ -1,10 +1,11 @@
 //! The admin endpoint: /metrics, /healthz, /readyz, /log-level over plain HTTP.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::routing::{get, put};
 use http::StatusCode;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -59,7 +60,8 @@ pub async fn serve(listener: TcpListener, admin: Admin) -> anyhow::Result<()> {
         .route("/metrics", get(render))
         .route("/log-level", put(set_log_level))
         .with_state(admin);
-    let serve = axum::serve(listener, router);
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    let serve = axum::serve(listener, service);
     tokio::select! {
         () = upkeep => Ok(()),
         result = serve => Ok(result?),
@@ -104,12 +106,55 @@ async fn render(State(admin): State<Admin>) -> ([(http::HeaderName, &'static str
     )
 }
 
-async fn set_log_level(State(admin): State<Admin>, filter: String) -> (StatusCode, String) {
+/// Only from the host or the Pod itself, which is where `kubectl port-forward` comes from: whoever may read the metrics
+/// must not be able to silence the log.
+async fn set_log_level(
+    State(admin): State<Admin>,
+    ConnectInfo(caller): ConnectInfo<SocketAddr>,
+    filter: String,
+) -> (StatusCode, String) {
+    if !caller.ip().to_canonical().is_loopback() {
+        tracing::warn!(%caller, "a change of the log level was refused");
+        let why = "the log level is changed from localhost only: kubectl port-forward to the Pod, then PUT \
+                   localhost:9643/log-level\n";
+        return (StatusCode::FORBIDDEN, why.to_owned());
+    }
     match admin.log_level.set(filter.trim()) {
         Ok(()) => {
             tracing::info!(filter = filter.trim(), "log level changed");
             (StatusCode::OK, "changed\n".to_owned())
         }
         Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::LogFormat;
+    use crate::telemetry;
+
+    #[tokio::test]
+    async fn the_log_level_is_changed_from_the_same_host_only() {
+        let (_subscriber, log_level) = telemetry::subscriber(LogFormat::Text, "info", std::io::sink).unwrap();
+        let admin = Admin {
+            readiness: Readiness::default(),
+            metrics: None,
+            collectors: Vec::new(),
+            log_level,
+        };
+        let put = async |caller: &str, filter: &str| {
+            let caller = ConnectInfo(caller.parse().unwrap());
+            set_log_level(State(admin.clone()), caller, filter.to_owned()).await
+        };
+        for caller in ["10.0.0.7:4711", "[2001:db8::1]:4711", "[::ffff:10.0.0.7]:4711"] {
+            let (status, why) = put(caller, "off").await;
+            assert_eq!(status, StatusCode::FORBIDDEN, "{caller}");
+            assert!(why.contains("kubectl port-forward"), "{why}");
+        }
+        for caller in ["127.0.0.1:4711", "[::1]:4711", "[::ffff:127.0.0.1]:4711"] {
+            let answer = put(caller, "debug").await;
+            assert_eq!(answer, (StatusCode::OK, "changed\n".to_owned()), "{caller}");
+        }
     }
 }
