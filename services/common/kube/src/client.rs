@@ -25,7 +25,7 @@ pub enum RequestError {
     #[error("{} ({} {})", .0.message, .0.code, .0.reason)]
     Refused(Box<Status>),
     /// It did not arrive or its answer did not. A write may have been applied all the same.
-    #[error("{0}")]
+    #[error("{}", chain(.0))]
     Failed(Box<kube::Error>),
 }
 
@@ -89,6 +89,23 @@ impl From<kube::Error> for RequestError {
     }
 }
 
+/// An error and what it came from, in one line: which stage failed, and whether it was the name, the certificate or that
+/// nobody listens.
+#[must_use]
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
 /// Runs a request with [`REQUEST_DEADLINE`].
 ///
 /// # Errors
@@ -142,4 +159,81 @@ pub async fn seed(kubeconfig: Option<&Path>, user_agent: &str) -> anyhow::Result
         .headers
         .push((http::header::USER_AGENT, http::HeaderValue::from_str(user_agent)?));
     kube::Client::try_from(config).context("cannot build a client for the seed")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::Secret;
+    use kube::Api;
+    use kube::api::ListParams;
+    use parking_lot::Mutex;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use watchdog_runtime::args::LogFormat;
+    use watchdog_runtime::telemetry;
+
+    use super::*;
+
+    fn client(port: u16) -> kube::Client {
+        let url = format!("http://127.0.0.1:{port}").parse().unwrap();
+        let mut config = Config::new(url);
+        config.default_retry = false;
+        kube::Client::try_from(config).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_unreachable_seed_says_why() {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let secrets: Api<Secret> = Api::all(client(port));
+        let error = request(secrets.list(&ListParams::default())).await.unwrap_err();
+        assert!(error.to_string().contains("Connection refused"), "{error}");
+        assert_eq!(error.label(), "failed");
+    }
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// kube logs such an answer whole; the place from which it does is known to [`telemetry`] by its name.
+    #[tokio::test]
+    async fn an_answer_that_cannot_be_decoded_is_not_in_the_log() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serve = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let body = r#"{"items": [{"data": {"token": "not base64: classified"}}]}"#;
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let (subscriber, _) =
+            telemetry::subscriber(LogFormat::Text, "trace", move || writer.clone()).unwrap();
+        let _default = tracing::subscriber::set_default(subscriber);
+        let secrets: Api<Secret> = Api::all(client(port));
+        let error = request(secrets.list(&ListParams::default())).await.unwrap_err();
+        serve.await.unwrap();
+        let log = String::from_utf8(kept.0.lock().clone()).unwrap();
+        assert!(log.contains("kube_client"), "{log}");
+        assert!(!log.contains("classified"), "{log}");
+        assert!(!error.to_string().contains("classified"), "{error}");
+    }
 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
 
+use crate::client::chain;
 use crate::key::ObjectKey;
 use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS};
 
@@ -67,9 +68,9 @@ where
                 .backoff(Pace::default())
                 .inspect_err(|error| {
                     WATCH_ERRORS.inc(&[("watch", name.to_owned())]);
-                    tracing::warn!(watch = name, error = %describe(error), "watch failed, trying again");
+                    tracing::warn!(watch = name, error = %chain(error), "watch failed, trying again");
                     if !synced_hint(error) {
-                        readiness.block(name, describe(error));
+                        readiness.block(name, chain(error));
                     }
                 })
                 .boxed()
@@ -189,19 +190,4 @@ fn code(error: &watcher::Error) -> Option<u16> {
         | watcher::Error::WatchError(status) => Some(status.code),
         _ => None,
     }
-}
-
-fn describe(error: &watcher::Error) -> String {
-    // The chain says which stage failed and why; one line, no debug output.
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }

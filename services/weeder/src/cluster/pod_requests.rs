@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::client::Body;
 use kube::core::Status;
 use watchdog_api::list::{Item, ItemList};
-use watchdog_kube::client::REQUEST_DEADLINE;
+use watchdog_kube::client::{REQUEST_DEADLINE, chain};
 use watchdog_kube::permissions::Permission;
 
 use super::objects::PodObject;
@@ -185,17 +185,7 @@ fn said(status: Option<&Status>, body: &Bytes) -> String {
 
 /// The chain says what failed and why, in one line.
 fn lost(error: &(dyn std::error::Error + 'static)) -> Failure {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    Failure::Failed(text.chars().take(MAX_MESSAGE).collect())
+    Failure::Failed(chain(error).chars().take(MAX_MESSAGE).collect())
 }
 
 #[cfg(test)]
