@@ -126,24 +126,6 @@ fn exclusion(node: &NodeItem, machine: Option<MachinePhase>, settings: &ShootSet
     }
 }
 
-impl Exclusion {
-    /// The reason as people read it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotManagedByMcm => "not managed by machine-controller-manager",
-            Self::UnhealthyCondition => "node condition unhealthy",
-            Self::InPlaceUpdate => "node in in-place update",
-            Self::NoMachine => "no machine",
-            Self::MachineFailed => "machine failed",
-            Self::MachineTerminating => "machine terminating",
-            Self::NoNode => "no node",
-            Self::NoRenewTime => "no renewTime",
-            Self::MalformedLease => "malformed lease",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use watchdog_api::node::NodeCondition;

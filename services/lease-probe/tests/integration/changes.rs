@@ -191,7 +191,7 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
     let throttle = FaultAction::TooManyRequests { retry_after: 1 };
     alpha.api().inject(Fault::always(throttle).path("/version"));
     replica
-        .until_metric(&failures("throttled"), |n| n.is_some_and(|n| n >= 2.0))
+        .until_metric(&failures("throttled"), |n| n.is_some_and(|n| n >= 1.0))
         .await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 }
