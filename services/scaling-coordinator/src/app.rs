@@ -67,9 +67,11 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         "ownership",
         wake_all_on(membership.subscribe(), wakes.clone(), draining.clone()),
     );
+    // What is in force: the file, and what was dropped from it and is still to be restored.
+    let in_force = watch::Sender::new(rules.borrow().clone());
     tasks.critical(
         "configuration",
-        wake_all_on(rules.clone(), wakes.clone(), draining.clone()),
+        wake_all_on(in_force.subscribe(), wakes.clone(), draining.clone()),
     );
 
     let clusters = Arc::new(Clusters::new(seed.clone(), wakes.clone()));
@@ -85,7 +87,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let follow = watches::resources(
         seed.clone(),
         resources.clone(),
-        rules.clone(),
+        rules,
+        in_force.clone(),
         kinds_known.clone(),
         readiness.clone(),
         draining.clone(),
@@ -129,7 +132,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         watchdog_kube::events::recorder(seed.clone(), SERVICE, &base.identity, draining.clone());
     tasks.critical("events", publish);
     let inputs = Arc::new(Inputs {
-        config: rules,
+        config: in_force.subscribe(),
         verdicts: verdicts.clone(),
         clusters: clusters.clone(),
         resources: resources.clone(),

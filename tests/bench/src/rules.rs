@@ -260,6 +260,7 @@ fn flow() -> Work {
     Box::new(move || {
         let item = |dependent| Item {
             dependent,
+            dropped: false,
             sight: Sight::Present(seen.clone()),
         };
         let items: Vec<Item<'_>> = config.iter().map(item).collect();

@@ -2,6 +2,7 @@
 //! the writes.
 
 pub mod clusters;
+pub mod followed;
 pub mod kinds;
 pub mod permissions;
 pub mod resources;

@@ -52,6 +52,8 @@ pub struct Resources {
 struct Configured {
     listing: Listing,
     served: Option<ApiResource>,
+    /// Whether it is not configured any more.
+    dropped: bool,
     objects: HashMap<Arc<str>, Entry>,
 }
 
@@ -78,15 +80,55 @@ impl Resources {
         let configured = || Configured {
             listing: Listing::Pending("its objects are not listed yet".to_owned()),
             served: None,
+            dropped: false,
             objects: HashMap::new(),
         };
-        self.inner
-            .write()
-            .entry(reference.clone())
-            .or_insert_with(configured);
+        let mut inner = self.inner.write();
+        let configured = inner.entry(reference.clone()).or_insert_with(configured);
+        let was_dropped = std::mem::take(&mut configured.dropped);
+        drop(inner);
+        if was_dropped {
+            self.wakes.all();
+        }
     }
 
-    /// Drops a resource that is not configured any more.
+    /// A resource is not configured any more. Says whether it was listed, so that it may have been scaled down by this
+    /// process.
+    pub fn drop_from_configuration(&self, reference: &ResourceRef) -> bool {
+        let mut inner = self.inner.write();
+        let listed = inner.get_mut(reference).is_some_and(|configured| {
+            configured.dropped = true;
+            matches!(configured.listing, Listing::Listed)
+        });
+        drop(inner);
+        self.wakes.all();
+        listed
+    }
+
+    /// Whether a resource is known only because it was configured before.
+    #[must_use]
+    pub fn is_dropped(&self, reference: &ResourceRef) -> bool {
+        self.inner
+            .read()
+            .get(reference)
+            .is_some_and(|configured| configured.dropped)
+    }
+
+    /// The shoots in which a resource is held down.
+    #[must_use]
+    pub fn held_down_in(&self, reference: &ResourceRef) -> Vec<Arc<str>> {
+        let inner = self.inner.read();
+        let objects = inner
+            .get(reference)
+            .into_iter()
+            .flat_map(|configured| &configured.objects);
+        objects
+            .filter(|(_, entry)| entry.sight.seen().is_some_and(|seen| seen.protected))
+            .map(|(shoot, _)| shoot.clone())
+            .collect()
+    }
+
+    /// Forgets a resource.
     pub fn remove(&self, reference: &ResourceRef) {
         self.inner.write().remove(reference);
     }

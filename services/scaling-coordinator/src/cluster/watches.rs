@@ -1,6 +1,6 @@
 //! The watches that feed the indexes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use kube::runtime::watcher::Config;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
@@ -18,11 +19,16 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
 
 use super::clusters::Clusters;
+use super::followed::Followed;
 use super::kinds::{self, Kind};
 use super::resources::{Listing, Resources};
 
 /// Clusters are large, mostly because of the cloud profile in them: pages of 50 keep an answer near a megabyte.
 const CLUSTER_PAGE: u32 = 50;
+
+/// How often it is looked whether a resource that was dropped from the configuration is still held down: in the index,
+/// and only while there is one.
+const LOOK_AT_DROPPED: Duration = Duration::from_secs(5);
 
 /// Follows the Clusters.
 ///
@@ -48,44 +54,37 @@ pub async fn clusters(
         .await
 }
 
-/// Follows the resources that the configuration names, one watch each, and takes up its changes.
+/// Follows the resources that the configuration file names, one watch each, and takes up its changes. Says in `in_force`
+/// what the configuration is together with what was dropped from it and is still to be restored.
 ///
 /// # Errors
 /// When a watch ends although it never should.
 pub async fn resources(
     seed: kube::Client,
     resources: Arc<Resources>,
-    mut config: watch::Receiver<Arc<ProberConfig>>,
+    mut file: watch::Receiver<Arc<ProberConfig>>,
+    in_force: watch::Sender<Arc<ProberConfig>>,
     kinds_known: watch::Sender<u64>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
-    let mut followed: BTreeMap<ResourceRef, CancellationToken> = BTreeMap::new();
+    let mut followed = Followed::default();
     loop {
-        let wanted: BTreeSet<ResourceRef> = {
-            let config = config.borrow_and_update();
-            config
-                .dependent_resource_infos
-                .iter()
-                .map(|dependent| dependent.reference.clone())
-                .collect()
-        };
-        followed.retain(|reference, stop_one| {
-            let keep = wanted.contains(reference);
-            if !keep {
-                stop_one.cancel();
-                resources.remove(reference);
-            }
-            keep
+        let now = Instant::now();
+        let config = file.borrow_and_update().clone();
+        let (new, gone) = followed.configure(now, &config, &resources, &stop);
+        if followed.let_go(now, &resources) || gone {
+            // Nobody needs permissions for them any more.
+            kinds_known.send_modify(|count| *count = count.wrapping_add(1));
+        }
+        in_force.send_if_modified(|current| {
+            let next = followed.in_force(&config);
+            let differs = *current != next;
+            *current = next;
+            differs
         });
-        for reference in wanted {
-            if followed.contains_key(&reference) {
-                continue;
-            }
-            resources.add(&reference);
-            let stop_one = stop.child_token();
-            followed.insert(reference.clone(), stop_one.clone());
+        for (reference, stop_one) in new {
             let follow = Follow {
                 seed: seed.clone(),
                 resources: resources.clone(),
@@ -101,7 +100,8 @@ pub async fn resources(
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            Ok(()) = config.changed() => {}
+            Ok(()) = file.changed() => {}
+            () = tokio::time::sleep(LOOK_AT_DROPPED), if followed.has_dropped() => {}
             Some(ended) = tasks.join_next() => ended??,
         }
     }

@@ -205,7 +205,11 @@ fn the_initial_delay_goes_on_while_holding() {
         bench.now += 4 * S;
         bench.next(None);
         bench.now += S;
-        assert_eq!(bench.next(UP).wake, Some(due), "once, from the start of the level");
+        assert_eq!(
+            bench.next(UP).wake,
+            Some(due),
+            "once, from the start of the level"
+        );
     }
     bench.now = due;
     assert_eq!(bench.wanted(UP), ["scale mcm 1"]);

@@ -93,6 +93,12 @@ impl Need {
 #[must_use]
 pub fn assess(direction: Direction, item: &Item<'_>) -> Assessment {
     let dependent = item.dependent;
+    if item.dropped && !is_to_be_restored(direction, &item.sight) {
+        return plain(
+            Need::Nothing,
+            "it is not configured any more: it would only be restored".into(),
+        );
+    }
     match &item.sight {
         Sight::Present(seen) if seen.ignored => ignored(seen),
         Sight::Present(seen) => match seen.replicas {
@@ -116,6 +122,13 @@ pub fn assess(direction: Direction, item: &Item<'_>) -> Assessment {
         Sight::Unusable(why) => plain(Need::Repair, why.clone()),
         Sight::Unknown(why) => plain(Need::Sight, why.clone()),
     }
+}
+
+/// Whether a resource that is not configured any more is treated as if it were: going up, when it is held down, and
+/// until what was restored is ready. That it has no replicas is somebody else's will where it is not held down.
+fn is_to_be_restored(direction: Direction, sight: &Sight) -> bool {
+    let restored = |seen: &Seen| seen.protected || seen.replicas.is_some_and(|replicas| replicas > 0);
+    direction == Direction::Up && sight.seen().is_some_and(restored)
 }
 
 fn plain(need: Need, why: String) -> Assessment {

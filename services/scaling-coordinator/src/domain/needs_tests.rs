@@ -253,3 +253,54 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_dropped_from_the_configuration_is_only_restored() {
+    let kcm = dependent("kcm", 0, 0);
+    let need = |direction, sight: Sight| {
+        let dropped = Item {
+            dropped: true,
+            ..item(&kcm, sight)
+        };
+        assess(direction, &dropped).need
+    };
+    let ignored = Seen {
+        ignored: true,
+        ..held(3)
+    };
+    let anything: [Sight; 8] = [
+        seen(3, 3).into(),
+        seen(0, 0).into(),
+        held(3).into(),
+        ignored.clone().into(),
+        Sight::Absent,
+        Sight::Deleting,
+        Sight::Unusable("no spec".into()),
+        Sight::Unknown("not listed".into()),
+    ];
+    for sight in anything {
+        assert_eq!(need(Direction::Down, sight.clone()), Need::Nothing, "{sight:?}");
+        if sight.seen().is_none() {
+            assert_eq!(need(Direction::Up, sight.clone()), Need::Nothing, "{sight:?}");
+        }
+    }
+    assert_eq!(need(Direction::Up, held(3).into()), scale(0, 3));
+    let scaled = Seen {
+        replicas: Some(3),
+        ..held(3)
+    };
+    let clean_up = Need::Write(Write::CleanUp);
+    assert_eq!(need(Direction::Up, scaled.into()), clean_up);
+    assert_eq!(need(Direction::Up, ignored.into()), clean_up);
+    assert_eq!(
+        need(Direction::Up, seen(3, 0).into()),
+        Need::Wait,
+        "the next level waits for what was restored"
+    );
+    assert_eq!(need(Direction::Up, seen(3, 1).into()), Need::Nothing);
+    assert_eq!(
+        need(Direction::Up, seen(0, 0).into()),
+        Need::Nothing,
+        "somebody else wants none"
+    );
+}

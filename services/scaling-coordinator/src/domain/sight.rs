@@ -55,6 +55,8 @@ impl Sight {
 pub struct Item<'a> {
     /// How it is configured.
     pub dependent: &'a DependentResource,
+    /// Whether it was configured and is not any more: it is restored if it is held down, and otherwise left alone.
+    pub dropped: bool,
     /// What is seen of it.
     pub sight: Sight,
 }

@@ -71,6 +71,7 @@ pub(crate) fn held(recorded: i32) -> Seen {
 pub(crate) fn item(dependent: &DependentResource, sight: impl Into<Sight>) -> Item<'_> {
     Item {
         dependent,
+        dropped: false,
         sight: sight.into(),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_api::prober::{ProberConfig, ResourceRef};
+use watchdog_api::prober::ProberConfig;
 use watchdog_kube::membership::{Membership, Permit};
 
 use crate::cluster::clusters::{Clusters, Standing};
@@ -21,7 +21,7 @@ use crate::verdicts::Verdicts;
 
 /// What decisions rest on.
 pub struct Inputs {
-    /// The configuration.
+    /// The configuration, completed by what was dropped from it and may still be held down.
     pub config: watch::Receiver<Arc<ProberConfig>>,
     /// What lease-probe says.
     pub verdicts: Arc<Verdicts>,
@@ -58,6 +58,7 @@ impl Inputs {
         dependents
             .map(|dependent| Item {
                 dependent,
+                dropped: self.resources.is_dropped(&dependent.reference),
                 sight: self.resources.sight(&dependent.reference, shoot),
             })
             .collect()
@@ -81,7 +82,7 @@ impl Inputs {
     #[must_use]
     pub fn leave(&self, shoot: &str, action: &Action, tenure: u64) -> Option<Permit> {
         let direction = self.decide(shoot, Instant::now()).direction;
-        let wanted = direction == Some(action.direction) && self.is_configured(&action.reference);
+        let wanted = direction == Some(action.direction) && self.is_configured(action);
         if !wanted || self.draining.is_cancelled() {
             return None;
         }
@@ -116,12 +117,14 @@ impl Inputs {
         Err((Held::Ownership, why))
     }
 
-    fn is_configured(&self, reference: &ResourceRef) -> bool {
+    fn is_configured(&self, action: &Action) -> bool {
         let config = self.config.borrow();
-        config
+        let known = config
             .dependent_resource_infos
             .iter()
-            .any(|dependent| dependent.reference == *reference)
+            .any(|dependent| dependent.reference == action.reference);
+        let dropped = || self.resources.is_dropped(&action.reference);
+        known && (action.direction == Direction::Up || !dropped())
     }
 
     fn exists(&self, shoot: &str) -> bool {

@@ -12,6 +12,7 @@
 mod api;
 mod bulk;
 mod coordinator;
+mod dropped;
 mod faults;
 mod flows;
 mod kinds;

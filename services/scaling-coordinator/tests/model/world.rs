@@ -226,6 +226,7 @@ impl World {
         let items: Vec<_> = view
             .map(|(dependent, object)| Item {
                 dependent,
+                dropped: false,
                 sight: Sight::Present(object.seen()),
             })
             .collect();

@@ -52,7 +52,11 @@ impl Tenure {
             return;
         };
         for (item, assessment) in assessed {
-            let believed = !assessment.need.is_done() || self.confirmed.contains(&item.dependent.reference);
+            // Whatever there is to be seen of a dropped resource, nothing follows from it going down.
+            let irrelevant = item.dropped && direction == Direction::Down;
+            let believed = irrelevant
+                || !assessment.need.is_done()
+                || self.confirmed.contains(&item.dependent.reference);
             if level(item) < last && !believed {
                 assessment.need = Need::Read;
                 assessment.why.push_str(

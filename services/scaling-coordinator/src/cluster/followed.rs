@@ -1,0 +1,254 @@
+//! Which resources are followed: those of the configuration file, and for a while those that were dropped from it.
+//!
+//! A resource that leaves the file while it is held down must come back up all the same (S6): gardenlet leaves it at
+//! zero for as long as it carries meltdown-protection-active, and nobody else would remove that. So it is followed on,
+//! to be restored and for nothing else, until it is not held down anywhere.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::prober::{DependentResource, ProberConfig, ResourceRef};
+
+use super::resources::Resources;
+
+/// A dropped resource is followed for at least so long: longer than a write may be under way that began before, and
+/// than the watch takes to bring it.
+pub const LAST_WRITES: Duration = Duration::from_secs(15);
+
+/// The names of so many shoots are logged.
+const NAMED: usize = 10;
+
+/// The resources that are followed.
+#[derive(Debug, Default)]
+pub struct Followed(BTreeMap<ResourceRef, One>);
+
+#[derive(Debug)]
+struct One {
+    stop: CancellationToken,
+    /// As it was configured last.
+    dependent: DependentResource,
+    dropped_at: Option<Instant>,
+}
+
+impl Followed {
+    /// Takes up a configuration file. Returns the resources whose watches are to be started, with the token that stops
+    /// each, and whether others were let go.
+    pub fn configure(
+        &mut self,
+        now: Instant,
+        file: &ProberConfig,
+        resources: &Resources,
+        stop: &CancellationToken,
+    ) -> (Vec<(ResourceRef, CancellationToken)>, bool) {
+        let wanted = &file.dependent_resource_infos;
+        let before = self.0.len();
+        self.0.retain(|reference, one| {
+            let dropped = one.dropped_at.is_none() && !wanted.iter().any(|new| new.reference == *reference);
+            if !dropped {
+                return true;
+            }
+            one.dropped_at = Some(now);
+            let listed = resources.drop_from_configuration(reference);
+            let held = resources.held_down_in(reference);
+            if !held.is_empty() {
+                let (n, shoots) = (held.len(), held.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", "));
+                tracing::warn!(resource = %reference, n, shoots, "it left the configuration while it is held down: it is followed until it is restored");
+            }
+            if !listed {
+                one.forget(reference, resources);
+            }
+            listed
+        });
+        let gone = self.0.len() < before;
+        let mut new = Vec::new();
+        for dependent in wanted {
+            let reference = &dependent.reference;
+            resources.add(reference);
+            if let Some(one) = self.0.get_mut(reference) {
+                (one.dropped_at, one.dependent) = (None, dependent.clone());
+                continue;
+            }
+            let one = One {
+                stop: stop.child_token(),
+                dependent: dependent.clone(),
+                dropped_at: None,
+            };
+            new.push((reference.clone(), one.stop.clone()));
+            self.0.insert(reference.clone(), one);
+        }
+        (new, gone)
+    }
+
+    /// Lets those dropped resources go that are not held down anywhere. Returns whether there were any.
+    pub fn let_go(&mut self, now: Instant, resources: &Resources) -> bool {
+        let before = self.0.len();
+        self.0.retain(|reference, one| {
+            let over = one.dropped_at.is_some_and(|at| now >= at + LAST_WRITES);
+            if !over || !resources.held_down_in(reference).is_empty() {
+                return true;
+            }
+            tracing::info!(resource = %reference, "it is not configured and not held down any more");
+            one.forget(reference, resources);
+            false
+        });
+        self.0.len() < before
+    }
+
+    /// Whether there are resources that were dropped.
+    #[must_use]
+    pub fn has_dropped(&self) -> bool {
+        self.0.values().any(|one| one.dropped_at.is_some())
+    }
+
+    /// The configuration in force: the file, and after it what was dropped and is still followed.
+    #[must_use]
+    pub fn in_force(&self, file: &ProberConfig) -> Arc<ProberConfig> {
+        let mut config = file.clone();
+        let dropped = self.0.values().filter(|one| one.dropped_at.is_some());
+        config
+            .dependent_resource_infos
+            .extend(dropped.map(|one| one.dependent.clone()));
+        Arc::new(config)
+    }
+}
+
+impl One {
+    fn forget(&self, reference: &ResourceRef, resources: &Resources) {
+        self.stop.cancel();
+        resources.remove(reference);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::wake::Wakes;
+
+    const FILE: &str = "
+kubeConfigSecretName: probe
+dependentResourceInfos:
+- ref: {kind: Deployment, name: kcm, apiVersion: apps/v1}
+  scaleUp: {level: 0}
+  scaleDown: {level: 1}
+- ref: {kind: Deployment, name: mcm, apiVersion: apps/v1}
+  scaleUp: {level: 1}
+  scaleDown: {level: 0}
+";
+
+    struct Bench {
+        followed: Followed,
+        resources: Resources,
+        both: ProberConfig,
+        only_kcm: ProberConfig,
+        mcm: ResourceRef,
+        now: Instant,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let both = watchdog_api::prober::parse(FILE.as_bytes()).unwrap();
+            let mut only_kcm = both.clone();
+            let mcm = only_kcm.dependent_resource_infos.pop().unwrap().reference;
+            let mut bench = Self {
+                followed: Followed::default(),
+                resources: Resources::new(Arc::new(Wakes::default())),
+                both,
+                only_kcm,
+                mcm,
+                now: Instant::now(),
+            };
+            assert_eq!(bench.configure(true).0.len(), 2);
+            bench
+        }
+
+        fn configure(&mut self, both: bool) -> (Vec<(ResourceRef, CancellationToken)>, bool) {
+            let file = if both { &self.both } else { &self.only_kcm };
+            let stop = CancellationToken::new();
+            self.followed.configure(self.now, file, &self.resources, &stop)
+        }
+
+        /// The watch brings mcm, held down or not.
+        fn see(&self, version: u32, held: bool) {
+            let mut object = json!({
+                "metadata": { "name": "mcm", "namespace": "shoot--a", "resourceVersion": version.to_string() },
+                "spec": { "replicas": 0 },
+            });
+            if held {
+                object["metadata"]["annotations"][watchdog_api::names::MELTDOWN_PROTECTION_ANNOTATION] =
+                    "".into();
+            }
+            let object = serde_json::from_value(object).unwrap();
+            self.resources.applied(&self.mcm, &object);
+            self.resources.synced(&self.mcm, &["shoot--a".to_owned()].into());
+        }
+
+        fn let_go_after(&mut self, pause: Duration) -> bool {
+            self.now += pause;
+            self.followed.let_go(self.now, &self.resources)
+        }
+
+        fn in_force(&self) -> usize {
+            self.followed
+                .in_force(&self.only_kcm)
+                .dependent_resource_infos
+                .len()
+        }
+    }
+
+    #[test]
+    fn what_is_held_down_is_followed_until_it_is_restored() {
+        let mut bench = Bench::new();
+        bench.see(1, true);
+        assert!(!bench.configure(false).1);
+        assert!(!bench.let_go_after(100 * LAST_WRITES));
+        assert!(bench.followed.has_dropped() && bench.resources.is_dropped(&bench.mcm));
+        assert_eq!(bench.in_force(), 2);
+        assert!(
+            !bench.configure(false).1,
+            "another change of the file drops nothing more"
+        );
+        bench.see(2, false);
+        assert!(bench.let_go_after(Duration::ZERO));
+        assert_eq!((bench.in_force(), bench.followed.has_dropped()), (1, false));
+        assert_eq!(
+            bench.configure(true).0.len(),
+            1,
+            "it is watched anew when it comes back"
+        );
+    }
+
+    #[test]
+    fn a_write_that_was_under_way_is_waited_for() {
+        let mut bench = Bench::new();
+        bench.see(1, false);
+        bench.configure(false);
+        assert!(!bench.let_go_after(LAST_WRITES / 2));
+        bench.see(2, true);
+        assert!(!bench.let_go_after(LAST_WRITES));
+        bench.see(3, false);
+        assert!(bench.let_go_after(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_comes_back_is_as_it_was() {
+        let mut bench = Bench::new();
+        bench.see(1, true);
+        bench.configure(false);
+        let (new, gone) = bench.configure(true);
+        assert_eq!((new.len(), gone), (0, false), "its watch still runs");
+        assert!(!bench.resources.is_dropped(&bench.mcm));
+        assert!(!bench.let_go_after(100 * LAST_WRITES));
+    }
+
+    #[test]
+    fn what_was_never_listed_is_let_go_at_once() {
+        let mut bench = Bench::new();
+        assert!(bench.configure(false).1);
+        assert!(!bench.followed.has_dropped());
+    }
+}

@@ -1,0 +1,122 @@
+//! Resources that leave the configuration while something is done with them.
+
+use std::time::Duration;
+
+use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling};
+use watchdog_sandbox::Rule;
+
+use crate::coordinator::{Coordinator, resource};
+use crate::probe::{Outcome, Probe};
+use crate::seed::{CONFIG, PROTECTED, Seed};
+use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
+
+/// The configuration without one of its resources.
+fn without(name: &str) -> String {
+    let (head, resources) = CONFIG.split_at(CONFIG.find("- ref").unwrap());
+    let kept = resources
+        .split("- ref:")
+        .filter(|text| !text.trim().is_empty() && !text.contains(name))
+        .map(|text| format!("- ref:{text}"))
+        .collect::<String>();
+    format!("{head}{kept}")
+}
+
+fn knows(scaling: &ShootScaling, name: &str) -> bool {
+    let mut names = scaling.resources.iter().filter_map(|r| r.resource.as_ref());
+    names.any(|reference| reference.name == name)
+}
+
+fn is_dropped(scaling: &ShootScaling, name: &str) -> bool {
+    knows(scaling, name)
+        && resource(scaling, name)
+            .message
+            .contains("not configured any more")
+}
+
+#[tokio::test]
+async fn what_is_held_down_when_it_leaves_the_configuration_is_restored() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, true).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, 0]);
+    seed.configure(&without(CA));
+    let dropped = coordinator
+        .until(SHOOT, "the autoscaler is not configured", |s| is_dropped(s, CA))
+        .await;
+    assert!(dropped.meltdown_protection_active);
+    assert!(
+        coordinator
+            .metrics()
+            .await
+            .contains("watchdog_scaling_held_down_resources 3"),
+        "it is still counted, so that the alert still sees it"
+    );
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
+    assert_eq!(seed.annotation(SHOOT, CA, PROTECTED), None);
+    coordinator.until(SHOOT, "it is let go", |s| !knows(s, CA)).await;
+    // From now on it is somebody else's.
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, 1]);
+}
+
+#[tokio::test]
+async fn what_leaves_the_configuration_is_not_scaled_down_any_more() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    // The level before waits.
+    seed.freeze(SHOOT, MCM);
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    eventually("level 0 is worked on", || seed.replicas(SHOOT, MCM) == 0).await;
+    seed.configure(&without(KCM));
+    coordinator
+        .until(SHOOT, "kcm is not configured", |s| is_dropped(s, KCM))
+        .await;
+    seed.thaw(SHOOT, MCM);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [2, 0, -1]);
+    assert_eq!(seed.annotation(SHOOT, KCM, PROTECTED), None);
+    // It may come back before it is forgotten.
+    seed.configure(CONFIG);
+    eventually("it is scaled down after all", || seed.replicas(SHOOT, KCM) == 0).await;
+    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(
+        (down.state(), is_dropped(&down, KCM)),
+        (FlowState::Settled, false)
+    );
+}
+
+#[tokio::test]
+async fn permissions_of_what_left_the_configuration_are_not_asked_for() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.api.deny(Rule {
+        resources: vec!["statefulsets/scale".into()],
+        ..Rule::default()
+    });
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    seed.configure(&format!(
+        "{CONFIG}- ref: {{kind: StatefulSet, name: etcd-main, apiVersion: apps/v1}}
+  optional: true
+  scaleUp: {{level: 0}}
+  scaleDown: {{level: 0}}
+"
+    ));
+    let missing = "update statefulsets.apps/scale named etcd-main";
+    eventually("readiness names the permission", || {
+        coordinator.blockers().iter().any(|line| line.contains(missing))
+    })
+    .await;
+    seed.configure(CONFIG);
+    let longest = scaling_coordinator::cluster::followed::LAST_WRITES + PATIENCE;
+    let ready = tokio::time::timeout(longest, async {
+        while !coordinator.blockers().is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    assert!(ready.await.is_ok(), "{:?}", coordinator.blockers());
+}
