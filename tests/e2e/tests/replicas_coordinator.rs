@@ -1,7 +1,7 @@
 //! Two and three coordinators share shoots while they are killed, frozen, cut off and stopped: at most one acts on a
 //! shoot at any time, as the API server recorded it, and no flow is lost. What is meant by that stands in
-//! `watchdog_e2e::history`. Clocks that run fast and slow are in the simulation of the membership
-//! (`services/common/kube/src/membership/simulation`): there every run has them.
+//! `watchdog_e2e::history`. Every run of the simulation of the membership has clocks that run fast and slow as well
+//! (`services/common/kube/src/membership/simulation`).
 
 #![cfg(test)]
 
@@ -10,8 +10,9 @@ mod replicas_support;
 use replicas_support::{BOUND, Field, Replica};
 use watchdog_e2e::coordinator::Outcome;
 use watchdog_e2e::history::Violation;
+use watchdog_e2e::process::Command;
 use watchdog_e2e::real::create_namespace;
-use watchdog_e2e::wait;
+use watchdog_e2e::{tools, wait};
 use watchdog_proto::scaling::v1::Direction;
 
 const SHOOTS: usize = 12;
@@ -99,7 +100,50 @@ async fn one_of_three_is_cut_off_from_the_seed_and_another_from_lease_probe() {
     );
 }
 
-/// So that the two tests above mean something: without a common membership the same judge finds what it looks for.
+/// All that a process knows of time, its monotonic clock included, runs 10 % fast in one and 10 % slow in another.
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_run_fast_and_slow() {
+    let field = Field::start("replicas-clocks", SHOOTS).await.unwrap();
+    let clock = |rate: &'static str| {
+        let library = tools::path(tools::LIBFAKETIME).unwrap();
+        move |command: Command| command.env("LD_PRELOAD", library).env("FAKETIME", rate)
+    };
+    let kubeconfig = |name: &str| field.world.sandbox.seed().kubeconfig(name);
+    let around = field.around("garden");
+    let mut fast = Replica::start_with(&around, "fast", &kubeconfig("fast"), clock("+0 x1.1"))
+        .await
+        .unwrap();
+    let slow = Replica::start_with(&around, "slow", &kubeconfig("slow"), clock("+0 x0.9"))
+        .await
+        .unwrap();
+    let exact = field.replica("exact").await.unwrap();
+    until_shared(&field, &[&fast, &slow, &exact]).await;
+    let flips = field.flip();
+    field.until_all_acted_on().await.unwrap();
+
+    // Each waits in turn for the lease of another to run out, by its own clock.
+    let of_slow = field.acted_on_by("slow");
+    slow.process.sigstop().unwrap();
+    field.until_taken_over(&of_slow, &["slow"]).await.unwrap();
+    slow.process.sigcont().unwrap();
+    field.until_acting(&["slow"]).await.unwrap();
+    let of_fast = field.acted_on_by("fast");
+    fast.process.kill_9().await.unwrap();
+    field.until_taken_over(&of_fast, &["fast"]).await.unwrap();
+    fast = fast.again().await.unwrap();
+    field.until_acting(&["fast", "slow", "exact"]).await.unwrap();
+
+    drop(flips);
+    field.say_all(Outcome::Healthy);
+    field.until_restored().await.unwrap();
+    let report = field.report();
+    eprintln!("{report}");
+    report.check().unwrap();
+    assert!(report.handovers.expired > 0, "{report}");
+    drop((fast, slow, exact));
+}
+
+/// So that the tests above mean something: without a common membership the same judge finds what it looks for.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_without_a_common_membership_are_found_out() {
     let field = Field::start("replicas-apart", 2).await.unwrap();
@@ -130,9 +174,14 @@ async fn two_without_a_common_membership_are_found_out() {
 /// Starts replicas and waits until they share the shoots, all of which are healthy.
 async fn start<const N: usize>(field: &Field, identities: [&str; N]) -> [Replica; N] {
     let replicas = field.replicas(&identities).await.unwrap();
+    until_shared(field, &replicas.iter().collect::<Vec<_>>()).await;
+    replicas.try_into().ok().unwrap()
+}
+
+async fn until_shared(field: &Field, replicas: &[&Replica]) {
     wait::until_true("they share the shoots", BOUND, || async {
         let mut owned = 0;
-        for replica in &replicas {
+        for replica in replicas {
             let share = replica.owns(&field.shoots).await?.len();
             anyhow::ensure!(share > 0, "{} has no share", replica.identity);
             owned += share;
@@ -141,5 +190,4 @@ async fn start<const N: usize>(field: &Field, identities: [&str; N]) -> [Replica
     })
     .await
     .unwrap();
-    replicas.try_into().ok().unwrap()
 }

@@ -15,9 +15,11 @@ const WAITS: &str = "waiting for its end";
 
 async fn start(field: &Field, name: &str, arguments: &[&str]) -> Replica {
     let kubeconfig = field.world.sandbox.seed().kubeconfig(name);
-    Replica::start_with(&field.around("garden"), name, &kubeconfig, arguments)
-        .await
-        .unwrap()
+    Replica::start_with(&field.around("garden"), name, &kubeconfig, |command| {
+        command.args(arguments.iter().copied())
+    })
+    .await
+    .unwrap()
 }
 
 fn log(replica: &Replica) -> String {

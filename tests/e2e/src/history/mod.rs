@@ -14,9 +14,9 @@
 //! Then, for every shoot:
 //!
 //! 1. intervals of action of different replicas do not overlap ([`Violation::Overlap`]);
-//! 2. whoever acts holds its membership Lease, renewed less than 18 s ago ([`Violation::NoLease`]);
+//! 2. whoever acts holds its membership Lease, renewed less than [`FOREIGN`] ago ([`Violation::NoLease`]);
 //! 3. where another replica goes on, the one before has let go, and the record shows how: it released its Lease, or it
-//!    ended its claim and acknowledged the session of the other, or it had not renewed for 18 s
+//!    ended its claim and acknowledged the session of the other, or it had not renewed for [`FOREIGN`]
 //!    ([`Violation::NotHandedOver`]);
 //! 4. the levels keep their order through all of that ([`Violation::Order`]);
 //! 5. no write records a count that is not the one from before the incident ([`Violation::Count`]).
@@ -37,8 +37,9 @@ use serde_json::Value;
 use self::claims::Claims;
 pub use self::sources::{from_audit_log, from_sandbox};
 
-/// For so long others count a membership Lease as live that is not renewed (`Timing::PRODUCTION.foreign`).
-pub const FOREIGN: Duration = Duration::from_secs(18);
+/// For so long, at the least, others count a membership Lease as live that is not renewed: 18 s
+/// (`Timing::PRODUCTION.foreign`) by a clock that runs 10 % fast. A holder whose clock is as slow stops after 15 s.
+pub const FOREIGN: Duration = Duration::from_millis(16_360);
 
 /// A request that was to change something, as the API server recorded it.
 #[derive(Debug, Clone)]
@@ -118,7 +119,7 @@ pub struct Handovers {
     pub released: usize,
     /// After the one before had acknowledged the other.
     pub acknowledged: usize,
-    /// After the one before had not renewed for 18 s.
+    /// After the one before had not renewed for [`FOREIGN`].
     pub expired: usize,
 }
 

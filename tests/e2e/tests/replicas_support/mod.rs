@@ -63,15 +63,15 @@ pub struct Around<'a> {
 impl Replica {
     /// Starts one; it need not be ready yet.
     pub async fn start(around: &Around<'_>, identity: &str, kubeconfig: &str) -> anyhow::Result<Self> {
-        Self::start_with(around, identity, kubeconfig, &[]).await
+        Self::start_with(around, identity, kubeconfig, |command| command).await
     }
 
-    /// The same with further arguments.
+    /// The same with what `more` adds to the command.
     pub async fn start_with(
         around: &Around<'_>,
         identity: &str,
         kubeconfig: &str,
-        arguments: &[&str],
+        more: impl FnOnce(Command) -> Command,
     ) -> anyhow::Result<Self> {
         let to_seed = Arc::new(Proxy::start(around.seed).await?);
         let to_probe = Arc::new(Proxy::start(around.probe).await?);
@@ -97,9 +97,8 @@ impl Replica {
             .arg("--kubeconfig")
             .arg(kubeconfig.as_os_str())
             .arg("--lease-probe")
-            .arg(to_probe.address().to_string())
-            .args(arguments.iter().copied());
-        Self::spawn(around.scratch, identity, command, to_seed, to_probe).await
+            .arg(to_probe.address().to_string());
+        Self::spawn(around.scratch, identity, more(command), to_seed, to_probe).await
     }
 
     /// Starts the same again, after its process has ended.
