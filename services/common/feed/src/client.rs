@@ -73,19 +73,17 @@ pub async fn follow<S: Source>(
     let mut backoff = Backoff::new(Duration::from_millis(50), SLOWEST);
     RECONNECTS.begin(&[("feed", feed.to_owned())]);
     loop {
-        let mut synced = false;
+        let mut connected = None;
         let lost = tokio::select! {
             () = stop.cancelled() => None,
             status = stream(source, |update| {
-                if !synced && matches!(update, Update::Snapshot(_)) {
-                    synced = true;
-                    CONNECTED.shift(&[("feed", feed.to_owned())], 1.0);
+                if matches!(update, Update::Snapshot(_)) {
+                    connected.get_or_insert_with(|| Connected::to(feed));
                 }
                 hear(update);
             }) => Some(status),
         };
-        if synced {
-            CONNECTED.shift(&[("feed", feed.to_owned())], -1.0);
+        if connected.take().is_some() {
             backoff.reset();
         }
         let Some(status) = lost else {
@@ -104,6 +102,24 @@ pub async fn follow<S: Source>(
             () = stop.cancelled() => return,
             () = tokio::time::sleep(delay) => {}
         }
+    }
+}
+
+/// Counts a synchronised stream for as long as it lives, also when its follower is aborted.
+struct Connected {
+    feed: &'static str,
+}
+
+impl Connected {
+    fn to(feed: &'static str) -> Self {
+        CONNECTED.shift(&[("feed", feed.to_owned())], 1.0);
+        Self { feed }
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        CONNECTED.shift(&[("feed", self.feed.to_owned())], -1.0);
     }
 }
 

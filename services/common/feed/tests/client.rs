@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -98,6 +99,36 @@ async fn the_state_is_swapped_at_the_end_of_the_snapshot_and_again_after_a_resta
         .await
         .unwrap();
     assert_eq!(updates.recv().await, Some(Update::Removed("b".into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_is_aborted_is_not_connected_any_more() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    // The runtime of this test has one thread.
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let shown = |n: u32| {
+        let text = recorder.handle().render();
+        let line = format!("watchdog_feed_client_connected{{feed=\"test\"}} {n}");
+        assert!(text.lines().any(|shown| shown == line), "{text}");
+    };
+    let (sender, stream) = mpsc::channel(16);
+    let (heard, mut updates) = mpsc::unbounded_channel();
+    let follower = tokio::spawn(async move {
+        let mut source = Scripted {
+            streams: [stream].into(),
+        };
+        let hear = |update| drop(heard.send(update));
+        follow("test", &mut source, &CancellationToken::new(), hear).await;
+    });
+    sender
+        .send(message("one", Event::SnapshotComplete(0)))
+        .await
+        .unwrap();
+    assert!(matches!(updates.recv().await, Some(Update::Snapshot(_))));
+    shown(1);
+    follower.abort();
+    assert!(follower.await.unwrap_err().is_cancelled());
+    shown(0);
 }
 
 #[tokio::test(start_paused = true)]
