@@ -1,7 +1,7 @@
 //! The whole job on a real kube-apiserver: many shoots lose all their nodes at the same instant, Gardener's own
 //! configuration, lease-probe and scaling-coordinator as they are released.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -142,11 +142,12 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
 async fn until_ready(rig: &Rig, since: i64, replicas: i32, wanted: usize, what: &str) -> anyhow::Result<()> {
     wait::until_true(what, BOUND, || async {
         let changes = rig.admin.scales().await?;
-        let found = changes
+        let found: BTreeSet<_> = changes
             .iter()
             .filter(|c| c.at >= since && c.ready && c.replicas == replicas)
-            .count();
-        anyhow::ensure!(found >= wanted, "{found} of {wanted}");
+            .map(|c| (&c.shoot, &c.name))
+            .collect();
+        anyhow::ensure!(found.len() >= wanted, "{} of {wanted}", found.len());
         // The fleet's answer is large: it is not asked more often than this.
         Ok(true)
     })
