@@ -67,7 +67,7 @@ def test_the_document_leads_to_running_programs(seed, releases, kinds, desk):
         assert len(calls) == len(SERVICES)
         for call, program in zip(calls, programs.values()):
             assert program.service.replace("-", "") in call.lower().replace("-", "")
-            run(call.replace("localhost:9645", f"127.0.0.1:{program.grpc}"))
+            run(re.sub(r"localhost:\d+", f"127.0.0.1:{program.grpc}", call))
 
 
 def as_deployed(seed, folder: Path, service: str):

@@ -284,7 +284,11 @@ def test_certificates_are_for_the_secrets_that_are_mounted():
 
 def test_notes_tell_how_to_look():
     text = notes()
-    assert "-servername dependency-watchdog-weeder.garden.svc localhost:9645" in text
+    assert "-servername dependency-watchdog-weeder.garden.svc localhost:9647" in text
+    # All forwards run at once, each to where its call goes.
+    forwards = re.findall(r"port-forward service/(\S+) (\d+):9645 &\n +grpcurl .*-servername (\S+) localhost:(\d+) ", text)
+    assert [(f"{service}.garden.svc", port) for service, port, _, _ in forwards] == [(n, p) for _, _, n, p in forwards]
+    assert [port for _, port, _, _ in forwards] == ["9645", "9646", "9647"]
     assert "WARNING" not in text
     plaintext = notes(MATRIX["plaintext"])
     assert "WARNING" in plaintext and "grpcurl -plaintext localhost:9645" in plaintext
