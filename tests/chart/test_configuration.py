@@ -3,9 +3,10 @@
 import re
 import subprocess
 
+import helm_python as helm
 import pytest
 import yaml
-from chart import ROOT
+from chart import ROOT, render
 from programs import binary
 from test_documents import CONFIGURATION, SOURCES
 
@@ -76,9 +77,9 @@ RANGES = list(ranges())
 @pytest.mark.parametrize(("field", "good", "bad"), RANGES, ids=[field for field, _, _ in RANGES])
 def test_ranges_are_those_of_the_code(tmp_path, field, good, bad):
     for value in good:
-        assert check(tmp_path, field, value) == (0, ""), f"{field}: {value} is documented as good"
+        assert judge(tmp_path, field, value) == (0, ""), f"{field}: {value} is documented as good"
     for value in bad:
-        code, said = check(tmp_path, field, value)
+        code, said = judge(tmp_path, field, value)
         assert code == 2 and field.split(".")[-1] in said, f"{field}: {value} is documented as bad"
 
 
@@ -86,14 +87,76 @@ def test_ranges_are_found():
     assert len(RANGES) >= 13
 
 
-def check(folder, field: str, value) -> tuple[int, str]:
-    """What --check-config makes of one field: the exit code and the errors."""
+@pytest.mark.parametrize(("field", "good", "bad"), RANGES, ids=[field for field, _, _ in RANGES])
+def test_ranges_are_those_of_the_chart(field, good, bad):
+    for value in good:
+        render({"config": with_field(field, value)})
+    for value in bad:
+        with pytest.raises(helm.HelmError, match=field.split(".")[-1]):
+            render({"config": with_field(field, value)})
+
+
+EXPRESSION = {"key": "role", "operator": "In", "values": ["a"]}
+# Selectors, and whether they are good.
+SELECTORS = [
+    ({}, False),
+    ({"matchLabels": {}}, False),
+    ({"matchExpressions": []}, False),
+    ({"matchLabels": {}, "matchExpressions": []}, False),
+    ({"matchLabels": {}, "matchExpressions": [EXPRESSION]}, True),
+    ({"matchLabels": {"example.com/role": ""}}, True),
+    ({"matchLabels": {"a b": "c"}}, False),
+    ({"matchLabels": {"a": "b c"}}, False),
+    ({"matchLabels": {"a": "b" * 64}}, False),
+    ({"matchExpressions": [EXPRESSION | {"values": []}]}, False),
+    ({"matchExpressions": [EXPRESSION | {"operator": "NotIn", "values": []}]}, False),
+    ({"matchExpressions": [{"key": "a", "operator": "In"}]}, False),
+    ({"matchExpressions": [EXPRESSION | {"operator": "NotIn"}]}, True),
+    ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, True),
+    ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist", "values": []}]}, True),
+    ({"matchExpressions": [EXPRESSION | {"operator": "Exists"}]}, False),
+    ({"matchExpressions": [EXPRESSION | {"key": "/a"}]}, False),
+]
+DURATIONS = [("24h", True), ("23h60m", True), ("23h60m0.001s", False), ("1000ms", True), ("1s1ns", True), ("999999us", False)]
+TWICE = {"dependentResourceInfos": [RESOURCE, RESOURCE]}
+JUDGED = [({"servicesAndDependantSelectors": {"x": {"podSelectors": [s]}}}, good) for s, good in SELECTORS]
+JUDGED += [(WEEDER | {"watchDuration": text}, good) for text, good in DURATIONS]
+JUDGED += [(PROBER | {"probeInterval": text}, good) for text, good in DURATIONS]
+JUDGED += [(PROBER | TWICE, False)]
+
+
+@pytest.mark.parametrize(("config", "good"), JUDGED, ids=str)
+def test_chart_and_program_judge_alike(tmp_path, config, good):
+    weeder = "servicesAndDependantSelectors" in config
+    code, said = check(tmp_path, config, weeder)
+    assert (code == 0) == good, said
+    values = {"config": {"weeder" if weeder else "prober": config}}
+    if good:
+        render(values)
+    else:
+        with pytest.raises(helm.HelmError):
+            render(values)
+
+
+def with_field(field: str, value) -> dict:
+    """A good configuration but for that field, under the name that the chart has for it."""
     weeder = field in rows("Weeder file")
     config = yaml.safe_load(yaml.safe_dump(WEEDER if weeder else PROBER))
     if FIELDS[field][0] == "list":
         value = [{**RESOURCE, "ref": {**RESOURCE["ref"], "name": f"x{i}"}} for i in range(value)]
     for place in places(config, field):
         place[field.split(".")[-1]] = value
+    return {"weeder" if weeder else "prober": config}
+
+
+def judge(folder, field: str, value) -> tuple[int, str]:
+    """What the program makes of a field."""
+    ((name, config),) = with_field(field, value).items()
+    return check(folder, config, name == "weeder")
+
+
+def check(folder, config: dict, weeder: bool) -> tuple[int, str]:
+    """What --check-config makes of a configuration: the exit code and the errors."""
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(config))
     program = binary("weeder" if weeder else "lease-probe")

@@ -223,6 +223,26 @@ def test_autoscalers_take_over_the_replicas():
     assert of_kind(off, "Deployment")["dependency-watchdog-scaling-coordinator"]["spec"]["replicas"] == 0
 
 
+def test_an_autoscaler_without_a_metric_of_pods():
+    for nothing in None, {"name": ""}:
+        scaling = {"enabled": True, "podMetric": nothing}
+        (scaler,) = of_kind(render({"weeder": {"autoscaling": scaling}}), "HorizontalPodAutoscaler").values()
+        assert [m["type"] for m in scaler["spec"]["metrics"]] == ["Resource"]
+
+
+def test_the_request_rate_is_that_of_the_program_unless_it_is_set():
+    default = re.search(r"default_value_t = ([\d_]+).*\n    request_rate", _source("services/scaling-coordinator/src/config.rs"))
+    name = "dependency-watchdog-scaling-coordinator"
+    for rate, rendered in (
+        ({}, default.group(1).replace("_", "")),
+        ({"requestRate": 100_000}, "100000"),
+        ({"requestRate": None}, None),
+    ):
+        deployments = of_kind(render({"scalingCoordinator": rate}), "Deployment")
+        assert _arguments(deployments.pop(name)).get("request-rate") == rendered
+        assert all("request-rate" not in _arguments(other) for other in deployments.values())
+
+
 def test_autoscalers_go_by_what_the_programs_expose():
     keys = {"leaseProbe": "lease-probe", "scalingCoordinator": "scaling-coordinator", "weeder": "weeder"}
     for key, service in keys.items():
@@ -319,6 +339,9 @@ def test_notes_tell_how_to_look():
         ({"monitoring": {"podMonitor": {"interval": "often"}}}, "at '/monitoring/podMonitor/interval'"),
         ({"weeder": {"autoscaling": {"podMetric": {"name": "cpu"}}}}, "at '/weeder/autoscaling/podMetric/name'"),
         ({"weeder": {"autoscaling": {"minReplicas": 0}}}, "at '/weeder/autoscaling/minReplicas'"),
+        ({"weeder": {"autoscaling": {"podMetric": {"averageValue": None}}}}, "missing property 'averageValue'"),
+        ({"scalingCoordinator": {"requestRate": 1}}, "at '/scalingCoordinator/requestRate'"),
+        ({"weeder": {"requestRate": 1000}}, "additional properties 'requestRate' not allowed"),
         ({"topologySpread": {"zone": {"maxSkew": 0}}}, "at '/topologySpread/zone/maxSkew'"),
         ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts'"),
         ({"networkPolicy": {"callers": [{"podselector": {}}]}}, "at '/networkPolicy/callers/0'"),
@@ -354,6 +377,13 @@ def test_bad_values_are_refused(values, complaint):
             {"leaseProbe": {"autoscaling": {"enabled": True, "podMetric": {"name": ""}, "cpuUtilization": 0}}},
             "leaseProbe.autoscaling is enabled and has nothing to go by",
         ),
+        (
+            {"leaseProbe": {"autoscaling": {"enabled": True, "podMetric": None, "cpuUtilization": 0}}},
+            "leaseProbe.autoscaling is enabled and has nothing to go by",
+        ),
+        ({"config": {"prober": {"probeInterval": "0s"}}}, "probeInterval is 0s; it must be at least 1s and at most 24h"),
+        ({"config": {"prober": {"probeTimeout": "0"}}}, "probeTimeout is 0; it must be at least 0.001s and at most 24h"),
+        ({"config": {"weeder": {"watchDuration": "24h1ns"}}}, "watchDuration is 24h1ns; it must be"),
     ],
     ids=str,
 )

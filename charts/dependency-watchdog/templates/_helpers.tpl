@@ -80,3 +80,21 @@ and stays off.
 {{- define "watchdog.autoscaled" -}}
 {{ and .values.autoscaling.enabled (gt (int .values.replicas) 0) }}
 {{- end }}
+
+{{/*
+Fails when a duration, which the schema has found well-formed, is out of its bounds; takes (where, duration or nothing,
+least, most), the last two in milliseconds.
+*/}}
+{{- define "watchdog.checkDuration" -}}
+{{- $units := dict "ns" 0.000001 "us" 0.001 "µs" 0.001 "μs" 0.001 "ms" 1.0 "s" 1000.0 "m" 60000.0 "h" 3600000.0 }}
+{{- with index . 1 }}
+{{- $sum := 0.0 }}
+{{- range regexFindAll "[0-9.]+[a-zµμ]+" . -1 }}
+{{- $number := regexFind "[0-9.]+" . }}
+{{- $sum = addf $sum (mulf (float64 $number) (get $units (trimPrefix $number .))) }}
+{{- end }}
+{{- if or (lt $sum (index $ 2)) (gt $sum (index $ 3)) }}
+{{- fail (printf "%s is %s; it must be at least %gs and at most 24h" (index $ 0) . (divf (index $ 2) 1000)) }}
+{{- end }}
+{{- end }}
+{{- end }}
