@@ -106,11 +106,6 @@ impl Metric {
         metrics::histogram!(self.name, labels).record(value.as_secs_f64());
     }
 
-    /// The handle of a counter, for hot paths.
-    pub fn counter_handle(&self, labels: Labels<'_>) -> metrics::Counter {
-        metrics::counter!(self.name, labels)
-    }
-
     /// The handle of a gauge, for hot paths.
     pub fn gauge_handle(&self, labels: Labels<'_>) -> metrics::Gauge {
         metrics::gauge!(self.name, labels)
