@@ -86,8 +86,19 @@ def test_reference_of_the_apis_is_that_of_the_protos():
 
 
 def test_reasons_of_events_are_explained():
-    notices = "".join(text for text in SOURCES.values() if "Notice" in text)
-    found = set(re.findall(r'"((?:MeltdownProtection|Recorded|Weeded)[A-Z]\w+|Scale(?:Up|Down)Failed)"', notices))
+    found = set()
+    for path, text in SOURCES.items():
+        text = text.split("#[cfg(test)]")[0]
+        # Where one is made, not where it is declared.
+        if not re.search(r"(?:return |push\(|publish\(|^ +)Notice {", text, re.MULTILINE):
+            continue
+        reasons = re.findall(r"^ +reason: (\S+),$", text, re.MULTILINE)
+        assert reasons, path
+        for reason in reasons:
+            # Where it depends on the direction: "let (event, action) = match ...".
+            given = [reason] if reason != "event" else re.findall(r'=> \(("\w+"), "\w+"\)', text)
+            assert given and all(re.fullmatch(r'"\w+"', name) for name in given), f"{path}: what is {reason}?"
+            found |= {name.strip('"') for name in given}
     section = OPERATIONS.split("## Kubernetes Events")[1].split("##")[0]
     explained = {r for line in re.findall(r"^\| `.*?` \|", section, re.MULTILINE) for r in re.findall(r"`(\w+)`", line)}
     assert found == explained
