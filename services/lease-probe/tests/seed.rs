@@ -11,6 +11,7 @@ use lease_probe::cluster::prober::{Endpoint, Shared};
 use lease_probe::cluster::registry::{Registry, Verdicts};
 use lease_probe::cluster::watches;
 use lease_probe::domain::outcome::Outcome;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,7 @@ use watchdog_feed::server::Feed;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::trace::Tracer;
+use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
 
 const USER: &str = "lease-probe";
@@ -200,4 +202,79 @@ async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     registry.kubeconfigs_renamed(Endpoint::Internal);
     registry.cluster_applied(&cluster("runs", true));
     assert_eq!((told("runs"), registry.active()), (hibernating, 0));
+}
+
+/// The log, whatever level is asked for.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// It is a reason for its own shoot; neither does it hide the others, nor does what is in it reach the log.
+#[tokio::test]
+async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _logs = tracing::subscriber::set_default(subscriber);
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let good = k8s_openapi::ByteString(server.kubeconfig("probe").into_bytes());
+    for (shoot, data) in [
+        ("shapeless", json!("TOP-SECRET")),
+        ("listed", json!({"kubeconfig": ["TOP-SECRET"]})),
+        ("unencoded", json!({"kubeconfig": "TOP-SECRET: no base64"})),
+        ("whole", json!({"kubeconfig": good, "other": ["TOP-SECRET"]})),
+    ] {
+        let namespace = json!({"metadata": {"name": shoot}});
+        server.create(&keys::NAMESPACES, "", namespace).unwrap();
+        let secret = json!({"metadata": {"name": "probe"}, "data": data});
+        server.create(&keys::SECRETS, shoot, secret).unwrap();
+    }
+    let (registry, verdicts) = registry(client(&server).await);
+    let shoots = ["shapeless", "listed", "unencoded", "whole"];
+    for shoot in shoots {
+        registry.cluster_applied(&cluster(shoot, false));
+    }
+    let (_change, rules) = watch::channel(config(None));
+    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+    let follow = watches::kubeconfigs(
+        client(&server).await,
+        registry.clone(),
+        Endpoint::Internal,
+        rules,
+        readiness,
+        stop.clone(),
+    );
+    run(follow);
+    let told = |shoot: &str| {
+        let all = verdicts.snapshot();
+        let found = all.iter().find(|(name, _)| name == shoot);
+        found.map(|(_, verdict)| (verdict.outcome.clone(), verdict.message.clone()))
+    };
+    until("every shoot has its verdict", || {
+        shoots.iter().all(|shoot| {
+            told(shoot).is_some_and(|(outcome, message)| match *shoot {
+                "whole" => outcome == Outcome::Healthy,
+                _ => outcome == Outcome::Inconclusive && message.contains("the Secret has malformed data"),
+            })
+        })
+    })
+    .await;
+    stop.cancel();
+    registry.stop();
+    let log = String::from_utf8(log.0.lock().clone()).unwrap();
+    assert!(log.contains("the kubeconfig of a shoot cannot be used"));
+    assert!(!log.contains("TOP-SECRET"), "{log}");
 }

@@ -8,6 +8,7 @@
 //! | [`cluster`] | [`cluster::Cluster`] with the subset of its Shoot that matters |
 //! | [`eligibility`] | `eligibility(&Cluster)` and `may_continue(&Cluster)`: which shoots are probed, and how |
 //! | [`lease`], [`node`], [`machine`] | items of lists, and their lists |
+//! | [`secret`] | [`secret::KubeconfigSecret`]: a Secret, reduced to its kubeconfig |
 //! | [`workload`] | [`workload::Workload`]: anything with a scale sub-resource |
 //! | [`list`] | [`list::ItemList`], the envelope of all lists |
 //! | [`lenient`] | [`lenient::Lenient`]: a value, or why it cannot be read |
@@ -18,8 +19,8 @@
 //!
 //! Three rules hold throughout:
 //!
-//! - **One bad object hides no other.** Objects of a watch ([`cluster::Cluster`], [`machine::Machine`],
-//!   [`workload::Workload`]) fail to deserialise on broken JSON only; what is wrong inside is a
+//! - **One bad object hides no other.** Objects of a watch ([`cluster::Cluster`], [`workload::Workload`],
+//!   [`secret::KubeconfigSecret`]) fail to deserialise on broken JSON only; what is wrong inside is a
 //!   [`lenient::Lenient::Malformed`], and name, resourceVersion and deletionTimestamp stay readable. An item of a list
 //!   that cannot be decoded is a [`list::Item::Malformed`] with its name. An answer that is no list at all is an error
 //!   and never an empty list.
@@ -43,6 +44,7 @@ mod meta;
 pub mod names;
 pub mod node;
 pub mod prober;
+pub mod secret;
 pub mod selector;
 mod text;
 pub mod weeder;

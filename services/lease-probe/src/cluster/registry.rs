@@ -132,8 +132,14 @@ impl Registry {
         }
     }
 
-    /// A Secret with a kubeconfig is there, new or changed; `data` is its kubeconfig, if it has one.
-    pub fn kubeconfig_applied(self: &Arc<Self>, endpoint: Endpoint, namespace: &str, data: Option<&[u8]>) {
+    /// A Secret with a kubeconfig is there, new or changed; `data` is its kubeconfig, if it has one, or why it cannot be
+    /// read.
+    pub fn kubeconfig_applied(
+        self: &Arc<Self>,
+        endpoint: Endpoint,
+        namespace: &str,
+        data: Result<Option<&[u8]>, &str>,
+    ) {
         let access = source::access(data);
         if let Err(failure) = &access {
             tracing::warn!(shoot = namespace, error = %failure, "the kubeconfig of a shoot cannot be used");

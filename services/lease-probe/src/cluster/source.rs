@@ -27,13 +27,20 @@ pub struct Kubeconfig {
     pub access: ShootAccess,
 }
 
-/// The kubeconfig in `data`, which is what a Secret has under its key, if it has that key.
+impl PartialEq for Kubeconfig {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+/// The kubeconfig in `data`, which is what a Secret has under its key, if it has that key, or why it cannot be read.
 ///
 /// # Errors
 /// Why it cannot be used; never shows what is in it.
-pub fn access(data: Option<&[u8]>) -> Access {
-    let missing = || Failure::Kubeconfig("the Secret has no data key kubeconfig".to_owned());
-    let data = data.ok_or_else(missing)?;
+pub fn access(data: Result<Option<&[u8]>, &str>) -> Access {
+    let unusable = |why: &str| Failure::Kubeconfig(format!("the Secret {why}"));
+    let data = data.map_err(|why| unusable(&format!("has malformed data: {why}")))?;
+    let data = data.ok_or_else(|| unusable("has no data key kubeconfig"))?;
     let mut hasher = DefaultHasher::new();
     data.hash(&mut hasher);
     let access = watchdog_api::kubeconfig::parse(data)

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::runtime::watcher::Config;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
-use watchdog_api::names;
 use watchdog_api::prober::ProberConfig;
+use watchdog_api::secret::KubeconfigSecret;
 use watchdog_kube::permissions::{self, Permission, Preflight};
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
@@ -170,18 +169,14 @@ async fn follow(
     };
     let watch = Watch {
         name,
-        api: Api::<Secret>::all(seed.clone()),
+        api: Api::<KubeconfigSecret>::all(seed.clone()),
         config: Config::default().fields(&format!("metadata.name={secret}")),
     };
     watch
         .run(readiness.clone(), stop, |change| match change {
             Change::Applied(secret) => {
-                let namespace = secret.metadata.namespace.unwrap_or_default();
-                let data = secret
-                    .data
-                    .as_ref()
-                    .and_then(|data| data.get(names::KUBECONFIG_KEY));
-                registry.kubeconfig_applied(endpoint, &namespace, data.map(|data| &*data.0));
+                let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
+                registry.kubeconfig_applied(endpoint, namespace, secret.kubeconfig());
             }
             Change::Deleted(key) => registry.kubeconfig_deleted(endpoint, &key.namespace),
             Change::Synced(keys) => {
