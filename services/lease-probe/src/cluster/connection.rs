@@ -210,7 +210,8 @@ impl Connection {
     }
 
     async fn on_fresh(&mut self, place: Place<'_>, call: &Call<'_>) -> Result<Answer, Failure> {
-        let sender = self.open(place).await?;
+        // On the heap: it is rare, and every shoot's probe would keep room for it.
+        let sender = Box::pin(self.open(place)).await?;
         self.exchange(sender, call).await
     }
 

@@ -7,6 +7,7 @@ pub mod prober;
 pub mod registry;
 pub mod shoot_api;
 pub mod source;
+mod supervisor;
 pub mod tls;
 mod trace;
 pub mod watches;

@@ -25,7 +25,7 @@ use crate::domain::verdict::{self, Streak, Teller, Thresholds, Verdict};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
 
 /// What a probe depends on. A change takes effect on the running probe.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Inputs {
     /// From the Cluster.
     pub settings: Arc<ShootSettings>,

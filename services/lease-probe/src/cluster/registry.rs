@@ -13,6 +13,7 @@ use watchdog_feed::server::Feed;
 
 use super::prober::{Endpoint, Inputs, Prober, Report, Shared};
 use super::source::{self, Access, External, Shoot};
+use super::supervisor::supervise;
 use crate::domain::outcome::{Failure, Permission};
 use crate::domain::verdict::{Teller, Verdict};
 
@@ -272,7 +273,7 @@ impl Registry {
                 match inner.probes.get(shoot) {
                     Some(running) => {
                         running.inputs.send_if_modified(|current| {
-                            let changed = !current.same(&inputs);
+                            let changed = *current != inputs;
                             if changed {
                                 *current = inputs;
                             }
@@ -300,21 +301,21 @@ impl Registry {
         );
         let shoot: Arc<str> = shoot.into();
         tracing::info!(shoot = &*shoot, "probe started");
-        let report = Reporter {
-            registry: self.clone(),
-            shoot: shoot.clone(),
-            id,
-        };
-        let internal = Shoot::new(shoot.clone(), self.shared.seed.clone());
-        let prober = Prober::new(
-            shoot,
-            self.shared.clone(),
-            receiver,
-            report,
-            internal,
-            External::default(),
-        );
-        tokio::spawn(prober.run(inner.clusters.len(), stop));
+        let (registry, shoots) = (self.clone(), inner.clusters.len());
+        tokio::spawn(async move {
+            let probe = || {
+                let report = Reporter {
+                    registry: registry.clone(),
+                    shoot: shoot.clone(),
+                    id,
+                };
+                let (shoot, shared, inputs) = (shoot.clone(), registry.shared.clone(), receiver.clone());
+                let internal = Shoot::new(shoot.clone(), shared.seed.clone());
+                let prober = Prober::new(shoot, shared, inputs, report, internal, External::default());
+                prober.run(shoots, stop.clone())
+            };
+            supervise(&shoot, &stop, probe).await;
+        });
     }
 }
 
@@ -347,21 +348,6 @@ impl Inner {
             external: external.map(|secret| access(Endpoint::External, secret)),
             config,
         }
-    }
-}
-
-impl Inputs {
-    fn same(&self, other: &Self) -> bool {
-        let digest = |access: &Access| {
-            access
-                .as_ref()
-                .map(|kubeconfig| kubeconfig.digest)
-                .map_err(Clone::clone)
-        };
-        self.settings == other.settings
-            && self.config == other.config
-            && digest(&self.internal) == digest(&other.internal)
-            && self.external.as_ref().map(digest) == other.external.as_ref().map(digest)
     }
 }
 

@@ -1,0 +1,60 @@
+//! Begins anew what a defect has ended.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio_util::sync::CancellationToken;
+
+/// A defect that is met with every probe must not become a storm.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Runs the probe of a shoot until it ends or `stop` is cancelled. One that panics is begun anew after a pause, so that a
+/// defect leaves no shoot without a watchdog until the next restart.
+pub(super) async fn supervise<F: Future<Output = ()>>(
+    shoot: &str,
+    stop: &CancellationToken,
+    mut begin: impl FnMut() -> F,
+) {
+    // What panicked is dropped, nothing of it is looked at again.
+    // On the heap, where it takes its room once.
+    while AssertUnwindSafe(Box::pin(begin())).catch_unwind().await.is_err() {
+        tracing::error!(shoot, "the probe has panicked, it begins anew in 10 s");
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(PAUSE) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_panics_begins_anew_and_what_ends_does_not() {
+        let (began, stop) = (Instant::now(), CancellationToken::new());
+        let mut runs = 0;
+        let begin = || {
+            runs += 1;
+            let run = runs;
+            async move { assert!(run > 2, "a defect") }
+        };
+        supervise("shoot", &stop, begin).await;
+        assert_eq!((runs, began.elapsed().as_secs()), (3, 20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_stopped_does_not_begin_anew() {
+        let (began, stop) = (Instant::now(), CancellationToken::new());
+        let cancel = stop.clone();
+        let begin = || {
+            cancel.cancel();
+            async { panic!("a defect") }
+        };
+        supervise("shoot", &stop, begin).await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+}
