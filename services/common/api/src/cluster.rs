@@ -157,11 +157,6 @@ impl Cluster {
     pub fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
     }
-
-    /// Drops what the watchdog never reads. A Cluster that this crate decoded has nothing to drop.
-    pub fn trim(&mut self) {
-        meta::trim(&mut self.metadata, &[], &[]);
-    }
 }
 
 impl kube::core::Resource for Cluster {

@@ -59,21 +59,3 @@ fn deletion(value: &Value) -> Time {
     let time = value.as_str().and_then(|text| text.parse().ok());
     Time(time.unwrap_or(jiff::Timestamp::UNIX_EPOCH))
 }
-
-/// Drops what is never read from metadata that came from elsewhere than this crate.
-pub(crate) fn trim(meta: &mut ObjectMeta, labels: &[&str], annotations: &[&str]) {
-    keep_only(&mut meta.labels, labels);
-    keep_only(&mut meta.annotations, annotations);
-    meta.managed_fields = None;
-    meta.finalizers = None;
-    meta.owner_references = None;
-}
-
-fn keep_only(entries: &mut Option<BTreeMap<String, String>>, wanted: &[&str]) {
-    if let Some(map) = entries {
-        map.retain(|key, _| wanted.contains(&key.as_str()));
-        if map.is_empty() {
-            *entries = None;
-        }
-    }
-}

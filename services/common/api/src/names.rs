@@ -100,10 +100,6 @@ pub const V1ALPHA1: &str = "v1alpha1";
 
 // === places in the seed ===
 
-/// Namespace in which Gardener runs the seed's own components and where membership Leases live.
-/// Source: Gardener, `pkg/apis/core/v1beta1/constants` (`GardenNamespace`).
-pub const DEFAULT_NAMESPACE: &str = "garden";
-
 /// Key of a kubeconfig in a Secret's data. Source: Gardener, `pkg/utils/secrets` (`DataKeyKubeconfig`).
 pub const KUBECONFIG_KEY: &str = "kubeconfig";
 
@@ -147,14 +143,6 @@ pub const DEFAULT_INTERNAL_PROBE_FAILURE_BACK_OFF: Duration = Duration::from_sec
 /// Least pause after a 429, also when Retry-After asks for less.
 /// Source: DWD, `internal/prober/prober.go` (`backOffDurationForThrottledRequests`).
 pub const BACK_OFF_FOR_THROTTLED_REQUESTS: Duration = Duration::from_secs(10);
-
-/// A lease is expired at this share of the grace period, so that the watchdog acts before kube-controller-manager does.
-/// Source: DWD, `internal/prober/prober.go` (`expiryBufferFraction`).
-pub const LEASE_EXPIRY_FRACTION: f64 = 0.75;
-
-/// kubelet renews its Lease every this share of `leaseDurationSeconds`.
-/// Source: Kubernetes, `pkg/kubelet` (`nodeLeaseRenewIntervalFraction`).
-pub const LEASE_RENEW_FRACTION: f64 = 0.25;
 
 /// `scaleUp.initialDelay` and `scaleDown.initialDelay`. Source: DWD, `internal/prober/config.go`.
 pub const DEFAULT_SCALE_INITIAL_DELAY: Duration = Duration::ZERO;

@@ -68,14 +68,6 @@ impl Workload {
         names::IGNORE_SCALING_ANNOTATION,
     ];
 
-    /// `spec.replicas`, by default 1; `Err` when it cannot be read.
-    ///
-    /// # Errors
-    /// The reason why the specification cannot be read.
-    pub fn wanted_replicas(&self) -> Result<i32, &str> {
-        Ok(self.spec.as_result()?.replicas.unwrap_or(1))
-    }
-
     /// `status.readyReplicas`, by default 0; `Err` when it cannot be read.
     ///
     /// # Errors
@@ -117,11 +109,6 @@ impl Workload {
     #[must_use]
     pub fn ignores_scaling(&self) -> bool {
         self.annotation(names::IGNORE_SCALING_ANNOTATION) == Some("true")
-    }
-
-    /// Drops what the watchdog never reads. A workload that this crate decoded has nothing to drop.
-    pub fn trim(&mut self) {
-        meta::trim(&mut self.metadata, &[], &Self::ANNOTATIONS);
     }
 
     fn annotation(&self, key: &str) -> Option<&str> {

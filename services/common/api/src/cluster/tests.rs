@@ -134,16 +134,3 @@ fn one_bad_cluster_hides_no_other_in_lists_and_watches() {
     };
     assert_eq!(cluster.name(), "bad");
 }
-
-#[test]
-fn trim_drops_what_came_from_elsewhere() {
-    let mut cluster: Cluster = serde_json::from_str(FIXTURE).unwrap();
-    cluster.metadata.managed_fields = Some(Vec::new());
-    cluster.metadata.annotations = Some([("a".to_owned(), "b".to_owned())].into());
-    cluster.metadata.finalizers = Some(vec!["x".to_owned()]);
-    cluster.trim();
-    assert_eq!(
-        cluster.metadata,
-        serde_json::from_str::<Cluster>(FIXTURE).unwrap().metadata
-    );
-}

@@ -1,5 +1,5 @@
 use super::*;
-use kube::core::Resource;
+use crate::names;
 use serde_json::json;
 
 fn object(node: serde_json::Value, phase: serde_json::Value) -> serde_json::Value {
@@ -10,7 +10,7 @@ fn object(node: serde_json::Value, phase: serde_json::Value) -> serde_json::Valu
 }
 
 #[test]
-fn reads_node_and_phase_of_items_and_of_watched_machines() {
+fn reads_node_and_phase() {
     let rows = [
         (json!("n"), json!("Running"), Some("n"), MachinePhase::Other),
         (json!("n"), json!("Failed"), Some("n"), MachinePhase::Failed),
@@ -26,13 +26,11 @@ fn reads_node_and_phase_of_items_and_of_watched_machines() {
     ];
     for (node, phase, expected_node, expected_phase) in rows {
         let object = object(node, phase);
-        let item: MachineItem = serde_json::from_value(object.clone()).unwrap();
+        let item: MachineItem = serde_json::from_value(object).unwrap();
         assert_eq!(
             (&*item.name, item.node.as_deref(), item.phase),
             ("m", expected_node, expected_phase)
         );
-        let watched: Machine = serde_json::from_value(object).unwrap();
-        assert_eq!((watched.node(), watched.phase), (expected_node, expected_phase));
     }
 }
 
@@ -42,29 +40,7 @@ fn a_new_machine_has_neither_node_nor_phase() {
         json!({"metadata": {"name": "m"}}),
         json!({"metadata": {"name": "m", "labels": null}, "status": null}),
     ] {
-        let item: MachineItem = serde_json::from_value(object.clone()).unwrap();
+        let item: MachineItem = serde_json::from_value(object).unwrap();
         assert_eq!((item.node, item.phase), (None, MachinePhase::Other));
-        let watched: Machine = serde_json::from_value(object).unwrap();
-        assert_eq!((watched.node(), watched.phase), (None, MachinePhase::Other));
     }
-}
-
-#[test]
-fn a_watched_machine_never_fails_the_watch() {
-    for object in [
-        json!({}),
-        json!({"metadata": 1, "status": "x"}),
-        object(json!(1), json!({})),
-    ] {
-        let watched: Machine = serde_json::from_value(object).unwrap();
-        assert_eq!((watched.node(), watched.phase), (None, MachinePhase::Other));
-    }
-}
-
-#[test]
-fn is_a_resource_of_the_machine_group() {
-    assert_eq!(
-        Machine::url_path(&(), Some("shoot--a--b")),
-        "/apis/machine.sapcloud.io/v1alpha1/namespaces/shoot--a--b/machines"
-    );
 }

@@ -12,6 +12,10 @@ fn annotated(key: &str, value: &str) -> Workload {
     )
 }
 
+fn wanted(workload: &Workload) -> Result<Option<i32>, &str> {
+    workload.spec.as_result().map(|spec| spec.replicas)
+}
+
 #[test]
 fn reads_a_deployment() {
     let workload = workload(json!({
@@ -26,7 +30,7 @@ fn reads_a_deployment() {
         "spec": {"replicas": 0, "template": {"spec": {"containers": []}}},
         "status": {"observedGeneration": 4, "replicas": 1, "readyReplicas": 1, "conditions": []},
     }));
-    assert_eq!(workload.wanted_replicas(), Ok(0));
+    assert_eq!(wanted(&workload), Ok(Some(0)));
     assert_eq!(workload.ready_replicas(), Ok(1));
     assert_eq!(workload.recorded_replicas(), RecordedReplicas::Count(2));
     assert!(workload.is_meltdown_protected());
@@ -48,13 +52,10 @@ fn reads_a_deployment() {
 }
 
 #[test]
-fn absent_counts_have_the_api_servers_defaults() {
+fn absent_counts_are_no_malformed_ones() {
     for object in [json!({}), json!({"spec": {}, "status": {}})] {
         let workload = workload(object);
-        assert_eq!(
-            (workload.wanted_replicas(), workload.ready_replicas()),
-            (Ok(1), Ok(0))
-        );
+        assert_eq!((wanted(&workload), workload.ready_replicas()), (Ok(None), Ok(0)));
         assert_eq!(workload.recorded_replicas(), RecordedReplicas::Absent);
         assert!(workload.is_observed());
     }
@@ -64,7 +65,7 @@ fn absent_counts_have_the_api_servers_defaults() {
 fn unreadable_counts_are_told_apart_from_zero() {
     let workload = workload(json!({"metadata": {"name": "w"}, "spec": {"replicas": "two"}, "status": 1}));
     assert_eq!(
-        workload.wanted_replicas(),
+        wanted(&workload),
         Err("replicas: invalid type: string …, expected i32")
     );
     assert!(workload.ready_replicas().is_err());
@@ -130,19 +131,4 @@ fn any_kind_has_its_path() {
         "/apis/druid.gardener.cloud/v1alpha1/namespaces/n/etcds"
     );
     assert_eq!(Workload::kind(&etcd), "Etcd");
-}
-
-#[test]
-fn trim_keeps_the_three_annotations() {
-    let mut workload = annotated(names::IGNORE_SCALING_ANNOTATION, "true");
-    workload
-        .metadata
-        .annotations
-        .get_or_insert_default()
-        .insert("other".to_owned(), "x".to_owned());
-    workload.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
-    workload.trim();
-    assert!(workload.ignores_scaling());
-    assert_eq!(workload.metadata.annotations.map(|kept| kept.len()), Some(1));
-    assert_eq!(workload.metadata.labels, None);
 }
