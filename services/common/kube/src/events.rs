@@ -1,8 +1,12 @@
 //! Kubernetes Events, published on the side: nobody waits for them.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::request;
@@ -11,6 +15,13 @@ use crate::metrics::EVENTS;
 /// Events that wait to be published. A seed-wide incident makes some for every shoot; what does not fit is counted
 /// and dropped, because the log and the streams tell the same.
 const QUEUE: usize = 4096;
+
+/// What waits when the process stops is published for so long: a healthy API server takes a thousand Events in that time.
+/// Far below the grace of the drain, because a server that does not answer must not hold it up.
+pub const LAST_EVENTS: Duration = Duration::from_secs(5);
+
+/// What is said again after so long begins another Event. That of kube's recorder.
+const SERIES_LIMIT: Duration = Duration::from_secs(6 * 60);
 
 /// What is to be said about an object.
 #[derive(Debug, Clone)]
@@ -42,7 +53,8 @@ impl EventSink {
     }
 }
 
-/// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica.
+/// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. When `stop` is
+/// cancelled it goes on until all sinks are gone, for at most [`LAST_EVENTS`]; what is left then is counted and dropped.
 pub fn recorder(
     client: kube::Client,
     controller: &str,
@@ -58,34 +70,76 @@ pub fn recorder(
         controller: controller.to_owned(),
         instance: Some(identity.to_owned()),
     };
-    let recorder = Recorder::new(client, reporter);
+    let mut publisher = Publisher {
+        client,
+        reporter,
+        recorders: HashMap::new(),
+    };
     let task = async move {
         loop {
             let notice = tokio::select! {
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => break,
                 notice = receiver.recv() => notice,
             };
             let Some(notice) = notice else { return Ok(()) };
-            let event = Event {
-                type_: if notice.warning {
-                    EventType::Warning
-                } else {
-                    EventType::Normal
-                },
-                reason: notice.reason.to_owned(),
-                note: Some(notice.note.chars().take(1000).collect()),
-                action: notice.action.to_owned(),
-                secondary: None,
-            };
-            let result = match request(recorder.publish(&event, &notice.about)).await {
-                Ok(()) => "published",
-                Err(error) => {
-                    tracing::warn!(%error, reason = notice.reason, "cannot publish a Kubernetes Event");
-                    "failed"
-                }
-            };
-            EVENTS.inc(&[("result", result.to_owned())]);
+            publisher.publish(notice).await;
         }
+        let end = Instant::now() + LAST_EVENTS;
+        let mut dropped = 0;
+        while let Ok(Some(notice)) = timeout_at(end, receiver.recv()).await {
+            dropped += u64::from(timeout_at(end, publisher.publish(notice)).await.is_err());
+        }
+        receiver.close();
+        while receiver.try_recv().is_ok() {
+            dropped += 1;
+        }
+        if dropped > 0 {
+            EVENTS.add(&[("result", "dropped".to_owned())], dropped);
+            tracing::warn!(
+                dropped,
+                "Kubernetes Events were not published before the process stopped"
+            );
+        }
+        Ok(())
     };
     (EventSink { sender }, task)
+}
+
+/// Publishes notices. A notice that repeats one of the last minutes makes a series of its Event.
+struct Publisher {
+    client: kube::Client,
+    reporter: Reporter,
+    /// By note, with the time of the last use: kube's recorder takes two Events for the same whatever their notes say,
+    /// and goes on showing the first one.
+    recorders: HashMap<String, (Recorder, Instant)>,
+}
+
+impl Publisher {
+    async fn publish(&mut self, notice: Notice) {
+        let note: String = notice.note.chars().take(1000).collect();
+        let event = Event {
+            type_: if notice.warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            reason: notice.reason.to_owned(),
+            note: Some(note.clone()),
+            action: notice.action.to_owned(),
+            secondary: None,
+        };
+        let now = Instant::now();
+        self.recorders.retain(|_, (_, used)| now < *used + SERIES_LIMIT);
+        let fresh = || (Recorder::new(self.client.clone(), self.reporter.clone()), now);
+        let (recorder, used) = self.recorders.entry(note).or_insert_with(fresh);
+        *used = now;
+        let result = match request(recorder.publish(&event, &notice.about)).await {
+            Ok(()) => "published",
+            Err(error) => {
+                tracing::warn!(%error, reason = notice.reason, "cannot publish a Kubernetes Event");
+                "failed"
+            }
+        };
+        EVENTS.inc(&[("result", result.to_owned())]);
+    }
 }

@@ -23,7 +23,8 @@ pub const PERMISSION_MISSING: Metric = Metric::gauge(
 /// Kubernetes Events.
 pub const EVENTS: Metric = Metric::counter(
     "watchdog_kubernetes_events_total",
-    "Kubernetes Events by result: published, failed, or dropped because too many were waiting.",
+    "Kubernetes Events by result: published, failed, or dropped because too many were waiting or the process \
+     stopped.",
 );
 
 /// Registers the help texts.

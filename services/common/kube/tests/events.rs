@@ -1,0 +1,111 @@
+//! Kubernetes Events as they arrive at an API server.
+
+#![cfg(test)]
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tokio_util::sync::CancellationToken;
+use watchdog_kube::events::{Notice, recorder};
+use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
+
+/// Bound of every wait: generous, because the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn server() -> (ApiServer, Client) {
+    let options = ApiOptions {
+        namespaces: vec!["shoot--a".to_owned()],
+        ..ApiOptions::default()
+    };
+    let api = ApiServer::start(options).await.unwrap();
+    let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("coordinator")).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap();
+    (api, Client::try_from(config).unwrap())
+}
+
+fn notice(note: &str) -> Notice {
+    Notice {
+        about: ObjectReference {
+            api_version: Some("apps/v1".into()),
+            kind: Some("Deployment".into()),
+            name: Some("kcm".into()),
+            namespace: Some("shoot--a".into()),
+            ..ObjectReference::default()
+        },
+        warning: true,
+        reason: "ScaleDownFailed",
+        action: "ScaleDown",
+        note: note.to_owned(),
+    }
+}
+
+/// Notes of the Events in the order of their names, which are made of the time, and how often each was said.
+fn told(api: &ApiServer) -> Vec<(String, i64)> {
+    let mut events = api.store().all(&keys::EVENTS, Some("shoot--a"));
+    events.sort_by_key(|event| event.name().to_owned());
+    let told = events.iter().map(|event| {
+        (
+            event.text("/note").to_owned(),
+            event.number("/series/count").max(1),
+        )
+    });
+    told.collect()
+}
+
+#[tokio::test]
+async fn another_note_is_another_event_and_the_same_one_a_series() {
+    let (api, client) = server().await;
+    let (sink, publish) = recorder(client, "coordinator", "coordinator-0", CancellationToken::new());
+    for note in ["429", "a Pod hangs", "429", "429"] {
+        sink.publish(notice(note));
+    }
+    drop(sink);
+    tokio::time::timeout(PATIENCE, publish).await.unwrap().unwrap();
+    assert_eq!(told(&api), [("429".to_owned(), 3), ("a Pod hangs".to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn what_waits_when_the_process_stops_is_published() {
+    let (api, client) = server().await;
+    let stop = CancellationToken::new();
+    let (sink, publish) = recorder(client, "coordinator", "coordinator-0", stop.clone());
+    stop.cancel();
+    sink.publish(notice("one"));
+    let publish = tokio::spawn(publish);
+    // Requests end after the process began to stop.
+    sink.publish(notice("two"));
+    drop(sink);
+    tokio::time::timeout(PATIENCE, publish)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(told(&api), [("one".to_owned(), 1), ("two".to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_does_not_hold_up_the_end_and_what_is_lost_is_counted() {
+    let metrics = PrometheusBuilder::new().build_recorder();
+    // The runtime of this test has one thread.
+    let _recording = metrics::set_default_local_recorder(&metrics);
+    let (api, client) = server().await;
+    api.inject(Fault::always(FaultAction::Hang).verb("create"));
+    let stop = CancellationToken::new();
+    let (sink, publish) = recorder(client, "coordinator", "coordinator-0", stop.clone());
+    stop.cancel();
+    for note in ["one", "two", "three"] {
+        sink.publish(notice(note));
+    }
+    tokio::time::timeout(PATIENCE, publish).await.unwrap().unwrap();
+    sink.publish(notice("too late"));
+    let text = metrics.handle().render();
+    let line = "watchdog_kubernetes_events_total{result=\"dropped\"} 4";
+    assert!(text.contains(line), "{text}");
+}
