@@ -35,6 +35,20 @@ pub enum Write {
     CleanUp,
 }
 
+impl Write {
+    /// Whether a resource looks as this write leaves it; `None` where that cannot be told.
+    #[must_use]
+    pub fn shows_in(&self, seen: &Seen) -> Option<bool> {
+        match self {
+            Self::Record { replicas } => {
+                Some(seen.protected && seen.recorded == RecordedReplicas::Count(*replicas))
+            }
+            Self::Scale { to, .. } => seen.replicas.map(|replicas| replicas == *to),
+            Self::CleanUp => Some(!seen.protected),
+        }
+    }
+}
+
 /// What a resource needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Need {

@@ -304,3 +304,29 @@ fn what_is_dropped_from_the_configuration_is_only_restored() {
         "somebody else wants none"
     );
 }
+
+#[test]
+fn a_write_shows_in_what_it_leaves() {
+    let record = Write::Record { replicas: 3 };
+    let down = Write::Scale {
+        from: 3,
+        to: 0,
+        unreadable: None,
+    };
+    let recorded = Seen {
+        replicas: Some(3),
+        ..held(3)
+    };
+    let unread = Seen {
+        replicas: None,
+        ..held(3)
+    };
+    assert_eq!(record.shows_in(&recorded), Some(true));
+    assert_eq!(record.shows_in(&seen(3, 3)), Some(false));
+    assert_eq!(record.shows_in(&held(2)), Some(false), "another count");
+    assert_eq!(down.shows_in(&held(3)), Some(true));
+    assert_eq!(down.shows_in(&recorded), Some(false));
+    assert_eq!(down.shows_in(&unread), None);
+    assert_eq!(Write::CleanUp.shows_in(&recorded), Some(false));
+    assert_eq!(Write::CleanUp.shows_in(&seen(3, 3)), Some(true));
+}

@@ -148,7 +148,12 @@ impl Engine {
                 () = token => {}
             }
         }
-        let rest = async { while self.requests.join_next().await.is_some() {} };
+        // What comes of them is still told.
+        let rest = async {
+            while let Some(ended) = self.requests.join_next_with_id().await {
+                self.ended(ended);
+            }
+        };
         if tokio::time::timeout(LAST_REQUESTS, rest).await.is_err() {
             tracing::warn!("requests were still under way when the process stopped, their end is not known");
         }
@@ -251,15 +256,12 @@ impl Engine {
         if let What::Write(write) = &action.what {
             notices::written(&shoot, &action, write, &outcome);
             if outcome == Outcome::Done {
-                let about = self.inputs.resources.about(&action.reference, &shoot);
-                notices::events(about, &action, write, &reason)
-                    .into_iter()
-                    .for_each(|n| self.events.publish(n));
+                self.tell(&shoot, &action, &reason);
             }
             self.tally.count(&shoot, action.direction, &outcome);
         }
         if let Some(known) = self.shoots.get_mut(&shoot).filter(|known| known.life == life) {
-            known.ended(Instant::now(), &action, outcome);
+            known.ended(Instant::now(), &action, reason, outcome);
         }
         self.look(&shoot);
     }
@@ -290,6 +292,10 @@ impl Engine {
             Some(direction) if looked.has_actions && !waits => self.queue.push(shoot, direction),
             _ => self.queue.remove(shoot),
         }
+        for (action, reason) in looked.applied {
+            tracing::info!(shoot = &**shoot, resource = %action.reference, "a write without an answer was applied");
+            self.tell(shoot, &action, &reason);
+        }
         for (reference, why) in looked.alerts {
             let direction = looked.direction.map_or("hold", crate::domain::Direction::as_str);
             FAILURES.inc(&[("direction", direction.to_owned())]);
@@ -309,6 +315,16 @@ impl Engine {
         self.traces.looked(shoot, &scaling);
         self.feed
             .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
+    }
+
+    /// Publishes the Kubernetes Events about an applied write.
+    fn tell(&self, shoot: &str, action: &Action, reason: &str) {
+        if let What::Write(write) = &action.what {
+            let about = self.inputs.resources.about(&action.reference, shoot);
+            notices::events(about, action, write, reason)
+                .into_iter()
+                .for_each(|notice| self.events.publish(notice));
+        }
     }
 
     /// A shoot is gone or another replica's. What is under way for it ends by itself: it was checked before it began.

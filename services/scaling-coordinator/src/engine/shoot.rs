@@ -1,5 +1,6 @@
 //! What the engine remembers of one shoot.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,9 @@ pub(super) struct Shoot {
     verdict: Option<Instant>,
     first_write: bool,
     alerts: Vec<(ResourceRef, String)>,
+    /// Writes without an answer and why they were made, until the resource tells what came of them.
+    unanswered: BTreeMap<ResourceRef, (Action, String)>,
+    applied: Vec<(Action, String)>,
     /// When it is to be looked at again.
     pub(super) timer: Option<(Key, Instant)>,
 }
@@ -45,6 +49,8 @@ pub(super) struct Looked {
     pub(super) has_actions: bool,
     pub(super) wake: Option<Instant>,
     pub(super) alerts: Vec<(ResourceRef, String)>,
+    /// Writes without an answer that are now seen to have been applied, and why they were made.
+    pub(super) applied: Vec<(Action, String)>,
 }
 
 impl Shoot {
@@ -60,6 +66,8 @@ impl Shoot {
             verdict: None,
             first_write: false,
             alerts: Vec::new(),
+            unanswered: BTreeMap::new(),
+            applied: Vec::new(),
             timer: None,
         }
     }
@@ -88,6 +96,7 @@ impl Shoot {
             has_actions: !steps.actions.is_empty(),
             wake: earliest(steps.wake, decision.again_at),
             alerts: std::mem::take(&mut self.alerts),
+            applied: std::mem::take(&mut self.applied),
         }
     }
 
@@ -105,6 +114,9 @@ impl Shoot {
             .actions
             .into_iter()
             .next()?;
+        if matches!(action.what, What::Write(_)) {
+            self.unanswered.remove(&action.reference);
+        }
         self.flow.start(now, &action);
         Some(action)
     }
@@ -112,6 +124,7 @@ impl Shoot {
     fn step(&mut self, shoot: &str, now: Instant, decision: &Decision, items: &[Item<'_>]) -> Steps {
         self.turn(shoot, now, decision);
         self.reason.clone_from(&decision.reason);
+        self.look_for_applied(now, items);
         let mut steps = self.flow.next(now, decision.direction, items);
         self.alerts.append(&mut steps.alerts);
         if steps.finished {
@@ -120,16 +133,54 @@ impl Shoot {
         steps
     }
 
-    /// A request has ended.
-    pub(super) fn ended(&mut self, now: Instant, action: &Action, outcome: Outcome) {
-        let applied = outcome == Outcome::Done && matches!(action.what, What::Write(_));
-        let first = applied && self.direction == Some(action.direction) && !self.first_write;
+    /// A request has ended that was made for this reason.
+    pub(super) fn ended(&mut self, now: Instant, action: &Action, reason: String, outcome: Outcome) {
+        if matches!(action.what, What::Write(_)) {
+            match outcome {
+                Outcome::Done => self.record_write(now, action),
+                Outcome::Unknown { .. } => {
+                    self.unanswered
+                        .insert(action.reference.clone(), (action.clone(), reason));
+                }
+                _ => {}
+            }
+        }
+        self.flow.finish(now, action, outcome);
+    }
+
+    /// Looks whether writes without an answer were applied. Their precondition is the version that they were decided on,
+    /// so the next version tells.
+    fn look_for_applied(&mut self, now: Instant, items: &[Item<'_>]) {
+        for item in items {
+            let reference = &item.dependent.reference;
+            let (Some((action, _)), Some(seen)) = (self.unanswered.get(reference), item.sight.seen()) else {
+                continue;
+            };
+            let What::Write(write) = &action.what else {
+                continue;
+            };
+            if seen.resource_version == action.against {
+                continue;
+            }
+            let Some(applied) = write.shows_in(seen) else {
+                continue;
+            };
+            if let Some((action, reason)) = self.unanswered.remove(reference)
+                && applied
+            {
+                self.record_write(now, &action);
+                self.applied.push((action, reason));
+            }
+        }
+    }
+
+    fn record_write(&mut self, now: Instant, action: &Action) {
+        let first = self.direction == Some(action.direction) && !self.first_write;
         self.first_write |= first;
         if let Some(sent) = self.verdict.filter(|_| first) {
             let labels = [("direction", action.direction.as_str().to_owned())];
             FIRST_WRITE.record(&labels, now.saturating_duration_since(sent));
         }
-        self.flow.finish(now, action, outcome);
     }
 
     /// Sets the time at which it is looked at again although nothing has happened.

@@ -227,6 +227,10 @@ async fn a_write_that_was_applied_without_an_answer_is_not_doubled() {
         .filter(|write| write.starts_with(&format!("scale {KCM}")))
         .count();
     assert_eq!(scaled, 1);
+    eventually("an Event tells of it all the same", || {
+        seed.events(SHOOT, KCM) == ["MeltdownProtectionStarted"]
+    })
+    .await;
     assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
 }
 
