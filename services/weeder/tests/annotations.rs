@@ -195,3 +195,45 @@ async fn a_missing_permission_is_named_and_the_file_does_not_wait_for_it() {
     weeder.wait_ready().await;
     weeder.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_so_many_names_a_further_one_lists_nothing_anew() {
+    for endpoints_only in [false, true] {
+        let seed = if endpoints_only {
+            Seed::with_endpoints_only().await
+        } else {
+            Seed::new().await
+        };
+        let services: Vec<String> = (0..64)
+            .map(|n| format!("s{n}: {{podSelectors: [{{matchLabels: {{a: b}}}}]}}"))
+            .collect();
+        let names = services.join(", ");
+        seed.configure(&format!(
+            "servicesAndDependantSelectors: {{etcd: {{podSelectors: [{{matchLabels: {{a: b}}}}]}}, {names}}}"
+        ));
+        seed.namespace("shoot");
+        match endpoints_only {
+            true => seed.endpoints("shoot", "queue", 1, 0),
+            false => seed.service("shoot", "queue", true),
+        }
+        seed.crashing("shoot", "user", "queue-user");
+        let mut weeder = ready(&seed).await;
+        let lists = || {
+            let of = |path: &str| path.ends_with("/endpointslices") || path.ends_with("/endpoints");
+            let audit = seed.api.audit();
+            audit
+                .iter()
+                .filter(|entry| entry.verb == "list" && of(&entry.path))
+                .count()
+        };
+        let before = lists();
+        assert!(seed.exists("shoot", "user"));
+        seed.annotate("shoot", "queue", Some(QUEUE_USERS));
+        seed.gone("shoot", "user").await;
+        weeder
+            .wait("shoot", "queue", "it has deleted", |w| w.deleted == 1)
+            .await;
+        assert_eq!(lists(), before);
+        weeder.stop().await;
+    }
+}

@@ -67,12 +67,6 @@ impl Declared {
         }
     }
 
-    /// Whether a service of this name has dependants in some namespace.
-    #[must_use]
-    pub fn names(&self, service: &str) -> bool {
-        self.file.contains_key(service) || self.names.contains_key(service)
-    }
-
     /// The names of the services that are annotated.
     #[must_use]
     pub fn annotated_names(&self) -> BTreeSet<Arc<str>> {

@@ -103,6 +103,15 @@ impl Model {
         }
     }
 
+    /// Only slices of these services will be heard of from now on: those of others are forgotten. A service that nobody
+    /// names (any more) may be among them. Its slices lead to nothing, but are known when it is named.
+    pub fn follows(&mut self, followed: impl Fn(&str) -> bool, now: Moment) {
+        // What is to be told of these was told when their declaration was lost.
+        self.index.keep_services(followed, now);
+        let Self { index, shares, .. } = self;
+        shares.retain(|namespace, _| index.services_in(namespace).next().is_some());
+    }
+
     /// The names of the services that declare their dependants by an annotation.
     #[must_use]
     pub fn annotated_names(&self) -> BTreeSet<Arc<str>> {
@@ -111,11 +120,6 @@ impl Model {
 
     /// A slice is new, changed or seen again.
     pub fn slice_applied(&mut self, slice: Slice, owns: Owns<'_>, now: Moment) {
-        let configured = slice.service.filter(|service| self.declared.names(service));
-        let slice = Slice {
-            service: configured,
-            ..slice
-        };
         for change in self.index.apply(slice, now) {
             self.changed(change, owns, now);
         }
@@ -266,19 +270,12 @@ impl Model {
         self.published.push((key.clone(), after.then_some(state)));
     }
 
-    /// Ends what has no dependants any more, and forgets the slices of services that nobody names.
+    /// Ends what has no dependants any more.
     fn declaration_lost(&mut self, why: Stop, now: Moment) {
         let Self {
-            declared,
-            weeding,
-            index,
-            shares,
-            ..
+            declared, weeding, ..
         } = self;
         weeding.cancel(why, now, |key| declared.of(key).is_none());
-        // Already told.
-        index.keep_services(|service| declared.names(service), now);
-        shares.retain(|namespace, _| index.services_in(namespace).next().is_some());
     }
 
     fn reselect(&mut self, key: &ServiceKey, now: Moment) {

@@ -291,3 +291,25 @@ fn an_annotation_outlives_the_file() {
     model.slice_applied(slice("etcd", 1), OURS, at(3.0));
     assert_eq!(weeds(&mut model), [told("etcd", 1)]);
 }
+
+#[test]
+fn a_service_that_is_followed_is_known_when_it_is_named() {
+    let selectors = || selectors("[{matchLabels: {role: user}}]");
+    let mut model = Model::new(&config());
+    model.slice_applied(slice("queue", 1), OURS, at(0.0));
+    assert_eq!(news(&mut model), (vec![], vec![]), "nobody names it");
+    for second in [1.0, 3.0] {
+        model.service_annotated(&key("queue"), selectors(), at(second));
+        let (services, weeders) = news(&mut model);
+        assert_eq!(services, [told("queue", Some(1))]);
+        assert_eq!(weeders, [told("queue", Some(State::Queued))]);
+        model.service_annotated(&key("queue"), None, at(second + 1.0));
+        assert_eq!(news(&mut model).0, [told("queue", None)]);
+    }
+    // Where it is not followed any more, it is heard of again when it is.
+    model.follows(|service| service == "etcd", at(5.0));
+    model.service_annotated(&key("queue"), selectors(), at(6.0));
+    assert_eq!(news(&mut model), (vec![], vec![]));
+    model.slice_applied(slice("queue", 1), OURS, at(7.0));
+    assert_eq!(news(&mut model).0, [told("queue", Some(1))]);
+}
