@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::future::try_join;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_feed::stream::Streams;
@@ -82,8 +83,10 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
             };
             let mut needed = needs::permissions(source, &current, dependants_annotation);
             needed.extend(permissions::membership(&namespace));
-            tokio::spawn(preflight(seed.clone(), needed, readiness.clone(), stop.clone()));
-            services::follow(seed, source, state, rules, readiness, stop).await
+            // In the same task, whose end is heard of, also by a panic.
+            let preflight = preflight(seed.clone(), needed, readiness.clone(), stop.clone());
+            let follow = services::follow(seed, source, state, rules, readiness, stop);
+            try_join(preflight, follow).await.map(drop)
         }
     });
 
