@@ -74,7 +74,8 @@ def main() -> int:
     share = 100 * covered / coverable
     page = HEAD.format(least=sys.argv[2], share=share, coverable=coverable)
     for crate, (hit, all_lines) in sorted(crates.items()):
-        page += f"| {crate} | {all_lines:,} | {100 * hit / max(all_lines, 1):.1f} % |\n"
+        of_it = f"{100 * hit / all_lines:.1f} %" if all_lines else "all of it is generated"
+        page += f"| {crate} | {all_lines:,} | {of_it} |\n"
     page += PLACES.format(most=MOST)
     for path, hit, all_lines, missed in sorted(places):
         page += f"| {path} | {100 * hit / all_lines:.0f} % | {ranges(missed)} |\n"
