@@ -100,7 +100,7 @@ pub fn membership(namespace: &str) -> Vec<Permission> {
         .collect()
 }
 
-/// Asks for every permission, again and again until all are granted, then returns.
+/// Asks for every permission again and again, until `stop` is cancelled.
 ///
 /// # Errors
 /// Never; the type is that of a task.
@@ -113,16 +113,21 @@ pub async fn preflight(
     let mut preflight = Preflight::new(client, readiness);
     tokio::select! {
         () = stop.cancelled() => {}
-        () = preflight.until_granted(&needed) => {}
+        () = preflight.keep_asking(&needed) => {}
     }
     Ok(())
 }
+
+/// From an answer by which everything is granted to the next question. What is withdrawn is otherwise noticed in the
+/// incident that needs it; some twenty small requests in ten minutes are nothing to the seed.
+const ASK_AGAIN: Duration = Duration::from_secs(10 * 60);
 
 /// The preflight of a service whose needs change. While something is missing, the blocker `permissions` names it, and so
 /// do the log and the metric.
 pub struct Preflight {
     client: kube::Client,
     readiness: Readiness,
+    ask_again: Duration,
     shown: Shown,
 }
 
@@ -138,27 +143,42 @@ impl Preflight {
         Self {
             client,
             readiness,
+            ask_again: ASK_AGAIN,
             shown: Shown::new(),
         }
     }
 
-    /// Asks for every permission, again and again until all are granted. To be called again when the needs change; may
-    /// be dropped at any point.
-    pub async fn until_granted(&mut self, needed: &[Permission]) {
+    /// Asks again after `pause`, instead of ten minutes, when everything was granted.
+    #[must_use]
+    pub fn every(mut self, pause: Duration) -> Self {
+        self.ask_again = pause;
+        self
+    }
+
+    /// Asks for every permission: with growing pauses while some are missing, seldom when all are granted. Never ends; to
+    /// be dropped, at any point, and called again when the needs change.
+    pub async fn keep_asking(&mut self, needed: &[Permission]) {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         let mut reported = None;
+        let mut granted = false;
         loop {
             match missing(&self.client, needed).await {
                 Ok(missing) => {
                     self.show(by_series(needed, &missing));
                     if missing.is_empty() {
-                        tracing::info!(
-                            permissions = needed.len(),
-                            "all permissions on the seed are granted"
-                        );
+                        if !granted {
+                            tracing::info!(
+                                permissions = needed.len(),
+                                "all permissions on the seed are granted"
+                            );
+                        }
+                        (granted, reported) = (true, None);
+                        backoff.reset();
                         self.readiness.clear("permissions");
-                        return;
+                        tokio::time::sleep(self.ask_again).await;
+                        continue;
                     }
+                    granted = false;
                     let list = missing
                         .iter()
                         .map(ToString::to_string)
@@ -172,8 +192,11 @@ impl Preflight {
                     }
                 }
                 Err(error) => {
-                    let why = format!("cannot ask the seed: {error}");
-                    self.readiness.block("permissions", why);
+                    // What was granted is believed until the seed says otherwise.
+                    if !granted {
+                        let why = format!("cannot ask the seed: {error}");
+                        self.readiness.block("permissions", why);
+                    }
                     tracing::warn!(%error, "cannot check the permissions on the seed, trying again");
                 }
             }

@@ -35,10 +35,6 @@ pub async fn preflight(
     let mut preflight = Preflight::new(seed, readiness);
     loop {
         let needed = needed(&config.borrow_and_update(), &namespace);
-        let ask = async {
-            preflight.until_granted(&needed).await;
-            std::future::pending().await
-        };
         let changed = async {
             while config.changed().await.is_ok() {
                 if self::needed(&config.borrow_and_update(), &namespace) != needed {
@@ -49,7 +45,7 @@ pub async fn preflight(
         };
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = ask => {}
+            () = preflight.keep_asking(&needed) => {}
             () = changed => {}
         }
     }

@@ -48,13 +48,9 @@ pub async fn check(
         kinds_known.mark_unchanged();
         let mut needed = permissions(&resources);
         needed.extend(others.iter().cloned());
-        let once = async {
-            preflight.until_granted(&needed).await;
-            std::future::pending().await
-        };
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = once => {}
+            () = preflight.keep_asking(&needed) => {}
             Ok(()) = kinds_known.changed() => {}
         }
     }
