@@ -23,6 +23,10 @@ pub const LAST_EVENTS: Duration = Duration::from_secs(5);
 /// What is said again after so long begins another Event. That of kube's recorder.
 const SERIES_LIMIT: Duration = Duration::from_secs(6 * 60);
 
+/// Notes that are remembered at most. There are a few for each resource and reason, whatever the number of shoots, and
+/// some for each error text; to forget all of them makes new Events of what would have been series.
+const MAX_NOTES: usize = 512;
+
 /// What is to be said about an object.
 #[derive(Debug, Clone)]
 pub struct Notice {
@@ -78,6 +82,8 @@ pub fn recorder(
     let task = async move {
         loop {
             let notice = tokio::select! {
+                // First, so that nothing begins with the patience of one that has time.
+                biased;
                 () = stop.cancelled() => break,
                 notice = receiver.recv() => notice,
             };
@@ -130,6 +136,9 @@ impl Publisher {
         };
         let now = Instant::now();
         self.recorders.retain(|_, (_, used)| now < *used + SERIES_LIMIT);
+        if self.recorders.len() >= MAX_NOTES {
+            self.recorders.clear();
+        }
         let fresh = || (Recorder::new(self.client.clone(), self.reporter.clone()), now);
         let (recorder, used) = self.recorders.entry(note).or_insert_with(fresh);
         *used = now;
