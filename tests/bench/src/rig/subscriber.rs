@@ -26,6 +26,9 @@ use crate::fleet::now;
 /// The largest message that is read.
 const MAX_MESSAGE: usize = 256 * 1024;
 
+/// Pause before a stream is tried again.
+const RECONNECT: Duration = Duration::from_millis(100);
+
 /// An outcome and when it arrived first, in microseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
@@ -69,9 +72,19 @@ impl Subscriber {
                 .into_inner();
             let (told, messages) = (told.clone(), messages.clone());
             tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
-                while let Some(Ok(response)) = stream.next().await {
-                    messages.fetch_add(1, Ordering::Relaxed);
-                    note(&told, response);
+                loop {
+                    while let Some(Ok(response)) = stream.next().await {
+                        messages.fetch_add(1, Ordering::Relaxed);
+                        note(&told, response);
+                    }
+                    // A replica ends a stream on which more was taken back at once than it remembers, as when another
+                    // replica joins: whoever follows connects again and has everything anew.
+                    stream = loop {
+                        match client.watch_verdicts(Request::new(request())).await {
+                            Ok(answer) => break answer.into_inner(),
+                            Err(_) => tokio::time::sleep(RECONNECT).await,
+                        }
+                    };
                 }
             })));
         }
