@@ -25,6 +25,15 @@ impl Moment {
         Duration::from_micros(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
     }
 
+    /// The last multiple of `period` since the epoch that is not later; itself when `period` is below a microsecond.
+    #[must_use]
+    pub fn at_multiple_of(self, period: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_sub(self.0.checked_rem_euclid(micros(period)).unwrap_or(0)),
+        )
+    }
+
     /// Moved by a signed number of microseconds.
     #[must_use]
     pub const fn shifted(self, by: i64) -> Self {
