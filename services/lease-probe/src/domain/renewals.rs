@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::host;
 use super::moment::{Moment, micros};
-use super::skew::Arrivals;
+use super::skew::{Arrival, Arrivals};
 
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
 const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
@@ -26,6 +26,16 @@ pub struct Listing {
     pub sent: Moment,
     /// When the answer was there.
     pub received: Moment,
+}
+
+impl Listing {
+    fn age(self, renew_time: Moment) -> Arrival {
+        let at = |moment: Moment| moment.0.saturating_sub(renew_time.0);
+        Arrival {
+            asked: at(self.sent),
+            answered: at(self.received),
+        }
+    }
 }
 
 /// A lease as listed.
@@ -108,7 +118,7 @@ impl Renewals {
                     }
                 }
                 (Some(known), Some(previous)) => known.renewed(renew_time, interval, previous, listing),
-                _ => Renewal::first_seen(renew_time, interval, listing.received),
+                _ => Renewal::first_seen(renew_time, interval, listing),
             };
             self.nodes.insert(lease.name.clone(), renewal);
         }
@@ -162,12 +172,13 @@ fn renew_interval(duration_seconds: Option<i32>) -> Duration {
 }
 
 impl Renewal {
-    fn first_seen(renew_time: Moment, renew_interval: Duration, received: Moment) -> Self {
+    fn first_seen(renew_time: Moment, renew_interval: Duration, listing: Listing) -> Self {
+        let received = listing.received;
         let mut arrivals = Arrivals::default();
         // How old a renewal was that was not seen to arrive says nothing. But a time in the future proves a clock that
         // is ahead.
         if renew_time > received {
-            arrivals.note(received.0.saturating_sub(renew_time.0));
+            arrivals.note(listing.age(renew_time));
         }
         Self {
             renew_time,
@@ -198,7 +209,7 @@ impl Renewal {
         listing: Listing,
     ) -> Self {
         let mut arrivals = self.arrivals;
-        arrivals.note(listing.received.0.saturating_sub(renew_time.0));
+        arrivals.note(listing.age(renew_time));
         let earliest = previous.sent.before(TOLERANCE);
         // A clock that is called ahead, but was so no more when this renewal was made. One that is called behind, by too
         // little, is no contradiction: that estimate falls short on purpose.

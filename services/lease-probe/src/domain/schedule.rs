@@ -73,7 +73,7 @@ pub struct Seen<'a> {
     pub counting: bool,
     /// The moment at which the leases were judged.
     pub judged: Moment,
-    /// When the threshold was crossed or would be if no lease were renewed.
+    /// When the threshold was crossed or would be if no lease were renewed; while `look_ahead` is set, not before that.
     pub crossing: Option<Moment>,
     /// The pace of the shoot's kubelets.
     pub renew_interval: Duration,
@@ -106,7 +106,14 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
     due = due.at_multiple_of(TICK).max(now.after(MIN_SPACING));
     // One that came before the leases were judged was judged. One that came since was not: it is looked at now.
     if let Some(crossing) = seen.crossing.filter(|crossing| *crossing > seen.judged) {
-        due = due.min(recent.allow(crossing.max(now)));
+        let wanted = recent.allow(crossing.max(now));
+        // While the nodes need not be known, it is only the first lease that would expire: no instant to be met.
+        let early = wanted.at_multiple_of(TICK).max(now.after(MIN_SPACING));
+        due = due.min(if seen.look_ahead.is_some() {
+            wanted.min(early)
+        } else {
+            wanted
+        });
     }
     due
 }
@@ -247,6 +254,22 @@ mod tests {
             Moment(22_123_456),
             "a crossing is looked at when it comes"
         );
+        let (first_expiry, window) = (Moment(20_123_456), Duration::from_secs(1));
+        let healthy = Seen {
+            look_ahead: Some(LookAhead {
+                crossing: at(24),
+                window,
+            }),
+            ..seen(&Outcome::Healthy, false, Some(first_expiry))
+        };
+        let due = |now| after_assessment(now, PACE, healthy, &Recent::default(), 0.0);
+        assert_eq!(
+            due(at(1)),
+            at(20),
+            "the first lease that would expire is no crossing"
+        );
+        let late = first_expiry.before(Duration::from_millis(30));
+        assert_eq!(due(late), first_expiry, "and is not looked at later for it");
     }
 
     #[test]
@@ -333,14 +356,16 @@ mod tests {
         #[test]
         fn never_later_than_the_interval_or_the_crossing_and_never_a_storm(
             crossings in prop::collection::vec(prop::option::of(-100_i64..40_000), 1..60), random in 0.0_f64..1.0,
-            counting: bool,
+            counting: bool, known: bool,
         ) {
             let (mut now, mut recent, mut starts) = (at(0), Recent::default(), vec![]);
             for millis in crossings {
                 recent.note(now);
                 starts.push(now);
                 let crossing = millis.map(|millis| now.shifted(millis * 1_000));
-                let seen = Seen { judged: now, ..seen(&Outcome::Healthy, counting, crossing) };
+                let look_ahead = crossing.filter(|_| !known);
+                let look_ahead = look_ahead.map(|crossing| LookAhead { crossing, window: RENEW });
+                let seen = Seen { judged: now, look_ahead, ..seen(&Outcome::Healthy, counting, crossing) };
                 let due = after_assessment(now, PACE, seen, &recent, random);
                 prop_assert!(due <= now.after(Duration::from_secs(36)));
                 if !counting && crossing.is_none() {

@@ -18,19 +18,32 @@ const WINDOW: usize = 4;
 /// bounds of the lists protect a live node alone.
 const ENOUGH_TO_CALL_BEHIND: u8 = 3;
 
-/// Ages, on arrival, of the last few renewals of one node.
+/// The age of a renewal when it was first listed, in microseconds: negative when it came from the future.
+///
+/// The list shows the leases as they were at some moment between request and answer. So a clock is ahead only if the
+/// renewal is from the future even when the answer has come, and behind only if it was too old when the question was
+/// asked; else a slow API server would pass for a slow clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// When the list was asked for.
+    pub asked: i64,
+    /// When it had come.
+    pub answered: i64,
+}
+
+/// The last few renewals of one node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arrivals {
-    ages: [i64; WINDOW],
+    newest_first: [Arrival; WINDOW],
     seen: u8,
 }
 
 impl Arrivals {
-    /// Notes the age of a renewal on arrival in microseconds: negative when it came from the future.
-    pub fn note(&mut self, age: i64) {
-        self.ages.rotate_right(1);
-        if let Some(newest) = self.ages.first_mut() {
-            *newest = age;
+    /// Notes how old a renewal was on arrival.
+    pub fn note(&mut self, arrival: Arrival) {
+        self.newest_first.rotate_right(1);
+        if let Some(newest) = self.newest_first.first_mut() {
+            *newest = arrival;
         }
         self.seen = self.seen.saturating_add(1).min(WINDOW as u8);
     }
@@ -44,14 +57,18 @@ impl Arrivals {
     /// behind. Zero while its renewals look as renewals should.
     #[must_use]
     pub fn skew(&self, renew_interval: Duration) -> i64 {
-        let Some(smallest) = self.ages.iter().take(usize::from(self.seen)).min() else {
+        let seen = || self.newest_first.iter().take(usize::from(self.seen));
+        let (Some(asked), Some(answered)) = (
+            seen().map(|arrival| arrival.asked).min(),
+            seen().map(|arrival| arrival.answered).min(),
+        ) else {
             return 0;
         };
         let interval = micros(renew_interval);
-        if *smallest > interval && self.seen >= ENOUGH_TO_CALL_BEHIND {
-            interval.saturating_sub(*smallest)
-        } else if *smallest < 0 {
-            smallest.saturating_neg()
+        if asked > interval && self.seen >= ENOUGH_TO_CALL_BEHIND {
+            interval.saturating_sub(asked)
+        } else if answered < 0 {
+            answered.saturating_neg()
         } else {
             0
         }
@@ -70,7 +87,11 @@ mod tests {
     fn arrivals(ages: impl IntoIterator<Item = i64>) -> Arrivals {
         let mut arrivals = Arrivals::default();
         for age in ages {
-            arrivals.note(age * SECOND);
+            let age = age * SECOND;
+            arrivals.note(Arrival {
+                asked: age,
+                answered: age,
+            });
         }
         arrivals
     }
@@ -104,6 +125,18 @@ mod tests {
                 expected * SECOND,
                 "{why}"
             );
+        }
+    }
+
+    #[test]
+    fn a_slow_answer_is_no_skew() {
+        let mut arrivals = Arrivals::default();
+        for (asked, answered) in [(-4, 2), (9, 15), (9, 15), (10, 16)] {
+            arrivals.note(Arrival {
+                asked: asked * SECOND,
+                answered: answered * SECOND,
+            });
+            assert_eq!(arrivals.skew(INTERVAL), 0);
         }
     }
 
