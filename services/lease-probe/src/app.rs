@@ -1,6 +1,7 @@
 //! Joins the parts; the only place that knows all of them.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use tonic::service::RoutesBuilder;
 use watchdog_feed::server::Feed;
@@ -65,6 +66,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         clock: Clock::start(),
         identity: base.identity.clone(),
         tracer: base.tracer(otlp_endpoint.as_ref(), SERVICE)?,
+        probing: AtomicUsize::new(0),
     });
     let verdicts = Feed::new();
     let owns = {

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use lease_probe::cluster::prober::{Endpoint, Shared};
@@ -52,6 +53,7 @@ fn registry(seed: kube::Client) -> (Arc<Registry>, Verdicts) {
         clock: Clock::start(),
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
+        probing: AtomicUsize::new(0),
     };
     let verdicts = Feed::new();
     let registry = Registry::new(

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -47,6 +48,8 @@ pub struct Shared {
     pub identity: Arc<str>,
     /// Makes spans of verdicts that changed.
     pub tracer: Tracer,
+    /// How many shoots the process probes, as of the last verdict.
+    pub probing: AtomicUsize,
 }
 
 impl Shared {
@@ -54,6 +57,17 @@ impl Shared {
     #[must_use]
     pub fn now(&self) -> Moment {
         Moment(self.clock.now_micros())
+    }
+
+    fn pace(&self, config: &ProberConfig) -> Pace {
+        Pace {
+            interval: config.probe_interval,
+            jitter: config.backoff_jitter_factor,
+            failure_back_off: config
+                .internal_probe_failure_back_off_duration
+                .max(Duration::from_secs(1)),
+            tick: schedule::tick(config.probe_interval, self.probing.load(Ordering::Relaxed)),
+        }
     }
 }
 
@@ -217,10 +231,11 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
             renew_interval: self.state.renew_interval(),
             look_ahead: found.look_ahead,
         };
-        let mut next_due = schedule::after_assessment(now, pace(config), seen, &self.recent, rand::random());
+        let pace = self.shared.pace(config);
+        let mut next_due = schedule::after_assessment(now, pace, seen, &self.recent, rand::random());
         if let Some(failure) = throttled {
             count_throttled(&failure);
-            let pause = schedule::after_failure(now, pace(config), &failure, 1, rand::random());
+            let pause = schedule::after_failure(now, pace, &failure, 1, rand::random());
             next_due = next_due.max(pause);
         }
         let message = if found.outcome == Outcome::ExternalUnreachable {
@@ -261,8 +276,13 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
                 success: 1,
             },
         );
-        let next_due =
-            schedule::after_failure(now, pace(&inputs.config), failure, self.failures, rand::random());
+        let next_due = schedule::after_failure(
+            now,
+            self.shared.pace(&inputs.config),
+            failure,
+            self.failures,
+            rand::random(),
+        );
         let valid_until = schedule::valid_until(next_due, inputs.config.probe_timeout);
         (self.teller.failed(failure, now, valid_until), next_due, None)
     }
@@ -372,15 +392,5 @@ fn rule(inputs: &Inputs) -> Rule {
     Rule {
         expiry_age: expiry_age(grace),
         threshold: inputs.config.node_lease_failure_fraction,
-    }
-}
-
-fn pace(config: &ProberConfig) -> Pace {
-    Pace {
-        interval: config.probe_interval,
-        jitter: config.backoff_jitter_factor,
-        failure_back_off: config
-            .internal_probe_failure_back_off_duration
-            .max(Duration::from_secs(1)),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -375,6 +376,8 @@ impl Report for Reporter {
     fn verdict(&self, verdict: Verdict) {
         // Within the lock, so that nothing is published after the shoot was removed.
         self.while_running(|inner| {
+            let probing = &self.registry.shared.probing;
+            probing.store(inner.probes.len(), Ordering::Relaxed);
             if verdict.evidence.is_some() {
                 inner.denied.remove(&*self.shoot);
             }

@@ -11,12 +11,17 @@ use super::outcome::{Failure, Outcome};
 /// Two probes of one shoot are never closer than this, but for those that are due at a crossing.
 pub const MIN_SPACING: Duration = Duration::from_secs(1);
 
-/// Probes that need not start at an exact instant start at multiples of this since the Unix epoch, together with those of
+/// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with those of
 /// other shoots: a process that wakes once for many probes spends half of what it would if it woke for each (measured, see
-/// docs/performance.md). Small beside every interval; long enough for company on a seed of some hundred shoots, and short
-/// enough that the 250 probes which meet so among 10,000 shoots every 10 s are over in 25 ms, so that a crossing hardly
-/// waits for them.
-pub const TICK: Duration = Duration::from_millis(250);
+/// docs/performance.md). This is the longest tick, small beside every interval.
+const LONGEST_TICK: Duration = Duration::from_secs(1);
+
+/// And the shortest: so much is hardly noticed anywhere, and a process is busy all the time long before.
+const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
+
+/// About so many probes may meet at one tick. Two cores need 15 ms for them (measured), and so long a crossing may have to
+/// wait.
+const MEET: u128 = 150;
 
 /// So many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that finds
 /// out at which instant exactly, and one at that instant. More follow each other only where most leases are about to
@@ -37,6 +42,20 @@ pub struct Pace {
     pub jitter: f64,
     /// `internalProbeFailureBackOffDuration`: after failures the pauses grow from 1 s up to this.
     pub failure_back_off: Duration,
+    /// At the multiples of this probes of different shoots meet; see [`tick`].
+    pub tick: Duration,
+}
+
+/// The tick for a process that probes so many shoots. Halved until not too many meet, so that all ticks are multiples of
+/// every shorter one: probes whose tick was chosen among fewer shoots meet the others all the same.
+#[must_use]
+pub fn tick(interval: Duration, shoots: usize) -> Duration {
+    let shoots = u128::try_from(shoots).unwrap_or(u128::MAX);
+    let mut tick = LONGEST_TICK;
+    while tick > SHORTEST_TICK && shoots.saturating_mul(tick.as_micros()) > MEET * interval.as_micros() {
+        tick /= 2;
+    }
+    tick
 }
 
 /// When the last few probes of a shoot started.
@@ -87,7 +106,7 @@ pub struct Seen<'a> {
 /// renewed: a loss is seen when it becomes one, not up to an interval later. While the shoot is not healthy, the pace
 /// is that of the kubelets, so that a recovery is seen within one renewal. While a threshold of several probes in a
 /// row counts, they follow each other as closely as they may. What is not tied to an instant is put forward to the
-/// [`TICK`] before.
+/// [`tick`] before.
 #[must_use]
 pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent, random: f64) -> Moment {
     let mut due = now.after(jittered(pace.interval, pace.jitter, random));
@@ -103,12 +122,12 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
     if let Some(LookAhead { crossing, window }) = seen.look_ahead {
         due = due.min(crossing.before(window.mul_f64(0.4_f64.mul_add(random, 0.2))));
     }
-    due = due.at_multiple_of(TICK).max(now.after(MIN_SPACING));
+    due = due.at_multiple_of(pace.tick).max(now.after(MIN_SPACING));
     // One that came before the leases were judged was judged. One that came since was not: it is looked at now.
     if let Some(crossing) = seen.crossing.filter(|crossing| *crossing > seen.judged) {
         let wanted = recent.allow(crossing.max(now));
         // While the nodes need not be known, it is only the first lease that would expire: no instant to be met.
-        let early = wanted.at_multiple_of(TICK).max(now.after(MIN_SPACING));
+        let early = wanted.at_multiple_of(pace.tick).max(now.after(MIN_SPACING));
         due = due.min(if seen.look_ahead.is_some() {
             wanted.min(early)
         } else {
@@ -172,6 +191,7 @@ mod tests {
         interval: Duration::from_secs(30),
         jitter: 0.2,
         failure_back_off: Duration::from_secs(30),
+        tick: Duration::from_millis(250),
     };
     const RENEW: Duration = Duration::from_secs(10);
 
@@ -238,6 +258,20 @@ mod tests {
             after_assessment(at(0), PACE, seen, &Recent::default(), random)
         };
         assert_eq!((ahead(0.0), ahead(1.0)), (at(24), at(20)));
+    }
+
+    #[test]
+    fn the_more_shoots_the_shorter_the_tick() {
+        let ten = Duration::from_secs(10);
+        let ticks = [0, 1, 100, 1_500, 1_501, 10_000, 100_000, usize::MAX]
+            .map(|shoots| tick(ten, shoots).as_micros());
+        assert_eq!(
+            ticks,
+            [
+                1_000_000, 1_000_000, 1_000_000, 1_000_000, 500_000, 125_000, 62_500, 62_500
+            ]
+        );
+        assert_eq!(tick(3 * ten, 10_000), Duration::from_millis(250), "a slower pace");
     }
 
     #[test]
@@ -369,7 +403,7 @@ mod tests {
                 let due = after_assessment(now, PACE, seen, &recent, random);
                 prop_assert!(due <= now.after(Duration::from_secs(36)));
                 if !counting && crossing.is_none() {
-                    prop_assert!(due > now.after(Duration::from_secs(30)).before(TICK));
+                    prop_assert!(due > now.after(Duration::from_secs(30)).before(PACE.tick));
                 }
                 match crossing.filter(|crossing| *crossing > now) {
                     Some(crossing) => prop_assert!(due <= crossing.max(now.after(MIN_SPACING))),

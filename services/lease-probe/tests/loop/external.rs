@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use lease_probe::cluster::prober::{Endpoint, Inputs, Prober, Report, Shared};
@@ -99,6 +100,7 @@ async fn probe(answers: impl IntoIterator<Item = Result<(), Failure>>) -> Observ
         clock,
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
+        probing: AtomicUsize::new(0),
     };
     let none = || Err(Failure::Kubeconfig("none is needed".to_owned()));
     let (_changes, inputs) = watch::channel(Inputs {

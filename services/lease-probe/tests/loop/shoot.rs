@@ -1,6 +1,7 @@
 //! A shoot whose kubelets renew at given moments, and which takes its time to answer.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use lease_probe::cluster::prober::{Endpoint, Inputs, Prober, Report, Shared};
@@ -103,6 +104,7 @@ pub(crate) async fn probe(shoot: Shoot, config: ProberConfig, lasts: Millis) -> 
         clock,
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
+        probing: AtomicUsize::new(0),
     };
     let inputs = Inputs {
         settings: Arc::new(ShootSettings::default()),
