@@ -31,7 +31,7 @@ pub use watchdog_proto::probe::v1::Outcome;
 use crate::binaries;
 use crate::process::{Command, Process};
 use crate::scratch::Scratch;
-use crate::wait;
+use crate::wait::{self, BOUND};
 
 /// Longer than any test.
 const VALID_SECONDS: i64 = 600;
@@ -219,9 +219,6 @@ pub struct Coordinator {
     pub client: ScalingServiceClient<tonic::transport::Channel>,
 }
 
-/// A process on a loaded machine.
-const START_BOUND: Duration = Duration::from_secs(30);
-
 impl Coordinator {
     /// Starts one and waits until it listens.
     ///
@@ -264,12 +261,8 @@ impl Coordinator {
             .arg("--lease-probe")
             .arg(probe.address.to_string());
         let process = command.spawn(scratch)?;
-        let grpc = process
-            .wait_for_field("listening", "grpc_addr", START_BOUND)
-            .await?;
-        let admin = process
-            .wait_for_field("listening", "admin_addr", START_BOUND)
-            .await?;
+        let grpc = process.wait_for_field("listening", "grpc_addr", BOUND).await?;
+        let admin = process.wait_for_field("listening", "admin_addr", BOUND).await?;
         let channel = tonic::transport::Channel::from_shared(format!("http://{grpc}"))?.connect_lazy();
         Ok(Self {
             process,

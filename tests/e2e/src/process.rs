@@ -20,12 +20,10 @@ use tokio::time::sleep;
 use crate::log::{self, LogLine, LogReader};
 use crate::scratch::Scratch;
 use crate::spawner;
+use crate::wait::BOUND;
 
 /// How often exits and logs are looked at.
 const POLL: Duration = Duration::from_millis(10);
-
-/// How long a process that was sent SIGKILL may take to be gone: milliseconds, unless the disk hangs.
-const KILL_BOUND: Duration = Duration::from_secs(10);
 
 /// Variables that would let a program under test find another cluster than the one its test gives it.
 const NOT_INHERITED: [&str; 3] = ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];
@@ -252,7 +250,7 @@ impl Process {
     /// When it does not go away: the system hangs.
     pub async fn kill_9(&self) -> anyhow::Result<ExitStatus> {
         self.send_kill();
-        self.wait_exit(KILL_BOUND).await
+        self.wait_exit(BOUND).await
     }
 
     fn send_kill(&self) {
@@ -368,7 +366,7 @@ impl Drop for Process {
         self.send_kill();
         // Reaped here and now: a destructor cannot wait for a runtime, and a zombie would stay until the test
         // process ends.
-        let end = Instant::now() + KILL_BOUND;
+        let end = Instant::now() + BOUND;
         while matches!(self.state.lock().reap(), Ok(None)) && Instant::now() < end {
             thread::sleep(POLL);
         }

@@ -6,6 +6,10 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use tokio::time::{Instant, sleep, timeout};
 
+/// For waits that end with a condition. So long only when something is broken: machines are at times three times slower
+/// than at others.
+pub const BOUND: Duration = Duration::from_secs(120);
+
 /// How often a condition is looked at: short against everything that the tests wait for, long enough to leave the
 /// processors to the servers under test.
 const POLL: Duration = Duration::from_millis(50);

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use tonic::transport::Channel;
@@ -16,9 +15,7 @@ use crate::certs::{Authority, TlsFiles};
 use crate::ports::free_port;
 use crate::process::{Command, Process};
 use crate::scratch::Scratch;
-
-/// A service binds its sockets within milliseconds; a busy machine may need longer to start it.
-const START_BOUND: Duration = Duration::from_secs(20);
+use crate::wait::BOUND;
 
 /// DNS name in every certificate of these tests, the one that the chart gives lease-probe.
 pub const SERVER_NAME: &str = "dependency-watchdog-lease-probe.garden.svc";
@@ -243,12 +240,8 @@ impl Setup {
 
     async fn start(&self, command: Command) -> anyhow::Result<Service> {
         let process = command.spawn(&self.scratch)?;
-        let grpc = process
-            .wait_for_field("listening", "grpc_addr", START_BOUND)
-            .await?;
-        let admin = process
-            .wait_for_field("listening", "admin_addr", START_BOUND)
-            .await?;
+        let grpc = process.wait_for_field("listening", "grpc_addr", BOUND).await?;
+        let admin = process.wait_for_field("listening", "admin_addr", BOUND).await?;
         Ok(Service {
             process,
             grpc,
@@ -291,7 +284,7 @@ impl Service {
                 .unwrap_or_default();
             Ok((code, body))
         };
-        tokio::time::timeout(Duration::from_secs(10), exchange)
+        tokio::time::timeout(BOUND, exchange)
             .await
             .context("the admin endpoint hangs")?
     }
@@ -320,17 +313,13 @@ impl Service {
     /// Waits until the service is ready.
     ///
     /// # Errors
-    /// When it is not within 30 s; says what blocks it.
+    /// When it is not within [`BOUND`]; says what blocks it.
     pub async fn wait_ready(&self) -> anyhow::Result<()> {
-        crate::wait::until(
-            &format!("{} is ready", self.process.name()),
-            Duration::from_secs(30),
-            || async {
-                let (code, body) = self.admin_get("/readyz").await?;
-                anyhow::ensure!(code == 200, "{body}");
-                Ok(Some(()))
-            },
-        )
+        crate::wait::until(&format!("{} is ready", self.process.name()), BOUND, || async {
+            let (code, body) = self.admin_get("/readyz").await?;
+            anyhow::ensure!(code == 200, "{body}");
+            Ok(Some(()))
+        })
         .await
     }
 }

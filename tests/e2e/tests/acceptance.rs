@@ -11,10 +11,9 @@ use watchdog_e2e::acceptance::runner::play_all;
 use watchdog_e2e::acceptance::scenarios;
 use watchdog_e2e::process::Command;
 use watchdog_e2e::sandboxed::World;
+use watchdog_e2e::wait::BOUND;
 use watchdog_e2e::{binaries, wait};
 use watchdog_proto::probe::v1::Outcome;
-
-const BOUND: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scenarios() {

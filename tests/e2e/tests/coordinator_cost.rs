@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_e2e::coordinator::{Coordinator, FakeProbe, Outcome};
 use watchdog_e2e::fixtures::{self, CA, KCM, MCM};
 use watchdog_e2e::scratch::Scratch;
-use watchdog_e2e::wait;
+use watchdog_e2e::wait::{self, BOUND};
 use watchdog_proto::scaling::v1::{Direction, FlowState, ListScalingRequest, ShootScaling, Step};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::{Part, WriteOptions};
@@ -20,7 +20,6 @@ use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry};
 
 const SHOOTS: usize = 1_000;
 const USER: &str = "coordinator";
-const BOUND: Duration = Duration::from_secs(120);
 
 /// The default of `--request-rate`.
 const RATE: usize = 1_000;

@@ -3,18 +3,15 @@
 
 #![cfg(test)]
 
-use std::time::Duration;
-
 use serde_json::Value;
 use watchdog_e2e::coordinator::{Coordinator, FakeProbe, Outcome, forget_leases};
 use watchdog_e2e::fixtures::{self, CA, KCM, MCM};
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait;
+use watchdog_e2e::wait::{self, BOUND};
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{AuditEntry, Fault, FaultAction, ShootSpec};
 
-const BOUND: Duration = Duration::from_secs(60);
 const COUNTS: [(&str, u32); 3] = [(KCM, 2), (MCM, 3), (CA, 1)];
 
 struct Run {

@@ -9,12 +9,11 @@ use watchdog_e2e::coordinator::{Coordinator, FakeProbe, Outcome};
 use watchdog_e2e::fixtures::{self, CA, KCM, MCM};
 use watchdog_e2e::real::create_namespace;
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait;
+use watchdog_e2e::wait::{self, BOUND};
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_sandbox::ShootSpec;
 use watchdog_sandbox::resource::keys;
 
-const BOUND: Duration = Duration::from_secs(60);
 const COUNTS: [(&str, u32); 3] = [(KCM, 2), (MCM, 3), (CA, 1)];
 
 async fn world(name: &str) -> anyhow::Result<(World, FakeProbe, String)> {

@@ -8,7 +8,7 @@ use serde_json::json;
 use tonic::Code;
 use watchdog_e2e::fixtures;
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait::{holds, until, until_true};
+use watchdog_e2e::wait::{BOUND, holds, until, until_true};
 use watchdog_e2e::watchdog::Service;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
@@ -16,8 +16,6 @@ use watchdog_proto::probe::v1::{Outcome, SkipReason};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
 use watchdog_sandbox::{Cut, ShootSpec};
-
-const BOUND: Duration = Duration::from_secs(60);
 
 async fn unknown(world: &World, lease_probe: &Service, shoot: &str) -> anyhow::Result<bool> {
     let error = world.verdict(lease_probe, shoot).await.err();

@@ -14,7 +14,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait;
+use watchdog_e2e::wait::{self, BOUND};
 use watchdog_e2e::watchdog::{NAMESPACE, Service};
 use watchdog_proto::probe::v1::WatchVerdictsRequest;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
@@ -23,8 +23,6 @@ use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::weeder::v1::WatchEndpointReadinessRequest;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_sandbox::{Fault, FaultAction};
-
-const BOUND: Duration = Duration::from_secs(60);
 
 /// `terminationGracePeriodSeconds` of a Pod, where nobody says otherwise.
 const GRACE_PERIOD: Duration = Duration::from_secs(30);

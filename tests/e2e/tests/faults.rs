@@ -13,13 +13,12 @@ use tonic::Code;
 use watchdog_e2e::fixtures::{CA, KCM, MCM, PROBE_SECRET};
 use watchdog_e2e::real::cluster_resource;
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait::{holds, until, until_true};
+use watchdog_e2e::wait::{BOUND, holds, until, until_true};
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_sandbox::Cut;
 
 const SHOOT: &str = "shoot--sandbox--one";
-const BOUND: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_cluster_is_reported_and_stops_nobody() {

@@ -8,11 +8,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use watchdog_e2e::sandboxed::World;
 use watchdog_e2e::tools;
-use watchdog_e2e::wait::until;
+use watchdog_e2e::wait::{BOUND, until};
 use watchdog_e2e::watchdog::{SERVER_NAME, Service};
 
 const SHOOT: &str = "shoot--sandbox--one";
-const BOUND: Duration = Duration::from_secs(30);
 
 struct Grpcurl<'a> {
     world: &'a World,

@@ -3,8 +3,6 @@
 
 #![cfg(test)]
 
-use std::time::Duration;
-
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -12,10 +10,9 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use watchdog_e2e::fixtures::PROBE_SECRET;
 use watchdog_e2e::sandboxed::World;
+use watchdog_e2e::wait::BOUND;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::Shoot;
-
-const BOUND: Duration = Duration::from_secs(40);
 
 /// What no log, metric and message may show.
 const SECRET: &str = "hunter2-hunter2";

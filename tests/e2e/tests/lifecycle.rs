@@ -11,7 +11,7 @@ use tonic::Code;
 use watchdog_e2e::fixtures::{self, PROBE_SECRET};
 use watchdog_e2e::real::cluster_resource;
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait::{holds, until, until_true};
+use watchdog_e2e::wait::{BOUND, holds, until, until_true};
 use watchdog_e2e::watchdog::Service;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
@@ -20,8 +20,6 @@ use watchdog_proto::scaling::v1 as scaling;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::{Part, WriteOptions};
 use watchdog_sandbox::{Cut, Shoot, ShootSpec};
-
-const BOUND: Duration = Duration::from_secs(40);
 
 /// One change of a shoot, and what it is skipped for then.
 struct Step {

@@ -11,12 +11,11 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use watchdog_e2e::fixtures::PROBE_SECRET;
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait::until_true;
+use watchdog_e2e::wait::{BOUND, until_true};
 use watchdog_e2e::watchdog::Service;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::{Cut, Fault, FaultAction, Rule, Shoot};
 
-const BOUND: Duration = Duration::from_secs(40);
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 /// One way to fail: what is done to the shoot, and how the failure shows.

@@ -2,15 +2,11 @@
 
 #![cfg(test)]
 
-use std::time::Duration;
-
 use watchdog_e2e::fixtures;
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait::until_true;
+use watchdog_e2e::wait::{BOUND, until_true};
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::ShootSpec;
-
-const BOUND: Duration = Duration::from_secs(60);
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 

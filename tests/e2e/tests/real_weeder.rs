@@ -10,14 +10,13 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use watchdog_e2e::fixtures;
 use watchdog_e2e::real::{RealControlPlane, create_namespace};
-use watchdog_e2e::wait::{holds, until_true};
+use watchdog_e2e::wait::{BOUND, holds, until_true};
 use watchdog_e2e::watchdog::Setup;
 use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 
 const SHOOT: &str = "shoot--real--one";
 const OTHER: &str = "shoot--real--two";
-const BOUND: Duration = Duration::from_secs(30);
 
 /// Creates a pod of a control plane. `waiting` names the container list in which a container waits in
 /// `CrashLoopBackOff`.

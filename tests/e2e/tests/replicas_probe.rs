@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_e2e::fixtures;
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait;
+use watchdog_e2e::wait::{self, BOUND};
 use watchdog_e2e::watchdog::Service;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
@@ -22,8 +22,6 @@ use watchdog_sandbox::{Cut, ShootSpec};
 /// How many shoots are shared where [`SHOOTS_VARIABLE`] does not say otherwise. The bench has the large numbers.
 const SHOOTS: usize = 30;
 const SHOOTS_VARIABLE: &str = "REPLICAS_SHOOTS";
-
-const BOUND: Duration = Duration::from_secs(90);
 
 /// Who observed a shoot last, by shoot.
 type Owners = BTreeMap<String, String>;

@@ -9,12 +9,9 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use watchdog_e2e::fixtures;
 use watchdog_e2e::sandboxed::{World, timing};
-use watchdog_e2e::wait;
+use watchdog_e2e::wait::{self, BOUND};
 use watchdog_e2e::watchdog::Service;
 use watchdog_sandbox::{Cut, Shoot, ShootSpec, SimTiming};
-
-/// For a step of the incident; the machine may be busy.
-const BOUND: Duration = Duration::from_secs(60);
 
 /// A Pod has 30 s to stop before it is killed; what comes on top is the machine's.
 const STOP_BOUND: Duration = Duration::from_secs(60);

@@ -9,14 +9,12 @@ use std::time::Duration;
 use serde_json::Value;
 use watchdog_e2e::fixtures::{self, KCM};
 use watchdog_e2e::sandboxed::{World, timing};
-use watchdog_e2e::wait;
+use watchdog_e2e::wait::{self, BOUND};
 use watchdog_e2e::watchdog::Service;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_sandbox::{AuditEntry, Fault, FaultAction, ShootSpec, SimTiming};
 
-/// A takeover takes 18 s, and the machine may be busy.
-const BOUND: Duration = Duration::from_secs(90);
 const SHOOTS: usize = 8;
 const API: &str = "kube-apiserver";
 

@@ -5,7 +5,6 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::io::AsyncReadExt;
@@ -17,15 +16,12 @@ use watchdog_e2e::binaries;
 use watchdog_e2e::certs::{Authority, TlsFiles};
 use watchdog_e2e::process::Command;
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait;
+use watchdog_e2e::wait::{self, BOUND};
 use watchdog_e2e::watchdog::{NAMESPACE, SERVER_NAME, Service};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::tls::{Tls, TlsPaths};
-
-/// The longest is a stream that nobody reads, 30 s; the machine may be busy.
-const BOUND: Duration = Duration::from_secs(90);
 
 type Client = LeaseProbeServiceClient<Channel>;
 

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::net::TcpStream;
@@ -16,15 +15,12 @@ use tonic::{Code, Request, Status, Streaming};
 use watchdog_e2e::fixtures;
 use watchdog_e2e::proxy::Proxy;
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait;
+use watchdog_e2e::wait::{self, BOUND};
 use watchdog_e2e::watchdog::Service;
 use watchdog_e2e::{binaries, process::Command};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_sandbox::ShootSpec;
-
-/// The longest is a stream that nobody reads, 30 s; the machine may be busy.
-const BOUND: Duration = Duration::from_secs(90);
 
 /// See `services/common/feed/src/stream.rs`.
 const MAX_STREAMS: usize = 1024;

@@ -11,12 +11,10 @@ use jiff::SignedDuration;
 use watchdog_e2e::fixtures;
 use watchdog_e2e::sandboxed::World;
 use watchdog_e2e::tools;
-use watchdog_e2e::wait::{holds, until, until_true};
+use watchdog_e2e::wait::{BOUND, holds, until, until_true};
 use watchdog_e2e::watchdog::Service;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::{Cut, Shoot, ShootSpec};
-
-const BOUND: Duration = Duration::from_secs(40);
 
 /// Lists as often as the kubelets of the sandbox renew.
 async fn start(name: &str, shoots: &[&str]) -> World {

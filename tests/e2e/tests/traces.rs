@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
@@ -21,14 +20,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{Request, Response, Status};
 use watchdog_e2e::binaries::{LEASE_PROBE, SCALING_COORDINATOR};
 use watchdog_e2e::sandboxed::World;
-use watchdog_e2e::wait::until_true;
+use watchdog_e2e::wait::{BOUND, until_true};
 use watchdog_e2e::watchdog::{Service, Setup};
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_runtime::callers::Callers;
 use watchdog_runtime::incoming;
 use watchdog_sandbox::Cut;
-
-const BOUND: Duration = Duration::from_secs(40);
 
 /// A span, and the service that made it.
 #[derive(Debug, Clone)]
@@ -160,7 +157,12 @@ async fn a_loss_is_one_trace_from_the_probe_to_the_last_write() {
     let (root, operation, writes) = collector.wait_for_story("leases_expired", "scale down", 6).await;
     assert!(root.span.parent_span_id.is_empty());
     assert_eq!(root.attribute("shoot"), name);
-    assert_eq!(root.attribute("expired"), root.attribute("candidates"));
+    // Three of five are enough; they come one after the other.
+    let count = |name: &str| root.attribute(name).parse::<usize>().unwrap();
+    assert!(
+        (3..=5).contains(&count("expired")) && count("candidates") == 5,
+        "{root:?}"
+    );
     assert!(operation.attribute("reason").contains("LEASES_EXPIRED"));
     let told = world.verdict(&probe, &name).await.unwrap().traceparent;
     let trace: String = root

@@ -14,7 +14,7 @@ use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
 /// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn server() -> (ApiServer, Client) {
     let options = ApiOptions {

@@ -12,7 +12,7 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction, Rule};
 
 /// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until readiness is as wanted.
 async fn until(readiness: &Readiness, ready: bool) {

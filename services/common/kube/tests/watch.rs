@@ -16,7 +16,7 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
 
 /// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 async fn until(readiness: &Readiness, ready: bool) {
     let mut states = readiness.subscribe();

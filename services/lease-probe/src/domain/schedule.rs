@@ -13,14 +13,17 @@ pub const MIN_SPACING: Duration = Duration::from_secs(1);
 
 /// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with those of
 /// other shoots: a process that wakes once for many probes spends half of what it would if it woke for each (measured, see
-/// docs/performance.md). This is the longest tick, small beside every interval.
+/// docs/performance.md). This is the longest tick.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
+
+/// A tick is at most such a share of the interval, so that nobody is probed much more often than configured.
+const SHARE: u32 = 8;
 
 /// And the shortest: so much is hardly noticed anywhere, and a process is busy all the time long before.
 const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
 
-/// About so many probes may meet at one tick. Two cores need 15 ms for them (measured), and so long a crossing may have to
-/// wait.
+/// About so many probes may meet at one tick. Two cores need some 15 ms for them (at 171 us each, see
+/// docs/performance.md), and so long a crossing may have to wait.
 const MEET: u128 = 150;
 
 /// So many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that finds
@@ -46,13 +49,15 @@ pub struct Pace {
     pub tick: Duration,
 }
 
-/// The tick for a process that probes so many shoots. Halved until not too many meet, so that all ticks are multiples of
-/// every shorter one: probes whose tick was chosen among fewer shoots meet the others all the same.
+/// The tick for a process that probes so many shoots. Halved until not too many meet and it is small beside the interval,
+/// so that all ticks are multiples of every shorter one: probes whose tick was chosen among fewer shoots meet the others
+/// all the same.
 #[must_use]
 pub fn tick(interval: Duration, shoots: usize) -> Duration {
     let shoots = u128::try_from(shoots).unwrap_or(u128::MAX);
     let mut tick = LONGEST_TICK;
-    while tick > SHORTEST_TICK && shoots.saturating_mul(tick.as_micros()) > MEET * interval.as_micros() {
+    let too_many = |tick: Duration| shoots.saturating_mul(tick.as_micros()) > MEET * interval.as_micros();
+    while tick > SHORTEST_TICK && (too_many(tick) || tick * SHARE > interval) {
         tick /= 2;
     }
     tick
@@ -272,6 +277,12 @@ mod tests {
             ]
         );
         assert_eq!(tick(3 * ten, 10_000), Duration::from_millis(250), "a slower pace");
+        let short = [1, 2, 7, 8].map(|seconds| tick(Duration::from_secs(seconds), 1).as_micros());
+        assert_eq!(
+            short,
+            [125_000, 250_000, 500_000, 1_000_000],
+            "beside a short interval"
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until `look` finds what it looks for; `what` says what that is, and what there was instead.
 async fn until<T>(mut what: impl FnMut() -> String, mut look: impl AsyncFnMut() -> Option<T>) -> T {

@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The three dependants of Gardener.
 const KCM: &str = "kube-controller-manager";

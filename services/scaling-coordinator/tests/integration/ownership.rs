@@ -1,7 +1,6 @@
 //! Two replicas share the shoots.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_sandbox::{AuditEntry, Fault, FaultAction};
@@ -178,7 +177,7 @@ async fn replicas_of_lease_probe_are_found_by_their_leases() {
     coordinator.until_settled("shoot--0", Direction::Down).await;
     // It leaves: what it said does not count any more.
     stop.cancel();
-    tokio::time::timeout(Duration::from_secs(30), task)
+    tokio::time::timeout(crate::PATIENCE, task)
         .await
         .unwrap()
         .unwrap();

@@ -29,7 +29,7 @@ use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry};
 use weeder::config::Args;
 
 /// Bound of every wait: generous, because the machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// etcd, needed by kube-apiserver, which is needed by the rest of the control plane.
 pub const CONFIG: &str = "

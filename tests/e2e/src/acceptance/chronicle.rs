@@ -22,9 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::Outcome;
 
 use crate::real::cluster_resource;
-
-/// How long the first lists may take.
-const START_BOUND: Duration = Duration::from_secs(30);
+use crate::wait::BOUND;
 
 const PREFIX: &str = "dependency-watchdog.gardener.cloud/";
 
@@ -124,9 +122,9 @@ impl Chronicle {
         let recorder = Recorder {
             _tasks: tasks.map(AbortOnDropHandle::new),
         };
-        match timeout(START_BOUND, both.wait_for(|count| *count == 2)).await {
+        match timeout(BOUND, both.wait_for(|count| *count == 2)).await {
             Ok(Ok(_)) => Ok((chronicle, recorder)),
-            _ => bail!("the seed could not be listed within {START_BOUND:?}"),
+            _ => bail!("the seed could not be listed within {BOUND:?}"),
         }
     }
 

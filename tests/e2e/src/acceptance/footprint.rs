@@ -1,15 +1,11 @@
 //! What a service takes of its machine: what leaks shows here.
 
 use std::fmt;
-use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::wait;
+use crate::wait::{self, BOUND};
 use crate::watchdog::Service;
-
-/// Connections that have become useless are noticed by pings and timeouts within this time.
-const SETTLE: Duration = Duration::from_secs(90);
 
 /// Connections and tasks that come and go: requests under way, kept connections.
 const SLACK: usize = 16;
@@ -79,7 +75,7 @@ impl Footprint {
     /// When it stays above: it leaks.
     pub async fn wait_for(before: &Self, service: &Service) -> anyhow::Result<Self> {
         let name = service.process.name();
-        wait::until(&format!("{name} takes no more than before"), SETTLE, || async {
+        wait::until(&format!("{name} takes no more than before"), BOUND, || async {
             let now = Self::of(service).await?;
             anyhow::ensure!(now.fits(before), "{before}, then {now}");
             Ok(Some(now))

@@ -31,13 +31,10 @@ use self::objects::Writer;
 use self::view::View;
 use super::seed::Seed;
 use crate::real::create_namespace;
-use crate::wait;
+use crate::wait::{self, BOUND};
 
 /// Requests at once: the API server works on two cores beside its tests.
 const AT_ONCE: usize = 16;
-
-/// How long a pod may go without a successor: as long as a seed may be away.
-const SUCCESSOR_BOUND: Duration = Duration::from_secs(120);
 
 /// The component before etcd.
 pub const API_SERVER: &str = "kube-apiserver";
@@ -189,7 +186,7 @@ impl Planes {
         running.spawn(async move {
             let _permit = requests.acquire_owned().await;
             // The seed may be away.
-            let replaced = wait::until("a pod has a successor", SUCCESSOR_BOUND, || async {
+            let replaced = wait::until("a pod has a successor", BOUND, || async {
                 plane.deleted(&uid).await?;
                 Ok(Some(()))
             });

@@ -21,7 +21,7 @@ use crate::watchdog::Setup;
 const RETRY: Duration = Duration::from_millis(100);
 
 /// A request to a service.
-const REQUEST_BOUND: Duration = Duration::from_secs(10);
+const REQUEST_BOUND: Duration = Duration::from_secs(30);
 
 /// A seed that is watched over. The services end with it.
 pub struct Seed {

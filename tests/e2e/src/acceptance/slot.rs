@@ -2,15 +2,12 @@
 
 use std::ffi::OsString;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::RwLock;
 use tonic::transport::Channel;
 
+use crate::wait::BOUND;
 use crate::watchdog::{Service, Setup};
-
-/// A service as it should end when it is asked to.
-const STOP_BOUND: Duration = Duration::from_secs(30);
 
 /// Whatever process plays the part of a service now.
 #[derive(Debug)]
@@ -65,7 +62,7 @@ impl Slot {
     /// When it does not stop or come up.
     pub async fn restart_without_log(&self, setup: &Setup) -> anyhow::Result<()> {
         let old = self.get();
-        old.process.stop(STOP_BOUND).await?;
+        old.process.stop(BOUND).await?;
         *self.current.write() = Arc::new(setup.again_without_log(&old).await?);
         Ok(())
     }
@@ -76,7 +73,7 @@ impl Slot {
     /// When it does not stop or come up.
     pub async fn restart_with(&self, setup: &Setup, variables: &[(&str, OsString)]) -> anyhow::Result<()> {
         let old = self.get();
-        old.process.stop(STOP_BOUND).await?;
+        old.process.stop(BOUND).await?;
         let mut command = old.command().clone();
         for (name, value) in variables {
             command = command.env(*name, value);

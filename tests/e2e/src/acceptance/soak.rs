@@ -15,7 +15,7 @@ use super::times::Times;
 use crate::fixtures::{CA, KCM, MCM};
 use crate::sandboxed::client;
 use crate::scratch::Scratch;
-use crate::wait;
+use crate::wait::{self, BOUND};
 
 /// Shoots of the seed.
 const SHOOTS: usize = 200;
@@ -31,9 +31,6 @@ const MEASURE: Duration = Duration::from_secs(1);
 
 /// Share of the time after which the first window of measures begins: by then every kind of incident has happened.
 const WARM_UP: f64 = 0.4;
-
-/// A bound for whatever ends with a condition.
-const BOUND: Duration = Duration::from_secs(120);
 
 const TIMES: Times = Times {
     grace: Duration::from_secs(10),

@@ -11,10 +11,7 @@ use super::{ApiServer, Assets, bounded, kubeconfig};
 use crate::ports::free_port;
 use crate::process::{Command, Process};
 use crate::scratch::Scratch;
-use crate::wait;
-
-/// A few seconds on an idle machine.
-const START_BOUND: Duration = Duration::from_secs(60);
+use crate::wait::{self, BOUND};
 
 /// Tries with another port each.
 const ATTEMPTS: usize = 3;
@@ -143,7 +140,7 @@ impl ControllerManager {
         // Its health needs no credentials, so any token does.
         let url = format!("https://127.0.0.1:{port}");
         let client = kubeconfig::client(&kubeconfig(&url, &self.ca_pem, "nobody", "none")).await?;
-        let ended = wait::until("kube-controller-manager is healthy", START_BOUND, || async {
+        let ended = wait::until("kube-controller-manager is healthy", BOUND, || async {
             if let Some(status) = process.exit_status()? {
                 return Ok(Some(Err(status)));
             }

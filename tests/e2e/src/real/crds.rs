@@ -1,7 +1,5 @@
 //! The custom resources of a seed that the watchdog reads.
 
-use std::time::Duration;
-
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, PostParams};
 use kube::core::GroupVersionKind;
@@ -9,10 +7,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{bounded, exists_already};
-use crate::wait;
-
-/// An API server needs about a second to serve a new kind.
-const ESTABLISHED_BOUND: Duration = Duration::from_secs(30);
+use crate::wait::{self, BOUND};
 
 /// Gardener's Cluster (`extensions.gardener.cloud/v1alpha1`, cluster-scoped).
 #[must_use]
@@ -51,7 +46,7 @@ pub async fn install_seed_crds(client: &Client) -> anyhow::Result<()> {
             Err(error) if !exists_already(&error) => return Err(error),
             _ => {}
         }
-        wait::until_true(&format!("{name} is established"), ESTABLISHED_BOUND, || async {
+        wait::until_true(&format!("{name} is established"), BOUND, || async {
             let conditions = bounded("get the definition", api.get(&name))
                 .await?
                 .status

@@ -21,12 +21,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::bounded;
+use crate::wait::BOUND;
 
 /// One task per Deployment; a shoot's namespace holds about twenty.
 const MAX_DEPLOYMENTS: usize = 100;
-
-/// How long a hook may take: a real kube-controller-manager starts in it.
-const HOOK_BOUND: Duration = Duration::from_secs(120);
 
 /// Pause after a hook or a write that failed.
 const RETRY: Duration = Duration::from_millis(500);
@@ -281,7 +279,7 @@ impl Worker {
             previous,
             ready,
         };
-        timeout(HOOK_BOUND, (self.on_change)(change.clone()))
+        timeout(BOUND, (self.on_change)(change.clone()))
             .await
             .context("the hook did not come to an end")??;
         let mut changes = self.changes.lock();

@@ -1,7 +1,6 @@
 //! etcd on loopback, without fsync: its data is thrown away.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
@@ -12,10 +11,7 @@ use super::Assets;
 use crate::ports::free_port;
 use crate::process::{Command, Process};
 use crate::scratch::Scratch;
-use crate::wait;
-
-/// Below a second on an idle machine; the bound leaves room for a busy one.
-const START_BOUND: Duration = Duration::from_secs(30);
+use crate::wait::{self, BOUND};
 
 /// Tries with other ports each, should somebody take one between the choice and the start.
 const ATTEMPTS: usize = 3;
@@ -99,7 +95,7 @@ impl Etcd {
     async fn wait_listening(&self) -> anyhow::Result<()> {
         for member in &self.members {
             let address = member.url.strip_prefix("http://").unwrap_or_default();
-            let ended = wait::until("etcd listens", START_BOUND, || async {
+            let ended = wait::until("etcd listens", BOUND, || async {
                 if let Some(status) = member.process.lock().exit_status()? {
                     return Ok(Some(Err(status)));
                 }
@@ -170,7 +166,7 @@ async fn call(url: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
         let end = body.rfind('}').context("no JSON in the answer")?;
         Ok(serde_json::from_str(body.get(begin..=end).unwrap_or_default())?)
     };
-    tokio::time::timeout(START_BOUND, exchange)
+    tokio::time::timeout(BOUND, exchange)
         .await
         .context("etcd does not answer")?
 }

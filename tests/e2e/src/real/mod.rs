@@ -47,7 +47,7 @@ use etcd::Etcd;
 use pki::Pki;
 
 /// How long any single request of the test's own to an API server may take.
-const REQUEST_BOUND: Duration = Duration::from_secs(10);
+const REQUEST_BOUND: Duration = Duration::from_secs(30);
 
 /// An etcd and the certificates that its API servers share. Start API servers on it; all of them stop working when
 /// it is dropped.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::bail;
 use futures::StreamExt;
@@ -18,9 +17,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::bounded;
-
-/// How long the first list may take.
-const START_BOUND: Duration = Duration::from_secs(30);
+use crate::wait::BOUND;
 
 /// A change of a node's Ready condition, or of its disappearance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,9 +48,9 @@ impl NodeRecorder {
         let (started, first_list) = oneshot::channel();
         let task = tokio::spawn(record(client.clone(), Arc::clone(&seen), started)).abort_handle();
         let recorder = Self { seen, task };
-        match timeout(START_BOUND, first_list).await {
+        match timeout(BOUND, first_list).await {
             Ok(Ok(())) => Ok(recorder),
-            _ => bail!("the nodes could not be listed within {START_BOUND:?}"),
+            _ => bail!("the nodes could not be listed within {BOUND:?}"),
         }
     }
 

@@ -7,7 +7,7 @@ pub mod follower;
 pub mod scenarios;
 
 use std::sync::Arc;
-use std::time::Duration;
+pub use watchdog_e2e::wait::BOUND;
 
 use futures::{TryStreamExt, stream};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
@@ -26,8 +26,6 @@ use watchdog_proto::scaling::v1::Direction;
 use watchdog_sandbox::resource::{ResourceType, ScalePaths};
 
 use follower::{Follower, deployments, engines, kind, stateful_sets};
-
-pub const BOUND: Duration = Duration::from_secs(60);
 
 pub const ETCD: &str = "etcd-events";
 pub const ENGINE: &str = "engine";

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+pub use watchdog_e2e::wait::BOUND;
 
 use parking_lot::Mutex;
 use tokio::time::sleep;
@@ -26,9 +27,6 @@ use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{AuditEntry, ShootSpec};
 
 use watchdog_e2e::coordinator::{FakeProbe, Outcome};
-
-/// A takeover takes 18 s, and the machine may be busy.
-pub const BOUND: Duration = Duration::from_secs(90);
 
 /// The dependants, in the order in which they come up.
 pub const COUNTS: Counts<'static> = &[(KCM, 2), (MCM, 3), (CA, 1)];

@@ -15,7 +15,7 @@ use serde_json::json;
 use watchdog_sandbox::{ApiOptions, ApiServer};
 
 /// Bound of every wait: generous, because the machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub async fn server() -> ApiServer {
     ApiServer::start(ApiOptions::default()).await.unwrap()

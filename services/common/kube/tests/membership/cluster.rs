@@ -15,7 +15,7 @@ use watchdog_sandbox::{ApiOptions, ApiServer};
 pub const NAMESPACE: &str = "garden";
 
 /// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Replicas, and the API server that they share. The runtime of the tests has one thread, so while a test looks at all
 /// of them none of them runs.

@@ -12,7 +12,7 @@ mod tls;
 use std::time::Duration;
 
 /// Bound of every wait: generous, because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until `look` is content.
 async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {

@@ -14,15 +14,13 @@ use crate::acceptance::{MCM_REPLICAS, PROJECT};
 use crate::fixtures::MCM;
 use crate::sandboxed::client;
 use crate::scratch::Scratch;
+use crate::wait::BOUND;
 
 /// Four times faster than a real shoot.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Requests kept where coordinators are judged by them: those of some minutes.
 const AUDIT_LOG: usize = 65_536;
-
-/// For waits that end with a condition.
-const BOUND: Duration = Duration::from_secs(60);
 
 /// Two sandboxes: one is watched over, on the other are the twins.
 pub struct SandboxBackend {

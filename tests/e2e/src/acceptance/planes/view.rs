@@ -15,13 +15,11 @@ use watchdog_proto::weeder::v1::{EndpointReadiness, Readiness, WatchEndpointRead
 
 use crate::acceptance::seed::Seed;
 use crate::acceptance::slot::Slot;
+use crate::wait::BOUND;
 use crate::watchdog::Setup;
 
 /// After a broken stream.
 const RETRY: Duration = Duration::from_millis(100);
-
-/// Milliseconds, unless the machine is busy.
-const BOUND: Duration = Duration::from_secs(60);
 
 /// Endpoints that are ready, by namespace and Service.
 type Ready = BTreeMap<(String, String), usize>;
