@@ -11,7 +11,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::fleet::FleetOptions;
 use super::{bounded, exists_already};
@@ -101,9 +101,10 @@ impl Kubelet {
                 continue;
             }
             if renewal {
-                match self.renew().await {
-                    Ok(()) => self.renewals.fetch_add(1, Ordering::Relaxed),
-                    Err(_) => self.failures.fetch_add(1, Ordering::Relaxed),
+                // A kubelet gives a renewal as long as there is between two.
+                match timeout(renew_interval, self.renew()).await {
+                    Ok(Ok(())) => self.renewals.fetch_add(1, Ordering::Relaxed),
+                    _ => self.failures.fetch_add(1, Ordering::Relaxed),
                 };
             } else if self.post_conditions().await.is_err() {
                 self.failures.fetch_add(1, Ordering::Relaxed);

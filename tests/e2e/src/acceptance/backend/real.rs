@@ -350,6 +350,8 @@ impl RealSite {
     }
 
     pub(super) async fn start_api_server(&self) -> anyhow::Result<()> {
+        // It answers for seconds before it is ready, and kubelets do not wait for that.
+        self.nodes.reconnect().await;
         self.lent.server.start_again().await
     }
 
