@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::sync::RwLock;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::fleet::FleetOptions;
@@ -18,6 +18,12 @@ use super::{bounded, exists_already};
 
 /// Where kubelets keep their Leases.
 pub(super) const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// A kubelet whose renewal failed tries again after so long, then after twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// But after no more than this share of the renew interval: 7 s where that is 10 s.
+const LONGEST_PAUSE: f64 = 0.7;
 
 /// Conditions that a healthy kubelet reports as False.
 const PROBLEMS: [&str; 4] = [
@@ -35,7 +41,7 @@ pub(super) struct Kubelet {
     leases: Api<Lease>,
     /// Whether the network between this node and the API server is cut. Held during every request, so that no request
     /// is on its way any more when a cut returns.
-    cut: Mutex<bool>,
+    cut: RwLock<bool>,
     renewals: AtomicU64,
     failures: AtomicU64,
 }
@@ -47,7 +53,7 @@ impl Kubelet {
             zone,
             nodes: Api::all(client.clone()),
             leases: Api::namespaced(client.clone(), LEASE_NAMESPACE),
-            cut: Mutex::new(false),
+            cut: RwLock::new(false),
             renewals: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         }
@@ -83,37 +89,53 @@ impl Kubelet {
         self.post_conditions().await
     }
 
-    /// Renews and reports until the task is dropped. `offset` spreads the kubelets over the interval.
+    /// Renews and reports until the task is dropped, neither in the way of the other. `offset` spreads the kubelets over
+    /// the interval.
     pub(super) async fn run(&self, renew_interval: Duration, status_interval: Duration, offset: Duration) {
         let first = Instant::now() + offset;
-        let mut renew = interval_at(first, renew_interval);
-        let mut report = interval_at(first + status_interval, status_interval);
+        tokio::join!(
+            self.keep_renewing(first, renew_interval),
+            self.keep_reporting(first + status_interval, status_interval),
+        );
+    }
+
+    async fn keep_renewing(&self, first: Instant, every: Duration) {
+        let mut renew = interval_at(first, every);
         // As a kubelet does: what was missed is not made up for.
         renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        report.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pause = FIRST_PAUSE;
         loop {
-            let renewal = tokio::select! {
-                _ = renew.tick() => true,
-                _ = report.tick() => false,
-            };
-            let cut = self.cut.lock().await;
+            renew.tick().await;
+            let cut = self.cut.read().await;
             if *cut {
                 continue;
             }
-            if renewal {
-                // A kubelet gives a renewal as long as there is between two.
-                match timeout(renew_interval, self.renew()).await {
-                    Ok(Ok(())) => self.renewals.fetch_add(1, Ordering::Relaxed),
-                    _ => self.failures.fetch_add(1, Ordering::Relaxed),
-                };
-            } else if self.post_conditions().await.is_err() {
+            // A kubelet gives a renewal as long as there is between two.
+            if matches!(timeout(every, self.renew()).await, Ok(Ok(()))) {
+                self.renewals.fetch_add(1, Ordering::Relaxed);
+                pause = FIRST_PAUSE;
+            } else {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                renew.reset_after(pause);
+                pause = (pause * 2).min(every.mul_f64(LONGEST_PAUSE));
+            }
+        }
+    }
+
+    async fn keep_reporting(&self, first: Instant, every: Duration) {
+        let mut report = interval_at(first, every);
+        report.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            report.tick().await;
+            let cut = self.cut.read().await;
+            if !*cut && !matches!(timeout(every, self.post_conditions()).await, Ok(Ok(()))) {
                 self.failures.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
     pub(super) async fn set_cut(&self, cut: bool) {
-        *self.cut.lock().await = cut;
+        *self.cut.write().await = cut;
     }
 
     pub(super) fn renewals(&self) -> u64 {
