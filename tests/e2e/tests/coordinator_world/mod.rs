@@ -7,7 +7,6 @@ pub mod follower;
 pub mod scenarios;
 
 use std::sync::Arc;
-pub use watchdog_e2e::wait::BOUND;
 
 use futures::{TryStreamExt, stream};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
@@ -22,6 +21,7 @@ use watchdog_e2e::real::{
 };
 use watchdog_e2e::scratch::Scratch;
 use watchdog_e2e::wait;
+pub use watchdog_e2e::wait::BOUND;
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_sandbox::resource::{ResourceType, ScalePaths};
 

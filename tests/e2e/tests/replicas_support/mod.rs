@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-pub use watchdog_e2e::wait::BOUND;
 
 use parking_lot::Mutex;
 use tokio::time::sleep;
@@ -21,6 +20,7 @@ use watchdog_e2e::proxy::{Proxy, kubeconfig_through};
 use watchdog_e2e::sandboxed::World;
 use watchdog_e2e::scratch::Scratch;
 use watchdog_e2e::wait;
+pub use watchdog_e2e::wait::BOUND;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_sandbox::resource::keys;

@@ -383,7 +383,7 @@ impl Site {
         }
     }
 
-    /// Starts it again.
+    /// Starts it again; its kubelets reach it again.
     ///
     /// # Errors
     /// When it does not come up.

@@ -231,7 +231,10 @@ impl SandboxSite {
     }
 
     pub(super) async fn start_api_server(&self) -> anyhow::Result<()> {
-        Ok(self.shoot.api().resume().await?)
+        self.shoot.api().resume().await?;
+        // Its kubelets need no API server to renew.
+        self.reconnect();
+        Ok(())
     }
 
     pub(super) fn machines_replaced(&self) -> u64 {

@@ -142,9 +142,7 @@ impl Shoot {
     /// # Errors
     /// When it does not come up.
     pub async fn start_api_server(&self) -> anyhow::Result<()> {
-        self.half.site.start_api_server().await?;
-        self.half.site.reconnect().await;
-        Ok(())
+        self.half.site.start_api_server().await
     }
 
     // --- its objects
