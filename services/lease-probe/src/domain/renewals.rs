@@ -193,7 +193,8 @@ impl Renewal {
 
     fn watched_anew(self, received: Moment) -> Self {
         Self {
-            first_seen: received,
+            // An API server that comes back answers lists before it takes writes: a renewal may fail once more.
+            first_seen: received.after(self.renew_interval),
             confirmed: false,
             ..self
         }
