@@ -11,9 +11,15 @@ use super::skew::{Arrival, Arrivals};
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
 const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
 
-/// A kubelet that is alive renews within a renew interval; its timer, the request and a retry may take a quarter of
-/// that on top.
-const CONFIRM_FACTOR: f64 = 1.25;
+/// A lease that is seen for the first time testifies after so many renew intervals: a kubelet that is alive renews within
+/// one; its timer, the request and a retry may take a quarter of that on top.
+const AT_FIRST_SIGHT: f64 = 1.25;
+
+/// And after so many when the API server failed to answer before. A kubelet that could not renew pauses for up to 0.7
+/// renew intervals (`maxBackoff` of 7 s in component-helpers, `apimachinery/lease/controller.go`). If it fails once more
+/// then, a whole one passes: until its next turn, or until a request that hangs is given up (kubelet's heartbeat client).
+/// Half an interval is left for the requests.
+const AFTER_A_FAILURE: f64 = 2.25;
 
 /// A renewal may appear so much outside of the time in which it was observed without refuting the estimated skew:
 /// clocks of one site differ by milliseconds, and so do their rates.
@@ -55,11 +61,9 @@ struct Renewal {
     renew_time: Moment,
     // When it was made, by the prober's clock.
     made: Moment,
-    // Since when it has been watched without an interruption.
-    first_seen: Moment,
-    // Whether this prober has seen it change since then: before, its age is only what a foreign clock says, or says
-    // more about the API server than about the node.
-    confirmed: bool,
+    // From when on its age testifies against the node: before, it is only what a foreign clock says, or says more about
+    // the API server.
+    testifies: Moment,
     renew_interval: Duration,
     arrivals: Arrivals,
 }
@@ -72,7 +76,7 @@ pub enum Freshness {
     /// Not renewed for the expiry age, which ended at that moment.
     Expired(Moment),
     /// Looks expired, but this prober has not watched it for long enough to rule out that only the node's clock is
-    /// behind; it is known at that moment.
+    /// behind, or that its kubelet had no API server to renew it at; it is known at that moment.
     Unconfirmed(Moment),
 }
 
@@ -91,34 +95,31 @@ impl Renewals {
         self.interrupted = true;
     }
 
-    /// Takes in a complete list. Leases that are not in it are forgotten. After an interruption in which a live
-    /// kubelet may have missed a renewal, leases that were not renewed are watched anew before they count as expired:
-    /// it is the API server that was silent.
+    /// Takes in a complete list. Leases that are not in it are forgotten. After an interruption in which a live kubelet
+    /// may have missed a renewal, all get the time to renew before their silence counts, also those that were renewed
+    /// since the previous list, for that was perhaps before the interruption: it is the API server that was silent.
     pub fn observe(&mut self, listing: Listing, leases: &[ListedLease]) {
         let before = std::mem::replace(&mut self.nodes, HashMap::with_capacity(leases.len()));
         let interrupted = std::mem::take(&mut self.interrupted);
         let since_previous = |previous: Listing| listing.received.since(previous.sent);
-        let gap = self.previous.map_or(Duration::ZERO, since_previous);
+        let gap = self.previous.map_or(Duration::MAX, since_previous);
         for lease in leases {
             let Some(renew_time) = lease.renew_time else {
                 continue;
             };
             let interval = renew_interval(lease.duration_seconds);
-            let excused = interrupted && gap > interval;
             let renewal = match (before.get(&lease.name), self.previous) {
-                (Some(known), _) if known.renew_time == renew_time => {
-                    let known = Renewal {
-                        renew_interval: interval,
-                        ..known.clone()
-                    };
-                    if excused {
-                        known.watched_anew(listing.received)
-                    } else {
-                        known
-                    }
-                }
+                (Some(known), _) if known.renew_time == renew_time => Renewal {
+                    renew_interval: interval,
+                    ..known.clone()
+                },
                 (Some(known), Some(previous)) => known.renewed(renew_time, interval, previous, listing),
                 _ => Renewal::first_seen(renew_time, interval, listing),
+            };
+            // Shorter than an interval, it delays a renewal by no more than that.
+            let renewal = match interrupted && gap > interval {
+                true => renewal.watched_anew(listing.received),
+                false => renewal,
             };
             self.nodes.insert(lease.name.clone(), renewal);
         }
@@ -184,8 +185,7 @@ impl Renewal {
             renew_time,
             // From the future: as if made now.
             made: renew_time.min(received),
-            first_seen: received,
-            confirmed: false,
+            testifies: received.after(renew_interval.mul_f64(AT_FIRST_SIGHT)),
             renew_interval,
             arrivals,
         }
@@ -193,9 +193,7 @@ impl Renewal {
 
     fn watched_anew(self, received: Moment) -> Self {
         Self {
-            // An API server that comes back answers lists before it takes writes: a renewal may fail once more.
-            first_seen: received.after(self.renew_interval),
-            confirmed: false,
+            testifies: received.after(self.renew_interval.mul_f64(AFTER_A_FAILURE)),
             ..self
         }
     }
@@ -219,11 +217,11 @@ impl Renewal {
             arrivals.keep_newest();
         }
         let made = renew_time.shifted(arrivals.skew(renew_interval).saturating_neg());
+        let made = made.max(previous.sent).min(listing.received);
         Self {
             renew_time,
-            made: made.max(previous.sent).min(listing.received),
-            first_seen: self.first_seen,
-            confirmed: true,
+            made,
+            testifies: made,
             renew_interval,
             arrivals,
         }
@@ -234,11 +232,10 @@ impl Renewal {
         if now < expires {
             return Freshness::Fresh(expires);
         }
-        let known = self.first_seen.after(self.renew_interval.mul_f64(CONFIRM_FACTOR));
-        if self.confirmed || now >= known {
+        if now >= self.testifies {
             Freshness::Expired(expires)
         } else {
-            Freshness::Unconfirmed(known)
+            Freshness::Unconfirmed(self.testifies)
         }
     }
 }

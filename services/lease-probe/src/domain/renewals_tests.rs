@@ -92,6 +92,36 @@ fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
     );
 }
 
+/// The last list before an outage mostly comes before the last renewal before it.
+#[test]
+fn a_renewal_from_before_an_outage_does_not_testify_after_it() {
+    let mut renewals = Renewals::default();
+    renewals.observe(listing(0), &[lease(-5)]);
+    renewals.observe(listing(4), &[lease(-5)]);
+    renewals.interrupt();
+    renewals.observe(listing(50), &[lease(5)]);
+    let known = at(72).after(Duration::from_millis(500));
+    assert_eq!(
+        renewals.freshness("n", at(50), EXPIRY),
+        Some(Freshness::Unconfirmed(known))
+    );
+    assert_eq!(
+        renewals.freshness("n", known, EXPIRY),
+        Some(Freshness::Expired(at(35)))
+    );
+}
+
+#[test]
+fn a_prober_whose_first_look_failed_gives_the_same_time() {
+    let mut renewals = Renewals::default();
+    renewals.interrupt();
+    renewals.observe(listing(0), &[lease(-100)]);
+    assert_eq!(
+        renewals.freshness("n", at(20), EXPIRY),
+        Some(Freshness::Unconfirmed(at(22).after(Duration::from_millis(500))))
+    );
+}
+
 #[test]
 fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
     let mut renewals = Renewals::default();

@@ -98,8 +98,8 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
         Outcome::Healthy if e.candidates == 0 && e.leases == 0 => "There are no leases.".to_owned(),
         Outcome::Healthy if e.candidates == 0 => format!("None of {} leases counts as evidence.", e.leases),
         Outcome::Pending => format!(
-            "{} of {} leases look expired, but were not watched for a renew interval yet, or not since the API server \
-             last failed to answer.",
+            "{} of {} leases look expired, but were not watched for long enough yet since the first look, or since the \
+             API server last failed to answer.",
             e.expired + e.unconfirmed,
             e.candidates
         ),

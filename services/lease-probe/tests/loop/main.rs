@@ -3,5 +3,6 @@
 #![cfg(test)]
 
 mod external;
+mod outages;
 mod shoot;
 mod timeliness;

@@ -1,5 +1,6 @@
-//! A shoot whose kubelets renew at given moments, and which takes its time to answer.
+//! A shoot whose kubelets renew at given moments, and whose API server takes its time to answer or is away.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(crate) struct Shoot {
     pub(crate) leases_take: Millis,
     /// For the list of the nodes and machines.
     pub(crate) nodes_take: Millis,
+    /// When the API server refuses connections.
+    pub(crate) outages: Vec<Range<Millis>>,
 }
 
 impl Shoot {
@@ -42,6 +45,10 @@ impl Shoot {
         renewals[..renewals.partition_point(|t| *t <= now)]
             .last()
             .copied()
+    }
+
+    fn is_away(&self, now: Millis) -> bool {
+        self.outages.iter().any(|outage| outage.contains(&now))
     }
 }
 
@@ -146,6 +153,13 @@ impl World {
     fn name(node: usize) -> Arc<str> {
         format!("node-{node}").into()
     }
+
+    fn connect(&self) -> Result<(), Failure> {
+        match self.shoot.is_away(self.now()) {
+            true => Err(Failure::Connect("connection refused".to_owned())),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Report for World {
@@ -159,7 +173,7 @@ impl Report for World {
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &Failure) {
-        panic!("{endpoint:?}: {failure}");
+        assert!(!self.shoot.outages.is_empty(), "{endpoint:?}: {failure}");
     }
 }
 
@@ -167,6 +181,7 @@ impl Source for World {
     async fn leases(&mut self, _: &Access, _: Budget) -> Result<Leases, Failure> {
         let started = self.now();
         self.observed.lock().probes.push((started, Millis::MAX));
+        self.connect()?;
         let half = Duration::from_millis(self.shoot.leases_take.unsigned_abs()) / 2;
         tokio::time::sleep(half).await;
         let now = self.now();
@@ -188,6 +203,7 @@ impl Source for World {
         _: &Access,
         _: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), Failure> {
+        self.connect()?;
         tokio::time::sleep(Duration::from_millis(self.shoot.nodes_take.unsigned_abs())).await;
         let names = (0..self.shoot.renewals.len()).map(Self::name);
         let both = names.map(|name| {

@@ -68,6 +68,7 @@ fn history(nodes: usize) -> impl Strategy<Value = Shoot> {
                 renewals: renewals.collect(),
                 leases_take,
                 nodes_take,
+                outages: vec![],
             }
         },
     )
@@ -151,7 +152,7 @@ fn check(shoot: &Shoot, observed: &Observed) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn run(shoot: Shoot, interval: &str) -> Observed {
+pub(crate) fn run(shoot: Shoot, interval: &str) -> Observed {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
@@ -190,6 +191,7 @@ fn a_healthy_shoot_is_probed_at_the_interval_and_not_more_often() {
         renewals: steady(20, LASTS),
         leases_take: 20,
         nodes_take: 20,
+        outages: vec![],
     };
     let observed = run(shoot, "30s");
     let pauses: Vec<_> = observed
@@ -211,6 +213,7 @@ fn nodes_that_stop_within_one_second_are_a_loss_at_the_crossing() {
         renewals: steady(50, 100_000),
         leases_take: 8,
         nodes_take: 12,
+        outages: vec![],
     };
     let crossing = truth(&shoot)[0];
     let observed = run(shoot, "30s");
@@ -235,6 +238,7 @@ fn an_api_server_that_takes_its_time_is_no_loss() {
             renewals: renewals.clone(),
             leases_take,
             nodes_take,
+            outages: vec![],
         };
         assert!(truth(&shoot).is_empty());
         let observed = run(shoot, "10s");
