@@ -5,16 +5,7 @@ use std::ops::Range;
 use lease_probe::domain::outcome::Outcome;
 use proptest::prelude::*;
 
-use crate::shoot::{Millis, Observed, Shoot};
-use crate::timeliness::run;
-
-const LASTS: Millis = 420_000;
-
-/// 0.75 of the default grace period.
-const EXPIRY_AGE: Millis = 30_000;
-
-/// A quarter of the default lease duration.
-const RENEW_INTERVAL: Millis = 10_000;
+use crate::shoot::{EXPIRY_AGE, LASTS, Millis, Observed, RENEW_INTERVAL, Shoot, interval, run};
 
 /// A kubelet whose request failed pauses for so long, then for twice as long each time. Source: component-helpers,
 /// `apimachinery/lease/controller.go`.
@@ -106,10 +97,6 @@ fn shoots(nodes: usize, dies: impl Strategy<Value = Millis>) -> impl Strategy<Va
             }
         },
     )
-}
-
-fn interval() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec!["10s", "30s", "2m"])
 }
 
 fn losses(observed: &Observed) -> Vec<Millis> {

@@ -13,6 +13,7 @@ use lease_probe::domain::outcome::{Failure, Outcome};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
+use proptest::prelude::{Strategy, prop};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
@@ -24,6 +25,15 @@ use watchdog_runtime::trace::Tracer;
 
 /// Milliseconds since the prober was started.
 pub(crate) type Millis = i64;
+
+/// 0.75 of the default grace period.
+pub(crate) const EXPIRY_AGE: Millis = 30_000;
+
+/// A quarter of the default lease duration.
+pub(crate) const RENEW_INTERVAL: Millis = 10_000;
+
+/// For how long a shoot is probed.
+pub(crate) const LASTS: Millis = 420_000;
 
 /// What the kubelets do, and how long the API server takes.
 #[derive(Debug, Clone)]
@@ -93,8 +103,22 @@ pub(crate) fn config(interval: &str) -> ProberConfig {
     prober::parse(text.as_bytes()).unwrap()
 }
 
-/// Probes the shoot for so long; the runtime's clock must be paused.
-pub(crate) async fn probe(shoot: Shoot, config: ProberConfig, lasts: Millis) -> Observed {
+/// The default, Gardener's, and one that is longer than a lease lasts.
+pub(crate) fn interval() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec!["10s", "30s", "2m"])
+}
+
+/// Probes the shoot for [`LASTS`], under a clock of its own that is paused.
+pub(crate) fn run(shoot: Shoot, interval: &str) -> Observed {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(probe(shoot, config(interval)))
+}
+
+async fn probe(shoot: Shoot, config: ProberConfig) -> Observed {
     let clock = Clock::start();
     let began = clock.now_micros();
     let observed = Arc::new(Mutex::new(Observed::default()));
@@ -128,7 +152,7 @@ pub(crate) async fn probe(shoot: Shoot, config: ProberConfig, lasts: Millis) -> 
         world.clone(),
         world,
     );
-    let lasts = Duration::from_millis(lasts.unsigned_abs());
+    let lasts = Duration::from_millis(LASTS.unsigned_abs());
     let run = prober.run(1, CancellationToken::new());
     assert!(
         tokio::time::timeout(lasts, run).await.is_err(),

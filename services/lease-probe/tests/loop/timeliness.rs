@@ -4,15 +4,7 @@ use lease_probe::domain::assessment::required;
 use lease_probe::domain::outcome::Outcome;
 use proptest::prelude::*;
 
-use crate::shoot::{Millis, Observed, Shoot, config, probe};
-
-/// 0.75 of the default grace period.
-const EXPIRY_AGE: Millis = 30_000;
-
-/// A quarter of the default lease duration.
-const RENEW_INTERVAL: Millis = 10_000;
-
-const LASTS: Millis = 420_000;
+use crate::shoot::{EXPIRY_AGE, LASTS, Millis, Observed, RENEW_INTERVAL, Shoot, interval, run};
 
 /// Timers of the runtime are exact to a millisecond; a probe has three.
 const TIMERS: Millis = 4;
@@ -152,22 +144,13 @@ fn check(shoot: &Shoot, observed: &Observed) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-pub(crate) fn run(shoot: Shoot, interval: &str) -> Observed {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(probe(shoot, config(interval), LASTS))
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     /// In at most one probe; if one was under way at that moment, in that one and another.
     #[test]
     fn the_verdict_turns_within_one_probe_of_the_crossing(
-        shoot in (2_usize..14).prop_flat_map(history), interval in prop::sample::select(vec!["10s", "30s", "2m"]),
+        shoot in (2_usize..14).prop_flat_map(history), interval in interval(),
     ) {
         let observed = run(shoot.clone(), interval);
         check(&shoot, &observed)?;
