@@ -16,10 +16,10 @@ use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
 
-use crate::cluster::prober::{Endpoint, Shared};
-use crate::cluster::registry::Registry;
 use crate::cluster::watches;
 use crate::config::Config;
+use crate::controller::prober::{Endpoint, Shared};
+use crate::controller::prober_manager::ProberManager;
 use crate::domain::moment::Moment;
 use crate::grpc::service::Service;
 use crate::grpc::view::{Peers, View};
@@ -67,19 +67,15 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         identity: base.identity.clone(),
         tracer: base.tracer(otlp_endpoint.as_ref(), SERVICE)?,
         probing: AtomicUsize::new(0),
+        close: AtomicUsize::new(0),
     });
     let verdicts = Feed::new();
     let owns = {
         let membership = membership.clone();
         Arc::new(move |shoot: &str| membership.owns(shoot))
     };
-    let registry = Registry::new(shared.clone(), verdicts.clone(), current, owns);
-    let clusters = watches::clusters(
-        seed.clone(),
-        registry.clone(),
-        readiness.clone(),
-        draining.clone(),
-    );
+    let manager = ProberManager::new(shared.clone(), verdicts.clone(), current, owns);
+    let clusters = watches::clusters(seed.clone(), manager.clone(), readiness.clone(), draining.clone());
     tasks.critical("clusters", clusters);
     for (name, endpoint) in [
         ("kubeconfigs", Endpoint::Internal),
@@ -87,7 +83,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     ] {
         let follow = watches::kubeconfigs(
             seed.clone(),
-            registry.clone(),
+            manager.clone(),
             endpoint,
             rules.clone(),
             readiness.clone(),
@@ -96,8 +92,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tasks.critical(name, follow);
     }
     tasks.critical("reconfigure", {
-        let (registry, stop, mut rules, mut owned) = (
-            registry.clone(),
+        let (manager, stop, mut rules, mut owned) = (
+            manager.clone(),
             draining.clone(),
             rules.clone(),
             membership.subscribe(),
@@ -106,14 +102,14 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
             loop {
                 tokio::select! {
                     () = stop.cancelled() => break,
-                    Ok(()) = rules.changed() => registry.configured(rules.borrow_and_update().clone()),
+                    Ok(()) = rules.changed() => manager.configured(rules.borrow_and_update().clone()),
                     Ok(()) = owned.changed() => {
                         owned.mark_unchanged();
-                        registry.ownership_changed();
+                        manager.ownership_changed();
                     }
                 }
             }
-            registry.stop();
+            manager.stop();
             Ok(())
         }
     });
@@ -135,8 +131,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         .follow_local(base.identity.clone(), verdicts.clone(), now, draining.clone());
     tasks.critical("local-verdicts", local);
     let exists = {
-        let registry = registry.clone();
-        move |shoot: &str| registry.exists(shoot)
+        let manager = manager.clone();
+        move |shoot: &str| manager.exists(shoot)
     };
     tasks.critical("tidy-verdicts", view.clone().tidy(exists, now, draining.clone()));
     let dialer = Dialer {
@@ -152,8 +148,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     tasks.critical("peer-verdicts", peers);
 
     let is_unknown = {
-        let registry = registry.clone();
-        Box::new(move |shoot: &str| registry.is_unknown(shoot))
+        let manager = manager.clone();
+        Box::new(move |shoot: &str| manager.is_unknown(shoot))
     };
     let service = Service {
         local: verdicts.clone(),
@@ -172,7 +168,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     base.serve(
         api,
         vec![Arc::new(Scrape {
-            registry,
+            manager,
             verdicts,
             shared,
         })],

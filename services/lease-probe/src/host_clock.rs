@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::registry::Verdicts;
+use crate::controller::prober_manager::Verdicts;
 use crate::domain::host;
 use crate::domain::moment::micros;
 

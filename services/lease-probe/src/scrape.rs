@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use watchdog_runtime::metrics::{Collector, Exposition};
 
-use crate::cluster::prober::{Endpoint, Shared};
-use crate::cluster::registry::{Registry, Verdicts};
+use crate::controller::prober::{Endpoint, Shared};
+use crate::controller::prober_manager::{ProberManager, Verdicts};
 use crate::domain::outcome::{Outcome, Permission};
 use crate::domain::renewals::is_notable;
 use crate::{host_clock, metrics};
@@ -14,7 +14,7 @@ use crate::{host_clock, metrics};
 /// Reads the verdicts of this replica.
 pub struct Scrape {
     /// Where the probes are counted.
-    pub registry: Arc<Registry>,
+    pub manager: Arc<ProberManager>,
     /// The verdicts.
     pub verdicts: Verdicts,
     /// The clock.
@@ -58,7 +58,7 @@ impl Collector for Scrape {
             }
         }
         let none: [(&str, &str); 0] = [];
-        out.family(&metrics::ACTIVE_PROBES, [(none, self.registry.active() as f64)]);
+        out.family(&metrics::ACTIVE_PROBES, [(none, self.manager.active() as f64)]);
         out.family(
             &metrics::SHOOTS,
             outcomes
@@ -77,7 +77,7 @@ impl Collector for Scrape {
         let host = host_clock::skew(&self.verdicts).unwrap_or(0) as f64 / 1e6;
         out.family(&metrics::HOST_CLOCK_SKEW, [(none, host)]);
         out.family(&metrics::ZONES_EXPIRED, zones);
-        let failures = self.registry.failures();
+        let failures = self.manager.failures();
         let series = failures.iter().flat_map(|(shoot, counts)| {
             counts.iter().map(|((endpoint, reason), n)| {
                 let endpoint = match endpoint {
@@ -95,7 +95,7 @@ impl Collector for Scrape {
             })
         });
         out.family(&metrics::PROBE_FAILURES, series);
-        let denied = self.registry.denied();
+        let denied = self.manager.denied();
         let series = denied.iter().flat_map(|(shoot, missing)| {
             let labels =
                 |permission: &Permission| [("shoot", shoot.as_str()), ("permission", permission.as_str())];

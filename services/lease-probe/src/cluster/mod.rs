@@ -1,13 +1,11 @@
 //! Everything that talks to a Kubernetes API: the seed's and those of the shoots.
 
+pub mod connect_limiter;
 pub mod connection;
-pub mod gate;
+pub mod http;
 pub mod machines;
-pub mod prober;
-pub mod registry;
-pub mod shoot_api;
-pub mod source;
-mod supervisor;
+pub mod requests;
+pub mod shoot_client;
 pub mod tls;
-mod trace;
+pub mod transport;
 pub mod watches;

@@ -1,4 +1,4 @@
-//! The watches on the seed that feed the registry.
+//! The watches on the seed that feed the manager.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use watchdog_kube::permissions::{self, Permission, Preflight};
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
-use super::prober::Endpoint;
-use super::registry::Registry;
+use crate::controller::prober::Endpoint;
+use crate::controller::prober_manager::ProberManager;
 
 /// Clusters are large, mostly because of the cloud profile in them: pages of 50 keep an answer near a megabyte.
 const CLUSTER_PAGE: u32 = 50;
@@ -75,7 +75,7 @@ fn needed(config: &ProberConfig, namespace: &str) -> Vec<Permission> {
 /// As [`Watch::run`].
 pub async fn clusters(
     seed: kube::Client,
-    registry: Arc<Registry>,
+    manager: Arc<ProberManager>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -86,10 +86,10 @@ pub async fn clusters(
     };
     watch
         .run(readiness, stop, move |change| match change {
-            Change::Applied(cluster) => registry.cluster_applied(&cluster),
-            Change::Deleted(key) => registry.cluster_deleted(&key.name),
+            Change::Applied(cluster) => manager.cluster_applied(&cluster),
+            Change::Deleted(key) => manager.cluster_deleted(&key.name),
             Change::Synced(keys) => {
-                registry.clusters_synced(&keys.into_iter().map(|key| key.name).collect::<BTreeSet<_>>());
+                manager.clusters_synced(&keys.into_iter().map(|key| key.name).collect::<BTreeSet<_>>());
             }
         })
         .await
@@ -102,7 +102,7 @@ pub async fn clusters(
 /// As [`Watch::run`].
 pub async fn kubeconfigs(
     seed: kube::Client,
-    registry: Arc<Registry>,
+    manager: Arc<ProberManager>,
     endpoint: Endpoint,
     mut config: watch::Receiver<Arc<ProberConfig>>,
     readiness: Readiness,
@@ -121,7 +121,7 @@ pub async fn kubeconfigs(
         let stop_watch = stop.child_token();
         let follow = follow(
             &seed,
-            &registry,
+            &manager,
             endpoint,
             secret.as_deref(),
             &readiness,
@@ -132,7 +132,7 @@ pub async fn kubeconfigs(
             result = follow => return result,
             () = renamed => {
                 stop_watch.cancel();
-                registry.kubeconfigs_renamed(endpoint);
+                manager.kubeconfigs_renamed(endpoint);
             }
         }
     }
@@ -147,7 +147,7 @@ fn name(config: &ProberConfig, endpoint: Endpoint) -> Option<String> {
 
 async fn follow(
     seed: &kube::Client,
-    registry: &Arc<Registry>,
+    manager: &Arc<ProberManager>,
     endpoint: Endpoint,
     secret: Option<&str>,
     readiness: &Readiness,
@@ -172,12 +172,12 @@ async fn follow(
         .run(readiness.clone(), stop, |change| match change {
             Change::Applied(secret) => {
                 let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
-                registry.kubeconfig_applied(endpoint, namespace, secret.kubeconfig());
+                manager.kubeconfig_applied(endpoint, namespace, secret.kubeconfig());
             }
-            Change::Deleted(key) => registry.kubeconfig_deleted(endpoint, &key.namespace),
+            Change::Deleted(key) => manager.kubeconfig_deleted(endpoint, &key.namespace),
             Change::Synced(keys) => {
                 let exist = keys.into_iter().map(|key| key.namespace).collect();
-                registry.kubeconfigs_synced(endpoint, &exist);
+                manager.kubeconfigs_synced(endpoint, &exist);
             }
         })
         .await

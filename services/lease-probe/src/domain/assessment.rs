@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::candidates::{Exclusion, Roster};
+use super::candidates::{Exclusion, NodeIndex};
 use super::moment::Moment;
 use super::outcome::Outcome;
-use super::renewals::{Freshness, ListedLease, Renewals};
+use super::renewals::{LeaseAge, ListedLease, Renewals};
 
 /// The rule's numbers for one shoot.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,8 +47,10 @@ pub struct Evidence {
     pub candidates: u32,
     /// Candidates that are expired.
     pub expired: u32,
-    /// Candidates that look expired but were not watched for long enough.
+    /// Candidates that are old enough to be expired, but whose kubelets may have had no API server to renew them at.
     pub unconfirmed: u32,
+    /// Leases as old, but not counted for a reason that passes: a node condition, an update in place.
+    pub excused: u32,
     /// Leases that do not count, by reason.
     pub excluded: BTreeMap<Exclusion, u32>,
     /// Counts per zone, when the nodes were listed.
@@ -75,24 +77,29 @@ impl Evidence {
     }
 }
 
-/// What follows from one look at the leases.
+/// What follows from one list of the leases.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
     /// What was found.
     pub outcome: Outcome,
+    /// What the leases alone say, whatever the external endpoint does.
+    pub by_leases: Outcome,
     /// What it rests on.
     pub evidence: Evidence,
     /// When the leases were judged.
     pub judged: Moment,
-    /// When the threshold was crossed or would be if no lease were renewed from now on; none when it cannot be.
+    /// When the threshold was crossed, or would be if no lease were renewed from now on and the API server answered; none
+    /// when it cannot be.
     pub crossing: Option<Moment>,
-    /// When the first candidate that is fresh now expires unless it is renewed.
+    /// When the first candidate expires that has not yet, unless it is renewed.
     pub next_expiry: Option<Moment>,
-    /// When the nodes are to be listed ahead of a crossing; none when they need not be, or are known.
+    /// When the nodes must be listed ahead of a crossing; none when they need not be, or are known.
     pub look_ahead: Option<LookAhead>,
+    /// Whether what comes next depends on seconds: a loss may be under way, or kubelets have not been back since an outage.
+    pub tense: bool,
 }
 
-/// A crossing before which the nodes and machines are to be listed, so that only the leases are left to look at when it
+/// A crossing before which the nodes and machines must be listed, so that only the leases are left to look at when it
 /// comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookAhead {
@@ -116,19 +123,45 @@ pub fn required(candidates: u32, threshold: f64) -> u32 {
         .unwrap_or(estimate)
 }
 
-/// Judges the leases at `now`. Without a roster every lease that can be judged counts as a candidate.
+/// Silence of this many renew intervals is more than a living kubelet's, whatever list it was seen by.
+const SILENT: f64 = 1.5;
+
+/// The external endpoint does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExternalOutage {
+    /// When it was first found not to answer.
+    pub since: Moment,
+    /// The answered time of the internal endpoint then.
+    pub answered: Duration,
+    /// Whether it failed often enough in a row to count.
+    pub counts: bool,
+}
+
+/// What else matters when leases are judged.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Context {
+    /// The numbers for the shoot.
+    pub rule: Rule,
+    /// Whether a loss was reported, or may have been by another replica, and no recovery since.
+    pub loss_may_stand: bool,
+    /// Set while the external endpoint does not answer.
+    pub external: Option<ExternalOutage>,
+}
+
+/// Judges the leases at `now`. Without the nodes every lease that can be judged counts as a candidate.
 #[must_use]
 pub fn assess(
     listed: &Leases,
     renewals: &Renewals,
     excluded: impl Fn(&str) -> Option<Exclusion>,
-    roster: Option<&Roster>,
-    rule: Rule,
+    nodes: Option<&NodeIndex>,
+    context: Context,
     now: Moment,
 ) -> Assessment {
+    let Context { rule, external, .. } = context;
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut evidence = Evidence {
-        nodes: roster.map_or(0, |roster| count(roster.len())),
+        nodes: nodes.map_or(0, |nodes| count(nodes.len())),
         leases: count(listed.leases.len()).saturating_add(listed.malformed),
         expiry_age: rule.expiry_age,
         threshold: rule.threshold,
@@ -141,71 +174,92 @@ pub fn assess(
             .excluded
             .insert(Exclusion::MalformedLease, listed.malformed);
     }
-    let mut instants = Vec::with_capacity(listed.leases.len());
-    let mut next_expiry: Option<Moment> = None;
+    let silent_since = now.before(renewals.shortest_interval().mul_f64(SILENT));
+    let mut ages = Vec::with_capacity(listed.leases.len());
     for lease in &listed.leases {
-        let freshness = renewals.freshness(&lease.name, now, rule.expiry_age);
+        let age = renewals.age(&lease.name, rule.expiry_age);
         let exclusion = excluded(&lease.name);
-        let (None, Some(freshness)) = (exclusion, freshness) else {
-            *evidence
-                .excluded
-                .entry(exclusion.unwrap_or(Exclusion::NoRenewTime))
-                .or_default() += 1;
+        let (None, Some(age)) = (exclusion, age) else {
+            let reason = exclusion.unwrap_or(Exclusion::NoRenewTime);
+            *evidence.excluded.entry(reason).or_default() += 1;
+            let old = age.is_some_and(|age| age.old_from <= now);
+            evidence.excused += u32::from(old && reason.is_temporary());
             continue;
         };
         evidence.candidates += 1;
-        let mut zone = roster.map(|roster| evidence.zones.entry(roster.zone(&lease.name)).or_default());
-        if let Some(zone) = &mut zone {
+        let expired = age.expired_from <= now;
+        evidence.expired += u32::from(expired);
+        evidence.unconfirmed += u32::from(!expired && age.old_from <= now);
+        if let Some(nodes) = nodes {
+            let zone = evidence.zones.entry(nodes.zone(&lease.name)).or_default();
             zone.candidates += 1;
+            zone.expired += u32::from(expired);
         }
-        match freshness {
-            Freshness::Fresh(until) => {
-                next_expiry = Some(next_expiry.map_or(until, |next| next.min(until)));
-                instants.push(until);
-            }
-            Freshness::Unconfirmed(until) => {
-                evidence.unconfirmed += 1;
-                next_expiry = Some(next_expiry.map_or(until, |next| next.min(until)));
-                instants.push(until);
-            }
-            Freshness::Expired(since) => {
-                evidence.expired += 1;
-                if let Some(zone) = zone {
-                    zone.expired += 1;
-                }
-                instants.push(since);
-            }
-        }
+        ages.push(age);
     }
-    let required = required(evidence.candidates, rule.threshold) as usize;
+    let required = required(evidence.candidates, rule.threshold);
     // One candidate is too little evidence for a loss: nothing to be on time for.
-    let crossing = (evidence.candidates > 1).then(|| *instants.select_nth_unstable(required - 1).1);
+    let several = evidence.candidates > 1;
+    let mut expiries: Vec<Moment> = ages.iter().map(|age| age.expired_from).collect();
+    let nth = (required as usize).saturating_sub(1);
+    let crossing = several.then(|| *expiries.select_nth_unstable(nth).1);
+    let by_external = external
+        .filter(|outage| several && outage.counts && ages.iter().all(|age| age.renewed <= outage.since))
+        .map(|outage| {
+            renewals
+                .answered()
+                .silent_at(outage.answered, renewals.shortest_interval())
+        });
+    let uncertain = |age: &&LeaseAge| age.renewed <= silent_since || age.renewed_before_outage;
+    let tense = several && count(ages.iter().filter(uncertain).count()) >= required;
+    let crossing = match (crossing, by_external) {
+        (Some(crossing), Some(external)) => Some(crossing.min(external)),
+        (crossing, _) => crossing,
+    };
+    let by_leases = outcome(&evidence, required, context.loss_may_stand);
+    let lost_outside = !by_leases.is_loss() && by_external.is_some_and(|at| at <= now);
     Assessment {
-        outcome: outcome(&evidence, required),
+        outcome: if lost_outside {
+            Outcome::ExternalUnreachable
+        } else {
+            by_leases.clone()
+        },
+        by_leases,
+        next_expiry: ages
+            .iter()
+            .map(|age| age.expired_from)
+            .filter(|expiry| *expiry > now)
+            .min(),
         evidence,
         judged: now,
         crossing,
-        next_expiry,
         look_ahead: None,
+        tense,
     }
 }
-
-fn outcome(evidence: &Evidence, required: usize) -> Outcome {
-    let (expired, unconfirmed) = (evidence.expired as usize, evidence.unconfirmed as usize);
-    if evidence.candidates == 0 {
-        return Outcome::Healthy;
-    }
-    if expired >= required {
-        return if evidence.candidates == 1 {
-            Outcome::TooFewCandidates
-        } else {
-            Outcome::LeasesExpired
+fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool) -> Outcome {
+    let Evidence {
+        candidates,
+        expired,
+        unconfirmed,
+        excused,
+        ..
+    } = *evidence;
+    let all = candidates + excused;
+    let reached = expired + unconfirmed + excused >= self::required(all, evidence.threshold);
+    if excused > 0 && loss_may_stand && reached {
+        // A loss is not over because conditions have appeared on nodes that are still cut off.
+        return match candidates > 1 && expired >= required {
+            true => Outcome::LeasesExpired,
+            false => Outcome::Pending,
         };
     }
-    if expired + unconfirmed >= required {
-        Outcome::Pending
-    } else {
-        Outcome::Healthy
+    match (candidates, expired >= required) {
+        (0, _) => Outcome::Healthy,
+        (1, true) => Outcome::TooFewCandidates,
+        (_, true) => Outcome::LeasesExpired,
+        (_, false) if expired + unconfirmed >= required => Outcome::Pending,
+        (_, false) => Outcome::Healthy,
     }
 }
 

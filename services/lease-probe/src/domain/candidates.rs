@@ -30,19 +30,27 @@ pub enum Exclusion {
     MalformedLease,
 }
 
+impl Exclusion {
+    /// Whether it passes while the node stays: then it says nothing about whether the node is connected.
+    #[must_use]
+    pub const fn is_temporary(self) -> bool {
+        matches!(self, Self::UnhealthyCondition | Self::InPlaceUpdate)
+    }
+}
+
 /// What the nodes and machines of a shoot say about its leases.
 #[derive(Debug, Clone, Default)]
-pub struct Roster {
-    nodes: HashMap<Arc<str>, Entry>,
+pub struct NodeIndex {
+    nodes: HashMap<Arc<str>, IndexedNode>,
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct IndexedNode {
     exclusion: Option<Exclusion>,
     zone: Option<Arc<str>>,
 }
 
-impl Roster {
+impl NodeIndex {
     /// Matches nodes and machines in time linear in both.
     #[must_use]
     pub fn new(nodes: &[NodeItem], machines: &[MachineItem], settings: &ShootSettings) -> Self {
@@ -56,7 +64,7 @@ impl Roster {
                 }
             }
         }
-        let entry = |node: &NodeItem| Entry {
+        let entry = |node: &NodeItem| IndexedNode {
             exclusion: exclusion(node, phases.get(&*node.name).copied(), settings),
             zone: node.zone.clone(),
         };
@@ -259,14 +267,14 @@ mod tests {
             ),
         ];
         for (node, machines, settings, expected) in rows {
-            let roster = Roster::new(std::slice::from_ref(&node), &machines, settings);
-            assert_eq!(roster.exclusion("n"), expected, "{node:?} {machines:?}");
+            let index = NodeIndex::new(std::slice::from_ref(&node), &machines, settings);
+            assert_eq!(index.exclusion("n"), expected, "{node:?} {machines:?}");
         }
     }
 
     #[test]
     fn a_lease_without_node_does_not_count() {
-        let roster = Roster::new(&[], &[], &ShootSettings::default());
-        assert_eq!(roster.exclusion("gone"), Some(Exclusion::NoNode));
+        let index = NodeIndex::new(&[], &[], &ShootSettings::default());
+        assert_eq!(index.exclusion("gone"), Some(Exclusion::NoNode));
     }
 }

@@ -1,12 +1,13 @@
 //! The rules of probing, pure: what is expired, what counts as evidence, what follows from it, when to look again.
 //! Time is an argument everywhere; nothing here does I/O or reads a clock.
 
+pub mod answered;
 pub mod assessment;
 pub mod candidates;
 pub mod host;
 pub mod moment;
 pub mod outcome;
-pub mod probe;
+pub mod probe_state;
 pub mod renewals;
 pub mod schedule;
 pub mod skew;

@@ -85,8 +85,8 @@ pub enum Failure {
     Tls(String),
     /// No answer in time, not even to GET /version.
     Timeout(Duration),
-    /// The API server was not asked: for so long there was no place to open a connection in this process.
-    NoPlace(Duration),
+    /// The API server was not asked: for this long the request waited in this process for a permit to open a connection.
+    ConnectQueueTimeout(Duration),
     /// 429; the server asks to wait so long, if it says so.
     Throttled(Option<Duration>),
     /// 401: the token or the client certificate is not accepted (any more).
@@ -113,7 +113,7 @@ impl Failure {
             Self::Connect(_) | Self::Tls(_) | Self::Timeout(_) => Outcome::ApiServerUnreachable,
             Self::Throttled(_) => Outcome::Throttled,
             Self::Kubeconfig(_)
-            | Self::NoPlace(_)
+            | Self::ConnectQueueTimeout(_)
             | Self::Unauthorized
             | Self::Forbidden(_)
             | Self::ListFailed(_)
@@ -130,23 +130,23 @@ impl Failure {
         matches!(self, Self::Throttled(_) | Self::MachinesThrottled(_))
     }
 
-    /// Whether the API server may have failed the kubelets in the same way, so that they could not renew.
+    /// Whether the API server answered, or was not asked. Otherwise it may have been away for a while before.
     #[must_use]
-    pub const fn may_concern_kubelets(&self) -> bool {
+    pub const fn says_nothing_of_before(&self) -> bool {
         match self {
             Self::Connect(_)
             | Self::Tls(_)
             | Self::Timeout(_)
-            | Self::Throttled(_)
             | Self::ListFailed(_)
             | Self::ListBrokeOff(_)
-            | Self::ListTimeout(_) => true,
+            | Self::ListTimeout(_) => false,
             Self::Kubeconfig(_)
-            | Self::NoPlace(_)
+            | Self::ConnectQueueTimeout(_)
+            | Self::Throttled(_)
             | Self::Unauthorized
             | Self::Forbidden(_)
             | Self::Machines(_)
-            | Self::MachinesThrottled(_) => false,
+            | Self::MachinesThrottled(_) => true,
         }
     }
 
@@ -158,7 +158,7 @@ impl Failure {
             Self::Connect(_) => "connect",
             Self::Tls(_) => "tls",
             Self::Timeout(_) => "timeout",
-            Self::NoPlace(_) => "no_place",
+            Self::ConnectQueueTimeout(_) => "connect_queue_timeout",
             Self::Throttled(_) => "throttled",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden(_) => "forbidden",
@@ -180,9 +180,9 @@ impl std::fmt::Display for Failure {
             Self::Timeout(limit) => {
                 write!(f, "The API server did not answer within {}.", watchdog_api::duration::format(*limit))
             }
-            Self::NoPlace(limit) => write!(
+            Self::ConnectQueueTimeout(limit) => write!(
                 f,
-                "The API server was not asked: for {} this replica had no place to open a connection.",
+                "The API server was not asked: the request waited for {} until this replica could open a connection.",
                 watchdog_api::duration::format(*limit)
             ),
             Self::Throttled(wait) => write!(f, "The API server throttles (429){}.", Asked(*wait)),

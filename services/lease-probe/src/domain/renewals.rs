@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answered::{AnsweredTime, ListTimes, Mark};
 use super::host;
 use super::moment::{Moment, micros};
 use super::skew::{Arrival, Arrivals};
@@ -11,38 +12,9 @@ use super::skew::{Arrival, Arrivals};
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
 const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
 
-/// A lease that is seen for the first time testifies after so many renew intervals: a kubelet that is alive renews within
-/// one; its timer, the request and a retry may take a quarter of that on top.
-const AT_FIRST_SIGHT: f64 = 1.25;
-
-/// And after so many when the API server failed to answer before. A kubelet that could not renew pauses for up to 0.7
-/// renew intervals (`maxBackoff` of 7 s in component-helpers, `apimachinery/lease/controller.go`). If it fails once more
-/// then, a whole one passes: until its next turn, or until a request that hangs is given up (kubelet's heartbeat client).
-/// Half an interval is left for the requests.
-const AFTER_A_FAILURE: f64 = 2.25;
-
 /// A renewal may appear so much outside of the time in which it was observed without refuting the estimated skew:
 /// clocks of one site differ by milliseconds, and so do their rates.
 const TOLERANCE: Duration = Duration::from_secs(1);
-
-/// One successful list of the leases.
-#[derive(Debug, Clone, Copy)]
-pub struct Listing {
-    /// When the request was sent.
-    pub sent: Moment,
-    /// When the answer was there.
-    pub received: Moment,
-}
-
-impl Listing {
-    fn age(self, renew_time: Moment) -> Arrival {
-        let at = |moment: Moment| moment.0.saturating_sub(renew_time.0);
-        Arrival {
-            asked: at(self.sent),
-            answered: at(self.received),
-        }
-    }
-}
 
 /// A lease as listed.
 #[derive(Debug, Clone)]
@@ -58,79 +30,102 @@ pub struct ListedLease {
 /// What is known of one node's renewals.
 #[derive(Debug, Clone)]
 struct Renewal {
+    // The newest.
     renew_time: Moment,
+    // The last one that was older than the newest: its clock was set, or the list was stale.
+    went_back: Option<Moment>,
     // When it was made, by the prober's clock.
     made: Moment,
-    // From when on its age testifies against the node: before, it is only what a foreign clock says, or says more about
-    // the API server.
-    testifies: Moment,
+    // The answered time since then is the silence of its kubelet.
+    mark: Mark,
     renew_interval: Duration,
     arrivals: Arrivals,
 }
 
-/// What can be said of one lease now.
+/// What is known of one lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Freshness {
-    /// Renewed recently enough; expires at that moment unless it is renewed.
-    Fresh(Moment),
-    /// Not renewed for the expiry age, which ended at that moment.
-    Expired(Moment),
-    /// Looks expired, but this prober has not watched it for long enough to rule out that only the node's clock is
-    /// behind, or that its kubelet had no API server to renew it at; it is known at that moment.
-    Unconfirmed(Moment),
+pub struct LeaseAge {
+    /// When it was renewed, by the prober's clock.
+    pub renewed: Moment,
+    /// From then on it is older than the expiry age, unless it is renewed.
+    pub old_from: Moment,
+    /// And from then on it is expired: old, and its kubelet's silence is proven. In the future it holds only if the API
+    /// server answers until then.
+    pub expired_from: Moment,
+    /// Whether its kubelet has had no time to renew it since the API server was away.
+    pub renewed_before_outage: bool,
 }
 
 /// The renewals of a shoot's nodes.
 #[derive(Debug, Clone, Default)]
 pub struct Renewals {
     nodes: HashMap<Arc<str>, Renewal>,
-    previous: Option<Listing>,
-    // The API server failed to answer since the previous list.
-    interrupted: bool,
+    previous: Option<ListTimes>,
+    answered: AnsweredTime,
 }
 
 impl Renewals {
-    /// The API server did not answer: perhaps it did not answer the kubelets either.
-    pub fn interrupt(&mut self) {
-        self.interrupted = true;
+    /// The API server may have been away since then: kubelets could not renew.
+    pub fn note_outage(&mut self, since: Moment) {
+        self.answered.note_outage(since);
     }
 
-    /// Takes in a complete list. Leases that are not in it are forgotten. After an interruption in which a live kubelet
-    /// may have missed a renewal, all get the time to renew before their silence counts, also those that were renewed
-    /// since the previous list, for that was perhaps before the interruption: it is the API server that was silent.
-    pub fn observe(&mut self, listing: Listing, leases: &[ListedLease]) {
+    /// Takes in a complete list. Leases that are not in it are forgotten.
+    pub fn observe(&mut self, times: ListTimes, leases: &[ListedLease]) {
         let before = std::mem::replace(&mut self.nodes, HashMap::with_capacity(leases.len()));
-        let interrupted = std::mem::take(&mut self.interrupted);
-        let since_previous = |previous: Listing| listing.received.since(previous.sent);
-        let gap = self.previous.map_or(Duration::MAX, since_previous);
+        let interval = |lease: &ListedLease| renew_interval(lease.duration_seconds);
+        let shortest = leases.iter().map(interval).min();
+        let span = self
+            .answered
+            .record(times, shortest.unwrap_or_else(|| renew_interval(None)));
         for lease in leases {
             let Some(renew_time) = lease.renew_time else {
                 continue;
             };
-            let interval = renew_interval(lease.duration_seconds);
+            let interval = interval(lease);
             let renewal = match (before.get(&lease.name), self.previous) {
-                (Some(known), _) if known.renew_time == renew_time => Renewal {
+                (Some(known), _) if known.has_seen(renew_time) => Renewal {
                     renew_interval: interval,
                     ..known.clone()
                 },
-                (Some(known), Some(previous)) => known.renewed(renew_time, interval, previous, listing),
-                _ => Renewal::first_seen(renew_time, interval, listing),
-            };
-            // Shorter than an interval, it delays a renewal by no more than that.
-            let renewal = match interrupted && gap > interval {
-                true => renewal.watched_anew(listing.received),
-                false => renewal,
+                (Some(known), Some(previous)) => {
+                    let (made, arrivals) = known.renewed(renew_time, interval, previous, times);
+                    Renewal {
+                        renew_time: renew_time.max(known.renew_time),
+                        went_back: Some(renew_time)
+                            .filter(|time| *time < known.renew_time)
+                            .or(known.went_back),
+                        made,
+                        mark: self.answered.renewed(span, made),
+                        renew_interval: interval,
+                        arrivals,
+                    }
+                }
+                _ => Renewal::first_seen(renew_time, interval, times, self.answered.first_sight(span)),
             };
             self.nodes.insert(lease.name.clone(), renewal);
         }
-        self.previous = Some(listing);
+        self.previous = Some(times);
     }
 
-    /// Whether a lease is expired at `now`; none when it is unknown or has no renewTime. `expiry_age` is 0.75 x the
-    /// grace period of kube-controller-manager.
+    /// How old a lease is; none when it is unknown or has no renewTime. `expiry_age` is 0.75 x the grace period of
+    /// kube-controller-manager.
     #[must_use]
-    pub fn freshness(&self, name: &str, now: Moment, expiry_age: Duration) -> Option<Freshness> {
-        Some(self.nodes.get(name)?.freshness(now, expiry_age))
+    pub fn age(&self, name: &str, expiry_age: Duration) -> Option<LeaseAge> {
+        let node = self.nodes.get(name)?;
+        let old_from = node.made.after(expiry_age);
+        Some(LeaseAge {
+            renewed: node.made,
+            old_from,
+            expired_from: old_from.max(self.answered.proven_at(node.mark, node.renew_interval)),
+            renewed_before_outage: self.answered.outage_since(node.mark),
+        })
+    }
+
+    /// The time for which the API server has answered so far, as the prober counts it.
+    #[must_use]
+    pub const fn answered(&self) -> &AnsweredTime {
+        &self.answered
     }
 
     /// By how much the clocks of the nodes are off, in microseconds.
@@ -173,42 +168,41 @@ fn renew_interval(duration_seconds: Option<i32>) -> Duration {
 }
 
 impl Renewal {
-    fn first_seen(renew_time: Moment, renew_interval: Duration, listing: Listing) -> Self {
-        let received = listing.received;
+    fn first_seen(renew_time: Moment, renew_interval: Duration, times: ListTimes, mark: Mark) -> Self {
         let mut arrivals = Arrivals::default();
         // How old a renewal was that was not seen to arrive says nothing. But a time in the future proves a clock that
         // is ahead.
-        if renew_time > received {
-            arrivals.note(listing.age(renew_time));
+        if renew_time > times.received {
+            arrivals.note(arrival(times, renew_time));
         }
         Self {
             renew_time,
+            went_back: None,
             // From the future: as if made now.
-            made: renew_time.min(received),
-            testifies: received.after(renew_interval.mul_f64(AT_FIRST_SIGHT)),
+            made: renew_time.min(times.received),
+            mark,
             renew_interval,
             arrivals,
         }
     }
 
-    fn watched_anew(self, received: Moment) -> Self {
-        Self {
-            testifies: received.after(self.renew_interval.mul_f64(AFTER_A_FAILURE)),
-            ..self
-        }
+    /// Whether this is no renewal: two API servers of which one lags would renew a lease for ever.
+    fn has_seen(&self, renew_time: Moment) -> bool {
+        self.renew_time == renew_time || self.went_back == Some(renew_time)
     }
 
-    /// The lease was renewed after the answer to the previous list was made and before the answer to this one: that
-    /// much is certain whatever clock the node has, and an estimate that says otherwise is wrong.
+    /// When the lease was renewed, by the prober's clock. It was renewed after the answer to the previous list was made and
+    /// before the answer to this one: that much is certain whatever clock the node has, and an estimate that says otherwise
+    /// is wrong.
     fn renewed(
         &self,
         renew_time: Moment,
         renew_interval: Duration,
-        previous: Listing,
-        listing: Listing,
-    ) -> Self {
+        previous: ListTimes,
+        times: ListTimes,
+    ) -> (Moment, Arrivals) {
         let mut arrivals = self.arrivals;
-        arrivals.note(listing.age(renew_time));
+        arrivals.note(arrival(times, renew_time));
         let earliest = previous.sent.before(TOLERANCE);
         // A clock that is called ahead, but was so no more when this renewal was made. One that is called behind, by too
         // little, is no contradiction: that estimate falls short on purpose.
@@ -217,26 +211,16 @@ impl Renewal {
             arrivals.keep_newest();
         }
         let made = renew_time.shifted(arrivals.skew(renew_interval).saturating_neg());
-        let made = made.max(previous.sent).min(listing.received);
-        Self {
-            renew_time,
-            made,
-            testifies: made,
-            renew_interval,
-            arrivals,
-        }
+        (made.max(previous.sent).min(times.received), arrivals)
     }
+}
 
-    fn freshness(&self, now: Moment, expiry_age: Duration) -> Freshness {
-        let expires = self.made.after(expiry_age);
-        if now < expires {
-            return Freshness::Fresh(expires);
-        }
-        if now >= self.testifies {
-            Freshness::Expired(expires)
-        } else {
-            Freshness::Unconfirmed(self.testifies)
-        }
+/// How old a renewal was when it was first listed.
+fn arrival(times: ListTimes, renew_time: Moment) -> Arrival {
+    let age = |at: Moment| at.0.saturating_sub(renew_time.0);
+    Arrival {
+        asked: age(times.sent),
+        answered: age(times.received),
     }
 }
 

@@ -16,22 +16,36 @@ pub const MIN_SPACING: Duration = Duration::from_secs(1);
 /// docs/performance.md). This is the longest tick.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 
-/// A tick is at most such a share of the interval, so that nobody is probed much more often than configured.
+/// A tick is at most this share of the interval, so that no shoot is probed much more often than configured.
 const SHARE: u32 = 8;
 
-/// And the shortest: so much is hardly noticed anywhere, and a process is busy all the time long before.
+/// The shortest tick: a delay of this length is hardly noticed, and a process is busy all the time long before.
 const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
 
-/// About so many probes may meet at one tick. Two cores need some 15 ms for them (at 171 us each, see
-/// docs/performance.md), and so long a crossing may have to wait.
+/// About this many probes may meet at one tick. Two cores need some 15 ms for them (at 171 us each, see
+/// docs/performance.md), and a crossing may have to wait for that.
 const MEET: u128 = 150;
 
-/// So many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that finds
+/// This many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that finds
 /// out at which instant exactly, and one at that instant. More follow each other only where most leases are about to
 /// expire and are renewed one by one at the last moment; that must not become a storm.
 const CLOSE_PROBES: usize = 4;
 
-/// After a 429 at most so long passes, whatever the server says. API servers ask for seconds; who asks for more is
+/// While seconds decide, probes of one shoot follow each other at this pace.
+const TENSE: Duration = Duration::from_secs(1);
+
+/// While a loss stands, probes follow each other at this pace, so that a recovery is seen at once.
+const LOST: Duration = Duration::from_secs(2);
+
+/// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: half a core (at 171 us each, see
+/// docs/performance.md).
+const CLOSE_PROBES_PER_SECOND: u32 = 2_500;
+
+/// An API server that does not answer is asked again at least this often: from when it is back, kube-controller-manager
+/// counts its grace period.
+const LONGEST_ABSENCE: Duration = Duration::from_secs(8);
+
+/// After a 429 at most this long passes, whatever the server says. API servers ask for seconds; who asks for more is
 /// something on the way, and must not be able to blind the watchdog to a shoot for a day. A server that does mean it is
 /// asked once in five minutes, which burdens nobody.
 pub const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
@@ -43,13 +57,28 @@ pub struct Pace {
     pub interval: Duration,
     /// `backoffJitterFactor`: an interval grows by a random share of up to this much.
     pub jitter: f64,
-    /// `internalProbeFailureBackOffDuration`: after failures the pauses grow from 1 s up to this.
+    /// `internalProbeFailureBackOffDuration`: after failures the pauses grow from 1 s up to this, at most 8 s.
     pub failure_back_off: Duration,
-    /// At the multiples of this probes of different shoots meet; see [`tick`].
-    pub tick: Duration,
+    /// Shoots that the process probes.
+    pub shoots: usize,
+    /// Those of them that it probes closely: a loss stands, or seconds decide.
+    pub close: usize,
 }
 
-/// The tick for a process that probes so many shoots. Halved until not too many meet and it is small beside the interval,
+impl Pace {
+    /// At the multiples of this, probes of different shoots meet.
+    fn tick(self) -> Duration {
+        tick(self.interval, self.shoots)
+    }
+
+    /// A pace that all shoots that are probed closely can keep together.
+    fn bounded(self, pace: Duration) -> Duration {
+        let close = u32::try_from(self.close).unwrap_or(u32::MAX);
+        pace.max(Duration::from_secs(1).saturating_mul(close) / CLOSE_PROBES_PER_SECOND)
+    }
+}
+
+/// The tick for a process that probes this many shoots. Halved until not too many meet and it is small beside the interval,
 /// so that all ticks are multiples of every shorter one: probes whose tick was chosen among fewer shoots meet the others
 /// all the same.
 #[must_use]
@@ -79,6 +108,15 @@ impl Recent {
         }
     }
 
+    /// The first moment from `wanted` on that keeps the distance from the last probe.
+    #[must_use]
+    pub fn spaced(&self, wanted: Moment) -> Moment {
+        match self.starts.first() {
+            Some(Some(newest)) => wanted.max(newest.after(MIN_SPACING)),
+            _ => wanted,
+        }
+    }
+
     /// The first moment from `wanted` on at which a crossing may be looked at: at once, unless that were a storm.
     fn allow(&self, wanted: Moment) -> Moment {
         match self.starts.last() {
@@ -88,36 +126,44 @@ impl Recent {
     }
 }
 
-/// What a look at the leases says about when to look again.
+/// What a list of the leases says about when to list them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen<'a> {
-    /// What is told.
+    /// What is reported.
     pub outcome: &'a Outcome,
     /// Whether a threshold of several probes in a row counts.
     pub counting: bool,
+    /// Whether seconds decide; see [`Assessment::tense`](super::assessment::Assessment::tense).
+    pub tense: bool,
     /// The moment at which the leases were judged.
     pub judged: Moment,
     /// When the threshold was crossed or would be if no lease were renewed; while `look_ahead` is set, not before that.
     pub crossing: Option<Moment>,
     /// The pace of the shoot's kubelets.
     pub renew_interval: Duration,
-    /// When the nodes are to be listed ahead of a crossing.
+    /// When the nodes must be listed ahead of a crossing.
     pub look_ahead: Option<LookAhead>,
 }
 
-/// When to probe again after a look at the leases. `random` is in [0, 1).
+/// When to probe again after a list of the leases. `random` is in [0, 1).
 ///
 /// Besides the interval, a probe is due at the instant at which the threshold would be crossed if no lease were
-/// renewed: a loss is seen when it becomes one, not up to an interval later. While the shoot is not healthy, the pace
-/// is that of the kubelets, so that a recovery is seen within one renewal. While a threshold of several probes in a
-/// row counts, they follow each other as closely as they may. What is not tied to an instant is put forward to the
-/// [`tick`] before.
+/// renewed: a loss is seen when it becomes one, not up to an interval later. While a loss stands or seconds decide,
+/// probes follow each other closely. Except for the crossing itself, probes are aligned to a shared [`tick`], which halves
+/// CPU (ADR 0012).
 #[must_use]
 pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent, random: f64) -> Moment {
     let mut due = now.after(jittered(pace.interval, pace.jitter, random));
+    // From list to list, however long one takes.
+    let mut within = |interval: Duration| due = due.min(seen.judged.after(interval));
     if *seen.outcome != Outcome::Healthy {
-        // From look to look, however long one takes.
-        due = due.min(seen.judged.after(seen.renew_interval));
+        within(seen.renew_interval);
+    }
+    if seen.outcome.is_loss() {
+        within(pace.bounded(LOST));
+    }
+    if seen.tense {
+        within(pace.bounded(TENSE));
     }
     if seen.counting {
         due = due.min(now.after(MIN_SPACING));
@@ -125,14 +171,14 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
     // At random within the window, so that the shoots of a seed that are lost at once do not all ask at once. Neither
     // early, for most kubelets would have renewed by then, nor so late that there is no time left.
     if let Some(LookAhead { crossing, window }) = seen.look_ahead {
-        due = due.min(crossing.before(window.mul_f64(0.4_f64.mul_add(random, 0.2))));
+        due = due.min(crossing.before(window.mul_f64(0.3_f64.mul_add(random, 0.4))));
     }
-    due = due.at_multiple_of(pace.tick).max(now.after(MIN_SPACING));
+    due = due.at_multiple_of(pace.tick()).max(now.after(MIN_SPACING));
     // One that came before the leases were judged was judged. One that came since was not: it is looked at now.
     if let Some(crossing) = seen.crossing.filter(|crossing| *crossing > seen.judged) {
         let wanted = recent.allow(crossing.max(now));
         // While the nodes need not be known, it is only the first lease that would expire: no instant to be met.
-        let early = wanted.at_multiple_of(pace.tick).max(now.after(MIN_SPACING));
+        let early = wanted.at_multiple_of(pace.tick()).max(now.after(MIN_SPACING));
         due = due.min(if seen.look_ahead.is_some() {
             wanted.min(early)
         } else {
@@ -158,7 +204,9 @@ pub fn after_failure(now: Moment, pace: Pace, failure: &Failure, failures: u32, 
     );
     // A missing permission or Secret is not back sooner for asking every second; an API server is.
     let most = match failure {
-        Failure::Connect(_) | Failure::Tls(_) | Failure::Timeout(_) => pace.failure_back_off,
+        Failure::Connect(_) | Failure::Tls(_) | Failure::Timeout(_) => {
+            pace.failure_back_off.min(LONGEST_ABSENCE)
+        }
         _ => pace.interval,
     };
     now.after(jittered(doubled.min(most), pace.jitter, random))
@@ -196,7 +244,8 @@ mod tests {
         interval: Duration::from_secs(30),
         jitter: 0.2,
         failure_back_off: Duration::from_secs(30),
-        tick: Duration::from_millis(250),
+        shoots: 10_000,
+        close: 10_000,
     };
     const RENEW: Duration = Duration::from_secs(10);
 
@@ -208,6 +257,7 @@ mod tests {
         Seen {
             outcome,
             counting,
+            tense: false,
             judged: at(0),
             crossing,
             renew_interval: RENEW,
@@ -235,9 +285,10 @@ mod tests {
         );
         assert_eq!(
             next(&Outcome::LeasesExpired, false, None),
-            at(10),
-            "the kubelets' pace"
+            at(4),
+            "10,000 shoots may all be lost"
         );
+        assert_eq!(next(&Outcome::Pending, false, None), at(10), "the kubelets' pace");
         assert_eq!(next(&Outcome::Healthy, true, None), at(1), "probes in a row");
         let jittered = after_assessment(
             at(0),
@@ -262,7 +313,7 @@ mod tests {
             };
             after_assessment(at(0), PACE, seen, &Recent::default(), random)
         };
-        assert_eq!((ahead(0.0), ahead(1.0)), (at(24), at(20)));
+        assert_eq!((ahead(0.0), ahead(1.0)), (at(22), at(19)));
     }
 
     #[test]
@@ -344,7 +395,7 @@ mod tests {
         let pauses: Vec<_> = (1..=7)
             .map(|n| after_failure(at(0), PACE, &connect, n, 0.0))
             .collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30].map(at));
+        assert_eq!(pauses, [1, 2, 4, 8, 8, 8, 8].map(at));
         assert_eq!(
             after_failure(at(0), PACE, &Failure::Throttled(None), 1, 0.0),
             at(10)
@@ -414,7 +465,7 @@ mod tests {
                 let due = after_assessment(now, PACE, seen, &recent, random);
                 prop_assert!(due <= now.after(Duration::from_secs(36)));
                 if !counting && crossing.is_none() {
-                    prop_assert!(due > now.after(Duration::from_secs(30)).before(PACE.tick));
+                    prop_assert!(due > now.after(Duration::from_secs(30)).before(PACE.tick()));
                 }
                 match crossing.filter(|crossing| *crossing > now) {
                     Some(crossing) => prop_assert!(due <= crossing.max(now.after(MIN_SPACING))),

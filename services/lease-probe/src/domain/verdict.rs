@@ -33,12 +33,13 @@ pub struct Verdict {
     pub traceparent: Option<Arc<str>>,
 }
 
-/// How many probes in a row a turn takes.
+/// How many probes in a row must find the same before it is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
     /// `failureThreshold`: losses in a row.
     pub failure: u32,
-    /// `successThreshold`: healthy probes in a row.
+    /// `successThreshold`: healthy probes in a row, a renew interval apart, so that each rests on other renewals than the
+    /// one before.
     pub success: u32,
 }
 
@@ -47,42 +48,58 @@ pub struct Thresholds {
 pub struct Streak {
     finding: Option<Outcome>,
     length: u32,
+    counted_at: Moment,
 }
 
 /// What the thresholds make of a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Turn {
-    /// What is to be told.
+pub struct ThresholdResult {
+    /// What to report.
     pub outcome: Outcome,
-    /// Whether more probes in a row are needed before what was found is told: so many of so many.
+    /// How many probes in a row have found it and how many must; none once that is reached.
     pub counting: Option<(u32, u32)>,
 }
 
 impl Streak {
-    /// Notes a finding. A loss or recovery is told only after as many probes in a row as the thresholds ask for;
-    /// until then the last of the two stays told, or `Pending` if there is none. Everything else is told at once, and
-    /// breaks the row.
-    pub fn note(&mut self, found: &Outcome, told: &Outcome, thresholds: Thresholds) -> Turn {
-        if self.finding.as_ref() == Some(found) {
-            self.length = self.length.saturating_add(1);
-        } else {
+    /// Notes a finding. A loss or recovery is reported only after as many probes in a row as the thresholds ask for;
+    /// until then the last of the two stays reported, or `Pending` if there is none. Everything else is reported at once,
+    /// and breaks the row.
+    pub fn note(
+        &mut self,
+        found: &Outcome,
+        last_reported: &Outcome,
+        thresholds: Thresholds,
+        now: Moment,
+        renew_interval: Duration,
+    ) -> ThresholdResult {
+        let repeated = self.finding.as_ref() == Some(found);
+        if !repeated {
             self.finding = Some(found.clone());
-            self.length = 1;
+            self.length = 0;
+        }
+        let too_soon = *found == Outcome::Healthy && now.since(self.counted_at) < renew_interval;
+        if !(repeated && too_soon) {
+            self.length = self.length.saturating_add(1);
+            self.counted_at = now;
         }
         let needed = match found {
             Outcome::Healthy => thresholds.success,
             loss if loss.is_loss() => thresholds.failure,
             _ => 1,
         };
-        if found == told || self.length >= needed {
-            return Turn {
+        if found == last_reported || self.length >= needed {
+            return ThresholdResult {
                 outcome: found.clone(),
                 counting: None,
             };
         }
-        let settled = *told == Outcome::Healthy || told.is_loss();
-        let outcome = if settled { told.clone() } else { Outcome::Pending };
-        Turn {
+        let settled = *last_reported == Outcome::Healthy || last_reported.is_loss();
+        let outcome = if settled {
+            last_reported.clone()
+        } else {
+            Outcome::Pending
+        };
+        ThresholdResult {
             outcome,
             counting: Some((self.length, needed)),
         }
@@ -96,23 +113,41 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
     let age = watchdog_api::duration::format(e.expiry_age);
     let mut text = match assessment.outcome {
         Outcome::Healthy if e.candidates == 0 && e.leases == 0 => "There are no leases.".to_owned(),
-        Outcome::Healthy if e.candidates == 0 => format!("None of {} leases counts as evidence.", e.leases),
+        Outcome::Healthy if e.candidates == 0 => format!("None of {} leases is eligible.", e.leases),
+        Outcome::Pending if e.excused > 0 && e.expired + e.unconfirmed == 0 => format!(
+            "{} leases have not been renewed for {age}. Their nodes are excluded because of conditions or an update in \
+             place; whether they are connected is not known.",
+            e.excused
+        ),
         Outcome::Pending => format!(
-            "{} of {} leases look expired, but were not watched for long enough yet since the first look, or since the \
-             API server last failed to answer.",
+            "{} of {} eligible leases have not been renewed for {age}, but their kubelets may have had no API server to renew \
+             them at.",
             e.expired + e.unconfirmed,
             e.candidates
         ),
         Outcome::TooFewCandidates => format!(
-            "The only lease that counts as evidence was not renewed for {age}: too little to scale down on."
+            "The only eligible lease has not been renewed for {age}. One lease is too little to scale down on."
+        ),
+        Outcome::ExternalUnreachable => format!(
+            "The external endpoint of the API server does not answer, and since then none of {} eligible leases has been \
+             renewed.",
+            e.candidates
         ),
         _ => format!(
-            "{} of {} leases that count as evidence were not renewed for {age}; from {:.0} % the nodes count as cut off.",
+            "{} of {} eligible leases have not been renewed for {age}; the shoot counts as cut off at {:.0} %.",
             e.expired,
             e.candidates,
             e.threshold * 100.0
         ),
     };
+    if let (Outcome::Pending, Some(crossing)) = (&assessment.outcome, assessment.crossing) {
+        if crossing > assessment.judged {
+            let remaining = crossing.since(assessment.judged).as_secs_f64().ceil();
+            text.push_str(&format!(
+                " Their silence is proven in {remaining:.0}s if the API server answers and they stay silent."
+            ));
+        }
+    }
     let dead: Vec<&str> = e
         .zones
         .iter()
@@ -137,27 +172,27 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
 
 /// Makes verdicts about one shoot.
 #[derive(Debug, Clone)]
-pub struct Teller {
+pub struct VerdictBuilder {
     observer: Arc<str>,
-    told: Outcome,
+    last_reported: Outcome,
     since: Moment,
 }
 
-impl Teller {
-    /// For a shoot about which nothing was told yet.
+impl VerdictBuilder {
+    /// For a shoot about which nothing was reported yet.
     #[must_use]
     pub const fn new(observer: Arc<str>, now: Moment) -> Self {
         Self {
             observer,
-            told: Outcome::Pending,
+            last_reported: Outcome::Pending,
             since: now,
         }
     }
 
-    /// What was told last.
+    /// What was reported last.
     #[must_use]
-    pub const fn told(&self) -> &Outcome {
-        &self.told
+    pub const fn last_reported(&self) -> &Outcome {
+        &self.last_reported
     }
 
     /// A verdict that rests on leases.
@@ -169,7 +204,7 @@ impl Teller {
         observed_at: Moment,
         valid_until: Moment,
     ) -> Verdict {
-        self.tell(
+        self.build(
             outcome,
             "",
             message,
@@ -181,7 +216,7 @@ impl Teller {
 
     /// A verdict that says why there is none.
     pub fn failed(&mut self, failure: &Failure, observed_at: Moment, valid_until: Moment) -> Verdict {
-        self.tell(
+        self.build(
             failure.outcome(),
             failure.as_str(),
             failure.to_string(),
@@ -193,7 +228,7 @@ impl Teller {
 
     /// A verdict about a shoot that is not probed. It holds until something changes.
     pub fn skipped(&mut self, reason: &SkipReason, now: Moment) -> Verdict {
-        self.tell(
+        self.build(
             Outcome::Skipped(reason.clone()),
             "",
             reason.to_string(),
@@ -205,7 +240,7 @@ impl Teller {
 
     /// A verdict about a shoot whose first probe has not come to a result yet.
     pub fn pending(&mut self, now: Moment) -> Verdict {
-        self.tell(
+        self.build(
             Outcome::Pending,
             "",
             "The first probe has not come to a result yet.".to_owned(),
@@ -215,7 +250,7 @@ impl Teller {
         )
     }
 
-    fn tell(
+    fn build(
         &mut self,
         outcome: Outcome,
         failure: &'static str,
@@ -224,9 +259,9 @@ impl Teller {
         observed_at: Moment,
         valid_until: Moment,
     ) -> Verdict {
-        if self.told != outcome {
+        if self.last_reported != outcome {
             self.since = observed_at;
-            self.told = outcome.clone();
+            self.last_reported = outcome.clone();
         }
         Verdict {
             outcome,
@@ -244,36 +279,56 @@ impl Teller {
 
 #[cfg(test)]
 mod tests {
+    use Outcome::{Healthy as H, Inconclusive as I, LeasesExpired as L, Pending as P};
+
     use super::*;
 
-    fn turns(found: &[Outcome], thresholds: Thresholds) -> Vec<Outcome> {
+    const RENEW_INTERVAL: Duration = Duration::from_secs(10);
+
+    /// What is reported when probes that far apart find this.
+    fn reported(found: &[Outcome], apart: u64, thresholds: Thresholds) -> Vec<Outcome> {
         let mut streak = Streak::default();
-        let mut told = Outcome::Pending;
+        let (mut reported, mut now) = (P, Moment(1_000_000_000_000));
         let mut all = Vec::new();
         for found in found {
-            told = streak.note(found, &told, thresholds).outcome;
-            all.push(told.clone());
+            now = now.after(Duration::from_secs(apart));
+            reported = streak
+                .note(found, &reported, thresholds, now, RENEW_INTERVAL)
+                .outcome;
+            all.push(reported.clone());
         }
         all
     }
 
+    const ONE: Thresholds = Thresholds {
+        failure: 1,
+        success: 1,
+    };
+
+    const MORE: Thresholds = Thresholds {
+        failure: 3,
+        success: 2,
+    };
+
     #[test]
     fn thresholds_ask_for_probes_in_a_row() {
-        use Outcome::{Healthy as H, Inconclusive as I, LeasesExpired as L, Pending as P};
-        let one = Thresholds {
-            failure: 1,
-            success: 1,
-        };
-        assert_eq!(turns(&[H, L, H], one), [H, L, H]);
-        let more = Thresholds {
-            failure: 3,
-            success: 2,
-        };
-        assert_eq!(turns(&[H, H, L, L, L, H, H], more), [P, H, H, H, L, L, H]);
+        assert_eq!(reported(&[H, L, H], 10, ONE), [H, L, H]);
+        assert_eq!(reported(&[H, H, L, L, L, H, H], 10, MORE), [P, H, H, H, L, L, H]);
         assert_eq!(
-            turns(&[H, H, L, L, I, L, L, L], more),
+            reported(&[H, H, L, L, I, L, L, L], 10, MORE),
             [P, H, H, H, I, P, P, L],
             "the row is broken"
         );
+    }
+
+    /// While a loss stands, probes come every two seconds: each renewal must not count five times.
+    #[test]
+    fn health_counts_once_a_renew_interval() {
+        assert_eq!(
+            reported(&[L, L, L, H, H, H, H, H], 2, MORE),
+            [P, P, L, L, L, L, L, L]
+        );
+        assert_eq!(reported(&[L, L, L, H, H, H, H, H, H], 2, MORE).last(), Some(&H));
+        assert_eq!(reported(&[L, H, L, H], 2, ONE), [L, H, L, H]);
     }
 }

@@ -1,42 +1,57 @@
-//! One probe after the other of one shoot: what is remembered between them, and when the nodes matter.
+//! What is remembered from one probe of a shoot to the next, and when the nodes matter.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::assessment::{Assessment, Leases, LookAhead, Rule, assess};
-use super::candidates::{Exclusion, Roster};
+use super::answered::ListTimes;
+use super::assessment::{Assessment, Context, ExternalOutage, Leases, LookAhead, Rule, assess};
+use super::candidates::{Exclusion, NodeIndex};
 use super::moment::Moment;
-use super::renewals::{Listing, Renewals};
+use super::outcome::Outcome;
+use super::renewals::Renewals;
 use super::schedule::MIN_SPACING;
 
-/// What was found out about excluded leases is believed for so long: one orphaned lease must not make every probe
-/// list all nodes, and a node that counts again must not be overlooked for long.
+/// For this long an expired lease stays excluded without another list of the nodes, unless it is renewed: one orphaned
+/// lease must not make every probe list all nodes.
 const REMEMBER: Duration = Duration::from_secs(120);
 
-/// Nodes and machines that were listed at most so many renew intervals ago are good enough to turn a verdict with. What
+/// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with. What
 /// explains a silent kubelet (a machine that is deleted, an update in place) stands there before the kubelet falls
-/// silent, and whoever is expired has been silent for longer than this.
+/// silent, and an expired lease has been silent for longer than this.
 const FRESH: f64 = 1.25;
 
-/// And so many are good enough for a verdict that does not turn into a loss: neither an expired lease that does not
+/// And this many are good enough for a verdict that does not turn into a loss: neither an expired lease that does not
 /// matter nor a loss that stands costs a list of all nodes, and of the machines on the seed, with every probe.
 const GOOD_ENOUGH: f64 = 3.0;
 
-/// Why leases were excluded when the nodes were last listed.
+/// Why expired leases were excluded when the nodes were last listed, and when each had been renewed.
 #[derive(Debug, Clone)]
 struct Remembered {
-    excluded: HashMap<Arc<str>, Exclusion>,
+    excluded: HashMap<Arc<str>, (Exclusion, Moment)>,
     as_of: Moment,
 }
 
-/// What is remembered between two probes of a shoot.
+/// The last verdict that settled whether the nodes are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Settled {
+    /// None yet: another replica may have reported a loss.
+    #[default]
+    Unknown,
+    Connected,
+    Lost,
+}
+
+/// What is remembered from one probe of a shoot to the next.
 #[derive(Debug, Clone, Default)]
 pub struct ProbeState {
     renewals: Renewals,
     remembered: Option<Remembered>,
     // As of `remembered`; only while something is suspicious.
-    roster: Option<Roster>,
+    nodes: Option<NodeIndex>,
+    settled: Settled,
+    external: Option<ExternalOutage>,
+    external_failures: u32,
 }
 
 /// What follows from a list of leases.
@@ -46,21 +61,19 @@ pub enum Next {
     Done(Assessment),
     /// The nodes and machines must be listed; then [`ProbeState::judge`].
     ListNodes,
-    /// Nothing is expired, but a loss is near: the nodes and machines are to be listed now, then [`ProbeState::judge`],
-    /// so that it can be told at once when it comes. Should that fail, this holds.
+    /// Nothing is expired, but a loss is near. List the nodes and machines now, then [`ProbeState::judge`], so that it
+    /// can be reported at once when it comes. Should that fail, this holds.
     Ahead(Assessment),
 }
 
 impl ProbeState {
     /// Takes in a complete list of the leases and judges them as of when it was asked for: a lease that expired since
-    /// then may have been renewed in the meantime. `lost` says whether a loss is told already.
-    pub fn leases(&mut self, listing: Listing, listed: &Leases, rule: Rule, lost: bool) -> Next {
-        self.renewals.observe(listing, &listed.leases);
-        let now = listing.sent;
-        self.remembered
-            .take_if(|remembered| now.since(remembered.as_of) >= REMEMBER);
-        let known = |lease: &str| self.remembered.as_ref()?.excluded.get(lease).copied();
-        let mut assessment = assess(listed, &self.renewals, known, None, rule, now);
+    /// then may have been renewed in the meantime.
+    pub fn leases(&mut self, times: ListTimes, listed: &Leases, rule: Rule) -> Next {
+        self.renewals.observe(times, &listed.leases);
+        let now = times.sent;
+        let context = self.context(rule);
+        let mut assessment = self.by_memory(listed, context, now);
         // One that is about to expire matters as well: to be on time at the crossing one must know when it is.
         let soon = now.after(MIN_SPACING);
         let imminent = assessment.next_expiry.is_some_and(|expiry| expiry < soon);
@@ -70,38 +83,72 @@ impl ProbeState {
             .is_some_and(|crossing| crossing <= now.after(window));
         let suspicious = imminent || assessment.evidence.expired > 0 || assessment.evidence.unconfirmed > 0;
         if !suspicious && !ahead {
-            self.roster = None;
+            self.nodes = None;
             assessment.look_ahead = assessment.crossing.map(|crossing| LookAhead { crossing, window });
         }
         // How many leases count is not known exactly, so neither is the crossing: it cannot come before the first
         // expiry, and then the nodes are listed.
-        assessment.crossing = assessment.next_expiry;
-        match self.by_roster(listed, rule, now, lost) {
+        let exact = assessment.crossing.filter(|_| context.external.is_some());
+        assessment.crossing = [exact, assessment.next_expiry].into_iter().flatten().min();
+        match self.by_nodes(listed, context, now) {
             Some(judged) => Next::Done(judged),
-            None if suspicious => Next::ListNodes,
+            None if suspicious || assessment.outcome.is_loss() => Next::ListNodes,
             None if ahead => Next::Ahead(assessment),
             None => Next::Done(assessment),
         }
     }
 
-    /// What follows with the nodes and machines as they were listed last; none when that was too long ago, or when there
-    /// are leases now that there were not then: their nodes have joined since.
-    fn by_roster(&self, listed: &Leases, rule: Rule, now: Moment, lost: bool) -> Option<Assessment> {
-        let (roster, remembered) = (self.roster.as_ref()?, self.remembered.as_ref()?);
-        let age = now.since(remembered.as_of);
-        let within = |intervals: f64| age <= self.renew_interval().mul_f64(intervals);
-        let covered = |lease: &str| roster.knows(lease) || remembered.excluded.contains_key(lease);
-        if !within(GOOD_ENOUGH) || !listed.leases.iter().all(|lease| covered(&lease.name)) {
-            return None;
+    /// What follows without the nodes. Of what was found out about excluded leases only that of expired ones is
+    /// remembered, and as little as possible if it decides.
+    fn by_memory(&self, listed: &Leases, context: Context, now: Moment) -> Assessment {
+        let age = |lease: &str| self.renewals.age(lease, context.rule.expiry_age);
+        let remembered = self
+            .remembered
+            .as_ref()
+            .filter(|remembered| now.since(remembered.as_of) < REMEMBER);
+        let excluded = |lease: &str| {
+            let (exclusion, renewed) = remembered?.excluded.get(lease)?;
+            age(lease)
+                .is_none_or(|age| age.renewed == *renewed)
+                .then_some(*exclusion)
+        };
+        let assessment = assess(listed, &self.renewals, excluded, None, context, now);
+        let all = || assess(listed, &self.renewals, |_| None, None, context, now);
+        match remembered {
+            Some(remembered) if !self.is_within(GOOD_ENOUGH, remembered.as_of, now) => {
+                let all = all();
+                if all.outcome == Outcome::Healthy {
+                    assessment
+                } else {
+                    all
+                }
+            }
+            _ => assessment,
         }
-        let excluded = |lease: &str| roster.exclusion(lease);
-        let judged = assess(listed, &self.renewals, excluded, Some(roster), rule, now);
-        let turns = judged.outcome.is_loss() && !lost;
-        (!turns || within(FRESH)).then_some(judged)
     }
 
-    /// How long before a crossing the nodes may be listed: so long that listing them for all shoots of a seed can be
-    /// spread, and not so long that a kubelet which is merely late looks lost. A live one renews every interval.
+    /// What follows with the nodes and machines as they were listed last; none when that was too long ago, or when there
+    /// are leases now that there were not then: their nodes have joined since.
+    fn by_nodes(&self, listed: &Leases, context: Context, now: Moment) -> Option<Assessment> {
+        let (nodes, remembered) = (self.nodes.as_ref()?, self.remembered.as_ref()?);
+        let covered = |lease: &str| nodes.knows(lease) || remembered.excluded.contains_key(lease);
+        if !self.is_within(GOOD_ENOUGH, remembered.as_of, now)
+            || !listed.leases.iter().all(|lease| covered(&lease.name))
+        {
+            return None;
+        }
+        let excluded = |lease: &str| nodes.exclusion(lease);
+        let judged = assess(listed, &self.renewals, excluded, Some(nodes), context, now);
+        let turns = judged.outcome.is_loss() && self.settled != Settled::Lost;
+        (!turns || self.is_within(FRESH, remembered.as_of, now)).then_some(judged)
+    }
+
+    fn is_within(&self, intervals: f64, as_of: Moment, now: Moment) -> bool {
+        now.since(as_of) <= self.renew_interval().mul_f64(intervals)
+    }
+
+    /// How long before a crossing the nodes may be listed: early enough that listing them for all shoots of a seed can be
+    /// spread, and not so early that a kubelet which is merely late looks lost. A live one renews every interval.
     fn window(&self, rule: Rule) -> Duration {
         let interval = self.renew_interval();
         interval.min(rule.expiry_age.saturating_sub(interval) / 2)
@@ -109,36 +156,70 @@ impl ProbeState {
 
     /// Judges the leases of the last list with the nodes and machines listed after it, as of the same moment `now`,
     /// however long that took.
-    pub fn judge(&mut self, listed: &Leases, roster: Roster, rule: Rule, now: Moment) -> Assessment {
+    pub fn judge(&mut self, listed: &Leases, nodes: NodeIndex, rule: Rule, now: Moment) -> Assessment {
         let excluded = listed.leases.iter().filter_map(|lease| {
-            let exclusion = roster.exclusion(&lease.name)?;
-            Some((lease.name.clone(), exclusion))
+            let exclusion = nodes.exclusion(&lease.name)?;
+            let age = self.renewals.age(&lease.name, rule.expiry_age);
+            let renewed = age.map(|age| age.renewed).unwrap_or_default();
+            Some((lease.name.clone(), (exclusion, renewed)))
         });
         self.remembered = Some(Remembered {
             excluded: excluded.collect(),
             as_of: now,
         });
-        let assessment = assess(
-            listed,
-            &self.renewals,
-            |lease| roster.exclusion(lease),
-            Some(&roster),
-            rule,
-            now,
-        );
-        self.roster = Some(roster);
+        let exclusion = |lease: &str| nodes.exclusion(lease);
+        let context = self.context(rule);
+        let assessment = assess(listed, &self.renewals, exclusion, Some(&nodes), context, now);
+        self.nodes = Some(nodes);
         assessment
     }
 
-    /// The API server did not answer as it should.
-    pub fn interrupt(&mut self) {
-        self.renewals.interrupt();
+    fn context(&self, rule: Rule) -> Context {
+        Context {
+            rule,
+            loss_may_stand: self.settled != Settled::Connected,
+            external: self.external,
+        }
+    }
+
+    /// The API server may have been away since then.
+    pub fn note_outage(&mut self, since: Moment) {
+        self.renewals.note_outage(since);
+    }
+
+    /// The external endpoint did or did not answer while the leases were listed at `now`; `threshold` is
+    /// `failureThreshold`.
+    pub fn note_external(&mut self, answered: bool, threshold: u32, now: Moment) {
+        if answered {
+            (self.external, self.external_failures) = (None, 0);
+            return;
+        }
+        self.external_failures = self.external_failures.saturating_add(1);
+        let counts = self.external_failures >= threshold;
+        let first = ExternalOutage {
+            since: now,
+            answered: self.renewals.answered().total(),
+            counts,
+        };
+        self.external = Some(ExternalOutage {
+            counts,
+            ..self.external.unwrap_or(first)
+        });
+    }
+
+    /// A verdict was reported.
+    pub fn reported(&mut self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Healthy => self.settled = Settled::Connected,
+            outcome if outcome.is_loss() => self.settled = Settled::Lost,
+            _ => {}
+        }
     }
 
     /// The rule for candidates has changed: what was found out before says nothing any more.
     pub fn forget_exclusions(&mut self) {
         self.remembered = None;
-        self.roster = None;
+        self.nodes = None;
     }
 
     /// The pace at which live kubelets of this shoot renew.

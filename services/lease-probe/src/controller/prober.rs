@@ -13,16 +13,18 @@ use watchdog_api::prober::ProberConfig;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::trace::Tracer;
 
-use super::source::{Access, Budget, Outside, Source};
 use super::trace;
+use crate::cluster::connection::Suspicion;
+use crate::cluster::shoot_client::{Access, Budget, ExternalEndpoint, ListedLeases, ShootClient};
+use crate::domain::answered::ListTimes;
 use crate::domain::assessment::{Assessment, Rule};
-use crate::domain::candidates::Roster;
+use crate::domain::candidates::NodeIndex;
 use crate::domain::moment::Moment;
 use crate::domain::outcome::{Failure, Outcome};
-use crate::domain::probe::{Next, ProbeState};
-use crate::domain::renewals::{Listing, expiry_age};
+use crate::domain::probe_state::{Next, ProbeState};
+use crate::domain::renewals::expiry_age;
 use crate::domain::schedule::{self, Pace, Recent, Seen};
-use crate::domain::verdict::{self, Streak, Teller, Thresholds, Verdict};
+use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
 
 /// What a probe depends on. A change takes effect on the running probe.
@@ -50,6 +52,8 @@ pub struct Shared {
     pub tracer: Tracer,
     /// How many shoots the process probes, as of the last verdict.
     pub probing: AtomicUsize,
+    /// How many of them it probes closely, because a loss stands or seconds decide.
+    pub close: AtomicUsize,
 }
 
 impl Shared {
@@ -59,6 +63,10 @@ impl Shared {
         Moment(self.clock.now_micros())
     }
 
+    fn moment(&self, instant: Instant) -> Moment {
+        Moment(self.clock.micros_at(instant))
+    }
+
     fn pace(&self, config: &ProberConfig) -> Pace {
         Pace {
             interval: config.probe_interval,
@@ -66,7 +74,8 @@ impl Shared {
             failure_back_off: config
                 .internal_probe_failure_back_off_duration
                 .max(Duration::from_secs(1)),
-            tick: schedule::tick(config.probe_interval, self.probing.load(Ordering::Relaxed)),
+            shoots: self.probing.load(Ordering::Relaxed),
+            close: self.close.load(Ordering::Relaxed),
         }
     }
 }
@@ -88,45 +97,62 @@ pub trait Report: Send + Sync {
     fn failure(&self, endpoint: Endpoint, failure: &Failure);
 }
 
-/// What a look came to.
-struct Found {
+/// What a probe found.
+struct ProbeResult {
     assessment: Assessment,
     // A 429 that did not decide what was found: the pause that it asks for is kept all the same.
     throttled: Option<Failure>,
 }
 
+/// Counts a shoot among those that are probed closely while it exists.
+struct CloseProbing(Arc<Shared>);
+
+impl CloseProbing {
+    fn begin(shared: &Arc<Shared>) -> Self {
+        shared.close.fetch_add(1, Ordering::Relaxed);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for CloseProbing {
+    fn drop(&mut self) {
+        self.0.close.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Probes one shoot.
-pub struct Prober<R, S, O> {
+pub struct Prober<R, S, E> {
     shoot: Arc<str>,
     shared: Arc<Shared>,
     inputs: watch::Receiver<Inputs>,
     report: R,
     state: ProbeState,
     streak: Streak,
-    teller: Teller,
+    verdicts: VerdictBuilder,
     recent: Recent,
     failures: u32,
     // The trace that the last change of the outcome began.
     traceparent: Option<Arc<str>>,
     // Why the last probe failed, if it did.
     failing: Option<&'static str>,
-    // Whether the external endpoint did not answer when it was last asked.
-    external_lost: bool,
-    internal: S,
-    external: O,
+    close: Option<CloseProbing>,
+    // Whether the end of the connection has already made a probe due.
+    disconnect_noted: bool,
+    client: S,
+    external: E,
 }
 
-impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
+impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
     /// Prepares the probing of a shoot through its two endpoints.
     pub fn new(
         shoot: Arc<str>,
         shared: Arc<Shared>,
         inputs: watch::Receiver<Inputs>,
         report: R,
-        internal: S,
-        external: O,
+        client: S,
+        external: E,
     ) -> Self {
-        let teller = Teller::new(shared.identity.clone(), shared.now());
+        let verdicts = VerdictBuilder::new(shared.identity.clone(), shared.now());
         Self {
             shoot,
             shared,
@@ -134,13 +160,14 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
             report,
             state: ProbeState::default(),
             streak: Streak::default(),
-            teller,
+            verdicts,
             recent: Recent::default(),
             failures: 0,
             traceparent: None,
             failing: None,
-            external_lost: false,
-            internal,
+            close: None,
+            disconnect_noted: false,
+            client,
             external,
         }
     }
@@ -148,7 +175,7 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
     /// Probes until `stop` is cancelled; the first probe is one of `shoots` that may all start now.
     pub async fn run(mut self, shoots: usize, stop: CancellationToken) {
         let now = self.shared.now();
-        self.report.verdict(self.teller.pending(now));
+        self.report.verdict(self.verdicts.pending(now));
         let initial_delay = self.inputs.borrow_and_update().config.initial_delay;
         let mut due = schedule::first(now, initial_delay, shoots, rand::random());
         loop {
@@ -165,8 +192,17 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
                     }
                     Err(_) => return,
                 },
+                // Ask at once whether the API server is still there: an outage must be seen from its start. Not exactly
+                // at once, because a seed may lose all its connections together.
+                () = self.client.disconnected(), if !self.disconnect_noted => {
+                    self.disconnect_noted = true;
+                    let soon = schedule::MIN_SPACING.mul_f64(rand::random());
+                    due = due.min(self.recent.spaced(self.shared.now().after(soon)));
+                    continue;
+                }
                 () = tokio::time::sleep_until(due_at) => {}
             }
+            self.disconnect_noted = false;
             SCHEDULE_LAG.record(&[], due_at.elapsed());
             let inputs = self.inputs.borrow_and_update().clone();
             due = tokio::select! {
@@ -179,15 +215,16 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
 
     /// Probes once, reports, and says when the next probe is due.
     async fn probe(&mut self, inputs: &Inputs) -> Moment {
-        let (started, told) = (Instant::now(), self.teller.told().as_str());
+        let (started, before) = (Instant::now(), self.verdicts.last_reported().as_str());
         self.recent.note(self.shared.now());
-        let found = self.look(inputs).await;
+        let found = self.ask(inputs).await;
         PROBE_DURATION.record(&[], started.elapsed());
         let now = self.shared.now();
         let (mut verdict, next_due, crossing) = match found {
             Ok(found) => self.assessed(inputs, found, now),
-            Err((endpoint, failure)) => self.failed(inputs, endpoint, &failure, now),
+            Err((endpoint, failure)) => self.failed(inputs, endpoint, &failure, started, now),
         };
+        self.state.reported(&verdict.outcome);
         let loss = verdict.outcome.is_loss();
         let turned = verdict.outcome_since == verdict.observed_at;
         if turned {
@@ -195,10 +232,10 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
                 shoot = &*self.shoot,
                 outcome = verdict.outcome.as_str(),
                 reason = verdict.failure,
-                message = verdict.message,
+                explanation = verdict.message,
                 "verdict changed"
             );
-            let span = trace::changed(&self.shared.tracer, &self.shoot, told, &verdict, started);
+            let span = trace::changed(&self.shared.tracer, &self.shoot, before, &verdict, started);
             self.traceparent = span.map(|span| span.traceparent().into());
         }
         verdict.traceparent.clone_from(&self.traceparent);
@@ -209,8 +246,13 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
         next_due
     }
 
-    fn assessed(&mut self, inputs: &Inputs, found: Found, now: Moment) -> (Verdict, Moment, Option<Moment>) {
-        let Found {
+    fn assessed(
+        &mut self,
+        inputs: &Inputs,
+        found: ProbeResult,
+        now: Moment,
+    ) -> (Verdict, Moment, Option<Moment>) {
+        let ProbeResult {
             assessment: found,
             throttled,
         } = found;
@@ -222,15 +264,24 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
             failure: config.failure_threshold,
             success: config.success_threshold,
         };
-        let turn = self.streak.note(&found.outcome, self.teller.told(), thresholds);
+        let (last_reported, renew_interval) = (self.verdicts.last_reported(), self.state.renew_interval());
+        let result = self
+            .streak
+            .note(&found.outcome, last_reported, thresholds, now, renew_interval);
         let seen = Seen {
-            outcome: &turn.outcome,
-            counting: turn.counting.is_some(),
+            outcome: &result.outcome,
+            counting: result.counting.is_some(),
+            tense: found.tense,
             judged: found.judged,
             crossing: found.crossing,
-            renew_interval: self.state.renew_interval(),
+            renew_interval,
             look_ahead: found.look_ahead,
         };
+        match (&self.close, found.tense || result.outcome.is_loss()) {
+            (None, true) => self.close = Some(CloseProbing::begin(&self.shared)),
+            (Some(_), false) => self.close = None,
+            _ => {}
+        }
         let pace = self.shared.pace(config);
         let mut next_due = schedule::after_assessment(now, pace, seen, &self.recent, rand::random());
         if let Some(failure) = throttled {
@@ -238,15 +289,11 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
             let pause = schedule::after_failure(now, pace, &failure, 1, rand::random());
             next_due = next_due.max(pause);
         }
-        let message = if found.outcome == Outcome::ExternalUnreachable {
-            "The internal endpoint of the API server answers, the external one does not.".to_owned()
-        } else {
-            verdict::sentence(&found, turn.counting)
-        };
+        let message = verdict::sentence(&found, result.counting);
         let valid_until = schedule::valid_until(next_due, config.probe_timeout);
         let verdict = self
-            .teller
-            .assessed(turn.outcome, message, found.evidence, now, valid_until);
+            .verdicts
+            .assessed(result.outcome, message, found.evidence, now, valid_until);
         (verdict, next_due, found.crossing)
     }
 
@@ -255,26 +302,32 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
         inputs: &Inputs,
         endpoint: Endpoint,
         failure: &Failure,
+        started: Instant,
         now: Moment,
     ) -> (Verdict, Moment, Option<Moment>) {
         let outcome = failure.outcome();
         PROBES.inc(&[("outcome", outcome.as_str().to_owned())]);
         count_throttled(failure);
         self.report.failure(endpoint, failure);
-        if failure.may_concern_kubelets() {
-            self.state.interrupt();
-        }
+        self.note_suspicion();
+        self.state.note_outage(if failure.says_nothing_of_before() {
+            now
+        } else {
+            self.shared.moment(started).before(self.state.renew_interval())
+        });
         if self.failing.replace(failure.as_str()) != Some(failure.as_str()) {
             tracing::warn!(shoot = &*self.shoot, reason = failure.as_str(), error = %failure, "probe failed");
         }
         self.failures = self.failures.saturating_add(1);
         self.streak.note(
             &outcome,
-            self.teller.told(),
+            self.verdicts.last_reported(),
             Thresholds {
                 failure: 1,
                 success: 1,
             },
+            now,
+            self.state.renew_interval(),
         );
         let next_due = schedule::after_failure(
             now,
@@ -284,93 +337,115 @@ impl<R: Report, S: Source, O: Outside> Prober<R, S, O> {
             rand::random(),
         );
         let valid_until = schedule::valid_until(next_due, inputs.config.probe_timeout);
-        (self.teller.failed(failure, now, valid_until), next_due, None)
+        (self.verdicts.failed(failure, now, valid_until), next_due, None)
     }
 
-    /// Looks at the leases, at the nodes and machines if they matter, and at the same time at the external endpoint if
-    /// there is one.
-    async fn look(&mut self, inputs: &Inputs) -> Result<Found, (Endpoint, Failure)> {
+    /// Lists the leases, the nodes and machines if they matter, and asks the external endpoint at the same time if there is
+    /// one.
+    async fn ask(&mut self, inputs: &Inputs) -> Result<ProbeResult, (Endpoint, Failure)> {
         let budget = Budget::starting_now(inputs.config.probe_timeout);
-        let lost = self.teller.told().is_loss();
-        let inside = look_inside(
-            &self.shared,
-            &mut self.internal,
-            &mut self.state,
-            inputs,
-            lost,
-            budget,
-        );
-        let of_internal = |failure| (Endpoint::Internal, failure);
         let Some(access) = &inputs.external else {
-            self.external_lost = false;
-            return inside.await.map_err(of_internal);
+            let threshold = inputs.config.failure_threshold;
+            self.state.note_external(true, threshold, self.shared.now());
+            let found = ask_internal(&self.shared, &mut self.client, &mut self.state, inputs, budget);
+            return found.await.map_err(|failure| (Endpoint::Internal, failure));
         };
-        let mut inside = pin!(inside);
-        let mut outside = pin!(self.external.answers(access, budget));
-        let mut answered = None;
-        let mut found = loop {
-            tokio::select! {
-                found = &mut inside => break found.map_err(of_internal)?,
-                answer = &mut outside, if answered.is_none() => answered = Some(answer),
+        let (mut found, answer) = {
+            let internal = ask_internal(&self.shared, &mut self.client, &mut self.state, inputs, budget);
+            let mut internal = pin!(internal);
+            let mut external = pin!(self.external.answers(access, budget));
+            let mut answered = None;
+            let found = loop {
+                tokio::select! {
+                    found = &mut internal => break found.map_err(|failure| (Endpoint::Internal, failure))?,
+                    answer = &mut external, if answered.is_none() => answered = Some(answer),
+                }
+            };
+            // A loss need not wait for what the other endpoint says.
+            if found.assessment.by_leases.is_loss() {
+                return Ok(found);
             }
+            let answer = match answered {
+                Some(answer) => answer,
+                None => external.await,
+            };
+            (found, answer)
         };
-        // A loss need not wait for what the other endpoint says.
-        if found.assessment.outcome.is_loss() {
-            return Ok(found);
+        let failure = answer.err();
+        if let Some(failure) = &failure {
+            self.report.failure(Endpoint::External, failure);
         }
-        let answer = match answered {
-            Some(answer) => answer,
-            None => outside.await,
-        };
-        let Err(failure) = answer else {
-            self.external_lost = false;
-            return Ok(found);
-        };
-        // Nothing new is known: neither is a loss over because nobody looked.
-        if matches!(failure, Failure::NoPlace(_)) && self.external_lost {
-            return Err((Endpoint::External, failure));
+        let lost_outside = found.assessment.outcome == Outcome::ExternalUnreachable;
+        // Nothing new is known: neither is a loss over because this replica could not ask.
+        if let (Some(failure @ Failure::ConnectQueueTimeout(_)), true) = (&failure, lost_outside) {
+            return Err((Endpoint::External, failure.clone()));
         }
-        // A kubeconfig that cannot be used says nothing about the endpoint: no loss, but not silence either.
-        self.report.failure(Endpoint::External, &failure);
-        self.external_lost = failure.outcome() == Outcome::ApiServerUnreachable;
-        if self.external_lost {
-            found.assessment.outcome = Outcome::ExternalUnreachable;
+        if !matches!(failure, Some(Failure::ConnectQueueTimeout(_))) {
+            // A kubeconfig that cannot be used says nothing about the endpoint, and a refusal is an answer.
+            let answers = failure
+                .as_ref()
+                .is_none_or(|failure| failure.outcome() != Outcome::ApiServerUnreachable);
+            let judged = found.assessment.judged;
+            self.state
+                .note_external(answers, inputs.config.failure_threshold, judged);
+            if answers {
+                found.assessment.outcome = found.assessment.by_leases.clone();
+            }
         }
-        if matches!(failure, Failure::Throttled(_)) {
+        if let Some(failure @ Failure::Throttled(_)) = failure {
             found.throttled = Some(failure);
         }
         Ok(found)
     }
+
+    fn note_suspicion(&mut self) {
+        note_suspicion(&self.shared, &mut self.client, &mut self.state);
+    }
 }
 
-async fn look_inside<S: Source>(
+/// Takes over why the API server may have been away.
+fn note_suspicion(shared: &Shared, client: &mut impl ShootClient, state: &mut ProbeState) {
+    match client.take_suspicion() {
+        Some(Suspicion::AwaySince(instant)) => state.note_outage(shared.moment(instant)),
+        // Since when is not known. It was away for at most a renew interval, or the connection would have ended.
+        Some(Suspicion::NoticedAt(instant)) => {
+            state.note_outage(shared.moment(instant).before(state.renew_interval()));
+        }
+        None => {}
+    }
+}
+
+async fn ask_internal<S: ShootClient>(
     shared: &Shared,
-    source: &mut S,
+    client: &mut S,
     state: &mut ProbeState,
     inputs: &Inputs,
-    lost: bool,
     budget: Budget,
-) -> Result<Found, Failure> {
-    let done = |assessment| Found {
+) -> Result<ProbeResult, Failure> {
+    let done = |assessment| ProbeResult {
         assessment,
         throttled: None,
     };
     let rule = rule(inputs);
-    let sent = shared.now();
-    let listed = source.leases(&inputs.internal, budget).await?;
-    let received = shared.now();
-    let ahead = match state.leases(Listing { sent, received }, &listed, rule, lost) {
+    let listed = client.leases(&inputs.internal, budget).await;
+    note_suspicion(shared, client, state);
+    let ListedLeases { leases, sent } = listed?;
+    let times = ListTimes {
+        sent: shared.moment(sent),
+        received: shared.now(),
+    };
+    let ahead = match state.leases(times, &leases, rule) {
         Next::Done(assessment) => return Ok(done(assessment)),
         Next::ListNodes => None,
         Next::Ahead(assessment) => Some(assessment),
     };
-    match (source.nodes_and_machines(&inputs.internal, budget).await, ahead) {
+    match (client.nodes_and_machines(&inputs.internal, budget).await, ahead) {
         (Ok((nodes, machines)), _) => {
-            let roster = Roster::new(&nodes, &machines, &inputs.settings);
-            Ok(done(state.judge(&listed, roster, rule, sent)))
+            let index = NodeIndex::new(&nodes, &machines, &inputs.settings);
+            Ok(done(state.judge(&leases, index, rule, times.sent)))
         }
         // They did not matter yet.
-        (Err(failure), Some(assessment)) => Ok(Found {
+        (Err(failure), Some(assessment)) => Ok(ProbeResult {
             assessment,
             throttled: failure.is_throttled().then_some(failure),
         }),

@@ -13,10 +13,17 @@ use watchdog_api::prober::ProberConfig;
 use watchdog_feed::server::Feed;
 
 use super::prober::{Endpoint, Inputs, Prober, Report, Shared};
-use super::source::{self, Access, External, Shoot};
 use super::supervisor::supervise;
+use crate::cluster::connect_limiter::ConnectLimiter;
+use crate::cluster::http::HttpConnector;
+use crate::cluster::shoot_client::{self, Access, HttpExternalEndpoint, HttpShootClient};
 use crate::domain::outcome::{Failure, Permission};
-use crate::domain::verdict::{Teller, Verdict};
+use crate::domain::verdict::{Verdict, VerdictBuilder};
+
+/// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
+/// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a second
+/// for 10 s are under way, 640, and never more than one for each endpoint of each shoot that hangs: sockets that wait.
+const CONNECT_AT_ONCE: usize = 64;
 
 /// Verdicts by shoot.
 pub type Verdicts = Feed<String, Verdict>;
@@ -28,16 +35,17 @@ pub type FailureCounts = BTreeMap<(Endpoint, &'static str), u64>;
 pub type Owns = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// Brings together what the watches see and runs a probe for every shoot that is to be probed.
-pub struct Registry {
+pub struct ProberManager {
     shared: Arc<Shared>,
     verdicts: Verdicts,
     owns: Owns,
+    limiter: Arc<ConnectLimiter>,
     inner: Mutex<Inner>,
 }
 
-impl std::fmt::Debug for Registry {
+impl std::fmt::Debug for ProberManager {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Registry").finish_non_exhaustive()
+        f.debug_struct("ProberManager").finish_non_exhaustive()
     }
 }
 
@@ -67,8 +75,8 @@ struct Running {
     stop: CancellationToken,
 }
 
-impl Registry {
-    /// An empty registry.
+impl ProberManager {
+    /// Without any shoots.
     #[must_use]
     pub fn new(shared: Arc<Shared>, verdicts: Verdicts, config: Arc<ProberConfig>, owns: Owns) -> Arc<Self> {
         let inner = Inner {
@@ -86,6 +94,7 @@ impl Registry {
             shared,
             verdicts,
             owns,
+            limiter: Arc::new(ConnectLimiter::new(CONNECT_AT_ONCE)),
             inner: Mutex::new(inner),
         })
     }
@@ -142,7 +151,7 @@ impl Registry {
         namespace: &str,
         data: Result<Option<&[u8]>, &str>,
     ) {
-        let access = source::access(data);
+        let access = shoot_client::access(data);
         if let Err(failure) = &access {
             tracing::warn!(shoot = namespace, error = %failure, "the kubeconfig of a shoot cannot be used");
         }
@@ -169,7 +178,7 @@ impl Registry {
         self.reconcile_all(&mut inner);
     }
 
-    /// Secrets of another name are followed from now on: nothing is known of them yet. Running probes keep what they
+    /// Secrets of another name are watched from now on: nothing is known of them yet. Running probes keep what they
     /// have.
     pub fn kubeconfigs_renamed(&self, endpoint: Endpoint) {
         let mut inner = self.inner.lock();
@@ -261,7 +270,7 @@ impl Registry {
         match wanted.clone() {
             Err(reason) => {
                 inner.stop(shoot, reason.as_str());
-                let verdict = Teller::new(self.shared.identity.clone(), self.shared.now())
+                let verdict = VerdictBuilder::new(self.shared.identity.clone(), self.shared.now())
                     .skipped(&reason, self.shared.now());
                 let same =
                     |old: &Verdict, new: &Verdict| old.outcome == new.outcome && old.message == new.message;
@@ -302,17 +311,19 @@ impl Registry {
         );
         let shoot: Arc<str> = shoot.into();
         tracing::info!(shoot = &*shoot, "probe started");
-        let (registry, shoots) = (self.clone(), inner.clusters.len());
+        let (manager, shoots) = (self.clone(), inner.clusters.len());
         tokio::spawn(async move {
             let probe = || {
                 let report = Reporter {
-                    registry: registry.clone(),
+                    manager: manager.clone(),
                     shoot: shoot.clone(),
                     id,
                 };
-                let (shoot, shared, inputs) = (shoot.clone(), registry.shared.clone(), receiver.clone());
-                let internal = Shoot::new(shoot.clone(), shared.seed.clone());
-                let prober = Prober::new(shoot, shared, inputs, report, internal, External::default());
+                let (shoot, shared, inputs) = (shoot.clone(), manager.shared.clone(), receiver.clone());
+                let limiter = manager.limiter.clone();
+                let external = HttpExternalEndpoint::new(HttpConnector, limiter.clone());
+                let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), HttpConnector, limiter);
+                let prober = Prober::new(shoot, shared, inputs, report, client, external);
                 prober.run(shoots, stop.clone())
             };
             supervise(&shoot, &stop, probe).await;
@@ -354,14 +365,14 @@ impl Inner {
 
 /// Reports for one probe. What a stopped probe still says is not listened to.
 struct Reporter {
-    registry: Arc<Registry>,
+    manager: Arc<ProberManager>,
     shoot: Arc<str>,
     id: u64,
 }
 
 impl Reporter {
     fn while_running(&self, act: impl FnOnce(&mut Inner)) {
-        let mut inner = self.registry.inner.lock();
+        let mut inner = self.manager.inner.lock();
         if inner
             .probes
             .get(&*self.shoot)
@@ -376,12 +387,12 @@ impl Report for Reporter {
     fn verdict(&self, verdict: Verdict) {
         // Within the lock, so that nothing is published after the shoot was removed.
         self.while_running(|inner| {
-            let probing = &self.registry.shared.probing;
+            let probing = &self.manager.shared.probing;
             probing.store(inner.probes.len(), Ordering::Relaxed);
             if verdict.evidence.is_some() {
                 inner.denied.remove(&*self.shoot);
             }
-            self.registry.verdicts.upsert(self.shoot.to_string(), verdict);
+            self.manager.verdicts.upsert(self.shoot.to_string(), verdict);
         });
     }
 

@@ -5,45 +5,45 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// A place is held for so long at most. A handshake with a server that answers takes milliseconds, so whoever takes
-/// longer waits for a server and costs nothing; it must not keep those from opening whose servers do answer.
+/// A permit is held for at most this long. A handshake with a server that answers takes milliseconds, so one that takes
+/// longer waits for its server and costs nothing; it must not keep those from opening whose servers do answer.
 pub const HELD_FOR: Duration = Duration::from_secs(1);
 
-/// Places for work that begins with some computing and then may hang. They bound how much *begins* in any
-/// [`HELD_FOR`], not how much is under way: that is bounded by who comes, one connection per shoot and endpoint, and
+/// Permits for work that begins with some computing and then may hang. They bound how much *begins* in any
+/// [`HELD_FOR`], not how much is under way: that is bounded by the callers, one connection per shoot and endpoint, and
 /// by the time limit of the work itself.
 #[derive(Debug)]
-pub struct Gate {
-    places: Semaphore,
+pub struct ConnectLimiter {
+    permits: Semaphore,
 }
 
-/// A place, given back when it is dropped.
+/// A permit, given back when it is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Place<'g> {
-    _permit: Option<SemaphorePermit<'g>>,
+pub struct Permit<'l> {
+    _permit: Option<SemaphorePermit<'l>>,
 }
 
-impl Gate {
-    /// A gate with so many places.
+impl ConnectLimiter {
+    /// A limiter with this many permits.
     #[must_use]
-    pub const fn new(places: usize) -> Self {
+    pub const fn new(permits: usize) -> Self {
         Self {
-            places: Semaphore::const_new(places),
+            permits: Semaphore::const_new(permits),
         }
     }
 
-    /// Waits for a place, first come, first served.
-    pub async fn place(&self) -> Place<'_> {
-        Place {
+    /// Waits for a permit, first come, first served.
+    pub async fn acquire(&self) -> Permit<'_> {
+        Permit {
             // Never closed.
-            _permit: self.places.acquire().await.ok(),
+            _permit: self.permits.acquire().await.ok(),
         }
     }
 }
 
-impl Place<'_> {
-    /// Does the work; gives the place back when it is done or after [`HELD_FOR`].
+impl Permit<'_> {
+    /// Does the work; gives the permit back when it is done or after [`HELD_FOR`].
     pub async fn during<T>(self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         let done = tokio::time::timeout(HELD_FOR, &mut work).await;
@@ -64,18 +64,18 @@ mod tests {
 
     use super::*;
 
-    const PLACES: usize = 4;
+    const PERMITS: usize = 4;
 
     /// When each of `count` begins whose work takes so long, if all come at once.
-    async fn begins(gate: &Arc<Gate>, count: usize, takes: Duration) -> Vec<Duration> {
+    async fn begins(limiter: &Arc<ConnectLimiter>, count: usize, takes: Duration) -> Vec<Duration> {
         let (came, begun) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
         let all: Vec<_> = (0..count)
             .map(|_| {
-                let (gate, begun) = (gate.clone(), begun.clone());
+                let (limiter, begun) = (limiter.clone(), begun.clone());
                 tokio::spawn(async move {
-                    let place = gate.place().await;
+                    let permit = limiter.acquire().await;
                     begun.lock().push(came.elapsed());
-                    place.during(sleep(takes)).await;
+                    permit.during(sleep(takes)).await;
                 })
             })
             .collect();
@@ -96,20 +96,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_ends_soon_gives_its_place_to_the_next() {
-        let gate = Arc::new(Gate::new(PLACES));
+    async fn work_that_ends_soon_gives_its_permit_to_the_next() {
+        let limiter = Arc::new(ConnectLimiter::new(PERMITS));
         let takes = Duration::from_millis(100);
-        let begun = begins(&gate, 3 * PLACES, takes).await;
+        let begun = begins(&limiter, 3 * PERMITS, takes).await;
         assert_eq!(steps(&begun, takes), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
     }
 
     /// The bound stays for what begins, and those that hang keep nobody waiting for as long as they hang.
     #[tokio::test(start_paused = true)]
-    async fn work_that_hangs_gives_its_place_back_and_goes_on() {
-        let gate = Arc::new(Gate::new(PLACES));
+    async fn work_that_hangs_gives_its_permit_back_and_goes_on() {
+        let limiter = Arc::new(ConnectLimiter::new(PERMITS));
         let hangs = 10 * HELD_FOR;
         let came = Instant::now();
-        let begun = begins(&gate, 3 * PLACES, hangs).await;
+        let begun = begins(&limiter, 3 * PERMITS, hangs).await;
         assert_eq!(steps(&begun, HELD_FOR), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
         assert_eq!(
             steps(&[came.elapsed()], HELD_FOR),
@@ -119,11 +119,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_gives_up_gives_the_place_back() {
-        let gate = Gate::new(1);
-        let hangs = gate.place().await.during(std::future::pending::<()>());
+    async fn giving_up_gives_the_permit_back() {
+        let limiter = ConnectLimiter::new(1);
+        let hangs = limiter.acquire().await.during(std::future::pending::<()>());
         assert!(tokio::time::timeout(HELD_FOR / 2, hangs).await.is_err());
-        let next = tokio::time::timeout(Duration::ZERO, gate.place()).await;
+        let next = tokio::time::timeout(Duration::ZERO, limiter.acquire()).await;
         assert!(next.is_ok());
     }
 }

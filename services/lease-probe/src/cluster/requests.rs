@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
@@ -11,7 +11,8 @@ use watchdog_api::list::{Item, ItemList};
 use watchdog_api::names::NODE_LEASE_NAMESPACE;
 use watchdog_api::node::NodeItem;
 
-use super::connection::{Answer, Connection};
+use super::connection::{Answer, CachedConnection, Suspicion};
+use super::transport::{Call, Transport};
 use crate::domain::assessment::Leases;
 use crate::domain::moment::Moment;
 use crate::domain::outcome::{Failure, Permission};
@@ -27,14 +28,16 @@ const MAX_PAGES: usize = 100;
 /// GET /version may take so long, on a connection that was opened for it.
 pub const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Lists the leases of the nodes.
+/// Lists the leases of the nodes, and says when the request was sent that brought the first page.
 ///
 /// # Errors
 /// Says why they could not be listed.
-pub async fn list_leases(connection: &mut Connection) -> Result<Leases, Failure> {
+pub async fn list_leases<T: Transport>(
+    connection: &mut CachedConnection<T>,
+) -> Result<(Leases, Instant), Failure> {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASE_NAMESPACE}/leases");
     let mut listed = Leases::default();
-    list::<LeaseItem>(connection, &path, Permission::ListLeases, |item| match item {
+    let sent = list::<T, LeaseItem>(connection, &path, Permission::ListLeases, |item| match item {
         Item::Ok(lease) => listed.leases.push(ListedLease {
             name: lease.name,
             renew_time: lease.renew_time.map(|time| Moment(time.as_microsecond())),
@@ -46,17 +49,19 @@ pub async fn list_leases(connection: &mut Connection) -> Result<Leases, Failure>
         }
     })
     .await?;
-    Ok(listed)
+    Ok((listed, sent))
 }
 
 /// Lists the nodes.
 ///
 /// # Errors
 /// Says why they could not be listed. A single malformed node fails the list: it might be one that counts.
-pub async fn list_nodes(connection: &mut Connection) -> Result<Vec<NodeItem>, Failure> {
+pub async fn list_nodes<T: Transport>(
+    connection: &mut CachedConnection<T>,
+) -> Result<Vec<NodeItem>, Failure> {
     let mut nodes = Vec::new();
     let mut malformed = None;
-    list::<NodeItem>(
+    list::<T, NodeItem>(
         connection,
         "/api/v1/nodes",
         Permission::ListNodes,
@@ -78,11 +83,14 @@ pub async fn list_nodes(connection: &mut Connection) -> Result<Vec<NodeItem>, Fa
 }
 
 /// Asks for the version: whether the API server answers at all. It has `limit` for that, as in
-/// [`Connection::get_within`].
+/// [`CachedConnection::get_within`].
 ///
 /// # Errors
 /// Says why it does not, or that it could not be asked.
-pub async fn version(connection: &mut Connection, limit: Duration) -> Result<(), Failure> {
+pub async fn version<T: Transport>(
+    connection: &mut CachedConnection<T>,
+    limit: Duration,
+) -> Result<(), Failure> {
     let answer = connection.get_within(limit, "/version").await?;
     count(&answer);
     match answer.status {
@@ -98,7 +106,7 @@ pub async fn version(connection: &mut Connection, limit: Duration) -> Result<(),
 
 /// Asks which permissions of a probe the kubeconfig's user lacks. Everybody who is authenticated may ask that. What is
 /// not answered counts as granted: a permission is only named as missing when the server says so.
-pub async fn missing_permissions(connection: &mut Connection) -> Vec<Permission> {
+pub async fn missing_permissions<T: Transport>(connection: &mut CachedConnection<T>) -> Vec<Permission> {
     let mut missing = Vec::new();
     for permission in Permission::ALL {
         let ask = is_denied(connection, permission);
@@ -109,7 +117,10 @@ pub async fn missing_permissions(connection: &mut Connection) -> Vec<Permission>
     missing
 }
 
-async fn is_denied(connection: &mut Connection, permission: Permission) -> Result<bool, Failure> {
+async fn is_denied<T: Transport>(
+    connection: &mut CachedConnection<T>,
+    permission: Permission,
+) -> Result<bool, Failure> {
     #[derive(Deserialize)]
     struct Review {
         status: ReviewStatus,
@@ -129,62 +140,78 @@ async fn is_denied(connection: &mut Connection, permission: Permission) -> Resul
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": resource},
     });
-    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    let answer = connection.ask(path, review.to_string().into()).await?;
+    let call = Call {
+        method: Method::POST,
+        path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews".to_owned(),
+        body: review.to_string().into(),
+    };
+    let answer = connection.request(&call).await?;
     count(&answer);
     let review: Review =
         serde_json::from_slice(&answer.body).map_err(|e| Failure::ListFailed(e.to_string()))?;
     Ok(!review.status.allowed)
 }
 
-/// Runs a list of a probe that has to be done at `deadline`, for which the probe was given `limit` as a whole. A timeout
-/// says only that the list did not come; whether the API server lives is asked separately, which may take
-/// [`VERSION_TIMEOUT`] more, and as long again to have a place.
+/// Runs a list of a probe that must be done at `deadline`; the probe as a whole was given `limit`. A list that failed is
+/// tried once more at once, as a kubelet does with its renewal. A timeout says only that the list did not come; GET
+/// /version tells whether the API server lives, which may take [`VERSION_TIMEOUT`] more, and as long again to have a permit.
 ///
 /// # Errors
-/// As the list; [`Failure::Timeout`] when not even GET /version was answered, [`Failure::NoPlace`] when nothing was
-/// asked.
-pub async fn within<T>(
+/// As the list; [`Failure::Timeout`] when not even GET /version was answered, [`Failure::ConnectQueueTimeout`] when nothing
+/// was asked.
+pub async fn within<T: Transport, L>(
     deadline: Instant,
     limit: Duration,
-    connection: &mut Connection,
-    requests: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout_at(deadline, requests(connection)).await {
+    connection: &mut CachedConnection<T>,
+    list: impl AsyncFn(&mut CachedConnection<T>) -> Result<L, Failure>,
+) -> Result<L, Failure> {
+    let began = Instant::now();
+    let twice = async {
+        match list(connection).await {
+            Err(Failure::ListFailed(_)) => {
+                connection.suspect(Suspicion::NoticedAt(began));
+                list(connection).await
+            }
+            result => result,
+        }
+    };
+    match tokio::time::timeout_at(deadline, twice).await {
         Ok(Err(Failure::ListFailed(why))) => match version(connection, VERSION_TIMEOUT).await {
             Ok(()) => Err(Failure::ListFailed(why)),
             Err(failure) => Err(failure),
         },
         Ok(result) => result,
-        Err(_) if connection.waits() => Err(Failure::NoPlace(limit)),
+        Err(_) if connection.is_queueing() => Err(Failure::ConnectQueueTimeout(limit)),
         Err(_) => {
             // It may be dead, and no ping has found out yet.
             connection.close();
             match version(connection, VERSION_TIMEOUT).await {
                 Ok(()) => Err(Failure::ListTimeout(limit)),
-                Err(failure @ (Failure::Throttled(_) | Failure::NoPlace(_))) => Err(failure),
+                Err(failure @ (Failure::Throttled(_) | Failure::ConnectQueueTimeout(_))) => Err(failure),
                 Err(_) => Err(Failure::Timeout(limit)),
             }
         }
     }
 }
 
-async fn list<T: for<'de> Deserialize<'de>>(
-    connection: &mut Connection,
+async fn list<T: Transport, I: for<'de> Deserialize<'de>>(
+    connection: &mut CachedConnection<T>,
     path: &str,
     permission: Permission,
-    mut take: impl FnMut(Item<T>),
-) -> Result<(), Failure> {
+    mut take: impl FnMut(Item<I>),
+) -> Result<Instant, Failure> {
     let mut query = format!("?limit={PAGE}");
+    let mut sent = None;
     for number in 1..=MAX_PAGES {
         let answer = connection.get(&format!("{path}{query}")).await?;
         count(&answer);
+        let sent = *sent.get_or_insert(answer.sent);
         let broken = |why: String| match number {
             1 => Failure::ListFailed(why),
             _ => Failure::ListBrokeOff(format!("page {number}: {why}")),
         };
         let page = match answer.status {
-            StatusCode::OK => ItemList::<T>::from_slice(&answer.body).map_err(|e| broken(e.to_string()))?,
+            StatusCode::OK => ItemList::<I>::from_slice(&answer.body).map_err(|e| broken(e.to_string()))?,
             StatusCode::TOO_MANY_REQUESTS => return Err(Failure::Throttled(answer.retry_after)),
             StatusCode::UNAUTHORIZED => return Err(Failure::Unauthorized),
             StatusCode::FORBIDDEN => return Err(Failure::Forbidden(vec![permission])),
@@ -192,7 +219,7 @@ async fn list<T: for<'de> Deserialize<'de>>(
         };
         page.items.into_iter().for_each(&mut take);
         if page.metadata.continue_token.is_empty() {
-            return Ok(());
+            return Ok(sent);
         }
         let token = percent_encode(&page.metadata.continue_token);
         query = format!("?limit={PAGE}&continue={token}");

@@ -1,4 +1,4 @@
-//! Where a probe gets what it judges: the shoot's API server and, for the machines, the seed's.
+//! What a probe asks: the shoot's API server and, for the machines, the seed's.
 
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,8 +10,10 @@ use watchdog_api::kubeconfig::ShootAccess;
 use watchdog_api::machine::MachineItem;
 use watchdog_api::node::NodeItem;
 
-use super::connection::Connection;
-use super::{machines, shoot_api};
+use super::connect_limiter::ConnectLimiter;
+use super::connection::{CachedConnection, Suspicion};
+use super::transport::Connector;
+use super::{machines, requests};
 use crate::domain::assessment::Leases;
 use crate::domain::outcome::{Failure, Permission};
 
@@ -71,14 +73,23 @@ impl Budget {
     }
 }
 
+/// The leases as one probe listed them.
+#[derive(Debug)]
+pub struct ListedLeases {
+    /// What was listed.
+    pub leases: Leases,
+    /// When the request was sent that brought them, or the first page of them.
+    pub sent: Instant,
+}
+
 /// What a probe reads of a shoot.
-pub trait Source: Send {
+pub trait ShootClient: Send {
     /// Lists the leases of the nodes.
     fn leases(
         &mut self,
         access: &Access,
         budget: Budget,
-    ) -> impl Future<Output = Result<Leases, Failure>> + Send;
+    ) -> impl Future<Output = Result<ListedLeases, Failure>> + Send;
 
     /// Lists the nodes and the machines.
     fn nodes_and_machines(
@@ -86,10 +97,16 @@ pub trait Source: Send {
         access: &Access,
         budget: Budget,
     ) -> impl Future<Output = Result<(Vec<NodeItem>, Vec<MachineItem>), Failure>> + Send;
+
+    /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.
+    fn disconnected(&self) -> impl Future<Output = ()> + Send;
+
+    /// Why the API server may have been away since this was asked last.
+    fn take_suspicion(&mut self) -> Option<Suspicion>;
 }
 
 /// Another way to the same API server.
-pub trait Outside: Send {
+pub trait ExternalEndpoint: Send {
     /// Whether it answers there.
     fn answers(
         &mut self,
@@ -98,37 +115,37 @@ pub trait Outside: Send {
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
-/// The real thing: keeps a connection.
-pub struct Shoot {
+/// A shoot, over one cached connection.
+pub struct HttpShootClient<C: Connector> {
     name: Arc<str>,
     seed: kube::Client,
-    kept: Kept,
+    endpoint: Endpoint<C>,
     // What was found to be missing at the first refusal since the last list that came.
     missing: Option<Vec<Permission>>,
 }
 
-/// The real external endpoint.
-#[derive(Default)]
-pub struct External {
-    kept: Kept,
+/// The external endpoint of a shoot, over one cached connection.
+pub struct HttpExternalEndpoint<C: Connector> {
+    endpoint: Endpoint<C>,
 }
 
 /// A connection and the kubeconfig that it was made from.
-#[derive(Default)]
-struct Kept {
-    connection: Option<(u64, Connection)>,
+struct Endpoint<C: Connector> {
+    connector: C,
+    limiter: Arc<ConnectLimiter>,
+    connection: Option<(u64, CachedConnection<C::Transport>)>,
 }
 
-// === impl Shoot ===
+// === impl HttpShootClient ===
 
-impl Shoot {
+impl<C: Connector> HttpShootClient<C> {
     /// A shoot by its namespace; connects when it is asked something.
     #[must_use]
-    pub fn new(name: Arc<str>, seed: kube::Client) -> Self {
+    pub fn new(name: Arc<str>, seed: kube::Client, connector: C, limiter: Arc<ConnectLimiter>) -> Self {
         Self {
             name,
             seed,
-            kept: Kept::default(),
+            endpoint: Endpoint::new(connector, limiter),
             missing: None,
         }
     }
@@ -139,7 +156,7 @@ impl Shoot {
             Err(Failure::Forbidden(mut missing)) => {
                 let known = match self.missing.take() {
                     Some(known) => known,
-                    None => shoot_api::missing_permissions(self.kept.to(access)?).await,
+                    None => requests::missing_permissions(self.endpoint.connection(access)?).await,
                 };
                 for other in &known {
                     if !missing.contains(other) {
@@ -158,12 +175,13 @@ impl Shoot {
     }
 }
 
-impl Source for Shoot {
-    async fn leases(&mut self, access: &Access, budget: Budget) -> Result<Leases, Failure> {
-        let connection = self.kept.to(access)?;
+impl<C: Connector> ShootClient for HttpShootClient<C> {
+    async fn leases(&mut self, access: &Access, budget: Budget) -> Result<ListedLeases, Failure> {
+        let connection = self.endpoint.connection(access)?;
         let Budget { limit, deadline } = budget;
-        let listed = shoot_api::within(deadline, limit, connection, shoot_api::list_leases).await;
-        self.explain(access, listed).await
+        let listed = requests::within(deadline, limit, connection, requests::list_leases).await;
+        let (leases, sent) = self.explain(access, listed).await?;
+        Ok(ListedLeases { leases, sent })
     }
 
     async fn nodes_and_machines(
@@ -171,9 +189,9 @@ impl Source for Shoot {
         access: &Access,
         budget: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), Failure> {
-        let connection = self.kept.to(access)?;
+        let connection = self.endpoint.connection(access)?;
         let Budget { limit, deadline } = budget;
-        let nodes = shoot_api::within(deadline, limit, connection, shoot_api::list_nodes);
+        let nodes = requests::within(deadline, limit, connection, requests::list_nodes);
         let machines = tokio::time::timeout_at(deadline, machines::list(&self.seed, &self.name));
         let (nodes, machines) = tokio::join!(nodes, machines);
         let nodes = self.explain(access, nodes).await?;
@@ -183,26 +201,58 @@ impl Source for Shoot {
         };
         Ok((nodes, machines.map_err(late)??))
     }
-}
 
-// === impl External ===
+    async fn disconnected(&self) {
+        match &self.endpoint.connection {
+            Some((_, connection)) => connection.disconnected().await,
+            None => std::future::pending().await,
+        }
+    }
 
-impl Outside for External {
-    async fn answers(&mut self, access: &Access, budget: Budget) -> Result<(), Failure> {
-        let limit = budget.limit.min(shoot_api::VERSION_TIMEOUT);
-        shoot_api::version(self.kept.to(access)?, limit).await
+    fn take_suspicion(&mut self) -> Option<Suspicion> {
+        self.endpoint.connection.as_mut()?.1.take_suspicion()
     }
 }
 
-// === impl Kept ===
+// === impl HttpExternalEndpoint ===
 
-impl Kept {
+impl<C: Connector> HttpExternalEndpoint<C> {
+    /// An endpoint that is connected to when it is asked.
+    #[must_use]
+    pub const fn new(connector: C, limiter: Arc<ConnectLimiter>) -> Self {
+        Self {
+            endpoint: Endpoint::new(connector, limiter),
+        }
+    }
+}
+
+impl<C: Connector> ExternalEndpoint for HttpExternalEndpoint<C> {
+    async fn answers(&mut self, access: &Access, budget: Budget) -> Result<(), Failure> {
+        let limit = budget.limit.min(requests::VERSION_TIMEOUT);
+        requests::version(self.endpoint.connection(access)?, limit).await
+    }
+}
+
+// === impl Endpoint ===
+
+impl<C: Connector> Endpoint<C> {
+    const fn new(connector: C, limiter: Arc<ConnectLimiter>) -> Self {
+        Self {
+            connector,
+            limiter,
+            connection: None,
+        }
+    }
+
     /// The connection for a kubeconfig, a new one when the kubeconfig has changed.
-    fn to(&mut self, access: &Access) -> Result<&mut Connection, Failure> {
+    fn connection(&mut self, access: &Access) -> Result<&mut CachedConnection<C::Transport>, Failure> {
         let kubeconfig = access.as_ref().map_err(Clone::clone)?;
         let connection = match self.connection.take() {
             Some((digest, connection)) if digest == kubeconfig.digest => connection,
-            _ => Connection::new(&kubeconfig.access)?,
+            _ => {
+                let transport = self.connector.transport(&kubeconfig.access)?;
+                CachedConnection::new(transport, self.limiter.clone())
+            }
         };
         Ok(&mut self.connection.insert((kubeconfig.digest, connection)).1)
     }

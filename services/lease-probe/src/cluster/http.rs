@@ -1,0 +1,242 @@
+//! Sockets to the API servers of shoots: HTTP/2 or HTTP/1.1 over TLS.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Uri, header};
+use http_body_util::{Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use secrecy::{ExposeSecret, SecretString};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use watchdog_api::kubeconfig::ShootAccess;
+
+use super::tls::{self, ShootTls};
+use super::transport::{Call, Connector, End, Link, Transport};
+use crate::domain::outcome::Failure;
+
+/// A silent connection is asked for a sign of life this often (HTTP/2 PING), also while no probe runs, and given up
+/// when none comes within [`PING_TIMEOUT`].
+const PING_INTERVAL: Duration = Duration::from_secs(6);
+
+/// See [`PING_INTERVAL`].
+const PING_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// So a connection over HTTP/2 that ends as [`End::Silent`] may have been dead for this long.
+pub const SILENCE: Duration = Duration::from_secs(10);
+
+/// A page of 500 leases is about 500 KB, a page of 500 nodes about 8 MB; more than this is no answer of an API server.
+const MAX_BODY: usize = 64 * 1024 * 1024;
+
+/// Connects as the kubeconfigs of shoots say.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HttpConnector;
+
+/// What a kubeconfig says about connecting to an API server.
+#[derive(Debug)]
+pub struct HttpTransport {
+    server: Uri,
+    authority: String,
+    tls: ShootTls,
+    authorization: Option<header::HeaderValue>,
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub struct HttpLink {
+    sender: Sender,
+    /// What each request carries.
+    authorization: Option<header::HeaderValue>,
+    authority: String,
+    prefix: String,
+    end: watch::Receiver<Option<(Instant, End)>>,
+}
+
+#[derive(Debug)]
+enum Sender {
+    H1(http1::SendRequest<Full<Bytes>>),
+    H2(http2::SendRequest<Full<Bytes>>),
+}
+
+impl Connector for HttpConnector {
+    type Transport = HttpTransport;
+
+    fn transport(&self, access: &ShootAccess) -> Result<HttpTransport, Failure> {
+        let tls = tls::build(access).map_err(Failure::Kubeconfig)?;
+        let bad = |what: &str| Failure::Kubeconfig(what.to_owned());
+        let authority = access
+            .server
+            .authority()
+            .ok_or_else(|| bad("the server URL has no host"))?;
+        Ok(HttpTransport {
+            authority: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(443)),
+            server: access.server.clone(),
+            tls,
+            authorization: access
+                .credentials
+                .token()
+                .map(bearer)
+                .transpose()
+                .map_err(|()| bad("the token holds characters that cannot stand in a header"))?,
+        })
+    }
+}
+
+impl Transport for HttpTransport {
+    type Link = HttpLink;
+
+    async fn open(&self) -> Result<HttpLink, Failure> {
+        let unreachable = |e: std::io::Error| Failure::Connect(format!("{}: {e}", self.authority));
+        let tcp = TcpStream::connect(&self.authority).await.map_err(unreachable)?;
+        tcp.set_nodelay(true).map_err(unreachable)?;
+        let connector = tokio_rustls::TlsConnector::from(self.tls.config.clone());
+        let name: ServerName<'static> = self.tls.server_name.clone();
+        let tls = connector
+            .connect(name, tcp)
+            .await
+            .map_err(|e| match tls_error(&e) {
+                Some(error) => Failure::Tls(error),
+                None => unreachable(e),
+            })?;
+        let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
+        let io = TokioIo::new(tls);
+        let (ended, end) = watch::channel(None);
+        let sender = if h2 {
+            let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING_INTERVAL)
+                .keep_alive_timeout(PING_TIMEOUT)
+                .keep_alive_while_idle(true)
+                .handshake(io)
+                .await
+                .map_err(broken)?;
+            tokio::spawn(drive(connection, ended));
+            Sender::H2(sender)
+        } else {
+            let (sender, connection) = http1::handshake(io).await.map_err(broken)?;
+            tokio::spawn(drive(connection, ended));
+            Sender::H1(sender)
+        };
+        Ok(HttpLink {
+            sender,
+            authorization: self.authorization.clone(),
+            authority: self.authority.clone(),
+            prefix: self.server.path().trim_end_matches('/').to_owned(),
+            end,
+        })
+    }
+}
+
+/// Ends when the link is dropped, the server closes the connection, or its pings are not answered.
+async fn drive(
+    connection: impl Future<Output = Result<(), hyper::Error>>,
+    ended: watch::Sender<Option<(Instant, End)>>,
+) {
+    let end = match connection.await {
+        Err(error) => {
+            tracing::debug!(%error, "connection to a shoot ended");
+            if error.is_timeout() {
+                End::Silent
+            } else {
+                End::Closed
+            }
+        }
+        Ok(()) => End::Closed,
+    };
+    ended.send_replace(Some((Instant::now(), end)));
+}
+
+impl Link for HttpLink {
+    type Body = Limited<Incoming>;
+
+    async fn send(&mut self, call: &Call) -> Result<http::Response<Self::Body>, Failure> {
+        let request = self.request(call)?;
+        let response = match &mut self.sender {
+            Sender::H1(h1) => {
+                h1.ready().await.map_err(broken)?;
+                h1.send_request(request).await
+            }
+            Sender::H2(h2) => {
+                h2.ready().await.map_err(broken)?;
+                h2.send_request(request).await
+            }
+        };
+        Ok(response.map_err(broken)?.map(|body| Limited::new(body, MAX_BODY)))
+    }
+
+    fn end(&self) -> Option<(Instant, End)> {
+        *self.end.borrow()
+    }
+
+    async fn ended(&self) {
+        // The sender is never dropped without a value.
+        let _ = self.end.clone().wait_for(Option::is_some).await;
+    }
+}
+
+impl HttpLink {
+    fn request(&self, call: &Call) -> Result<Request<Full<Bytes>>, Failure> {
+        let Self {
+            prefix, authority, ..
+        } = self;
+        let absolute = matches!(self.sender, Sender::H2(_));
+        let uri = match absolute {
+            true => format!("https://{authority}{prefix}{}", call.path),
+            false => format!("{prefix}{}", call.path),
+        };
+        let mut request = Request::builder()
+            .method(call.method.clone())
+            .uri(uri)
+            .header(header::ACCEPT, "application/json")
+            .header(
+                header::USER_AGENT,
+                concat!("lease-probe/", env!("CARGO_PKG_VERSION")),
+            );
+        if !absolute {
+            request = request.header(header::HOST, authority);
+        }
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        if !call.body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        request
+            .body(Full::new(call.body.clone()))
+            .map_err(|e| Failure::Kubeconfig(format!("the server URL cannot be used: {e}")))
+    }
+}
+
+fn bearer(token: &SecretString) -> Result<header::HeaderValue, ()> {
+    let mut value =
+        header::HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).map_err(|_| ())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// The TLS error inside an I/O error, if that is what it is.
+fn tls_error(error: &std::io::Error) -> Option<String> {
+    error
+        .get_ref()?
+        .downcast_ref::<rustls::Error>()
+        .map(ToString::to_string)
+}
+
+fn broken(error: hyper::Error) -> Failure {
+    Failure::Connect(chain(&error))
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,77 @@
+//! How requests reach one API server: the seam between the rules for connections and the sockets.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use http::Method;
+use hyper::body::Body;
+use tokio::time::Instant;
+use watchdog_api::kubeconfig::ShootAccess;
+
+use crate::domain::outcome::Failure;
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// GET, or POST for reviews, which change nothing on the server.
+    pub method: Method,
+    /// Path and query, relative to the server URL of the kubeconfig.
+    pub path: String,
+    /// JSON; empty for a GET.
+    pub body: Bytes,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The server or something on the way closed or reset it. Until then it was alive.
+    Closed,
+    /// It brought no sign of life for [`SILENCE`](crate::cluster::http::SILENCE) and was given up.
+    Silent,
+}
+
+/// Makes transports from kubeconfigs.
+pub trait Connector: Clone + Send + Sync + 'static {
+    /// What it makes.
+    type Transport: Transport;
+
+    /// The transport for a kubeconfig; opens nothing.
+    ///
+    /// # Errors
+    /// [`Failure::Kubeconfig`] when what it says cannot be used.
+    fn transport(&self, access: &ShootAccess) -> Result<Self::Transport, Failure>;
+}
+
+/// Opens connections to one endpoint of one API server.
+pub trait Transport: Send + Sync + 'static {
+    /// What it opens.
+    type Link: Link;
+
+    /// Opens a connection, TCP and TLS, and does not bound the time that this takes. Cancelling gives up the attempt.
+    ///
+    /// # Errors
+    /// [`Failure::Connect`] or [`Failure::Tls`].
+    fn open(&self) -> impl Future<Output = Result<Self::Link, Failure>> + Send;
+}
+
+/// An open connection.
+pub trait Link: Send + Sync + 'static {
+    /// The body of an answer.
+    type Body: Body<Data = Bytes, Error: std::fmt::Display> + Send + Unpin;
+
+    /// Sends a request and waits for the head of the answer. Cancelling gives up the request; over HTTP/2 the connection
+    /// can still be used, over HTTP/1.1 it ends.
+    ///
+    /// # Errors
+    /// [`Failure::Connect`] when the connection breaks first.
+    fn send(
+        &mut self,
+        call: &Call,
+    ) -> impl Future<Output = Result<http::Response<Self::Body>, Failure>> + Send;
+
+    /// When and how the connection ended; none while it can be used.
+    fn end(&self) -> Option<(Instant, End)>;
+
+    /// Waits until the connection has ended. Safe to cancel.
+    fn ended(&self) -> impl Future<Output = ()> + Send;
+}

@@ -1,0 +1,311 @@
+//! For how long an API server has answered: the time in which a living kubelet could have renewed its Lease.
+//!
+//! kube-controller-manager counts the time since it saw a renewal and works only while it reaches its API server. A
+//! prober looks from time to time, from somewhere else. Between two lists it may count the time as answered only if
+//! nothing suggests that the API server was away, and a kubelet that could not renew in that time has a longer way back
+//! than one that could. Both rules stand here; ADR 0013 has the argument.
+
+use std::time::Duration;
+
+use super::moment::{Moment, micros};
+
+/// A list that took longer than this, and twice as long as the one before, was held up: the API server may have been away
+/// while it waited. One that is always slow is slow for kubelets as well, but it answers.
+pub const SLOW: Duration = Duration::from_millis(2_500);
+
+/// The constants below are in renew intervals of the kubelets: 10 s by default.
+///
+/// More than this between two lists does not count, because an outage may fit between them that neither of them met. A
+/// kubelet that met it is back within a renew interval after it.
+const LONGEST_SPAN: f64 = 1.5;
+
+/// An outage that can have lasted for no longer than this costs a kubelet at most as long again: its pauses double. So
+/// little is no reason not to count.
+const BLIP: f64 = 0.25;
+
+/// An outage that may have lasted for longer than this may have been a restart, whose first answers to writes may fail
+/// as well.
+const LONG: f64 = 1.5;
+
+/// How long a lease must be silent that was never seen to be renewed: a kubelet renews within one interval; its timer,
+/// the request and a retry may take a quarter of that on top.
+const AT_FIRST_SIGHT: f64 = 1.25;
+
+/// And how long otherwise: an interval, and the way back from an outage. After it a kubelet pauses for up to 7 s
+/// (`maxBackoff`) or waits for up to 10 s for a request that hangs (the heartbeat client's timeout), and opens a connection.
+/// Source: component-helpers, `apimachinery/lease/controller.go`.
+const PROVEN: f64 = 2.25;
+
+/// An outage that was long adds another interval: until a kubelet's next turn, if its first writes fail as well.
+const PROVEN_OVER_LONG_OUTAGES: f64 = 3.25;
+
+/// When a list was asked for and when its answer was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListTimes {
+    /// When the request was sent.
+    pub sent: Moment,
+    /// When the answer was there.
+    pub received: Moment,
+}
+
+impl ListTimes {
+    /// How long it took.
+    #[must_use]
+    pub fn latency(self) -> Duration {
+        self.received.since(self.sent)
+    }
+}
+
+/// The answered time of one API server.
+#[derive(Debug, Clone, Default)]
+pub struct AnsweredTime {
+    total: Duration,
+    /// Until when it is counted: the last list.
+    until: Option<Moment>,
+    latency: Duration,
+    away_since: Option<Moment>,
+    outages: u32,
+    long_outages: u32,
+    /// `total` when the last long outage ended.
+    at_end_of_long: Duration,
+}
+
+/// The answered time at a renewal, or at the first sight of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    total: Duration,
+    outages: u32,
+    long_outages: u32,
+    first_sight: bool,
+}
+
+/// The time between two lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// What of it counts.
+    counted: Duration,
+    /// Until when the API server answered for sure.
+    answered_until: Moment,
+    /// Whether an outage falls into it.
+    outage: bool,
+    long: bool,
+}
+
+impl AnsweredTime {
+    /// The API server may have been away since then, and until the next list. Of several moments the first one noted counts.
+    pub fn note_outage(&mut self, since: Moment) {
+        self.away_since.get_or_insert(since);
+    }
+
+    /// Whether an outage was noted since the last list.
+    #[must_use]
+    pub const fn is_away(&self) -> bool {
+        self.away_since.is_some()
+    }
+
+    /// Takes in a complete list.
+    pub fn record(&mut self, times: ListTimes, renew_interval: Duration) -> Span {
+        let latency = times.latency();
+        if latency > SLOW && latency > 2 * self.latency {
+            self.note_outage(times.sent.before(renew_interval));
+        }
+        self.latency = latency;
+        // What a list takes counts unless that is notable.
+        let end = if latency <= renew_interval.mul_f64(BLIP) {
+            times.sent
+        } else {
+            times.received
+        };
+        let from = self.until.replace(end);
+        let span = match (from, self.away_since.take()) {
+            (None, away) => Span {
+                counted: Duration::ZERO,
+                answered_until: times.sent,
+                outage: away.is_some(),
+                long: away.is_some(),
+            },
+            (Some(from), away) => {
+                let since = away.map(|since| since.max(from));
+                let gap = since.map_or(Duration::ZERO, |since| times.received.since(since));
+                let outage = gap > renew_interval.mul_f64(BLIP);
+                let answered_until = since.filter(|_| outage).unwrap_or(times.sent);
+                Span {
+                    counted: answered_until
+                        .since(from)
+                        .min(renew_interval.mul_f64(LONGEST_SPAN)),
+                    answered_until,
+                    outage,
+                    long: gap >= renew_interval.mul_f64(LONG),
+                }
+            }
+        };
+        self.total += span.counted;
+        if span.outage {
+            self.outages = self.outages.saturating_add(1);
+        }
+        if span.long {
+            self.long_outages = self.long_outages.saturating_add(1);
+            self.at_end_of_long = self.total;
+        }
+        span
+    }
+
+    /// The mark for a lease that is seen for the first time, in the list after `span`. Nobody knows since when it has been
+    /// silent.
+    #[must_use]
+    pub fn first_sight(&self, span: Span) -> Mark {
+        Mark {
+            first_sight: true,
+            ..self.mark(span, Duration::ZERO)
+        }
+    }
+
+    /// The mark for a lease that was renewed at `made`, within `span`. Whether the renewal came before an outage or after it
+    /// cannot be known: it counts as before.
+    #[must_use]
+    pub fn renewed(&self, span: Span, made: Moment) -> Mark {
+        self.mark(span, span.answered_until.since(made).min(span.counted))
+    }
+
+    fn mark(&self, span: Span, silent: Duration) -> Mark {
+        Mark {
+            total: self.total - silent,
+            outages: self.outages - u32::from(span.outage),
+            long_outages: self.long_outages - u32::from(span.long),
+            first_sight: false,
+        }
+    }
+
+    /// The answered time so far.
+    #[must_use]
+    pub const fn total(&self) -> Duration {
+        self.total
+    }
+
+    /// Whether an outage came after the mark.
+    #[must_use]
+    pub const fn outage_since(&self, mark: Mark) -> bool {
+        self.outages != mark.outages
+    }
+
+    /// When the silence of a lease is proven, if the API server answers from the last list on; in the past when it is.
+    #[must_use]
+    pub fn proven_at(&self, mark: Mark, renew_interval: Duration) -> Moment {
+        let needed = |intervals: f64, since: Duration| {
+            micros(renew_interval.mul_f64(intervals)) - micros(self.total) + micros(since)
+        };
+        let remaining = if self.long_outages != mark.long_outages {
+            needed(PROVEN, self.at_end_of_long.max(mark.total))
+                .min(needed(PROVEN_OVER_LONG_OUTAGES, mark.total))
+        } else if mark.first_sight && !self.outage_since(mark) {
+            needed(AT_FIRST_SIGHT, mark.total)
+        } else {
+            needed(PROVEN, mark.total)
+        };
+        self.until.unwrap_or_default().shifted(remaining)
+    }
+
+    /// When all have been silent for long enough who were silent since the total was `since`, as
+    /// [`total`](Self::total) gave it, with no outage to account for.
+    #[must_use]
+    pub fn silent_at(&self, since: Duration, renew_interval: Duration) -> Moment {
+        let remaining = micros(renew_interval.mul_f64(AT_FIRST_SIGHT)) - micros(self.total) + micros(since);
+        self.until.unwrap_or_default().shifted(remaining)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const R: Duration = Duration::from_secs(10);
+
+    fn at(seconds: f64) -> Moment {
+        Moment((seconds * 1e6) as i64)
+    }
+
+    fn list(seconds: f64) -> ListTimes {
+        took(seconds, 0.02)
+    }
+
+    fn took(seconds: f64, latency: f64) -> ListTimes {
+        ListTimes {
+            sent: at(seconds),
+            received: at(seconds + latency),
+        }
+    }
+
+    /// The answered time after lists at those seconds, with outages noted in between: (since, next list).
+    fn total(lists: &[f64], outages: &[(f64, f64)]) -> f64 {
+        let mut answered = AnsweredTime::default();
+        for sent in lists {
+            for (since, _) in outages.iter().filter(|(_, next)| next == sent) {
+                answered.note_outage(at(*since));
+            }
+            answered.record(list(*sent), R);
+        }
+        answered.total().as_secs_f64()
+    }
+
+    #[test]
+    fn counts_what_nothing_speaks_against() {
+        assert_eq!(total(&[0.0, 10.0, 20.0], &[]), 20.0);
+        assert_eq!(total(&[0.0, 24.0], &[]), 15.0, "an outage may fit in between");
+        assert_eq!(
+            total(&[0.0, 10.0, 12.0], &[(7.0, 10.0)]),
+            9.0,
+            "until it was away"
+        );
+        assert_eq!(
+            total(&[0.0, 10.0], &[(-5.0, 10.0)]),
+            0.0,
+            "from before the last list"
+        );
+        assert_eq!(total(&[0.0, 10.0], &[(9.0, 10.0)]), 10.0, "for a moment");
+    }
+
+    #[test]
+    fn a_list_that_is_held_up_is_an_outage_and_one_that_is_always_slow_is_not() {
+        let mut answered = AnsweredTime::default();
+        answered.record(list(0.0), R);
+        let span = answered.record(took(5.0, 4.0), R);
+        assert!(span.outage);
+        assert_eq!(answered.total(), Duration::ZERO);
+        let span = answered.record(took(12.0, 4.0), R);
+        assert!(!span.outage);
+        assert_eq!(
+            answered.total(),
+            Duration::from_secs(3),
+            "from answer to question"
+        );
+    }
+
+    #[test]
+    fn how_long_silence_must_last() {
+        let mut answered = AnsweredTime::default();
+        let span = answered.record(list(0.0), R);
+        let first = answered.first_sight(span);
+        assert_eq!(answered.proven_at(first, R), at(12.5));
+        let span = answered.record(list(10.0), R);
+        let renewed = answered.renewed(span, at(6.0));
+        assert_eq!(answered.proven_at(renewed, R), at(28.5));
+        // A short outage takes its time.
+        answered.note_outage(at(14.0));
+        answered.record(list(18.0), R);
+        assert_eq!(answered.proven_at(renewed, R), at(32.5));
+        assert_eq!(answered.proven_at(first, R), at(26.5), "more than at first sight");
+        // After a long one 2.25 intervals, or 3.25 in all.
+        answered.note_outage(at(20.0));
+        answered.record(list(40.0), R);
+        assert_eq!(answered.proven_at(renewed, R), at(62.5));
+        assert_eq!(answered.proven_at(first, R), at(56.5));
+    }
+
+    #[test]
+    fn an_outage_before_the_first_list_counts() {
+        let mut answered = AnsweredTime::default();
+        answered.note_outage(at(-30.0));
+        let span = answered.record(list(0.0), R);
+        assert_eq!(answered.proven_at(answered.first_sight(span), R), at(22.5));
+    }
+}
