@@ -2,11 +2,12 @@
 
 #![cfg(test)]
 
-use lease_probe::domain::assessment::{Leases, Rule, assess};
-use lease_probe::domain::candidates::{Exclusion, Roster};
+use lease_probe::domain::answered::ListTimes;
+use lease_probe::domain::assessment::{Context, Leases, Rule, assess};
+use lease_probe::domain::candidates::{Exclusion, NodeIndex};
 use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::Outcome;
-use lease_probe::domain::renewals::{ListedLease, Listing, Renewals};
+use lease_probe::domain::renewals::{ListedLease, Renewals};
 use proptest::prelude::*;
 use std::time::Duration;
 use watchdog_api::eligibility::ShootSettings;
@@ -21,6 +22,12 @@ const NOW: Moment = Moment(40 * S);
 const RULE: Rule = Rule {
     expiry_age: Duration::from_secs(30),
     threshold: 0.6,
+};
+
+const CONTEXT: Context = Context {
+    rule: RULE,
+    loss_may_stand: false,
+    external: None,
 };
 
 /// What may be said of one node; a lease counts when none of it is.
@@ -104,8 +111,8 @@ fn lease(name: &str, renewed: Option<i64>) -> ListedLease {
     }
 }
 
-fn at(second: i64) -> Listing {
-    Listing {
+fn at(second: i64) -> ListTimes {
+    ListTimes {
         sent: Moment(second * S),
         received: Moment(second * S),
     }
@@ -127,7 +134,7 @@ proptest! {
             nodes.push(NodeItem { name: name.as_str().into(), ..nodes.first().cloned().unwrap_or_else(|| bare(&name)) });
             machines.push(machine(&name, MachinePhase::Other));
         }
-        let roster = Roster::new(&nodes, &machines, &ShootSettings::default());
+        let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
         let mut renewals = Renewals::default();
         let leases = |second: i64| -> Vec<ListedLease> {
             fleet.iter().enumerate().map(|(i, t)| {
@@ -135,11 +142,11 @@ proptest! {
                 lease(&name(i), t.renew_time.then_some(renewed))
             }).collect()
         };
-        for second in [0, 10, 40] {
+        for second in [0, 10, 20, 30, 40] {
             renewals.observe(at(second), &leases(second));
         }
         let listed = Leases { leases: leases(40), malformed };
-        let found = assess(&listed, &renewals, |name| roster.exclusion(name), Some(&roster), RULE, NOW);
+        let found = assess(&listed, &renewals, |name| index.exclusion(name), Some(&index), CONTEXT, NOW);
         let evidence = &found.evidence;
 
         let counting: Vec<_> = fleet.iter().filter(|t| t.counts()).collect();
@@ -150,8 +157,8 @@ proptest! {
         let excluded: u32 = evidence.excluded.values().sum();
         prop_assert_eq!(excluded + evidence.candidates, evidence.leases, "every lease is counted once");
         prop_assert_eq!(evidence.excluded.get(&Exclusion::MalformedLease).copied().unwrap_or(0), malformed);
-        for (index, zone) in ZONES.iter().enumerate() {
-            let of = |t: &&&Traits| t.zone == index;
+        for (number, zone) in ZONES.iter().enumerate() {
+            let of = |t: &&&Traits| t.zone == number;
             let (all, gone) = (counting.iter().filter(of).count(), counting.iter().filter(of).filter(|t| !t.fresh).count());
             let count = evidence.zones.get(*zone).copied().unwrap_or_default();
             prop_assert_eq!((count.candidates as usize, count.expired as usize), (all, gone), "zone {}", zone);
@@ -190,17 +197,19 @@ fn a_hundred_thousand_nodes_and_machines_are_matched() {
         .map(|name| machine(name, MachinePhase::Other))
         .collect();
     let leases: Vec<_> = names.iter().map(|name| lease(name, Some(0))).collect();
-    let roster = Roster::new(&nodes, &machines, &ShootSettings::default());
+    let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
     let mut renewals = Renewals::default();
     renewals.observe(at(0), &leases);
     let listed = Leases { leases, malformed: 0 };
-    renewals.observe(at(40), &listed.leases);
+    for second in [10, 20, 30, 40] {
+        renewals.observe(at(second), &listed.leases);
+    }
     let found = assess(
         &listed,
         &renewals,
-        |name| roster.exclusion(name),
-        Some(&roster),
-        RULE,
+        |name| index.exclusion(name),
+        Some(&index),
+        CONTEXT,
         NOW,
     );
     assert_eq!(found.outcome, Outcome::LeasesExpired);

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use lease_probe::cluster::connection::Connection;
-use lease_probe::cluster::gate::{Gate, HELD_FOR};
-use lease_probe::cluster::shoot_api;
+use lease_probe::cluster::connect_limiter::{ConnectLimiter, HELD_FOR};
+use lease_probe::cluster::connection::{CachedConnection, Suspicion};
+use lease_probe::cluster::http::{HttpConnector, HttpTransport};
+use lease_probe::cluster::requests;
+use lease_probe::cluster::transport::Connector;
 use lease_probe::domain::outcome::{Failure, Outcome};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
-/// As in `cluster/connection.rs`.
+/// As in `controller/prober_manager.rs`.
 const AT_ONCE: usize = 64;
 
 const SHOOTS: usize = 200;
@@ -55,13 +57,19 @@ async fn idle() {
     }
 }
 
+type Connection = CachedConnection<HttpTransport>;
+
 fn connection(server: &ApiServer) -> Connection {
-    through(Box::leak(Box::new(Gate::new(1))), server)
+    through(Arc::new(ConnectLimiter::new(1)), server)
 }
 
-fn through(gate: &'static Gate, server: &ApiServer) -> Connection {
-    let access = watchdog_api::kubeconfig::parse(server.kubeconfig("probe").as_bytes()).unwrap();
-    Connection::through(gate, &access).unwrap()
+fn through(limiter: Arc<ConnectLimiter>, server: &ApiServer) -> Connection {
+    from_kubeconfig(limiter, &server.kubeconfig("probe"))
+}
+
+fn from_kubeconfig(limiter: Arc<ConnectLimiter>, kubeconfig: &str) -> Connection {
+    let access = watchdog_api::kubeconfig::parse(kubeconfig.as_bytes()).unwrap();
+    Connection::new(HttpConnector.transport(&access).unwrap(), limiter)
 }
 
 /// Shoots that hang: their servers accept and say nothing. Only so many begin to open in a second, and who comes behind
@@ -86,18 +94,18 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
         "{{clusters: [{{name: c, cluster: {{server: \"https://{address}\"}}}}], users: [{{name: u, user: {{token: t}}}}], \
          contexts: [{{name: x, context: {{cluster: c, user: u}}}}]}}"
     );
-    let access = watchdog_api::kubeconfig::parse(kubeconfig.as_bytes()).unwrap();
+    let limiter = Arc::new(ConnectLimiter::new(AT_ONCE));
     let hang: Vec<_> = (0..SHOOTS)
         .map(|_| {
-            let mut connection = Connection::new(&access).unwrap();
+            let mut connection = from_kubeconfig(limiter.clone(), &kubeconfig);
             tokio::spawn(async move { connection.get("/version").await })
         })
         .collect();
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let access = watchdog_api::kubeconfig::parse(server.kubeconfig("probe").as_bytes()).unwrap();
-    let answers = tokio::spawn(async move { Connection::new(&access).unwrap().get("/version").await });
+    let mut connection = through(limiter, &server);
+    let answers = tokio::spawn(async move { connection.get("/version").await });
     for begun in [AT_ONCE, 2 * AT_ONCE, 3 * AT_ONCE] {
-        until("all places are taken", || accepted.load(SeqCst) >= begun).await;
+        until("all permits are taken", || accepted.load(SeqCst) >= begun).await;
         idle().await;
         assert_eq!(accepted.load(SeqCst), begun);
         assert!(!answers.is_finished());
@@ -109,46 +117,46 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
 
 /// Neither endpoint is said not to answer because this process waits for itself.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_place_has_asked_nobody() {
-    static FULL: Gate = Gate::new(0);
+async fn a_request_that_queues_has_asked_nobody() {
+    let full = Arc::new(ConnectLimiter::new(0));
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let mut connection = through(&FULL, &server);
-    let not_asked = Failure::NoPlace(LIMIT);
+    let mut connection = through(full, &server);
+    let not_asked = Failure::ConnectQueueTimeout(LIMIT);
     assert_eq!(not_asked.outcome(), Outcome::Inconclusive);
-    assert!(!not_asked.may_concern_kubelets());
+    assert!(not_asked.says_nothing_of_before());
     assert_eq!(
-        shoot_api::version(&mut connection, LIMIT).await,
+        requests::version(&mut connection, LIMIT).await,
         Err(not_asked.clone())
     );
-    let listed = shoot_api::within(
+    let listed = requests::within(
         Instant::now() + LIMIT,
         LIMIT,
         &mut connection,
-        shoot_api::list_leases,
+        requests::list_leases,
     )
     .await;
     assert_eq!(listed.err(), Some(not_asked));
     assert_eq!(server.counters().connections, 0);
 }
 
-/// A server that takes 4 s is in time although the wait for a place took as long before.
+/// A server that takes 4 s is in time although the wait for a permit took as long before.
 #[tokio::test(start_paused = true)]
-async fn the_time_of_the_server_begins_with_the_place() {
+async fn the_time_of_the_server_begins_with_the_permit() {
     let _still = Still::stand();
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let gate: &'static Gate = Box::leak(Box::new(Gate::new(1)));
+    let limiter: Arc<ConnectLimiter> = Arc::new(ConnectLimiter::new(1));
     for (takes, expected) in [
         (Duration::from_secs(4), Ok(())),
         (Duration::from_secs(6), Err(Failure::Timeout(LIMIT))),
     ] {
         server.freeze();
         let before = server.counters().connections;
-        let place = gate.place().await;
-        let mut connection = through(gate, &server);
-        let asked = tokio::spawn(async move { shoot_api::version(&mut connection, LIMIT).await });
+        let permit = limiter.acquire().await;
+        let mut connection = through(limiter.clone(), &server);
+        let asked = tokio::spawn(async move { requests::version(&mut connection, LIMIT).await });
         idle().await;
         tokio::time::advance(Duration::from_secs(4)).await;
-        drop(place);
+        drop(permit);
         until("the server hears of it", || {
             server.counters().connections > before
         })
@@ -160,18 +168,24 @@ async fn the_time_of_the_server_begins_with_the_place() {
     }
 }
 
-/// A request that is given up costs the next one no handshake, where the server speaks HTTP/2.
+/// Whether a cached connection lives is not known: after 2.5 s without a first byte another one is asked as well.
 #[tokio::test]
-async fn a_request_that_is_given_up_leaves_its_connection() {
+async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_wins() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let mut connection = connection(&server);
     connection.get("/version").await.unwrap();
-    server.inject(Fault::always(FaultAction::Hang).path(LEASES));
-    let given_up = tokio::time::timeout(Duration::from_millis(200), connection.get(LEASES));
-    assert!(given_up.await.is_err());
-    assert!(!connection.waits(), "it was sent");
-    assert_eq!(connection.get("/version").await.unwrap().status, 200);
-    assert_eq!(server.counters().connections, 1);
+    assert_eq!(
+        connection.take_suspicion(),
+        None,
+        "the first connection says nothing"
+    );
+    server.inject(Fault::always(FaultAction::Hang).path(LEASES).times(1));
+    let sent = Instant::now();
+    let answer = connection.get(LEASES).await.unwrap();
+    assert_eq!(answer.status, 200);
+    assert!(answer.sent > sent, "the second request was answered");
+    assert_eq!(server.counters().connections, 2);
+    assert!(matches!(connection.take_suspicion(), Some(Suspicion::NoticedAt(at)) if at < answer.sent));
 }
 
 /// Nobody knows of a kept connection whether it lives: a server is judged by one that is new.
@@ -181,7 +195,7 @@ async fn a_kept_connection_that_is_silent_does_not_convict_the_server() {
     let mut connection = connection(&server);
     connection.get("/version").await.unwrap();
     server.inject(Fault::always(FaultAction::Hang).path("/version").times(1));
-    assert_eq!(shoot_api::version(&mut connection, LIMIT).await, Ok(()));
+    assert_eq!(requests::version(&mut connection, LIMIT).await, Ok(()));
     assert_eq!(server.counters().connections, 2);
 }
 
@@ -189,8 +203,7 @@ async fn a_kept_connection_that_is_silent_does_not_convict_the_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let access = watchdog_api::kubeconfig::parse(server.kubeconfig("probe").as_bytes()).unwrap();
-    let mut connection = Connection::new(&access).unwrap();
+    let mut connection = connection(&server);
     for _ in 0..5 {
         assert_eq!(connection.get("/version").await.unwrap().status, 200);
     }
@@ -201,15 +214,18 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
     );
 
     server.freeze();
-    let noticed = async {
-        while connection.is_open() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), noticed)
+    let frozen = Instant::now();
+    tokio::time::timeout(Duration::from_secs(60), connection.disconnected())
         .await
         .unwrap();
     server.thaw();
     assert_eq!(connection.get("/version").await.unwrap().status, 200);
     assert_eq!(server.counters().connections, 2);
+    let Some(Suspicion::AwaySince(since)) = connection.take_suspicion() else {
+        panic!("nothing is suspected")
+    };
+    assert!(
+        since <= frozen + Duration::from_millis(500),
+        "it may have been away from then on"
+    );
 }

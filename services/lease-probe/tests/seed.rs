@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use lease_probe::cluster::prober::{Endpoint, Shared};
-use lease_probe::cluster::registry::{Registry, Verdicts};
 use lease_probe::cluster::watches;
+use lease_probe::controller::prober::{Endpoint, Shared};
+use lease_probe::controller::prober_manager::{ProberManager, Verdicts};
 use lease_probe::domain::outcome::Outcome;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -47,22 +47,23 @@ async fn client(server: &ApiServer) -> kube::Client {
     kube::Client::try_from(config.unwrap()).unwrap()
 }
 
-fn registry(seed: kube::Client) -> (Arc<Registry>, Verdicts) {
+fn manager(seed: kube::Client) -> (Arc<ProberManager>, Verdicts) {
     let shared = Shared {
         seed,
         clock: Clock::start(),
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
         probing: AtomicUsize::new(0),
+        close: AtomicUsize::new(0),
     };
     let verdicts = Feed::new();
-    let registry = Registry::new(
+    let manager = ProberManager::new(
         Arc::new(shared),
         verdicts.clone(),
         config(None),
         Arc::new(|_: &str| true),
     );
-    (registry, verdicts)
+    (manager, verdicts)
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
@@ -93,13 +94,13 @@ async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready(
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     server.restrict(USER, vec![allow("probe")]);
     let seed = client(&server).await;
-    let (registry, _) = registry(seed.clone());
+    let (manager, _) = manager(seed.clone());
     let (change, rules) = watch::channel(config(Some("external")));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let follow = |endpoint| {
         watches::kubeconfigs(
             seed.clone(),
-            registry.clone(),
+            manager.clone(),
             endpoint,
             rules.clone(),
             readiness.clone(),
@@ -181,29 +182,29 @@ fn cluster(name: &str, hibernates: bool) -> Cluster {
 #[tokio::test]
 async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
-    let (registry, verdicts) = registry(kube::Client::try_from(nowhere).unwrap());
+    let (manager, verdicts) = manager(kube::Client::try_from(nowhere).unwrap());
     let told = |shoot: &str| -> Option<Outcome> {
         let all: BTreeMap<_, _> = verdicts.snapshot().into_iter().collect();
         all.get(shoot).map(|verdict| verdict.outcome.clone())
     };
     let hibernating = Some(Outcome::Skipped(SkipReason::Hibernating));
-    assert!(!registry.is_unknown("none"), "nothing is certain before the list");
-    registry.cluster_applied(&cluster("sleeps", true));
-    registry.cluster_applied(&cluster("runs", false));
-    registry.clusters_synced(&["sleeps".to_owned(), "runs".to_owned()].into());
+    assert!(!manager.is_unknown("none"), "nothing is certain before the list");
+    manager.cluster_applied(&cluster("sleeps", true));
+    manager.cluster_applied(&cluster("runs", false));
+    manager.clusters_synced(&["sleeps".to_owned(), "runs".to_owned()].into());
     assert_eq!(told("sleeps"), hibernating);
     assert_eq!(
-        (told("runs"), registry.active()),
+        (told("runs"), manager.active()),
         (None, 0),
         "it has no kubeconfig yet"
     );
-    assert!(registry.is_unknown("none") && !registry.is_unknown("runs"));
+    assert!(manager.is_unknown("none") && !manager.is_unknown("runs"));
 
-    registry.kubeconfigs_synced(Endpoint::Internal, &[].into());
-    assert_eq!(registry.active(), 1);
-    registry.kubeconfigs_renamed(Endpoint::Internal);
-    registry.cluster_applied(&cluster("runs", true));
-    assert_eq!((told("runs"), registry.active()), (hibernating, 0));
+    manager.kubeconfigs_synced(Endpoint::Internal, &[].into());
+    assert_eq!(manager.active(), 1);
+    manager.kubeconfigs_renamed(Endpoint::Internal);
+    manager.cluster_applied(&cluster("runs", true));
+    assert_eq!((told("runs"), manager.active()), (hibernating, 0));
 }
 
 /// The log, whatever level is asked for.
@@ -244,16 +245,16 @@ async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
         let secret = json!({"metadata": {"name": "probe"}, "data": data});
         server.create(&keys::SECRETS, shoot, secret).unwrap();
     }
-    let (registry, verdicts) = registry(client(&server).await);
+    let (manager, verdicts) = manager(client(&server).await);
     let shoots = ["shapeless", "listed", "unencoded", "whole"];
     for shoot in shoots {
-        registry.cluster_applied(&cluster(shoot, false));
+        manager.cluster_applied(&cluster(shoot, false));
     }
     let (_change, rules) = watch::channel(config(None));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let follow = watches::kubeconfigs(
         client(&server).await,
-        registry.clone(),
+        manager.clone(),
         Endpoint::Internal,
         rules,
         readiness,
@@ -275,7 +276,7 @@ async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
     })
     .await;
     stop.cancel();
-    registry.stop();
+    manager.stop();
     let log = String::from_utf8(log.0.lock().clone()).unwrap();
     assert!(log.contains("the kubeconfig of a shoot cannot be used"));
     assert!(!log.contains("TOP-SECRET"), "{log}");

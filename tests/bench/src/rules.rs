@@ -4,13 +4,14 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lease_probe::domain::answered::ListTimes;
 use lease_probe::domain::assessment::{Leases, Rule};
-use lease_probe::domain::candidates::Roster;
+use lease_probe::domain::candidates::NodeIndex;
 use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::Outcome;
-use lease_probe::domain::probe::{Next, ProbeState};
-use lease_probe::domain::renewals::{ListedLease, Listing};
-use lease_probe::domain::verdict::{Streak, Teller, Thresholds, sentence};
+use lease_probe::domain::probe_state::{Next, ProbeState};
+use lease_probe::domain::renewals::ListedLease;
+use lease_probe::domain::verdict::{Streak, Thresholds, VerdictBuilder, sentence};
 use scaling_coordinator::domain::Direction;
 use scaling_coordinator::domain::decision::{self, Streams, Verdict, decide};
 use scaling_coordinator::domain::flow::Flow;
@@ -144,8 +145,8 @@ fn listed(names: &[Arc<str>], renewed: i64) -> Leases {
     }
 }
 
-const fn listing(at: i64) -> Listing {
-    Listing {
+const fn listing(at: i64) -> ListTimes {
+    ListTimes {
         sent: Moment(at),
         received: Moment(at),
     }
@@ -157,7 +158,7 @@ fn assess(nodes: usize) -> Work {
     Box::new(move || {
         now += STEP;
         let leases = listed(&names, now - STEP / 2);
-        black_box(state.leases(listing(now), &leases, RULE, false));
+        black_box(state.leases(listing(now), &leases, RULE));
     })
 }
 
@@ -178,19 +179,19 @@ fn judge(nodes: usize) -> Work {
     let nodes: Vec<NodeItem> = names.iter().map(node).collect();
     let machines: Vec<MachineItem> = names.iter().map(machine).collect();
     let (mut state, lost) = (ProbeState::default(), listed(&names, STEP));
-    state.leases(listing(2 * STEP), &lost, RULE, false);
+    state.leases(listing(2 * STEP), &lost, RULE);
     let now = Moment(10 * STEP);
     Box::new(move || {
-        let next = state.leases(listing(now.0), &lost, RULE, false);
-        let roster = Roster::new(&nodes, &machines, &settings);
-        black_box((next, state.judge(&lost, roster, RULE, now)));
+        let next = state.leases(listing(now.0), &lost, RULE);
+        let index = NodeIndex::new(&nodes, &machines, &settings);
+        black_box((next, state.judge(&lost, index, RULE, now)));
     })
 }
 
 fn probe(nodes: usize) -> Work {
     let body = body(nodes, Kind::Leases);
     let (mut state, mut streak) = (ProbeState::default(), Streak::default());
-    let mut teller = Teller::new("lease-probe-0".into(), Moment(0));
+    let mut verdicts = VerdictBuilder::new("lease-probe-0".into(), Moment(0));
     let once = Thresholds {
         failure: 1,
         success: 1,
@@ -213,11 +214,17 @@ fn probe(nodes: usize) -> Work {
                 .collect(),
             malformed: 0,
         };
-        if let Next::Done(found) = state.leases(listing(now.0), &leases, RULE, false) {
-            let turn = streak.note(&found.outcome, &Outcome::Healthy, once);
-            let message = sentence(&found, turn.counting);
+        if let Next::Done(found) = state.leases(listing(now.0), &leases, RULE) {
+            let result = streak.note(
+                &found.outcome,
+                &Outcome::Healthy,
+                once,
+                now,
+                Duration::from_secs(10),
+            );
+            let message = sentence(&found, result.counting);
             let until = now.after(Duration::from_secs(40));
-            black_box(teller.assessed(turn.outcome, message, found.evidence, now, until));
+            black_box(verdicts.assessed(result.outcome, message, found.evidence, now, until));
         }
     })
 }
@@ -315,7 +322,7 @@ mod tests {
         let leases = listed(&names(20), STEP / 2);
         let mut state = ProbeState::default();
         assert!(
-            matches!(state.leases(listing(STEP), &leases, RULE, false), Next::Done(found) if found.evidence.candidates == 20)
+            matches!(state.leases(listing(STEP), &leases, RULE), Next::Done(found) if found.evidence.candidates == 20)
         );
         assert_eq!(gardener().len(), 3);
     }

@@ -249,9 +249,10 @@ fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool) -> Outcome 
     let reached = expired + unconfirmed + excused >= self::required(all, evidence.threshold);
     if excused > 0 && loss_may_stand && reached {
         // A loss is not over because conditions have appeared on nodes that are still cut off.
-        return match candidates > 1 && expired >= required {
-            true => Outcome::LeasesExpired,
-            false => Outcome::Pending,
+        return match (candidates, expired >= required) {
+            (0, _) | (_, false) => Outcome::Pending,
+            (1, true) => Outcome::TooFewCandidates,
+            (_, true) => Outcome::LeasesExpired,
         };
     }
     match (candidates, expired >= required) {

@@ -1,11 +1,16 @@
 use proptest::prelude::*;
 
-use super::super::renewals::Listing;
+use super::super::answered::ListTimes;
 use super::*;
 
 const RULE: Rule = Rule {
     expiry_age: Duration::from_secs(30),
     threshold: 0.6,
+};
+const CONTEXT: Context = Context {
+    rule: RULE,
+    loss_may_stand: false,
+    external: None,
 };
 const S: i64 = 1_000_000;
 
@@ -23,14 +28,18 @@ fn leases(ages: &[i64]) -> (Leases, Renewals) {
     let now: Vec<_> = ages.iter().enumerate().map(lease).collect();
     let mut renewals = Renewals::default();
     // Each renewal was seen at the instant at which it was made.
-    let mut order: Vec<i64> = ages.iter().map(|age| 1000 - age).collect();
+    let mut order: Vec<i64> = ages
+        .iter()
+        .map(|age| 1000 - age)
+        .chain((950..1000).step_by(5))
+        .collect();
     order.sort_unstable();
     let earlier = |l: &ListedLease, t: i64| ListedLease {
         renew_time: l.renew_time.filter(|r| *r <= at(t)).or(Some(at(0))),
         ..l.clone()
     };
     renewals.observe(
-        Listing {
+        ListTimes {
             sent: at(0),
             received: at(1),
         },
@@ -39,7 +48,7 @@ fn leases(ages: &[i64]) -> (Leases, Renewals) {
     for t in order {
         let seen: Vec<_> = now.iter().map(|l| earlier(l, t)).collect();
         renewals.observe(
-            Listing {
+            ListTimes {
                 sent: at(t),
                 received: at(t),
             },
@@ -47,7 +56,7 @@ fn leases(ages: &[i64]) -> (Leases, Renewals) {
         );
     }
     renewals.observe(
-        Listing {
+        ListTimes {
             sent: at(1000),
             received: at(1000),
         },
@@ -64,7 +73,7 @@ fn leases(ages: &[i64]) -> (Leases, Renewals) {
 
 fn judge(ages: &[i64]) -> Assessment {
     let (listed, renewals) = leases(ages);
-    assess(&listed, &renewals, |_| None, None, RULE, at(1000))
+    assess(&listed, &renewals, |_| None, None, CONTEXT, at(1000))
 }
 
 #[test]
@@ -108,7 +117,7 @@ fn leases_that_do_not_count_are_counted_by_reason() {
         duration_seconds: None,
     });
     let gone = |name: &str| (name == "n0" || name == "n1").then_some(Exclusion::NoMachine);
-    let assessment = assess(&listed, &renewals, gone, None, RULE, at(1000));
+    let assessment = assess(&listed, &renewals, gone, None, CONTEXT, at(1000));
     assert_eq!(assessment.outcome, Outcome::Healthy);
     let evidence = assessment.evidence;
     assert_eq!(
@@ -137,19 +146,86 @@ fn what_is_not_confirmed_holds_the_verdict() {
     };
     let mut renewals = Renewals::default();
     renewals.observe(
-        Listing {
+        ListTimes {
             sent: at(1000),
             received: at(1000),
         },
         &listed.leases,
     );
-    let early = assess(&listed, &renewals, |_| None, None, RULE, at(1000));
+    let early = assess(&listed, &renewals, |_| None, None, CONTEXT, at(1000));
     assert_eq!((early.outcome, early.evidence.unconfirmed), (Outcome::Pending, 3));
     let due = early.crossing.unwrap();
     assert_eq!(
-        assess(&listed, &renewals, |_| None, None, RULE, due).outcome,
+        assess(&listed, &renewals, |_| None, None, CONTEXT, due).outcome,
         Outcome::LeasesExpired
     );
+}
+
+/// Conditions that appear on silent nodes do not end a loss, and they do not make one either.
+#[test]
+fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
+    let (listed, renewals) = leases(&[31, 31, 31, 5]);
+    let judge = |exclusion: Exclusion, names: &[&str], loss_may_stand| {
+        let excluded = |name: &str| names.contains(&name).then_some(exclusion);
+        let context = Context {
+            loss_may_stand,
+            ..CONTEXT
+        };
+        assess(&listed, &renewals, excluded, None, context, at(1000)).outcome
+    };
+    let silent = ["n0", "n1", "n2"];
+    assert_eq!(
+        judge(Exclusion::UnhealthyCondition, &silent, true),
+        Outcome::Pending
+    );
+    assert_eq!(
+        judge(Exclusion::InPlaceUpdate, &silent[..2], true),
+        Outcome::Pending
+    );
+    assert_eq!(judge(Exclusion::InPlaceUpdate, &silent, false), Outcome::Healthy);
+    assert_eq!(
+        judge(Exclusion::MachineTerminating, &silent, true),
+        Outcome::Healthy
+    );
+    let all = ["n0", "n1", "n2", "n3"];
+    assert_eq!(judge(Exclusion::UnhealthyCondition, &all, true), Outcome::Pending);
+    assert_eq!(judge(Exclusion::NoMachine, &all, true), Outcome::Healthy);
+}
+
+/// Renewed leases refute an external endpoint that does not answer; silence of 1.25 renew intervals confirms it.
+#[test]
+fn an_external_endpoint_makes_a_loss_known_earlier() {
+    let outcome = |ages: &[i64], since: i64, counts| {
+        let (listed, renewals) = leases(ages);
+        let outage = ExternalOutage {
+            since: at(1000 - since),
+            answered: renewals.answered().total() - Duration::from_secs(since.unsigned_abs()),
+            counts,
+        };
+        let context = Context {
+            external: Some(outage),
+            ..CONTEXT
+        };
+        assess(&listed, &renewals, |_| None, None, context, at(1000)).outcome
+    };
+    assert_eq!(outcome(&[14, 15, 20], 13, true), Outcome::ExternalUnreachable);
+    assert_eq!(
+        outcome(&[14, 15, 20], 13, false),
+        Outcome::Healthy,
+        "too few failures"
+    );
+    assert_eq!(outcome(&[14, 15, 20], 12, true), Outcome::Healthy, "too early");
+    assert_eq!(
+        outcome(&[14, 15, 12], 13, true),
+        Outcome::Healthy,
+        "one was renewed"
+    );
+    assert_eq!(
+        outcome(&[20], 13, true),
+        Outcome::Healthy,
+        "one lease is too little"
+    );
+    assert_eq!(outcome(&[31, 31, 31], 13, true), Outcome::LeasesExpired);
 }
 
 proptest! {
@@ -164,7 +240,7 @@ proptest! {
     fn the_verdict_turns_exactly_at_the_crossing(ages in prop::collection::vec(0_i64..29, 2..30)) {
         let (listed, renewals) = leases(&ages);
         let crossing = judge(&ages).crossing.unwrap();
-        let outcome = |now| assess(&listed, &renewals, |_| None, None, RULE, now).outcome;
+        let outcome = |now| assess(&listed, &renewals, |_| None, None, CONTEXT, now).outcome;
         prop_assert_eq!(outcome(crossing), Outcome::LeasesExpired);
         prop_assert_eq!(outcome(crossing.shifted(-1)), Outcome::Healthy);
     }

@@ -17,119 +17,95 @@ fn lease(renewed: i64) -> ListedLease {
     }
 }
 
-fn listing(seconds: i64) -> Listing {
-    Listing {
+fn list(seconds: i64) -> ListTimes {
+    ListTimes {
         sent: at(seconds),
         received: at(seconds),
     }
 }
 
+/// From when on the lease is expired.
+fn expired_from(renewals: &Renewals) -> Moment {
+    renewals.age("n", EXPIRY).unwrap().expired_from
+}
+
 #[test]
 fn the_formula_is_exact_without_skew() {
     let mut renewals = Renewals::default();
-    renewals.observe(listing(0), &[lease(-5)]);
-    renewals.observe(listing(10), &[lease(5)]);
-    assert_eq!(
-        renewals.freshness("n", at(34), EXPIRY),
-        Some(Freshness::Fresh(at(35)))
-    );
-    assert_eq!(
-        renewals.freshness("n", at(35), EXPIRY),
-        Some(Freshness::Expired(at(35))),
-        "the boundary belongs to expired"
-    );
+    renewals.observe(list(0), &[lease(-5)]);
+    renewals.observe(list(10), &[lease(5)]);
+    renewals.observe(list(20), &[lease(5)]);
+    assert_eq!(expired_from(&renewals), at(35));
 }
 
 #[test]
 fn a_lease_that_looks_expired_at_first_sight_is_watched_for_a_renew_interval_first() {
     let mut renewals = Renewals::default();
-    renewals.observe(listing(0), &[lease(-100)]);
-    assert_eq!(
-        renewals.freshness("n", at(0), EXPIRY),
-        Some(Freshness::Unconfirmed(at(12).after(Duration::from_millis(500))))
-    );
-    assert_eq!(
-        renewals.freshness("n", at(13), EXPIRY),
-        Some(Freshness::Expired(at(-70)))
-    );
+    renewals.observe(list(0), &[lease(-100)]);
+    let age = renewals.age("n", EXPIRY).unwrap();
+    assert_eq!(age.old_from, at(-70));
+    assert_eq!(age.expired_from, at(12).after(Duration::from_millis(500)));
     // It was alive all the time: only its clock is 100 s behind.
-    renewals.observe(listing(10), &[lease(-91)]);
-    assert_eq!(
-        renewals.freshness("n", at(13), EXPIRY),
-        Some(Freshness::Fresh(at(30)))
-    );
+    renewals.observe(list(10), &[lease(-91)]);
+    assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
 }
 
 #[test]
 fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
     let mut renewals = Renewals::default();
-    renewals.observe(listing(0), &[lease(-5)]);
-    renewals.observe(listing(10), &[lease(5)]);
+    renewals.observe(list(0), &[lease(-5)]);
+    renewals.observe(list(10), &[lease(5)]);
     // Nobody could renew for a minute; the first list afterwards comes before the first renewal.
-    renewals.interrupt();
-    renewals.observe(listing(70), &[lease(5)]);
-    // One attempt of the kubelet may still fail.
+    renewals.note_outage(at(10));
+    renewals.observe(list(70), &[lease(5)]);
     let known = at(92).after(Duration::from_millis(500));
-    assert_eq!(
-        renewals.freshness("n", at(70), EXPIRY),
-        Some(Freshness::Unconfirmed(known))
-    );
-    assert_eq!(
-        renewals.freshness("n", known, EXPIRY),
-        Some(Freshness::Expired(at(35)))
-    );
-    renewals.observe(listing(75), &[lease(72)]);
-    assert_eq!(
-        renewals.freshness("n", at(75), EXPIRY),
-        Some(Freshness::Fresh(at(102)))
-    );
-    // A failure too short for a missed renewal excuses nobody.
-    renewals.interrupt();
-    renewals.observe(listing(83), &[lease(72)]);
-    assert_eq!(
-        renewals.freshness("n", at(103), EXPIRY),
-        Some(Freshness::Expired(at(102)))
-    );
+    assert_eq!(expired_from(&renewals), known);
+    assert!(renewals.age("n", EXPIRY).unwrap().renewed_before_outage);
+    renewals.observe(list(75), &[lease(72)]);
+    assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(102));
+    assert!(!renewals.age("n", EXPIRY).unwrap().renewed_before_outage);
 }
 
 /// The last list before an outage mostly comes before the last renewal before it.
 #[test]
 fn a_renewal_from_before_an_outage_does_not_testify_after_it() {
     let mut renewals = Renewals::default();
-    renewals.observe(listing(0), &[lease(-5)]);
-    renewals.observe(listing(4), &[lease(-5)]);
-    renewals.interrupt();
-    renewals.observe(listing(50), &[lease(5)]);
-    let known = at(72).after(Duration::from_millis(500));
-    assert_eq!(
-        renewals.freshness("n", at(50), EXPIRY),
-        Some(Freshness::Unconfirmed(known))
-    );
-    assert_eq!(
-        renewals.freshness("n", known, EXPIRY),
-        Some(Freshness::Expired(at(35)))
-    );
+    renewals.observe(list(0), &[lease(-5)]);
+    renewals.observe(list(4), &[lease(-5)]);
+    renewals.note_outage(at(6));
+    renewals.observe(list(50), &[lease(5)]);
+    assert_eq!(expired_from(&renewals), at(72).after(Duration::from_millis(500)));
 }
 
 #[test]
-fn a_prober_whose_first_look_failed_gives_the_same_time() {
+fn what_is_proven_stays_proven_over_a_failed_request() {
     let mut renewals = Renewals::default();
-    renewals.interrupt();
-    renewals.observe(listing(0), &[lease(-100)]);
-    assert_eq!(
-        renewals.freshness("n", at(20), EXPIRY),
-        Some(Freshness::Unconfirmed(at(22).after(Duration::from_millis(500))))
-    );
+    for second in [0, 10, 20, 24] {
+        renewals.observe(list(second), &[lease(0)]);
+    }
+    renewals.note_outage(at(24));
+    renewals.observe(list(29), &[lease(0)]);
+    assert_eq!(expired_from(&renewals), at(30), "24 s were proven");
+}
+
+#[test]
+fn a_stale_list_renews_nothing() {
+    let mut renewals = Renewals::default();
+    renewals.observe(list(0), &[lease(-1)]);
+    renewals.observe(list(10), &[lease(9)]);
+    for second in 11..40 {
+        let shown = if second % 2 == 0 { 9 } else { -1 };
+        renewals.observe(list(second), &[lease(shown)]);
+    }
+    let known = renewals.age("n", EXPIRY).unwrap();
+    assert!(known.renewed <= at(10), "{known:?}");
 }
 
 #[test]
 fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
     let mut renewals = Renewals::default();
-    renewals.observe(listing(0), &[lease(60)]);
-    assert_eq!(
-        renewals.freshness("n", at(0), EXPIRY),
-        Some(Freshness::Fresh(at(30)))
-    );
+    renewals.observe(list(0), &[lease(60)]);
+    assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
 }
 
 #[test]
@@ -139,11 +115,11 @@ fn a_lease_without_renew_time_is_not_judged_and_a_vanished_one_is_forgotten() {
         renew_time: None,
         ..lease(0)
     };
-    renewals.observe(listing(0), &[without]);
-    assert_eq!(renewals.freshness("n", at(0), EXPIRY), None);
-    renewals.observe(listing(1), &[lease(0)]);
-    renewals.observe(listing(2), &[]);
-    assert_eq!(renewals.freshness("n", at(2), EXPIRY), None);
+    renewals.observe(list(0), &[without]);
+    assert_eq!(renewals.age("n", EXPIRY), None);
+    renewals.observe(list(1), &[lease(0)]);
+    renewals.observe(list(2), &[]);
+    assert_eq!(renewals.age("n", EXPIRY), None);
 }
 
 #[test]
@@ -170,26 +146,25 @@ fn simulate(skew: impl Fn(i64) -> i64, phase: i64, intervals: &[i64], dies_at: i
     for interval in intervals {
         let second = (now.0 - at(0).0).div_euclid(S);
         let last = (second.min(dies_at) - phase).div_euclid(10) * 10 + phase;
-        renewals.observe(
-            Listing {
-                sent: now,
-                received: now,
-            },
-            &[lease(last + skew(last))],
-        );
-        let freshness = renewals.freshness("n", now, EXPIRY).unwrap();
+        let times = ListTimes {
+            sent: now,
+            received: now,
+        };
+        renewals.observe(times, &[lease(last + skew(last))]);
+        let age = renewals.age("n", EXPIRY).unwrap();
         let seconds = |micros: i64| micros as f64 / S as f64;
         probes.push(Probed {
             now: seconds(now.0 - at(0).0),
-            expired: matches!(freshness, Freshness::Expired(_)),
+            expired: age.expired_from <= now,
             silent: seconds(now.0 - at(last).0),
         });
         let due = now.after(Duration::from_secs(interval.unsigned_abs()));
-        now = match freshness {
-            Freshness::Fresh(until) | Freshness::Unconfirmed(until) => due.min(until).max(now.shifted(S)),
-            // While the shoot is not healthy, the pace is that of the kubelets.
-            Freshness::Expired(_) => due.min(now.shifted(10 * S)),
+        // When the lease is about to expire, and while its silence is proven.
+        let next = match now.since(age.renewed) > Duration::from_secs(15) {
+            true => now.shifted(S),
+            false => age.old_from.shifted(-6 * S),
         };
+        now = due.min(next).max(now.shifted(S));
     }
     probes
 }
@@ -220,11 +195,12 @@ proptest! {
     }
 
     #[test]
-    fn without_skew_the_formula_is_exact(
+    fn without_skew_nothing_is_expired_before_the_formula_says_so(
         phase in 0_i64..10, intervals in intervals(), lived in 10_i64..300,
     ) {
         for probe in simulate(|_| 0, phase, &intervals, lived) {
-            prop_assert_eq!(probe.expired, probe.silent >= 30.0, "{:?}", probe);
+            prop_assert!(!probe.expired || probe.silent >= 30.0, "{:?}", probe);
+            prop_assert!(probe.expired || probe.silent < 35.0, "{:?}", probe);
         }
     }
 
@@ -240,7 +216,7 @@ proptest! {
             let second = probe * interval;
             let last = (second - phase).div_euclid(10) * 10 + phase;
             let skew = if probe < 30 { from } else { to };
-            renewals.observe(listing(second), &[lease(last + skew)]);
+            renewals.observe(list(second), &[lease(last + skew)]);
             if seen.1.replace(last) != Some(last) {
                 seen.0 += 1;
             }

@@ -173,18 +173,22 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
     let server = format!("https://{}", nobody.local_addr().unwrap());
     let inside = alpha.probe_kubeconfig();
     world.set_kubeconfig(&alpha, "external", &with_field(&inside, "server", &server));
-    let lost = replica.until_outcome(&alpha, Outcome::ExternalUnreachable).await;
-    assert!(
-        lost.message.contains("the external one does not"),
-        "{}",
-        lost.message
-    );
-    assert_eq!(evidence(&lost).leases, 2, "the nodes were seen");
     replica
         .until_metric(&failures("connect"), |n| n.is_some_and(|n| n >= 2.0))
         .await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+    alpha.cut(Cut::All);
+    let lost = replica.until_outcome(&alpha, Outcome::ExternalUnreachable).await;
+    assert!(
+        lost.message
+            .contains("external endpoint of the API server does not answer"),
+        "{}",
+        lost.message
+    );
+    assert_eq!(evidence(&lost).nodes, 2, "the nodes were seen");
 
     world.set_kubeconfig(&alpha, "external", &inside);
+    alpha.heal();
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
     // Who asks to be left alone answers.

@@ -18,7 +18,11 @@ async fn a_loss_and_its_end_are_told_with_their_evidence() {
     assert!(snapshot.keys().all(|shoot| shoot == name), "{snapshot:?}");
     let healthy = replica.until_outcome(&alpha, Outcome::Healthy).await;
     assert_eq!((evidence(&healthy).leases, evidence(&healthy).candidates), (5, 5));
-    assert!(healthy.message.contains("of 5 leases"), "{}", healthy.message);
+    assert!(
+        healthy.message.contains("of 5 eligible leases"),
+        "{}",
+        healthy.message
+    );
 
     alpha.cut(Cut::All);
     let lost = stream.until_outcome(name, Outcome::LeasesExpired).await;
@@ -37,7 +41,7 @@ async fn a_loss_and_its_end_are_told_with_their_evidence() {
         .collect();
     assert_eq!(zones, [("zone-1", 2), ("zone-2", 2), ("zone-3", 1)]);
     assert!(
-        lost.message.contains("were not renewed for 3s"),
+        lost.message.contains("have not been renewed for 3s"),
         "{}",
         lost.message
     );

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use lease_probe::cluster::prober::{Endpoint, Inputs, Prober, Report, Shared};
-use lease_probe::cluster::source::{Access, Budget, Outside, Source};
+use lease_probe::cluster::connection::Suspicion;
+use lease_probe::cluster::shoot_client::{Access, Budget, ExternalEndpoint, ListedLeases, ShootClient};
+use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
 use lease_probe::domain::assessment::Leases;
 use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::{Failure, Outcome};
@@ -14,9 +15,10 @@ use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
-use watchdog_api::machine::MachineItem;
+use watchdog_api::machine::{MachineItem, MachinePhase};
 use watchdog_api::node::NodeItem;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::trace::Tracer;
@@ -25,24 +27,27 @@ use crate::shoot::config;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A shoot whose nodes renew all the time, and an external endpoint that answers as it is told.
+/// A shoot whose nodes stop renewing after a while, and an external endpoint that answers as it is told.
 #[derive(Clone)]
 struct World {
     clock: Clock,
+    began: i64,
+    /// For how long the nodes renew every ten seconds.
+    renew_for: Duration,
     answers: Arc<Mutex<VecDeque<Result<(), Failure>>>>,
     observed: Arc<Mutex<Observed>>,
 }
 
 #[derive(Default)]
 struct Observed {
-    told: Vec<(Moment, Outcome)>,
+    reported: Vec<(Moment, Outcome)>,
     failures: Vec<(Endpoint, &'static str)>,
 }
 
 impl Report for World {
     fn verdict(&self, verdict: Verdict) {
-        let told = (verdict.observed_at, verdict.outcome);
-        self.observed.lock().told.push(told);
+        let reported = (verdict.observed_at, verdict.outcome);
+        self.observed.lock().reported.push(reported);
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &Failure) {
@@ -50,16 +55,23 @@ impl Report for World {
     }
 }
 
-impl Source for World {
-    async fn leases(&mut self, _: &Access, _: Budget) -> Result<Leases, Failure> {
+const RENEW_INTERVAL: i64 = 10_000_000;
+
+impl ShootClient for World {
+    async fn leases(&mut self, _: &Access, _: Budget) -> Result<ListedLeases, Failure> {
+        let alive = i64::try_from(self.renew_for.as_micros()).unwrap();
+        let since = (self.clock.now_micros() - self.began).min(alive);
         let lease = |number| ListedLease {
             name: format!("node-{number}").into(),
-            renew_time: Some(Moment(self.clock.now_micros())),
+            renew_time: Some(Moment(self.began + since / RENEW_INTERVAL * RENEW_INTERVAL)),
             duration_seconds: Some(40),
         };
-        Ok(Leases {
-            leases: (0..3).map(lease).collect(),
-            malformed: 0,
+        Ok(ListedLeases {
+            leases: Leases {
+                leases: (0..3).map(lease).collect(),
+                malformed: 0,
+            },
+            sent: Instant::now(),
         })
     }
 
@@ -68,11 +80,35 @@ impl Source for World {
         _: &Access,
         _: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), Failure> {
-        panic!("nothing is about to expire");
+        let both = (0..3).map(|number| {
+            let name: Arc<str> = format!("node-{number}").into();
+            let node = NodeItem {
+                name: name.clone(),
+                pool: None,
+                zone: None,
+                not_managed_by_mcm: false,
+                conditions: vec![],
+            };
+            let machine = MachineItem {
+                name: name.clone(),
+                node: Some(name),
+                phase: MachinePhase::Other,
+            };
+            (node, machine)
+        });
+        Ok(both.unzip())
+    }
+
+    async fn disconnected(&self) {
+        std::future::pending().await
+    }
+
+    fn take_suspicion(&mut self) -> Option<Suspicion> {
+        None
     }
 }
 
-impl Outside for World {
+impl ExternalEndpoint for World {
     async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), Failure> {
         let next = self.answers.lock().pop_front();
         match next {
@@ -83,14 +119,16 @@ impl Outside for World {
     }
 }
 
+const FOREVER: Duration = Duration::from_secs(86_400);
+
 /// Probes until all answers were given.
-async fn probe(answers: impl IntoIterator<Item = Result<(), Failure>>) -> Observed {
+async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(), Failure>>) -> Observed {
     let clock = Clock::start();
-    let answers: VecDeque<_> = answers.into_iter().collect();
-    let count = answers.len();
     let world = World {
         clock,
-        answers: Arc::new(Mutex::new(answers)),
+        began: clock.now_micros(),
+        renew_for,
+        answers: Arc::new(Mutex::new(answers.into_iter().collect())),
         observed: Arc::default(),
     };
     // Nobody talks to it.
@@ -101,6 +139,7 @@ async fn probe(answers: impl IntoIterator<Item = Result<(), Failure>>) -> Observ
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
         probing: AtomicUsize::new(0),
+        close: AtomicUsize::new(0),
     };
     let none = || Err(Failure::Kubeconfig("none is needed".to_owned()));
     let (_changes, inputs) = watch::channel(Inputs {
@@ -120,88 +159,78 @@ async fn probe(answers: impl IntoIterator<Item = Result<(), Failure>>) -> Observ
     let hour = Duration::from_secs(3600);
     let run = prober.run(1, CancellationToken::new());
     assert!(tokio::time::timeout(hour, run).await.is_err(), "the prober ended");
-    let observed = std::mem::take(&mut *world.observed.lock());
-    // And the one that is pending before the first probe.
-    assert_eq!(observed.told.len(), count + 1, "{:?}", observed.told);
-    observed
+    std::mem::take(&mut *world.observed.lock())
 }
 
+/// Without the one that is pending before the first probe.
 fn outcomes(observed: &Observed) -> Vec<Outcome> {
-    let told = observed.told.iter().skip(1);
-    told.map(|(_, outcome)| outcome.clone()).collect()
+    let reported = observed.reported.iter().skip(1);
+    reported.map(|(_, outcome)| outcome.clone()).collect()
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_endpoint_that_does_not_answer_is_a_loss_until_it_does() {
-    let observed = probe([Ok(()), Err(Failure::Timeout(LIMIT)), Ok(())]).await;
-    assert_eq!(
-        outcomes(&observed),
-        [Outcome::Healthy, Outcome::ExternalUnreachable, Outcome::Healthy]
-    );
-    assert_eq!(observed.failures, [(Endpoint::External, "timeout")]);
+fn unanswered() -> Result<(), Failure> {
+    Err(Failure::Timeout(LIMIT))
 }
 
-/// It is this process that waited for itself.
+/// A broken resolver or egress on the seed takes the external endpoints of all shoots away at once.
 #[tokio::test(start_paused = true)]
-async fn an_endpoint_that_was_not_asked_is_not_unreachable() {
-    let observed = probe([Err(Failure::NoPlace(LIMIT)), Ok(()), Err(Failure::NoPlace(LIMIT))]).await;
-    assert_eq!(
-        outcomes(&observed),
-        [Outcome::Healthy, Outcome::Healthy, Outcome::Healthy]
-    );
-    assert_eq!(observed.failures, [(Endpoint::External, "no_place"); 2]);
-}
-
-/// Where many external endpoints fail at once, places are scarce: that must not restore what was scaled down.
-#[tokio::test(start_paused = true)]
-async fn a_loss_is_not_over_because_nobody_could_look() {
-    let answers = [
-        Err(Failure::Timeout(LIMIT)),
-        Err(Failure::NoPlace(LIMIT)),
-        Err(Failure::NoPlace(LIMIT)),
-        Err(Failure::Timeout(LIMIT)),
-        Err(Failure::NoPlace(LIMIT)),
-        Ok(()),
-        Err(Failure::NoPlace(LIMIT)),
-    ];
-    let observed = probe(answers).await;
-    assert_eq!(
-        outcomes(&observed),
-        [
-            Outcome::ExternalUnreachable,
-            Outcome::Inconclusive,
-            Outcome::Inconclusive,
-            Outcome::ExternalUnreachable,
-            Outcome::Inconclusive,
-            Outcome::Healthy,
-            Outcome::Healthy
-        ]
-    );
-    assert!(
-        observed
-            .failures
-            .iter()
-            .all(|(endpoint, _)| *endpoint == Endpoint::External)
-    );
-}
-
-/// Who answers 429 answers, and wants to be left alone.
-#[tokio::test(start_paused = true)]
-async fn a_429_of_the_external_endpoint_is_heeded() {
-    let asked = Duration::from_secs(45);
-    let observed = probe([
-        Err(Failure::Throttled(Some(asked))),
-        Err(Failure::Throttled(None)),
-        Ok(()),
-        Ok(()),
-    ])
-    .await;
+async fn renewed_leases_refute_an_endpoint_that_does_not_answer() {
+    let observed = probe(FOREVER, std::iter::repeat_with(unanswered).take(50)).await;
     assert!(
         outcomes(&observed)
             .iter()
             .all(|outcome| *outcome == Outcome::Healthy)
     );
-    let at: Vec<_> = observed.told.iter().skip(1).map(|(at, _)| *at).collect();
+    assert_eq!(observed.failures, [(Endpoint::External, "timeout"); 50]);
+}
+
+/// The last renewal is at 60 s, the crossing at 90.
+#[tokio::test(start_paused = true)]
+async fn it_makes_a_loss_known_earlier() {
+    let stop = Duration::from_secs(69);
+    let observed = probe(
+        stop,
+        (0..60).map(|probe| if probe < 6 { Ok(()) } else { unanswered() }),
+    )
+    .await;
+    let (first, _) = observed.reported[0];
+    let lost = observed
+        .reported
+        .iter()
+        .find(|(_, outcome)| outcome.is_loss())
+        .unwrap();
+    assert_eq!(lost.1, Outcome::ExternalUnreachable);
+    let at = lost.0.since(first).as_secs();
+    assert!((72..=85).contains(&at), "reported after {at} s");
+}
+
+/// It is this process that waited for itself.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_was_not_asked_is_not_unreachable() {
+    let queued = || Err(Failure::ConnectQueueTimeout(LIMIT));
+    let observed = probe(Duration::from_secs(20), std::iter::repeat_with(queued).take(60)).await;
+    let found = outcomes(&observed);
+    assert!(!found.contains(&Outcome::ExternalUnreachable), "{found:?}");
+    assert_eq!(found.last(), Some(&Outcome::LeasesExpired), "the leases tell");
+}
+
+/// A server that answers 429 answers, and wants to be left alone.
+#[tokio::test(start_paused = true)]
+async fn a_429_of_the_external_endpoint_is_heeded() {
+    let asked = Duration::from_secs(45);
+    let answers = [
+        Err(Failure::Throttled(Some(asked))),
+        Err(Failure::Throttled(None)),
+        Ok(()),
+        Ok(()),
+    ];
+    let observed = probe(FOREVER, answers).await;
+    assert!(
+        outcomes(&observed)
+            .iter()
+            .all(|outcome| *outcome == Outcome::Healthy)
+    );
+    let at: Vec<_> = observed.reported.iter().skip(1).map(|(at, _)| *at).collect();
     let pauses: Vec<_> = at
         .windows(2)
         .map(|pair| pair[1].since(pair[0]).as_secs())

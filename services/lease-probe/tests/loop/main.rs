@@ -3,6 +3,5 @@
 #![cfg(test)]
 
 mod external;
-mod outages;
 mod shoot;
 mod timeliness;

@@ -1,20 +1,20 @@
-//! A shoot whose kubelets renew at given moments, and whose API server takes its time to answer or is away.
+//! A shoot whose kubelets renew at given moments, and whose API server takes its time to answer.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use lease_probe::cluster::prober::{Endpoint, Inputs, Prober, Report, Shared};
-use lease_probe::cluster::source::{Access, Budget, Outside, Source};
+use lease_probe::cluster::connection::Suspicion;
+use lease_probe::cluster::shoot_client::{Access, Budget, ExternalEndpoint, ListedLeases, ShootClient};
+use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
 use lease_probe::domain::assessment::Leases;
 use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::{Failure, Outcome};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
-use proptest::prelude::{Strategy, prop};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::machine::{MachineItem, MachinePhase};
@@ -44,8 +44,6 @@ pub(crate) struct Shoot {
     pub(crate) leases_take: Millis,
     /// For the list of the nodes and machines.
     pub(crate) nodes_take: Millis,
-    /// When the API server refuses connections.
-    pub(crate) outages: Vec<Range<Millis>>,
 }
 
 impl Shoot {
@@ -55,10 +53,6 @@ impl Shoot {
         renewals[..renewals.partition_point(|t| *t <= now)]
             .last()
             .copied()
-    }
-
-    fn is_away(&self, now: Millis) -> bool {
-        self.outages.iter().any(|outage| outage.contains(&now))
     }
 }
 
@@ -103,11 +97,6 @@ pub(crate) fn config(interval: &str) -> ProberConfig {
     prober::parse(text.as_bytes()).unwrap()
 }
 
-/// The default, Gardener's, and one that is longer than a lease lasts.
-pub(crate) fn interval() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec!["10s", "30s", "2m"])
-}
-
 /// Probes the shoot for [`LASTS`], under a clock of its own that is paused.
 pub(crate) fn run(shoot: Shoot, interval: &str) -> Observed {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -136,6 +125,7 @@ async fn probe(shoot: Shoot, config: ProberConfig) -> Observed {
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
         probing: AtomicUsize::new(0),
+        close: AtomicUsize::new(0),
     };
     let inputs = Inputs {
         settings: Arc::new(ShootSettings::default()),
@@ -177,13 +167,6 @@ impl World {
     fn name(node: usize) -> Arc<str> {
         format!("node-{node}").into()
     }
-
-    fn connect(&self) -> Result<(), Failure> {
-        match self.shoot.is_away(self.now()) {
-            true => Err(Failure::Connect("connection refused".to_owned())),
-            false => Ok(()),
-        }
-    }
 }
 
 impl Report for World {
@@ -197,15 +180,14 @@ impl Report for World {
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &Failure) {
-        assert!(!self.shoot.outages.is_empty(), "{endpoint:?}: {failure}");
+        panic!("{endpoint:?}: {failure}");
     }
 }
 
-impl Source for World {
-    async fn leases(&mut self, _: &Access, _: Budget) -> Result<Leases, Failure> {
-        let started = self.now();
+impl ShootClient for World {
+    async fn leases(&mut self, _: &Access, _: Budget) -> Result<ListedLeases, Failure> {
+        let (started, sent) = (self.now(), Instant::now());
         self.observed.lock().probes.push((started, Millis::MAX));
-        self.connect()?;
         let half = Duration::from_millis(self.shoot.leases_take.unsigned_abs()) / 2;
         tokio::time::sleep(half).await;
         let now = self.now();
@@ -219,7 +201,8 @@ impl Source for World {
         };
         let leases = (0..self.shoot.renewals.len()).map(lease).collect();
         tokio::time::sleep(half).await;
-        Ok(Leases { leases, malformed: 0 })
+        let leases = Leases { leases, malformed: 0 };
+        Ok(ListedLeases { leases, sent })
     }
 
     async fn nodes_and_machines(
@@ -227,7 +210,6 @@ impl Source for World {
         _: &Access,
         _: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), Failure> {
-        self.connect()?;
         tokio::time::sleep(Duration::from_millis(self.shoot.nodes_take.unsigned_abs())).await;
         let names = (0..self.shoot.renewals.len()).map(Self::name);
         let both = names.map(|name| {
@@ -247,9 +229,17 @@ impl Source for World {
         });
         Ok(both.unzip())
     }
+
+    async fn disconnected(&self) {
+        std::future::pending().await
+    }
+
+    fn take_suspicion(&mut self) -> Option<Suspicion> {
+        None
+    }
 }
 
-impl Outside for World {
+impl ExternalEndpoint for World {
     async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), Failure> {
         Ok(())
     }
