@@ -161,8 +161,7 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
     }
     if seen.outcome.is_loss() {
         within(pace.bounded(LOST));
-    }
-    if seen.tense {
+    } else if seen.tense {
         within(pace.bounded(TENSE));
     }
     if seen.counting {
