@@ -1,5 +1,6 @@
 //! Sockets to the API servers of shoots: HTTP/2 or HTTP/1.1 over TLS.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,11 +9,13 @@ use http_body_util::{Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::io::InspectReader;
 use watchdog_api::kubeconfig::ShootAccess;
 
 use super::tls::{self, ShootTls};
@@ -103,7 +106,11 @@ impl Transport for HttpTransport {
                 None => unreachable(e),
             })?;
         let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
-        let io = TokioIo::new(tls);
+        let heard_at = Arc::new(Mutex::new(Instant::now()));
+        let io = TokioIo::new(InspectReader::new(tls, {
+            let heard_at = heard_at.clone();
+            move |_: &[u8]| *heard_at.lock() = Instant::now()
+        }));
         let (ended, end) = watch::channel(None);
         let sender = if h2 {
             let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -114,11 +121,11 @@ impl Transport for HttpTransport {
                 .handshake(io)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(drive(connection, ended));
+            tokio::spawn(drive(connection, heard_at, ended));
             Sender::H2(sender)
         } else {
             let (sender, connection) = http1::handshake(io).await.map_err(broken)?;
-            tokio::spawn(drive(connection, ended));
+            tokio::spawn(drive(connection, heard_at, ended));
             Sender::H1(sender)
         };
         Ok(HttpLink {
@@ -131,21 +138,19 @@ impl Transport for HttpTransport {
     }
 }
 
-/// Ends when the link is dropped, the server closes the connection, or its pings are not answered.
+/// Ends when the link is dropped, the server closes the connection, or its pings are not answered. hyper reports the last
+/// two alike, so what was read last tells them apart: a close is read at once, a ping that is not answered is given up later.
 async fn drive(
     connection: impl Future<Output = Result<(), hyper::Error>>,
+    heard_at: Arc<Mutex<Instant>>,
     ended: watch::Sender<Option<(Instant, End)>>,
 ) {
-    let end = match connection.await {
-        Err(error) => {
-            tracing::debug!(%error, "connection to a shoot ended");
-            if error.is_timeout() {
-                End::Silent
-            } else {
-                End::Closed
-            }
-        }
-        Ok(()) => End::Closed,
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "connection to a shoot ended");
+    }
+    let end = match heard_at.lock().elapsed() >= PING_TIMEOUT {
+        true => End::Silent,
+        false => End::Closed,
     };
     ended.send_replace(Some((Instant::now(), end)));
 }
