@@ -314,13 +314,13 @@ async fn a_probe_has_one_time_limit_for_all_its_lists() {
         .unwrap();
 }
 
-/// The external endpoint of one shoot is that of another here, so that it can fail on its own.
+/// The external endpoint of one shoot is that of another here, so that it can fail on its own. It makes a loss known
+/// before the leases are expired.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_external_endpoint_that_fails_scales_down_and_one_that_is_back_restores() {
+async fn an_external_endpoint_that_fails_scales_a_silent_shoot_down_early() {
     use watchdog_e2e::fixtures;
-    use watchdog_sandbox::ShootSpec;
-    let head =
-        "externalKubeConfigSecretName: external\nprobeInterval: 2s\ninitialDelay: 1s\nfailureThreshold: 2";
+    use watchdog_sandbox::{Cut, ShootSpec};
+    let head = "externalKubeConfigSecretName: external\nprobeInterval: 1s\ninitialDelay: 1s";
     let shoots = ["inside", "outside"].map(|name| ShootSpec::new(name, 3)).to_vec();
     let prober = fixtures::prober(head, "500ms");
     let world = World::start_with("external", shoots, &prober, &fixtures::weeder("1m"))
@@ -351,6 +351,7 @@ async fn an_external_endpoint_that_fails_scales_down_and_one_that_is_back_restor
         .await
         .unwrap();
     outside.api().stop().await.unwrap();
+    inside.cut(Cut::All);
     let verdict = world
         .wait_outcome(
             &lease_probe,
@@ -362,7 +363,7 @@ async fn an_external_endpoint_that_fails_scales_down_and_one_that_is_back_restor
         .unwrap();
     assert!(verdict.message.contains("external"), "{}", verdict.message);
     world.wait_replicas(&inside, 0, BOUND).await.unwrap();
-    outside.api().resume().await.unwrap();
+    inside.heal();
     world.wait_replicas(&inside, 1, BOUND).await.unwrap();
     assert_eq!(
         world.writes(&outside),
