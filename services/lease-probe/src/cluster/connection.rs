@@ -10,7 +10,6 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use super::connect_limiter::{ConnectLimiter, Permit};
-use super::http::SILENCE;
 use super::transport::{Call, End, Link, Transport};
 use crate::domain::answered::SLOW;
 use crate::domain::outcome::Failure;
@@ -20,7 +19,7 @@ use crate::metrics::CONNECTIONS;
 /// limit by which it is judged start when the connection attempt does.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// When two connections in a row end this soon after an answer, the server, or a proxy before it, closes every
+/// When two connections in a row end this soon after their only answer, the server, or a proxy before it, closes every
 /// connection, and that says nothing about it.
 const HABITUAL: Duration = Duration::from_secs(1);
 
@@ -51,8 +50,11 @@ pub struct CachedConnection<T: Transport> {
     transport: T,
     limiter: Arc<ConnectLimiter>,
     link: Option<T::Link>,
+    // When the last answer came, how long it took, and how many came over this connection.
     answered_at: Option<Instant>,
-    // The last connection ended right after an answer.
+    latency: Duration,
+    answers: u32,
+    // The last connection ended right after its only answer.
     ended_after_answer: bool,
     suspicion: Option<Suspicion>,
     // Whether the last request waits for a permit, or waited for one when it was given up.
@@ -67,6 +69,8 @@ impl<T: Transport> CachedConnection<T> {
             limiter,
             link: None,
             answered_at: None,
+            latency: Duration::ZERO,
+            answers: 0,
             ended_after_answer: false,
             suspicion: None,
             queueing: false,
@@ -83,8 +87,8 @@ impl<T: Transport> CachedConnection<T> {
     }
 
     /// Sends a request and reads the whole answer. The cached connection is used; when it is dead, or brings no first byte
-    /// for 2.5 s, the request is sent over a new one as well, and the first answer wins. So the request must change nothing
-    /// on the server. Bound the whole with a timeout; [`is_queueing`](Self::is_queueing) says whether it was sent at all.
+    /// for 2.5 s and twice the time of the last answer, the request is sent over a new one as well, and the first answer
+    /// wins. So the request must change nothing on the server. Bound the whole with a timeout; [`is_queueing`](Self::is_queueing) says whether it was sent at all.
     /// Cancelling drops the connection.
     ///
     /// # Errors
@@ -92,31 +96,37 @@ impl<T: Transport> CachedConnection<T> {
     pub async fn request(&mut self, call: &Call) -> Result<Answer, Failure> {
         self.queueing = false;
         let Some(mut link) = self.take_open() else {
+            self.queueing = true;
             return self.request_fresh(call).await;
         };
         let sent = Instant::now();
         let early = {
             let mut head = pin!(link.send(call));
-            match tokio::time::timeout(SLOW, &mut head).await {
-                Ok(head) => Some(head),
+            match tokio::time::timeout(SLOW.max(2 * self.latency), &mut head).await {
+                Ok(head) => head,
                 Err(_) => {
                     self.suspect(Suspicion::NoticedAt(sent));
                     let mut fresh = pin!(self.request_fresh(call));
                     tokio::select! {
                         head = &mut head => match head {
-                            Ok(response) => Some(Ok(response)),
+                            Ok(response) => Ok(response),
                             Err(_) => return fresh.await,
                         },
-                        answer = &mut fresh => return answer,
+                        answer = &mut fresh => match answer {
+                            Ok(answer) => return Ok(answer),
+                            // The cached connection may still bring the answer.
+                            Err(failure) => Ok(head.await.map_err(|_| failure)?),
+                        },
                     }
                 }
             }
         };
         match early {
-            Some(Ok(response)) => self.read(link, sent, response).await,
+            Ok(response) => self.read(link, sent, response).await,
             // The server may have closed it while it was idle; a fresh one tells whether it lives.
-            _ => {
-                self.note_end(&link, sent);
+            Err(_) => {
+                self.note_end(&link);
+                self.queueing = true;
                 self.request_fresh(call).await
             }
         }
@@ -162,10 +172,12 @@ impl<T: Transport> CachedConnection<T> {
     pub async fn disconnected(&self) {
         if let Some(link) = &self.link {
             link.ended().await;
-            if let Some((at, _)) = link.end() {
-                if !(self.ended_after_answer && self.is_after_answer(at)) {
-                    return;
-                }
+            let habitual = |at| self.ended_after_answer && self.is_after_only_answer(at);
+            if !link
+                .end()
+                .is_some_and(|(at, end)| end == End::Closed && habitual(at))
+            {
+                return;
             }
         }
         std::future::pending().await
@@ -173,6 +185,9 @@ impl<T: Transport> CachedConnection<T> {
 
     /// Why the server may have been away since this was asked last.
     pub fn take_suspicion(&mut self) -> Option<Suspicion> {
+        if self.link.as_ref().is_some_and(|link| link.end().is_some()) {
+            self.take_open();
+        }
         self.suspicion.take()
     }
 
@@ -187,30 +202,31 @@ impl<T: Transport> CachedConnection<T> {
         if link.end().is_none() {
             return Some(link);
         }
-        self.note_end(&link, Instant::now());
+        self.note_end(&link);
         None
     }
 
-    /// Draws conclusions from the end of a connection, which was noticed now at the latest.
-    fn note_end(&mut self, link: &T::Link, noticed: Instant) {
-        let (at, end) = link.end().unwrap_or((noticed, End::Closed));
-        let after_answer = self.is_after_answer(at);
+    /// Draws conclusions from the end of a connection.
+    fn note_end(&mut self, link: &T::Link) {
+        let Some((alive_until, end)) = link.end() else {
+            // It broke right now, and whoever drives it has not said how yet.
+            return self.suspect(Suspicion::NoticedAt(Instant::now()));
+        };
+        let after_answer = end == End::Closed && self.is_after_only_answer(alive_until);
         let before = std::mem::replace(&mut self.ended_after_answer, after_answer);
-        let habitual = after_answer && before;
-        match end {
-            End::Closed if habitual => {}
-            End::Closed => self.suspect(Suspicion::AwaySince(at)),
-            End::Silent => self.suspect(Suspicion::AwaySince(at.checked_sub(SILENCE).unwrap_or(at))),
+        if !(after_answer && before) {
+            self.suspect(Suspicion::AwaySince(alive_until));
         }
     }
 
-    fn is_after_answer(&self, at: Instant) -> bool {
-        self.answered_at
-            .is_some_and(|answered| at.saturating_duration_since(answered) < HABITUAL)
+    fn is_after_only_answer(&self, at: Instant) -> bool {
+        self.answers == 1
+            && self
+                .answered_at
+                .is_some_and(|answered| at.saturating_duration_since(answered) < HABITUAL)
     }
 
     async fn request_fresh(&mut self, call: &Call) -> Result<Answer, Failure> {
-        self.queueing = true;
         let limiter = self.limiter.clone();
         let permit = limiter.acquire().await;
         self.queueing = false;
@@ -231,7 +247,9 @@ impl<T: Transport> CachedConnection<T> {
         if began.elapsed() > SLOW {
             self.suspect(Suspicion::NoticedAt(began));
         }
-        self.exchange(link?, call).await
+        let link = link?;
+        self.answers = 0;
+        self.exchange(link, call).await
     }
 
     async fn exchange(&mut self, mut link: T::Link, call: &Call) -> Result<Answer, Failure> {
@@ -252,11 +270,9 @@ impl<T: Transport> CachedConnection<T> {
             .await
             .map_err(|e| Failure::Connect(format!("the answer broke off: {e}")))?;
         self.answered_at = Some(Instant::now());
-        let closes = head
-            .headers
-            .get(header::CONNECTION)
-            .is_some_and(|value| value == "close");
-        self.link = Some(link).filter(|_| !closes);
+        self.latency = sent.elapsed();
+        self.answers = self.answers.saturating_add(1);
+        self.link = Some(link);
         Ok(Answer {
             sent,
             status: head.status,

@@ -1,6 +1,9 @@
 //! Sockets to the API servers of shoots: HTTP/2 or HTTP/1.1 over TLS.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,10 +15,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::io::InspectReader;
 use watchdog_api::kubeconfig::ShootAccess;
 
 use super::tls::{self, ShootTls};
@@ -28,9 +31,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(6);
 
 /// See [`PING_INTERVAL`].
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
-
-/// So a connection over HTTP/2 that ends as [`End::Silent`] may have been dead for this long.
-pub const SILENCE: Duration = Duration::from_secs(10);
 
 /// A page of 500 leases is about 500 KB, a page of 500 nodes about 8 MB; more than this is no answer of an API server.
 const MAX_BODY: usize = 64 * 1024 * 1024;
@@ -106,11 +106,11 @@ impl Transport for HttpTransport {
                 None => unreachable(e),
             })?;
         let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
-        let heard_at = Arc::new(Mutex::new(Instant::now()));
-        let io = TokioIo::new(InspectReader::new(tls, {
-            let heard_at = heard_at.clone();
-            move |_: &[u8]| *heard_at.lock() = Instant::now()
-        }));
+        let read_at = Arc::new(Mutex::new(Instant::now()));
+        let io = TokioIo::new(ReadClock {
+            io: tls,
+            read_at: read_at.clone(),
+        });
         let (ended, end) = watch::channel(None);
         let sender = if h2 {
             let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -121,11 +121,11 @@ impl Transport for HttpTransport {
                 .handshake(io)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(drive(connection, heard_at, ended));
+            tokio::spawn(drive(connection, read_at, ended));
             Sender::H2(sender)
         } else {
             let (sender, connection) = http1::handshake(io).await.map_err(broken)?;
-            tokio::spawn(drive(connection, heard_at, ended));
+            tokio::spawn(drive(connection, read_at, ended));
             Sender::H1(sender)
         };
         Ok(HttpLink {
@@ -142,17 +142,64 @@ impl Transport for HttpTransport {
 /// two alike, so what was read last tells them apart: a close is read at once, a ping that is not answered is given up later.
 async fn drive(
     connection: impl Future<Output = Result<(), hyper::Error>>,
-    heard_at: Arc<Mutex<Instant>>,
+    read_at: Arc<Mutex<Instant>>,
     ended: watch::Sender<Option<(Instant, End)>>,
 ) {
     if let Err(error) = connection.await {
         tracing::debug!(%error, "connection to a shoot ended");
     }
-    let end = match heard_at.lock().elapsed() >= PING_TIMEOUT {
-        true => End::Silent,
-        false => End::Closed,
+    let read_at = *read_at.lock();
+    let end = match read_at.elapsed() >= PING_TIMEOUT {
+        true => (read_at, End::Silent),
+        false => (Instant::now(), End::Closed),
     };
-    ended.send_replace(Some((Instant::now(), end)));
+    ended.send_replace(Some(end));
+}
+
+/// Notes when something was read last: bytes, the end or an error.
+struct ReadClock<S> {
+    io: S,
+    read_at: Arc<Mutex<Instant>>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ReadClock<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        if read.is_ready() {
+            *self.read_at.lock() = Instant::now();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadClock<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
 }
 
 impl Link for HttpLink {

@@ -249,9 +249,14 @@ impl<C: Connector> Endpoint<C> {
         let kubeconfig = access.as_ref().map_err(Clone::clone)?;
         let connection = match self.connection.take() {
             Some((digest, connection)) if digest == kubeconfig.digest => connection,
-            _ => {
+            old => {
                 let transport = self.connector.transport(&kubeconfig.access)?;
-                CachedConnection::new(transport, self.limiter.clone())
+                let mut connection = CachedConnection::new(transport, self.limiter.clone());
+                // What the old one says of the server holds all the same.
+                if let Some(suspicion) = old.and_then(|(_, mut old)| old.take_suspicion()) {
+                    connection.suspect(suspicion);
+                }
+                connection
             }
         };
         Ok(&mut self.connection.insert((kubeconfig.digest, connection)).1)

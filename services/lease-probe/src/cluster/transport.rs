@@ -26,7 +26,7 @@ pub struct Call {
 pub enum End {
     /// The server or something on the way closed or reset it. Until then it was alive.
     Closed,
-    /// It brought no sign of life for [`SILENCE`](crate::cluster::http::SILENCE) and was given up.
+    /// It brought no sign of life and was given up.
     Silent,
 }
 
@@ -69,7 +69,7 @@ pub trait Link: Send + Sync + 'static {
         call: &Call,
     ) -> impl Future<Output = Result<http::Response<Self::Body>, Failure>> + Send;
 
-    /// When and how the connection ended; none while it can be used.
+    /// Until when the connection was known to be alive, and how it ended; none while it can be used.
     fn end(&self) -> Option<(Instant, End)>;
 
     /// Waits until the connection has ended. Safe to cancel.

@@ -136,8 +136,12 @@ pub struct Prober<R, S, E> {
     // Why the last probe failed, if it did.
     failing: Option<&'static str>,
     close: Option<CloseProbing>,
-    // Whether the end of the connection has already made a probe due.
-    disconnect_noted: bool,
+    // Until when the end of a connection makes no probe due: it has just done so.
+    no_wake_before: Moment,
+    // Until when an API server wants to be left alone.
+    throttled_until: Moment,
+    // When the leases were judged last.
+    judged: Moment,
     client: S,
     external: E,
 }
@@ -166,7 +170,9 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             traceparent: None,
             failing: None,
             close: None,
-            disconnect_noted: false,
+            no_wake_before: Moment::default(),
+            throttled_until: Moment::default(),
+            judged: Moment::default(),
             client,
             external,
         }
@@ -187,22 +193,25 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                     // Somebody may just have mended what was broken: look soon, but not in a storm of changes.
                     Ok(()) => {
                         self.state.forget_exclusions();
-                        due = due.min(self.shared.now().after(schedule::MIN_SPACING));
+                        let soon = self.shared.now().after(schedule::MIN_SPACING);
+                        due = due.min(soon.max(self.throttled_until));
                         continue;
                     }
                     Err(_) => return,
                 },
                 // Ask at once whether the API server is still there: an outage must be seen from its start. Not exactly
                 // at once, because a seed may lose all its connections together.
-                () = self.client.disconnected(), if !self.disconnect_noted => {
-                    self.disconnect_noted = true;
-                    let soon = schedule::MIN_SPACING.mul_f64(rand::random());
-                    due = due.min(self.recent.spaced(self.shared.now().after(soon)));
+                () = self.client.disconnected(), if due > self.no_wake_before => {
+                    let now = self.shared.now();
+                    let soon = now.after(schedule::MIN_SPACING.mul_f64(rand::random()));
+                    let wake = self.recent.spaced(soon).max(self.no_wake_before).max(self.throttled_until);
+                    due = due.min(wake);
+                    // A server that closes its connections all the time must not make the probes many.
+                    self.no_wake_before = due.after(self.state.renew_interval() / 2);
                     continue;
                 }
                 () = tokio::time::sleep_until(due_at) => {}
             }
-            self.disconnect_noted = false;
             SCHEDULE_LAG.record(&[], due_at.elapsed());
             let inputs = self.inputs.borrow_and_update().clone();
             due = tokio::select! {
@@ -220,6 +229,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let found = self.ask(inputs).await;
         PROBE_DURATION.record(&[], started.elapsed());
         let now = self.shared.now();
+        let judged = found.as_ref().ok().map(|found| found.assessment.judged);
         let (mut verdict, next_due, crossing) = match found {
             Ok(found) => self.assessed(inputs, found, now),
             Err((endpoint, failure)) => self.failed(inputs, endpoint, &failure, started, now),
@@ -241,7 +251,11 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         verdict.traceparent.clone_from(&self.traceparent);
         self.report.verdict(verdict);
         if let (true, true, Some(crossing)) = (loss, turned, crossing) {
-            DETECTION_LAG.record(&[], self.shared.now().since(crossing));
+            // Silence may have been proven in a time in which nobody could ask.
+            DETECTION_LAG.record(&[], self.shared.now().since(crossing.max(self.judged)));
+        }
+        if let Some(judged) = judged {
+            self.judged = judged;
         }
         next_due
     }
@@ -286,8 +300,8 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let mut next_due = schedule::after_assessment(now, pace, seen, &self.recent, rand::random());
         if let Some(failure) = throttled {
             count_throttled(&failure);
-            let pause = schedule::after_failure(now, pace, &failure, 1, rand::random());
-            next_due = next_due.max(pause);
+            self.throttled_until = schedule::after_failure((now, now), pace, &failure, 1, rand::random());
+            next_due = next_due.max(self.throttled_until);
         }
         let message = verdict::sentence(&found, result.counting);
         let valid_until = schedule::valid_until(next_due, config.probe_timeout);
@@ -310,32 +324,28 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         count_throttled(failure);
         self.report.failure(endpoint, failure);
         self.note_suspicion();
-        self.state.note_outage(if failure.says_nothing_of_before() {
-            now
-        } else {
-            self.shared.moment(started).before(self.state.renew_interval())
-        });
+        let started = self.shared.moment(started);
+        if !failure.is_of_seed() {
+            self.state.note_outage(if failure.says_nothing_of_before() {
+                now
+            } else {
+                started.before(self.state.renew_interval())
+            });
+        }
         if self.failing.replace(failure.as_str()) != Some(failure.as_str()) {
             tracing::warn!(shoot = &*self.shoot, reason = failure.as_str(), error = %failure, "probe failed");
         }
         self.failures = self.failures.saturating_add(1);
-        self.streak.note(
-            &outcome,
-            self.verdicts.last_reported(),
-            Thresholds {
-                failure: 1,
-                success: 1,
-            },
-            now,
-            self.state.renew_interval(),
-        );
         let next_due = schedule::after_failure(
-            now,
+            (started, now),
             self.shared.pace(&inputs.config),
             failure,
             self.failures,
             rand::random(),
         );
+        if failure.is_throttled() {
+            self.throttled_until = next_due;
+        }
         let valid_until = schedule::valid_until(next_due, inputs.config.probe_timeout);
         (self.verdicts.failed(failure, now, valid_until), next_due, None)
     }

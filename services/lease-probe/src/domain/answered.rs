@@ -15,9 +15,9 @@ pub const SLOW: Duration = Duration::from_millis(2_500);
 
 /// The constants below are in renew intervals of the kubelets: 10 s by default.
 ///
-/// More than this between two lists does not count, because an outage may fit between them that neither of them met. A
-/// kubelet that met it is back within a renew interval after it.
-const LONGEST_SPAN: f64 = 1.5;
+/// More than this between two lists does not count, because an outage may fit between them that neither of them met and
+/// that no connection shows: an etcd that is restarted while its API server answers pings.
+const LONGEST_SPAN: f64 = 1.0;
 
 /// An outage that can have lasted for no longer than this costs a kubelet at most as long again: its pauses double. So
 /// little is no reason not to count.
@@ -31,13 +31,10 @@ const LONG: f64 = 1.5;
 /// the request and a retry may take a quarter of that on top.
 const AT_FIRST_SIGHT: f64 = 1.25;
 
-/// And how long otherwise: an interval, and the way back from an outage. After it a kubelet pauses for up to 7 s
-/// (`maxBackoff`) or waits for up to 10 s for a request that hangs (the heartbeat client's timeout), and opens a connection.
-/// Source: component-helpers, `apimachinery/lease/controller.go`.
-const PROVEN: f64 = 2.25;
-
-/// An outage that was long adds another interval: until a kubelet's next turn, if its first writes fail as well.
-const PROVEN_OVER_LONG_OUTAGES: f64 = 3.25;
+/// How long a kubelet takes to come back from an outage, in addition: it pauses for up to 7 s (`maxBackoff`) or waits for
+/// up to 10 s for a request that hangs (the heartbeat client's timeout), and opens a connection. Source: component-helpers,
+/// `apimachinery/lease/controller.go`. An interval where that is shorter.
+const WAY_BACK: Duration = Duration::from_secs(10);
 
 /// When a list was asked for and when its answer was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,16 +103,12 @@ impl AnsweredTime {
     /// Takes in a complete list.
     pub fn record(&mut self, times: ListTimes, renew_interval: Duration) -> Span {
         let latency = times.latency();
-        if latency > SLOW && latency > 2 * self.latency {
+        let held_up = latency > SLOW && latency > 2 * self.latency;
+        if held_up {
             self.note_outage(times.sent.before(renew_interval));
         }
         self.latency = latency;
-        // What a list takes counts unless that is notable.
-        let end = if latency <= renew_interval.mul_f64(BLIP) {
-            times.sent
-        } else {
-            times.received
-        };
+        let end = if held_up { times.received } else { times.sent };
         let from = self.until.replace(end);
         let span = match (from, self.away_since.take()) {
             (None, away) => Span {
@@ -160,6 +153,17 @@ impl AnsweredTime {
         }
     }
 
+    /// A mark now, for silence that begins now and needs no way back.
+    #[must_use]
+    pub const fn now(&self) -> Mark {
+        Mark {
+            total: self.total,
+            outages: self.outages,
+            long_outages: self.long_outages,
+            first_sight: true,
+        }
+    }
+
     /// The mark for a lease that was renewed at `made`, within `span`. Whether the renewal came before an outage or after it
     /// cannot be known: it counts as before.
     #[must_use]
@@ -191,25 +195,19 @@ impl AnsweredTime {
     /// When the silence of a lease is proven, if the API server answers from the last list on; in the past when it is.
     #[must_use]
     pub fn proven_at(&self, mark: Mark, renew_interval: Duration) -> Moment {
-        let needed = |intervals: f64, since: Duration| {
-            micros(renew_interval.mul_f64(intervals)) - micros(self.total) + micros(since)
-        };
+        let needed =
+            |silence: Duration, since: Duration| micros(silence) - micros(self.total) + micros(since);
+        let at_first_sight = renew_interval.mul_f64(AT_FIRST_SIGHT);
+        let proven = at_first_sight + renew_interval.min(WAY_BACK);
         let remaining = if self.long_outages != mark.long_outages {
-            needed(PROVEN, self.at_end_of_long.max(mark.total))
-                .min(needed(PROVEN_OVER_LONG_OUTAGES, mark.total))
+            // A server that was restarted may fail the first writes as well: then a kubelet comes back an interval later.
+            needed(proven, self.at_end_of_long.max(mark.total))
+                .min(needed(proven + renew_interval, mark.total))
         } else if mark.first_sight && !self.outage_since(mark) {
-            needed(AT_FIRST_SIGHT, mark.total)
+            needed(at_first_sight, mark.total)
         } else {
-            needed(PROVEN, mark.total)
+            needed(proven, mark.total)
         };
-        self.until.unwrap_or_default().shifted(remaining)
-    }
-
-    /// When all have been silent for long enough who were silent since the total was `since`, as
-    /// [`total`](Self::total) gave it, with no outage to account for.
-    #[must_use]
-    pub fn silent_at(&self, since: Duration, renew_interval: Duration) -> Moment {
-        let remaining = micros(renew_interval.mul_f64(AT_FIRST_SIGHT)) - micros(self.total) + micros(since);
         self.until.unwrap_or_default().shifted(remaining)
     }
 }
@@ -250,7 +248,7 @@ mod tests {
     #[test]
     fn counts_what_nothing_speaks_against() {
         assert_eq!(total(&[0.0, 10.0, 20.0], &[]), 20.0);
-        assert_eq!(total(&[0.0, 24.0], &[]), 15.0, "an outage may fit in between");
+        assert_eq!(total(&[0.0, 24.0], &[]), 10.0, "an outage may fit in between");
         assert_eq!(
             total(&[0.0, 10.0, 12.0], &[(7.0, 10.0)]),
             9.0,
@@ -276,8 +274,10 @@ mod tests {
         assert_eq!(
             answered.total(),
             Duration::from_secs(3),
-            "from answer to question"
+            "from the answer that was held up"
         );
+        answered.record(took(17.0, 4.0), R);
+        assert_eq!(answered.total(), Duration::from_secs(8));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::answered::Mark;
 use super::candidates::{Exclusion, NodeIndex};
 use super::moment::Moment;
 use super::outcome::Outcome;
@@ -132,7 +133,7 @@ pub struct ExternalOutage {
     /// When it was first found not to answer.
     pub since: Moment,
     /// The answered time of the internal endpoint then.
-    pub answered: Duration,
+    pub mark: Mark,
     /// Whether it failed often enough in a row to count.
     pub counts: bool,
 }
@@ -174,7 +175,7 @@ pub fn assess(
             .excluded
             .insert(Exclusion::MalformedLease, listed.malformed);
     }
-    let silent_since = now.before(renewals.shortest_interval().mul_f64(SILENT));
+    let silent_since = now.before(renewals.renew_interval().mul_f64(SILENT));
     let mut ages = Vec::with_capacity(listed.leases.len());
     for lease in &listed.leases {
         let age = renewals.age(&lease.name, rule.expiry_age);
@@ -204,11 +205,11 @@ pub fn assess(
     let nth = (required as usize).saturating_sub(1);
     let crossing = several.then(|| *expiries.select_nth_unstable(nth).1);
     let by_external = external
-        .filter(|outage| several && outage.counts && ages.iter().all(|age| age.renewed <= outage.since))
+        .filter(|outage| several && outage.counts && ages.iter().all(|age| age.renewed < outage.since))
         .map(|outage| {
             renewals
                 .answered()
-                .silent_at(outage.answered, renewals.shortest_interval())
+                .proven_at(outage.mark, renewals.renew_interval())
         });
     let uncertain = |age: &&LeaseAge| age.renewed <= silent_since || age.renewed_before_outage;
     let tense = several && count(ages.iter().filter(uncertain).count()) >= required;

@@ -196,10 +196,22 @@ fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
 #[test]
 fn an_external_endpoint_makes_a_loss_known_earlier() {
     let outcome = |ages: &[i64], since: i64, counts| {
-        let (listed, renewals) = leases(ages);
+        let (listed, mut renewals) = leases(ages);
+        // As of then, on a copy of what is known now.
+        let mark = renewals.answered().now();
+        for second in 1..=since {
+            let at = at(1000 + second);
+            renewals.observe(
+                ListTimes {
+                    sent: at,
+                    received: at,
+                },
+                &listed.leases,
+            );
+        }
         let outage = ExternalOutage {
             since: at(1000 - since),
-            answered: renewals.answered().total() - Duration::from_secs(since.unsigned_abs()),
+            mark,
             counts,
         };
         let context = Context {

@@ -130,6 +130,12 @@ impl Failure {
         matches!(self, Self::Throttled(_) | Self::MachinesThrottled(_))
     }
 
+    /// Whether it was the seed's API server that failed: then the leases were listed.
+    #[must_use]
+    pub const fn is_of_seed(&self) -> bool {
+        matches!(self, Self::Machines(_) | Self::MachinesThrottled(_))
+    }
+
     /// Whether the API server answered, or was not asked. Otherwise it may have been away for a while before.
     #[must_use]
     pub const fn says_nothing_of_before(&self) -> bool {

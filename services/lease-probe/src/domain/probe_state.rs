@@ -198,7 +198,7 @@ impl ProbeState {
         let counts = self.external_failures >= threshold;
         let first = ExternalOutage {
             since: now,
-            answered: self.renewals.answered().total(),
+            mark: self.renewals.answered().now(),
             counts,
         };
         self.external = Some(ExternalOutage {
@@ -225,7 +225,7 @@ impl ProbeState {
     /// The pace at which live kubelets of this shoot renew.
     #[must_use]
     pub fn renew_interval(&self) -> Duration {
-        self.renewals.shortest_interval()
+        self.renewals.renew_interval()
     }
 }
 

@@ -62,6 +62,7 @@ pub struct Renewals {
     nodes: HashMap<Arc<str>, Renewal>,
     previous: Option<ListTimes>,
     answered: AnsweredTime,
+    renew_interval: Option<Duration>,
 }
 
 impl Renewals {
@@ -74,10 +75,8 @@ impl Renewals {
     pub fn observe(&mut self, times: ListTimes, leases: &[ListedLease]) {
         let before = std::mem::replace(&mut self.nodes, HashMap::with_capacity(leases.len()));
         let interval = |lease: &ListedLease| renew_interval(lease.duration_seconds);
-        let shortest = leases.iter().map(interval).min();
-        let span = self
-            .answered
-            .record(times, shortest.unwrap_or_else(|| renew_interval(None)));
+        self.renew_interval = median(leases.iter().map(interval));
+        let span = self.answered.record(times, self.renew_interval());
         for lease in leases {
             let Some(renew_time) = lease.renew_time else {
                 continue;
@@ -151,12 +150,22 @@ impl Renewals {
         host::median(&mut self.skews().collect::<Vec<_>>()).unwrap_or(0)
     }
 
-    /// The shortest time in which a live kubelet renews: the shoot's own pace.
+    /// The time in which most live kubelets of the shoot renew.
     #[must_use]
-    pub fn shortest_interval(&self) -> Duration {
-        let shortest = self.nodes.values().map(|node| node.renew_interval).min();
-        shortest.unwrap_or_else(|| renew_interval(None))
+    pub fn renew_interval(&self) -> Duration {
+        self.renew_interval.unwrap_or_else(|| renew_interval(None))
     }
+}
+
+/// The upper one of two; none of nothing.
+fn median(durations: impl Iterator<Item = Duration> + Clone) -> Option<Duration> {
+    let first = durations.clone().next()?;
+    if durations.clone().all(|duration| duration == first) {
+        return Some(first);
+    }
+    let mut all: Vec<Duration> = durations.collect();
+    let middle = all.len() / 2;
+    Some(*all.select_nth_unstable(middle).1)
 }
 
 /// kubelet renews every quarter of the lease duration.

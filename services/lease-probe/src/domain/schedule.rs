@@ -170,7 +170,7 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
     // At random within the window, so that the shoots of a seed that are lost at once do not all ask at once. Neither
     // early, for most kubelets would have renewed by then, nor so late that there is no time left.
     if let Some(LookAhead { crossing, window }) = seen.look_ahead {
-        due = due.min(crossing.before(window.mul_f64(0.3_f64.mul_add(random, 0.4))));
+        due = due.min(crossing.before(window.mul_f64(0.3_f64.mul_add(random, 0.7))));
     }
     due = due.at_multiple_of(pace.tick()).max(now.after(MIN_SPACING));
     // One that came before the leases were judged was judged. One that came since was not: it is looked at now.
@@ -187,9 +187,16 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
     due
 }
 
-/// When to probe again after the `failures`-th failure in a row (from 1). `random` is in [0, 1).
+/// When to probe again after the `failures`-th failure in a row (from 1), of a probe that began at `started`. `random` is
+/// in [0, 1).
 #[must_use]
-pub fn after_failure(now: Moment, pace: Pace, failure: &Failure, failures: u32, random: f64) -> Moment {
+pub fn after_failure(
+    (started, now): (Moment, Moment),
+    pace: Pace,
+    failure: &Failure,
+    failures: u32,
+    random: f64,
+) -> Moment {
     if let Failure::Throttled(wait) | Failure::MachinesThrottled(wait) = failure {
         let wait = wait
             .unwrap_or_default()
@@ -203,13 +210,21 @@ pub fn after_failure(now: Moment, pace: Pace, failure: &Failure, failures: u32, 
     );
     // A missing permission or Secret is not back sooner for asking every second; an API server is.
     let most = match failure {
-        Failure::Connect(_) | Failure::Tls(_) | Failure::Timeout(_) => {
-            pace.failure_back_off.min(LONGEST_ABSENCE)
-        }
+        Failure::Connect(_)
+        | Failure::Tls(_)
+        | Failure::Timeout(_)
+        | Failure::ListFailed(_)
+        | Failure::ListBrokeOff(_)
+        | Failure::ListTimeout(_)
+        | Failure::ConnectQueueTimeout(_) => pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE),
         _ => pace.interval,
     };
-    now.after(jittered(doubled.min(most), pace.jitter, random))
-        .max(now.after(MIN_SPACING))
+    // The first retry is exact, from start to start: a gap that is short enough takes nothing from what is proven.
+    let pause = match failures {
+        1 => MIN_SPACING,
+        _ => jittered(doubled.min(most), pace.jitter, random),
+    };
+    started.after(pause).max(now.after(SHORTEST_TICK))
 }
 
 /// When the first probe of a shoot is due, for one of `shoots` that may all start at once: they are spread so that
@@ -312,7 +327,7 @@ mod tests {
             };
             after_assessment(at(0), PACE, seen, &Recent::default(), random)
         };
-        assert_eq!((ahead(0.0), ahead(1.0)), (at(22), at(19)));
+        assert_eq!((ahead(0.0), ahead(1.0)), (at(19), at(16)));
     }
 
     #[test]
@@ -392,22 +407,22 @@ mod tests {
     fn after_a_failure() {
         let connect = Failure::Connect(String::new());
         let pauses: Vec<_> = (1..=7)
-            .map(|n| after_failure(at(0), PACE, &connect, n, 0.0))
+            .map(|n| after_failure((at(0), at(0)), PACE, &connect, n, 0.0))
             .collect();
         assert_eq!(pauses, [1, 2, 4, 8, 8, 8, 8].map(at));
         assert_eq!(
-            after_failure(at(0), PACE, &Failure::Throttled(None), 1, 0.0),
+            after_failure((at(0), at(0)), PACE, &Failure::Throttled(None), 1, 0.0),
             at(10)
         );
         let long = Failure::Throttled(Some(Duration::from_secs(25)));
         assert_eq!(
-            after_failure(at(0), PACE, &long, 1, 0.0),
+            after_failure((at(0), at(0)), PACE, &long, 1, 0.0),
             at(25),
             "Retry-After is honoured"
         );
         let short = Failure::Throttled(Some(Duration::from_secs(1)));
         assert_eq!(
-            after_failure(at(0), PACE, &short, 1, 0.0),
+            after_failure((at(0), at(0)), PACE, &short, 1, 0.0),
             at(10),
             "but 10 s is the least"
         );
@@ -426,7 +441,7 @@ mod tests {
                 Failure::Throttled(Some(asked)),
                 Failure::MachinesThrottled(Some(asked)),
             ] {
-                let due = after_failure(at(0), PACE, &failure, 1, 0.0);
+                let due = after_failure((at(0), at(0)), PACE, &failure, 1, 0.0);
                 assert_eq!(due, at(300), "{failure}");
                 assert_eq!(valid_until(due, Duration::from_secs(30)), at(335));
             }

@@ -1,0 +1,136 @@
+//! The classes of histories.
+
+use crate::classes_of_failures as failures;
+use crate::classes_of_nodes as nodes;
+use crate::classes_of_outages as outages;
+use crate::script::History;
+
+/// Histories of one kind.
+pub(crate) struct HistoryClass {
+    pub(crate) name: &'static str,
+    pub(crate) generate: fn(&'static str, u64) -> History,
+    /// Why kube-controller-manager may be first: what it knows and nobody outside can. None where it must not be.
+    pub(crate) may_be_late: Option<&'static str>,
+    /// One history of this class in so many of the others: for those that take long.
+    pub(crate) rarity: u64,
+}
+
+const fn class(name: &'static str, generate: fn(&'static str, u64) -> History) -> HistoryClass {
+    HistoryClass {
+        name,
+        generate,
+        may_be_late: None,
+        rarity: 1,
+    }
+}
+
+impl HistoryClass {
+    const fn may_be_late(mut self, why: &'static str) -> Self {
+        self.may_be_late = Some(why);
+        self
+    }
+
+    const fn one_in(mut self, rarity: u64) -> Self {
+        self.rarity = rarity;
+        self
+    }
+}
+
+/// All of them.
+pub(crate) fn all() -> Vec<HistoryClass> {
+    vec![
+        class("quiet", nodes::quiet),
+        class("loss, interval 10 s", nodes::loss_10),
+        class("loss, interval 30 s", nodes::loss_30),
+        class(
+            "loss of a share around the threshold",
+            nodes::loss_around_threshold,
+        ),
+        class("loss one node after the other", nodes::creeping_loss),
+        class("loss that heals", nodes::healed_loss),
+        class("share that swings around the threshold", nodes::swinging_share),
+        class("loss in a shoot of 2 or 3 nodes", nodes::small_loss),
+        class("loss in a shoot of 50 nodes", nodes::large_loss),
+        class("clocks off by up to 120 s", nodes::skewed_clocks),
+        class("clocks off, loss", nodes::skewed_clocks_loss),
+        class("clocks that are set", nodes::clock_steps),
+        class("clocks that are set, loss", nodes::clock_steps_loss),
+        class("nodes join and leave", nodes::joins_and_leaves),
+        class("nodes join and leave, loss", nodes::joins_and_leaves_loss),
+        class("machines terminate and conditions turn True", nodes::facts),
+        class(
+            "machines terminate and conditions turn True, loss",
+            nodes::facts_loss,
+        ),
+        class(
+            "lease durations from 20 to 80 s, loss",
+            nodes::lease_durations_loss,
+        ),
+        class("outage, refused", outages::refused),
+        class("outage, hangs", outages::hangs),
+        class("outage, black hole", outages::black_hole),
+        class(
+            "outage, black hole that connections do not survive",
+            outages::forgotten,
+        ),
+        class(
+            "outage, a restart with a hang before it",
+            outages::hang_then_restart,
+        ),
+        class(
+            "outage shorter than the time between two probes",
+            outages::between_probes,
+        ),
+        class("loss before an outage", outages::loss_before),
+        class("loss within an outage", outages::loss_within),
+        class("loss after an outage", outages::loss_after),
+        class("outage, HTTP/1.1 only", outages::http1),
+        class("loss with an outage, HTTP/1.1 only", outages::http1_loss),
+        class("flapping", outages::flapping),
+        class("flapping, loss", outages::flapping_loss),
+        class("restart loop", outages::restart_loop),
+        class("restart loop, loss", outages::restart_loop_loss),
+        class("prober restarts", outages::prober_restarts),
+        class(
+            "prober restarts around an outage",
+            outages::prober_restarts_outage,
+        ),
+        class("prober restarts around a loss", outages::prober_restarts_loss),
+        class(
+            "handover after 2 to 17 s around an outage",
+            outages::handover_outage,
+        ),
+        class("handover after 2 to 17 s around a loss", outages::handover_loss),
+        class("prober cut off", outages::prober_cut),
+        class("prober cut off, loss", outages::prober_cut_loss),
+        class(
+            "shared limiter, outage of all and loss of some",
+            outages::shared_limiter,
+        )
+        .one_in(20),
+        class("one failed request in a loss", failures::one_failure),
+        class("500 for 10 to 50 % of the requests", failures::errors),
+        class("500 for 50 to 90 % of the requests", failures::many_errors),
+        class("500 for 10 to 50 % of the requests, loss", failures::errors_loss),
+        class(
+            "500 for 50 to 90 % of the requests, loss",
+            failures::many_errors_loss,
+        ),
+        class("429", failures::throttled),
+        class("429, loss", failures::throttled_loss),
+        class("401 for lease-probe", failures::unauthorized),
+        class("401 for lease-probe, loss", failures::unauthorized_loss),
+        class("slow answers", failures::slow),
+        class("slow answers, loss", failures::slow_loss),
+        class("connections closed after each answer", failures::closes),
+        class(
+            "connections closed after each answer, loss",
+            failures::closes_loss,
+        ),
+        class("stale lists", failures::stale),
+        class("stale lists, loss", failures::stale_loss),
+        class("external endpoint away", failures::external),
+        class("external endpoint away, loss", failures::external_loss),
+        class("anything", failures::anything),
+    ]
+}

@@ -1,0 +1,225 @@
+//! Tells a history to people.
+
+use std::fmt::Write;
+
+use crate::judge::{Judgement, LossJudgement};
+use crate::random::{Micros, SECOND, seconds};
+use crate::script::{History, ShootHistory, ShootScript, required};
+use crate::timeline::FOREVER;
+use crate::world::ProbedShoot;
+
+/// What is told lies within this around the verdicts in question.
+const AROUND: Micros = 60 * SECOND;
+
+/// One shoot of a history.
+pub(crate) struct Account<'a> {
+    pub(crate) history: &'a History,
+    pub(crate) script: &'a ShootScript,
+    pub(crate) happened: &'a ShootHistory,
+    pub(crate) probed: &'a ProbedShoot,
+    pub(crate) judgement: &'a Judgement,
+}
+
+fn until(at: Micros) -> String {
+    if at >= FOREVER {
+        "the end".to_owned()
+    } else {
+        seconds(at)
+    }
+}
+
+impl Account<'_> {
+    /// Everything around the verdicts that are false or late.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        let History {
+            class,
+            seed,
+            interval,
+            length,
+            ..
+        } = self.history;
+        let _ = writeln!(
+            text,
+            "=== CLASS='{class}' SEED={seed}: interval {} s, {} nodes, {} s, HTTP/{}",
+            interval / SECOND,
+            self.script.nodes.len(),
+            length / SECOND,
+            if self.script.server.speaks_http2 {
+                "2"
+            } else {
+                "1.1"
+            },
+        );
+        for run in &self.history.probers {
+            let _ = writeln!(text, "prober from {} to {}", seconds(run.from), until(run.to));
+        }
+        for segment in &self.script.server.segments {
+            let _ = writeln!(
+                text,
+                "server from {} to {}: {:?}",
+                seconds(segment.from),
+                seconds(segment.to),
+                segment.behaviour
+            );
+        }
+        for (what, cuts) in [
+            ("prober", Some(&self.script.prober_cuts)),
+            ("external endpoint", self.script.external_cuts.as_ref()),
+        ] {
+            for cut in cuts.into_iter().flatten() {
+                let _ = writeln!(
+                    text,
+                    "{what} cut off from {} to {}",
+                    seconds(cut.from),
+                    until(cut.to)
+                );
+            }
+        }
+        let instants = self.instants();
+        self.describe_nodes(&mut text, &instants);
+        for term in &self.happened.terms {
+            let _ = writeln!(
+                text,
+                "kube-controller-manager leads from {} to {}",
+                seconds(term.from),
+                until(term.to)
+            );
+        }
+        for loss in &self.judgement.losses {
+            let _ = writeln!(
+                text,
+                "LOSS VERDICT at {}: {:?}, {} s after the last renewal that counted",
+                seconds(loss.at),
+                loss.judgement,
+                seconds(loss.detection)
+            );
+        }
+        for late in &self.judgement.late {
+            let _ = writeln!(
+                text,
+                "LATE: kube-controller-manager marked the share at {}, verdict {}",
+                seconds(late.marked),
+                late.verdict.map_or("never".to_owned(), seconds)
+            );
+        }
+        if self.judgement.stuck {
+            let _ = writeln!(text, "NOT RESTORED at the end");
+        }
+        self.describe_probes(&mut text, &instants);
+        text
+    }
+
+    /// The instants in question.
+    fn instants(&self) -> Vec<Micros> {
+        let falses = self
+            .judgement
+            .losses
+            .iter()
+            .filter(|loss| loss.judgement == LossJudgement::False);
+        let late = self.judgement.late.iter().map(|late| late.marked);
+        let mut instants: Vec<_> = falses.map(|loss| loss.at).chain(late).collect();
+        if self.judgement.stuck || instants.is_empty() {
+            instants.push(self.history.length);
+        }
+        instants
+    }
+
+    fn describe_nodes(&self, text: &mut String, instants: &[Micros]) {
+        let Some(first) = instants.first().copied() else {
+            return;
+        };
+        let candidates = self.script.candidates(self.happened, first);
+        let _ = writeln!(
+            text,
+            "at {}: {} candidates, {} are a loss; {} are Unknown",
+            seconds(first),
+            candidates.len(),
+            required(candidates.len()),
+            self.happened.unknown(&candidates, first)
+        );
+        for (i, (node, happened)) in self.script.nodes.iter().zip(&self.happened.nodes).enumerate() {
+            let near = |at: &Micros| (first - AROUND..first + AROUND / 2).contains(at);
+            let writes: Vec<_> = happened
+                .kubelet
+                .writes
+                .iter()
+                .map(|write| write.at)
+                .filter(near)
+                .map(seconds)
+                .collect();
+            let _ = write!(text, "node {i}: renewed at {}", writes.join(" "));
+            for cut in &node.cuts {
+                let _ = write!(text, "; cut off from {} to {}", seconds(cut.from), until(cut.to));
+            }
+            for (from, skew) in node
+                .kubelet
+                .clock
+                .steps
+                .iter()
+                .filter(|(_, skew)| skew.abs() > SECOND)
+            {
+                let _ = write!(text, "; clock off by {} from {}", seconds(*skew), seconds(*from));
+            }
+            for span in &node.facts {
+                let _ = write!(
+                    text,
+                    "; {:?} from {} to {}",
+                    span.fact,
+                    seconds(span.from),
+                    until(span.to)
+                );
+            }
+            if node.kubelet.stops < FOREVER || node.deleted < FOREVER {
+                let _ = write!(
+                    text,
+                    "; stops at {}, deleted at {}",
+                    until(node.kubelet.stops),
+                    until(node.deleted)
+                );
+            }
+            if node.created > 0 {
+                let _ = write!(text, "; created at {}", seconds(node.created));
+            }
+            for change in &self.happened.ready_changes[i] {
+                let _ = write!(text, "; Unknown {} at {}", change.unknown, seconds(change.at));
+            }
+            text.push('\n');
+        }
+    }
+
+    fn describe_probes(&self, text: &mut String, instants: &[Micros]) {
+        let near = |at: Micros| {
+            instants
+                .iter()
+                .any(|instant| (instant - AROUND..instant + AROUND / 2).contains(&at))
+        };
+        let traffic = self
+            .probed
+            .traffic
+            .iter()
+            .map(|(at, what)| (*at, what.clone(), false));
+        let verdicts = self
+            .probed
+            .verdicts
+            .iter()
+            .map(|verdict| (verdict.at, verdict.outcome.clone(), true));
+        let mut events: Vec<_> = traffic.chain(verdicts).filter(|(at, ..)| near(*at)).collect();
+        events.sort_by_key(|(at, ..)| *at);
+        // One line for a probe: its requests, and what it came to.
+        let (mut line, mut before) = (String::new(), String::new());
+        for (at, what, is_verdict) in events {
+            if line.is_empty() {
+                line = format!("{:>9}", seconds(at));
+            }
+            if !is_verdict {
+                let _ = write!(line, " {what};");
+                continue;
+            }
+            let verdict = if what == before { "the same" } else { &what };
+            let _ = writeln!(text, "{line}\n{:>9}   VERDICT {verdict}", seconds(at));
+            (line, before) = (String::new(), what);
+        }
+        let _ = writeln!(text, "{line}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Judges the verdicts on a shoot by what kube-controller-manager does on the same history.
+
+use crate::kubelet::last_write;
+use crate::random::{MILLISECOND, Micros, SECOND};
+use crate::script::{ShootHistory, ShootScript, required};
+use crate::timeline::FOREVER;
+
+/// From a loss verdict until the dependants are down.
+const SCALE_DOWN: Micros = 3 * SECOND;
+
+/// By then kube-controller-manager has marked what it would ever mark: 40 s of grace, a successor, an outage under way.
+const EVER: Micros = 300 * SECOND;
+
+/// Nodes and machines that were listed this long ago are good enough to report a loss by: 1.25 renew intervals (`FRESH` in
+/// domain/probe_state.rs).
+const NODES_KNOWN_FOR: Micros = 12_500 * MILLISECOND;
+
+/// What a verdict says about scaling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// The nodes are cut off.
+    Down,
+    /// They are connected.
+    Up,
+    /// Whatever was true before.
+    Hold,
+}
+
+/// A verdict as a consumer sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct SeenVerdict {
+    pub(crate) at: Micros,
+    pub(crate) direction: Direction,
+    /// For people.
+    pub(crate) outcome: String,
+}
+
+/// What became of a loss verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LossJudgement {
+    /// kube-controller-manager would never have marked enough nodes.
+    False,
+    /// The network was back, but no renewal had shown it yet: nobody could know.
+    HealedUnseen,
+    /// It did.
+    Right,
+    /// It would have, but the network came back before it did.
+    HealedInTime,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct JudgedLoss {
+    pub(crate) at: Micros,
+    pub(crate) judgement: LossJudgement,
+    /// Since the last renewal that made it a loss.
+    pub(crate) detection: Micros,
+}
+
+/// kube-controller-manager marked the threshold's share of nodes before the dependants were down.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LateLoss {
+    /// When it had marked them.
+    pub(crate) marked: Micros,
+    /// The verdict that came too late; none if none came.
+    pub(crate) verdict: Option<Micros>,
+}
+
+/// What there is to say about a shoot.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Judgement {
+    pub(crate) losses: Vec<JudgedLoss>,
+    pub(crate) late: Vec<LateLoss>,
+    /// The dependants are still down at the end although all nodes are connected.
+    pub(crate) stuck: bool,
+}
+
+/// Judges `verdicts`, in order, on a shoot.
+pub(crate) fn judge(
+    script: &ShootScript,
+    history: &ShootHistory,
+    verdicts: &[SeenVerdict],
+    length: Micros,
+) -> Judgement {
+    let marks = marks(script, history, length);
+    let mut losses = Vec::new();
+    let mut before = Direction::Hold;
+    for verdict in verdicts {
+        if verdict.direction == Direction::Down && before != Direction::Down {
+            losses.push(judge_loss(script, history, &marks, verdict.at));
+        }
+        before = verdict.direction;
+    }
+    let late = marks
+        .iter()
+        .filter_map(|marked| late(verdicts, *marked))
+        .collect();
+    Judgement {
+        losses,
+        late,
+        stuck: is_down(verdicts, length) && is_connected(script, history, length),
+    }
+}
+
+/// When the threshold's share of the candidates became Unknown.
+fn marks(script: &ShootScript, history: &ShootHistory, length: Micros) -> Vec<Micros> {
+    let changes = history.ready_changes.iter().flatten();
+    let mut instants: Vec<_> = changes
+        .map(|change| change.at)
+        .filter(|at| (0..length).contains(at))
+        .collect();
+    instants.sort_unstable();
+    instants.dedup();
+    let (mut marks, mut marked) = (Vec::new(), false);
+    for at in instants {
+        let candidates = script.candidates(history, at);
+        let reached = candidates.len() > 1 && history.unknown(&candidates, at) >= required(candidates.len());
+        if reached && !marked {
+            marks.push(at);
+        }
+        marked = reached;
+    }
+    marks
+}
+
+fn judge_loss(script: &ShootScript, history: &ShootHistory, marks: &[Micros], at: Micros) -> JudgedLoss {
+    let candidates = script.candidates(history, at);
+    let k = required(candidates.len());
+    let mut renewed: Vec<_> = candidates
+        .iter()
+        .filter_map(|node| last_write(&history.nodes[*node].kubelet.writes, at))
+        .map(|write| write.at)
+        .collect();
+    renewed.sort_unstable();
+    let detection = renewed.get(k - 1).map_or(0, |kth| at - kth);
+    let sets = script.candidates_between(history, at - NODES_KNOWN_FOR, at);
+    let marks_enough = |frozen: ShootScript| {
+        let frozen = frozen.play(at + EVER, at);
+        sets.iter().any(|candidates| ever_marks(&frozen, candidates, at))
+    };
+    let was =
+        history.unknown(&candidates, at) >= k || marks.iter().any(|mark| (at..at + EVER).contains(mark));
+    let judgement = match marks_enough(script.frozen_at(at)) {
+        true if was => LossJudgement::Right,
+        true => LossJudgement::HealedInTime,
+        false if marks_enough(script.frozen_as_seen_at(history, at)) => LossJudgement::HealedUnseen,
+        false => LossJudgement::False,
+    };
+    JudgedLoss {
+        at,
+        judgement,
+        detection,
+    }
+}
+
+/// Whether the threshold's share of `candidates` is Unknown at some instant from `at` on.
+fn ever_marks(history: &ShootHistory, candidates: &[usize], at: Micros) -> bool {
+    let changes = candidates.iter().flat_map(|node| &history.ready_changes[*node]);
+    let instants = changes
+        .map(|change| change.at)
+        .filter(|change| *change >= at)
+        .chain([at]);
+    let k = required(candidates.len());
+    candidates.len() > 1 && { instants }.any(|instant| history.unknown(candidates, instant) >= k)
+}
+
+/// Whether the dependants are told to be down at `at`.
+fn is_down(verdicts: &[SeenVerdict], at: Micros) -> bool {
+    let settled = verdicts
+        .iter()
+        .filter(|verdict| verdict.at <= at && verdict.direction != Direction::Hold);
+    settled
+        .last()
+        .is_some_and(|verdict| verdict.direction == Direction::Down)
+}
+
+fn late(verdicts: &[SeenVerdict], marked: Micros) -> Option<LateLoss> {
+    if is_down(verdicts, marked - SCALE_DOWN) {
+        return None;
+    }
+    let verdict = verdicts
+        .iter()
+        .find(|verdict| verdict.at > marked - SCALE_DOWN && verdict.direction == Direction::Down);
+    Some(LateLoss {
+        marked,
+        verdict: verdict.map(|verdict| verdict.at),
+    })
+}
+
+/// Whether all candidates have renewed for the last minute, so that nothing is left to wait for.
+fn is_connected(script: &ShootScript, history: &ShootHistory, length: Micros) -> bool {
+    let answers = !script
+        .server
+        .segments
+        .iter()
+        .any(|segment| segment.to > length - 60 * SECOND);
+    let reached = !script.prober_cuts.iter().any(|cut| cut.to > length - 60 * SECOND);
+    let renews = |node: &usize| {
+        let writes = &history.nodes[*node].kubelet.writes;
+        (1..=4).all(|i| {
+            last_write(writes, length - i * 15 * SECOND)
+                .is_some_and(|w| w.at > length - (i + 1) * 15 * SECOND)
+        })
+    };
+    answers && reached && script.candidates(history, length).iter().all(renews)
+}
+
+/// The history that an unprotected shoot has.
+pub(crate) fn unprotected(script: &ShootScript, length: Micros) -> ShootHistory {
+    script.play(length, FOREVER)
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

@@ -1,0 +1,126 @@
+use super::*;
+use crate::kubelet::KubeletModel;
+use crate::random::MILLISECOND;
+use crate::script::{NodeScript, RUN_UP};
+use crate::timeline::{Behaviour, Cut, Segment, ServerTimeline};
+
+const LENGTH: Micros = 300 * SECOND;
+
+fn script(cut: impl Fn(usize) -> Option<(i64, i64)>, segments: Vec<Segment>) -> ShootScript {
+    let node = |i: usize| NodeScript {
+        kubelet: KubeletModel::steady(i as u64, RUN_UP + i as i64 * SECOND),
+        cuts: cut(i)
+            .map(|(from, to)| Cut {
+                from: from * SECOND,
+                to: to * SECOND,
+            })
+            .into_iter()
+            .collect(),
+        created: RUN_UP,
+        deleted: FOREVER,
+        first_report: Some(RUN_UP),
+        facts: vec![],
+    };
+    ShootScript {
+        server: ServerTimeline {
+            seed: 1,
+            latency: 5 * MILLISECOND,
+            segments,
+            speaks_http2: true,
+        },
+        nodes: (0..5).map(node).collect(),
+        prober_cuts: vec![],
+        external_cuts: None,
+        grace: 40 * SECOND,
+    }
+}
+
+fn judged(script: &ShootScript, verdicts: &[(i64, Direction)]) -> Judgement {
+    let verdict = |(at, direction): &(i64, Direction)| SeenVerdict {
+        at: at * SECOND,
+        direction: *direction,
+        outcome: String::new(),
+    };
+    let verdicts: Vec<_> = verdicts.iter().map(verdict).collect();
+    judge(script, &unprotected(script, LENGTH), &verdicts, LENGTH)
+}
+
+fn losses(judgement: &Judgement) -> Vec<LossJudgement> {
+    judgement.losses.iter().map(|loss| loss.judgement).collect()
+}
+
+use Direction::{Down, Hold, Up};
+
+#[test]
+fn a_verdict_on_a_healthy_shoot_is_false() {
+    let found = judged(&script(|_| None, vec![]), &[(0, Hold), (5, Up), (100, Down)]);
+    assert_eq!(losses(&found), [LossJudgement::False]);
+    assert!(found.stuck && found.late.is_empty());
+}
+
+#[test]
+fn a_verdict_on_a_loss_is_right_and_on_time_three_seconds_before_the_marks() {
+    let lost = script(|i| (i < 3).then_some((100, 1_000)), vec![]);
+    let found = judged(&lost, &[(5, Up), (130, Down)]);
+    assert_eq!(losses(&found), [LossJudgement::Right]);
+    assert!(found.late.is_empty() && !found.stuck, "{found:?}");
+    assert!((30 * SECOND..40 * SECOND).contains(&found.losses[0].detection));
+    let late = judged(&lost, &[(5, Up), (145, Down)]);
+    assert_eq!(late.late.len(), 1);
+    let never = judged(&lost, &[(5, Up)]);
+    assert!(matches!(never.late[..], [LateLoss { verdict: None, .. }]));
+}
+
+#[test]
+fn less_than_the_threshold_is_no_loss() {
+    let found = judged(
+        &script(|i| (i < 2).then_some((100, 1_000)), vec![]),
+        &[(5, Up), (130, Down)],
+    );
+    assert_eq!(losses(&found), [LossJudgement::False]);
+    assert!(found.late.is_empty());
+}
+
+#[test]
+fn a_network_that_comes_back_heals_in_time() {
+    let healed = script(|_| Some((100, 132)), vec![]);
+    let found = judged(&healed, &[(5, Up), (131, Down), (145, Up)]);
+    assert_eq!(losses(&found), [LossJudgement::HealedInTime]);
+    assert!(!found.stuck);
+    // Just back: no kubelet has renewed.
+    let unseen = [LossJudgement::HealedUnseen];
+    assert_eq!(
+        losses(&judged(
+            &script(|_| Some((100, 120)), vec![]),
+            &[(5, Up), (121, Down)]
+        )),
+        unseen
+    );
+    // But who says so when they have is wrong.
+    assert_eq!(
+        losses(&judged(&healed, &[(5, Up), (150, Down)])),
+        [LossJudgement::False]
+    );
+}
+
+#[test]
+fn an_outage_of_the_server_is_no_loss() {
+    let outage = Segment {
+        from: 100 * SECOND,
+        to: 136 * SECOND,
+        behaviour: Behaviour::Hangs,
+    };
+    let found = judged(&script(|_| None, vec![outage]), &[(5, Up), (137, Down)]);
+    assert_eq!(losses(&found), [LossJudgement::False]);
+}
+
+/// What holds is neither a new verdict nor a recovery.
+#[test]
+fn a_loss_stands_while_nothing_is_known() {
+    let lost = script(|i| (i < 3).then_some((100, 1_000)), vec![]);
+    let found = judged(&lost, &[(5, Up), (130, Down), (135, Hold), (170, Down)]);
+    assert_eq!(losses(&found), [LossJudgement::Right, LossJudgement::Right]);
+    assert!(found.late.is_empty());
+    let restored = judged(&lost, &[(5, Up), (130, Down), (135, Up)]);
+    assert_eq!(restored.late.len(), 1);
+}

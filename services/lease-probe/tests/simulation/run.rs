@@ -1,0 +1,128 @@
+//! Plays histories, on all cores.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::classes::{self, HistoryClass};
+use crate::describe::Account;
+use crate::judge::{Judgement, LossJudgement, judge, unprotected};
+use crate::script::History;
+use crate::table::{self, Table};
+use crate::world::{PlayedShoot, probe};
+
+/// What came of many histories.
+pub(crate) struct RunResult {
+    pub(crate) table: Table,
+    /// Of histories with false verdicts, and with late ones in classes that may not be late.
+    pub(crate) accounts: Vec<String>,
+    pub(crate) defects: usize,
+}
+
+/// A loss verdict that is false, or one that came late where there is no excuse.
+fn is_defect(class: &HistoryClass, judgement: &Judgement) -> bool {
+    let false_verdict = judgement
+        .losses
+        .iter()
+        .any(|loss| loss.judgement == LossJudgement::False);
+    false_verdict || (!judgement.late.is_empty() && class.may_be_late.is_none()) || judgement.stuck
+}
+
+/// False verdicts are worse than late ones.
+fn severity(judgement: &Judgement) -> u8 {
+    let is_false = judgement
+        .losses
+        .iter()
+        .any(|loss| loss.judgement == LossJudgement::False);
+    if is_false {
+        2
+    } else {
+        u8::from(!judgement.late.is_empty())
+    }
+}
+
+/// One account of each kind for each class, the worst first.
+fn keep_one_of_each(accounts: &mut Vec<(u8, &'static str, String)>) {
+    accounts.sort_by(|a, b| (b.0, a.1).cmp(&(a.0, b.1)));
+    accounts.dedup_by(|a, b| (a.0, a.1) == (b.0, b.1));
+}
+
+/// Plays one history of a class; its shoots' judgements, and accounts of those that `wants` one.
+pub(crate) fn play(history: &History, wants: impl Fn(&Judgement) -> bool) -> (Vec<Judgement>, Vec<String>) {
+    let played = history.shoots.iter().enumerate().map(|(i, script)| {
+        Arc::new(PlayedShoot {
+            name: format!("shoot-{i}").into(),
+            script: script.clone(),
+            history: unprotected(script, history.length),
+        })
+    });
+    let shoots: Vec<_> = played.collect();
+    let probed = probe(history, shoots.clone());
+    let (mut judgements, mut accounts) = (Vec::new(), Vec::new());
+    for (shoot, probed) in shoots.iter().zip(&probed) {
+        let judgement = judge(&shoot.script, &shoot.history, &probed.verdicts, history.length);
+        if wants(&judgement) {
+            let account = Account {
+                history,
+                script: &shoot.script,
+                happened: &shoot.history,
+                probed,
+                judgement: &judgement,
+            };
+            accounts.push(account.text());
+        }
+        judgements.push(judgement);
+    }
+    (judgements, accounts)
+}
+
+/// Plays about `histories` histories over the classes that `only` names, or over all; the seeds follow from `seed`.
+pub(crate) fn run(histories: u64, seed: u64, only: Option<&str>) -> RunResult {
+    let classes = classes::all();
+    let chosen: Vec<_> = classes
+        .iter()
+        .enumerate()
+        .filter(|(_, class)| only.is_none_or(|only| only == class.name))
+        .collect();
+    assert!(!chosen.is_empty(), "there is no class {only:?}");
+    let (next, accounts, defects) = (AtomicU64::new(0), Mutex::new(Vec::new()), AtomicU64::new(0));
+    let work = || {
+        let mut table = Table::new();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            if i >= histories {
+                return table;
+            }
+            let count = chosen.len() as u64;
+            let (place, class) = chosen[(i % count) as usize];
+            if !(i / count).is_multiple_of(class.rarity) {
+                continue;
+            }
+            let history = (class.generate)(class.name, seed.wrapping_add(i / count));
+            let (judgements, texts) = play(&history, |judgement| is_defect(class, judgement));
+            for judgement in &judgements {
+                table.entry((place, class.name)).or_default().add(judgement);
+            }
+            defects.fetch_add(texts.len() as u64, Ordering::Relaxed);
+            let worst = judgements.iter().map(severity).max().unwrap_or(0);
+            let mut accounts = accounts.lock();
+            accounts.extend(texts.into_iter().take(1).map(|text| (worst, class.name, text)));
+            keep_one_of_each(&mut accounts);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let tables: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    RunResult {
+        table: table::merge(tables),
+        accounts: accounts
+            .into_inner()
+            .into_iter()
+            .map(|(_, _, text)| text)
+            .collect(),
+        defects: defects.into_inner() as usize,
+    }
+}

@@ -1,0 +1,258 @@
+//! What happens in a history: to shoots, their nodes and API servers, and to the probers.
+
+use crate::kubelet::{KubeletModel, last_write};
+use crate::leadership::{LeadershipTerm, WatchGap, terms, watch_gaps};
+use crate::network::NetworkPath;
+use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel, ReadyChange, is_unknown};
+use crate::random::{Micros, SECOND};
+use crate::timeline::{Client, Cut, FOREVER, ServerTimeline, frozen_cuts};
+
+/// Kubelets and kube-controller-manager run for so long before the first prober starts.
+pub(crate) const RUN_UP: Micros = -150 * SECOND;
+
+/// `nodeLeaseFailureFraction` by default.
+pub(crate) const THRESHOLD: f64 = 0.6;
+
+/// A fact about a node that keeps its lease from counting, while it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeFact {
+    /// A condition that makes machine-controller-manager replace the node.
+    DiskPressure,
+    /// machine-controller-manager updates the node in place.
+    InPlaceUpdate,
+    MachineTerminating,
+    MachineFailed,
+    /// There is no Machine for the node.
+    NoMachine,
+    NotManagedByMcm,
+}
+
+/// A fact and when it holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FactSpan {
+    pub(crate) from: Micros,
+    pub(crate) to: Micros,
+    pub(crate) fact: NodeFact,
+}
+
+/// One node.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeScript {
+    pub(crate) kubelet: KubeletModel,
+    /// Between the node and the API server.
+    pub(crate) cuts: Vec<Cut>,
+    pub(crate) created: Micros,
+    /// The node and its lease.
+    pub(crate) deleted: Micros,
+    /// When it reports a Ready condition for the first time; none if it never does.
+    pub(crate) first_report: Option<Micros>,
+    pub(crate) facts: Vec<FactSpan>,
+}
+
+/// One shoot.
+#[derive(Debug, Clone)]
+pub(crate) struct ShootScript {
+    pub(crate) server: ServerTimeline,
+    pub(crate) nodes: Vec<NodeScript>,
+    /// Between the seed's lease-probe and the API server.
+    pub(crate) prober_cuts: Vec<Cut>,
+    /// The same on the way through the external endpoint, where that is configured.
+    pub(crate) external_cuts: Option<Vec<Cut>>,
+    pub(crate) grace: Micros,
+}
+
+/// The time in which one prober process runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProberRun {
+    pub(crate) from: Micros,
+    pub(crate) to: Micros,
+}
+
+/// One history: shoots that are probed by the same process, one process after the other.
+#[derive(Debug, Clone)]
+pub(crate) struct History {
+    pub(crate) class: &'static str,
+    pub(crate) seed: u64,
+    pub(crate) length: Micros,
+    /// `probeInterval`.
+    pub(crate) interval: Micros,
+    pub(crate) probers: Vec<ProberRun>,
+    pub(crate) shoots: Vec<ShootScript>,
+}
+
+/// A shoot as it comes to pass while nobody protects it.
+#[derive(Debug, Clone)]
+pub(crate) struct ShootHistory {
+    pub(crate) nodes: Vec<NodeActivity>,
+    pub(crate) terms: Vec<LeadershipTerm>,
+    pub(crate) watch_gaps: Vec<WatchGap>,
+    /// By node.
+    pub(crate) ready_changes: Vec<Vec<ReadyChange>>,
+}
+
+impl NodeScript {
+    pub(crate) fn exists(&self, at: Micros) -> bool {
+        self.created <= at && at < self.deleted
+    }
+
+    pub(crate) fn has(&self, fact: NodeFact, at: Micros) -> bool {
+        self.facts
+            .iter()
+            .any(|span| span.fact == fact && span.from <= at && at < span.to)
+    }
+
+    fn is_eligible(&self, at: Micros) -> bool {
+        self.exists(at) && !self.facts.iter().any(|span| span.from <= at && at < span.to)
+    }
+
+    /// A condition that changes is reported at once; facts about machines are not.
+    fn condition_changes(&self) -> Vec<Micros> {
+        let conditions = self
+            .facts
+            .iter()
+            .filter(|span| matches!(span.fact, NodeFact::DiskPressure | NodeFact::InPlaceUpdate));
+        let mut changes: Vec<_> = conditions.flat_map(|span| [span.from, span.to]).collect();
+        changes.sort_unstable();
+        changes
+    }
+
+    fn frozen_at(&self, at: Micros) -> Self {
+        let later = |instant: Micros| if instant > at { FOREVER } else { instant };
+        let mut frozen = self.clone();
+        frozen.cuts = frozen_cuts(&self.cuts, at);
+        frozen.kubelet.stops = later(self.kubelet.stops);
+        frozen.kubelet.clock.steps.retain(|(from, _)| *from <= at);
+        frozen.deleted = later(self.deleted);
+        frozen.facts.retain(|span| span.from <= at);
+        frozen
+    }
+}
+
+impl ShootScript {
+    /// The same shoot if its network stayed as it is at `at`.
+    pub(crate) fn frozen_at(&self, at: Micros) -> Self {
+        Self {
+            server: self.server.frozen_at(at),
+            nodes: self.nodes.iter().map(|node| node.frozen_at(at)).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// The same, if the cuts that ended after their node's last renewal had not: from outside nobody can tell.
+    pub(crate) fn frozen_as_seen_at(&self, history: &ShootHistory, at: Micros) -> Self {
+        let mut frozen = self.frozen_at(at);
+        for (node, happened) in frozen.nodes.iter_mut().zip(&history.nodes) {
+            let seen = last_write(&happened.kubelet.writes, at).map_or(RUN_UP, |write| write.at);
+            let unseen = node
+                .cuts
+                .iter_mut()
+                .filter(|cut| cut.to > seen && !self.server.was_away(seen, at));
+            for cut in unseen {
+                cut.to = FOREVER;
+            }
+        }
+        frozen
+    }
+
+    /// What was true of the nodes at some instant between `from` and `at`.
+    pub(crate) fn candidates_between(
+        &self,
+        history: &ShootHistory,
+        from: Micros,
+        at: Micros,
+    ) -> Vec<Vec<usize>> {
+        let facts = self
+            .nodes
+            .iter()
+            .flat_map(|node| &node.facts)
+            .flat_map(|span| [span.from, span.to]);
+        let lives = self.nodes.iter().flat_map(|node| [node.created, node.deleted]);
+        let changes = facts.chain(lives).filter(|change| from < *change && *change < at);
+        let mut sets: Vec<_> = changes
+            .chain([from, at])
+            .map(|instant| self.candidates(history, instant))
+            .collect();
+        sets.sort_unstable();
+        sets.dedup();
+        sets
+    }
+
+    pub(crate) fn node_path<'a>(&'a self, node: usize) -> NetworkPath<'a> {
+        NetworkPath {
+            server: &self.server,
+            cuts: &self.nodes[node].cuts,
+            client: Client::Kubelet(node as u32),
+        }
+    }
+
+    /// Plays it until `until`; kube-controller-manager keeps its leadership from `keeps_leadership` on.
+    pub(crate) fn play(&self, until: Micros, keeps_leadership: Micros) -> ShootHistory {
+        let activity = |(i, node): (usize, &NodeScript)| NodeActivity {
+            created: node.created,
+            deleted: node.deleted,
+            first_report: node.first_report,
+            condition_changes: node.condition_changes(),
+            kubelet: node.kubelet.run(&self.node_path(i), until),
+        };
+        let nodes: Vec<_> = self.nodes.iter().enumerate().map(activity).collect();
+        let terms = terms(&self.server, RUN_UP, until, keeps_leadership);
+        let watch_gaps = watch_gaps(&self.server);
+        let model = NodeLifecycleModel {
+            grace: GracePeriods {
+                monitor: self.grace,
+                startup: 60 * SECOND,
+            },
+            terms: &terms,
+            watch_gaps: &watch_gaps,
+            seed: self.server.seed,
+            until,
+        };
+        let ready_changes = nodes.iter().map(|node| model.ready_changes(node)).collect();
+        ShootHistory {
+            nodes,
+            terms,
+            watch_gaps,
+            ready_changes,
+        }
+    }
+
+    /// The nodes whose leases count at `at`.
+    pub(crate) fn candidates(&self, history: &ShootHistory, at: Micros) -> Vec<usize> {
+        let counts = |i: &usize| {
+            self.nodes[*i].is_eligible(at) && last_write(&history.nodes[*i].kubelet.writes, at).is_some()
+        };
+        (0..self.nodes.len()).filter(counts).collect()
+    }
+}
+
+impl ShootHistory {
+    /// How many of `nodes` are Unknown at `at`.
+    pub(crate) fn unknown(&self, nodes: &[usize], at: Micros) -> usize {
+        nodes
+            .iter()
+            .filter(|node| is_unknown(&self.ready_changes[**node], at))
+            .count()
+    }
+}
+
+/// How many of `candidates` reach the threshold.
+pub(crate) fn required(candidates: usize) -> usize {
+    // Exact for every number of nodes: three fifths.
+    (3 * candidates).div_ceil(5).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_fifths() {
+        let found = [1, 2, 3, 4, 5, 6, 10, 11, 50].map(required);
+        assert_eq!(found, [1, 2, 2, 3, 3, 4, 6, 7, 30]);
+        for candidates in 1..1_000_usize {
+            let k = required(candidates);
+            assert!(k as f64 / candidates as f64 >= THRESHOLD, "{candidates}");
+            assert!(((k - 1) as f64 / candidates as f64) < THRESHOLD, "{candidates}");
+        }
+    }
+}

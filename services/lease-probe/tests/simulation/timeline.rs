@@ -1,0 +1,262 @@
+//! How an API server behaves over time, and when the network between it and a client is cut.
+
+use crate::random::{MILLISECOND, Micros, hashed};
+
+/// Later than everything.
+pub(crate) const FOREVER: Micros = Micros::MAX / 4;
+
+/// Who asks an API server. All reach it by the same network, except for the cuts of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Client {
+    Kubelet(u32),
+    KubeControllerManager,
+    LeaseProbe,
+}
+
+/// What is wrong with an API server; outside of all segments it answers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Behaviour {
+    /// The process is gone: connections are closed at the start, connects are refused.
+    Refuses,
+    /// The process is frozen: connections stay, the kernel accepts more, requests are answered when it thaws.
+    Hangs,
+    /// Packets are dropped, and sent again by TCP. With `forgets`, what was on the way (NAT, load balancer) has forgotten
+    /// about that share of the connections afterwards, without notice to either side.
+    BlackHole { forgets: f64 },
+    /// Every request takes so much longer.
+    Slow { by: Micros },
+    /// A share of the requests fails at random.
+    Fails { share: f64, status: u16, of: FailsFor },
+    /// Lists show what was so long ago: an API server whose watch cache lags behind.
+    ListsStale { by: Micros },
+    /// Reads are answered, writes are not: an API server that has just started.
+    RefusesWrites,
+    /// Every answer is the last on its connection.
+    ClosesAfterAnswers,
+}
+
+/// Whose requests fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailsFor {
+    Everybody,
+    /// Such as a token that is not accepted: kubelets and kube-controller-manager have credentials of their own.
+    LeaseProbe,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Segment {
+    pub(crate) from: Micros,
+    pub(crate) to: Micros,
+    pub(crate) behaviour: Behaviour,
+}
+
+/// An API server.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerTimeline {
+    pub(crate) seed: u64,
+    /// Of an answer; up to twice as much at random.
+    pub(crate) latency: Micros,
+    /// May overlap.
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) speaks_http2: bool,
+}
+
+/// A time in which packets between a client and the server are dropped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Cut {
+    pub(crate) from: Micros,
+    pub(crate) to: Micros,
+}
+
+impl Segment {
+    pub(crate) const fn contains(&self, at: Micros) -> bool {
+        self.from <= at && at < self.to
+    }
+}
+
+impl Cut {
+    pub(crate) const fn contains(&self, at: Micros) -> bool {
+        self.from <= at && at < self.to
+    }
+}
+
+impl ServerTimeline {
+    pub(crate) fn during(&self, at: Micros) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().filter(move |segment| segment.contains(at))
+    }
+
+    pub(crate) fn refuses(&self, at: Micros) -> bool {
+        self.during(at)
+            .any(|segment| matches!(segment.behaviour, Behaviour::Refuses))
+    }
+
+    /// Whether its packets get through, as far as everybody's network is concerned.
+    pub(crate) fn is_reachable(&self, at: Micros) -> bool {
+        !self
+            .during(at)
+            .any(|segment| matches!(segment.behaviour, Behaviour::BlackHole { .. }))
+    }
+
+    /// When the process next dies after `after`, up to `until`: all connections end.
+    pub(crate) fn next_death(&self, after: Micros, until: Micros) -> Option<Micros> {
+        let deaths = self
+            .segments
+            .iter()
+            .filter(|segment| matches!(segment.behaviour, Behaviour::Refuses));
+        deaths
+            .map(|segment| segment.from)
+            .filter(|from| after < *from && *from <= until)
+            .min()
+    }
+
+    /// When a process that can go on at `at` does: at once, or when it thaws.
+    pub(crate) fn thaws(&self, at: Micros) -> Micros {
+        let mut at = at;
+        while let Some(hang) = self
+            .during(at)
+            .find(|segment| matches!(segment.behaviour, Behaviour::Hangs))
+        {
+            at = hang.to;
+        }
+        at
+    }
+
+    /// When a request that is delivered at `at` has been worked on, if the process does not die before.
+    pub(crate) fn finishes(&self, at: Micros, nonce: u64) -> Micros {
+        let slow = self.during(at).map(|segment| match segment.behaviour {
+            Behaviour::Slow { by } => by,
+            _ => 0,
+        });
+        let slow: Micros = slow.sum();
+        let takes = self.latency as f64 * (1.0 + hashed(self.seed, nonce, at.unsigned_abs())) + slow as f64;
+        let started = self.thaws(at);
+        let finished = started + (takes as Micros).max(MILLISECOND);
+        // Frozen while at work: what is left is done after the thaw.
+        match self.thaws(finished) {
+            thawed if thawed > finished => thawed + MILLISECOND,
+            _ => finished,
+        }
+    }
+
+    /// The status of an answer, if it is not the one that was asked for.
+    pub(crate) fn failure(&self, client: Client, at: Micros, nonce: u64, writes: bool) -> Option<u16> {
+        self.during(at).find_map(|segment| match segment.behaviour {
+            Behaviour::Fails { share, status, of } => {
+                let concerned = of == FailsFor::Everybody || client == Client::LeaseProbe;
+                (concerned && hashed(self.seed ^ 0xFA11, nonce, at.unsigned_abs()) < share).then_some(status)
+            }
+            Behaviour::RefusesWrites => writes.then_some(500),
+            _ => None,
+        })
+    }
+
+    /// By how much a list that is made at `at` is behind.
+    pub(crate) fn staleness(&self, at: Micros) -> Micros {
+        let stale = self.during(at).map(|segment| match segment.behaviour {
+            Behaviour::ListsStale { by } => by,
+            _ => 0,
+        });
+        stale.max().unwrap_or(0)
+    }
+
+    pub(crate) fn closes_after_answers(&self, at: Micros) -> bool {
+        self.during(at)
+            .any(|segment| matches!(segment.behaviour, Behaviour::ClosesAfterAnswers))
+    }
+
+    /// Whether it did not serve everybody at some instant between `from` and `to`.
+    pub(crate) fn was_away(&self, from: Micros, to: Micros) -> bool {
+        let fails = |segment: &&Segment| match segment.behaviour {
+            Behaviour::Refuses
+            | Behaviour::Hangs
+            | Behaviour::BlackHole { .. }
+            | Behaviour::RefusesWrites => true,
+            Behaviour::Fails { of, .. } => of == FailsFor::Everybody,
+            Behaviour::Slow { .. } | Behaviour::ListsStale { .. } | Behaviour::ClosesAfterAnswers => false,
+        };
+        self.segments
+            .iter()
+            .filter(fails)
+            .any(|segment| segment.from < to && from < segment.to)
+    }
+
+    /// The same server if nothing began to fail from `at` on: what is under way ends as planned.
+    pub(crate) fn frozen_at(&self, at: Micros) -> Self {
+        let under_way = self.segments.iter().filter(|segment| segment.from <= at);
+        Self {
+            segments: under_way.copied().collect(),
+            ..self.clone()
+        }
+    }
+}
+
+/// The same cuts if the network stayed as it is at `at`.
+pub(crate) fn frozen_cuts(cuts: &[Cut], at: Micros) -> Vec<Cut> {
+    let so_far = cuts.iter().filter(|cut| cut.from <= at);
+    so_far
+        .map(|cut| Cut {
+            to: if cut.contains(at) { FOREVER } else { cut.to },
+            ..*cut
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SECOND;
+
+    fn server(segments: &[(i64, i64, Behaviour)]) -> ServerTimeline {
+        ServerTimeline {
+            seed: 1,
+            latency: 5 * MILLISECOND,
+            segments: segments
+                .iter()
+                .map(|(from, to, behaviour)| Segment {
+                    from: from * SECOND,
+                    to: to * SECOND,
+                    behaviour: *behaviour,
+                })
+                .collect(),
+            speaks_http2: true,
+        }
+    }
+
+    #[test]
+    fn a_frozen_process_goes_on_when_it_thaws() {
+        let server = server(&[(10, 20, Behaviour::Hangs), (20, 25, Behaviour::Hangs)]);
+        assert!((5..11).contains(&(server.finishes(SECOND, 0) / MILLISECOND - 1_000)));
+        assert_eq!(server.finishes(12 * SECOND, 0) / SECOND, 25);
+        assert_eq!(
+            server.finishes(10 * SECOND - MILLISECOND, 0),
+            25 * SECOND + MILLISECOND
+        );
+    }
+
+    #[test]
+    fn a_process_dies_when_it_begins_to_refuse() {
+        let server = server(&[(10, 20, Behaviour::Refuses)]);
+        assert_eq!(server.next_death(0, 30 * SECOND), Some(10 * SECOND));
+        assert_eq!(server.next_death(10 * SECOND, 30 * SECOND), None);
+        assert_eq!(server.next_death(0, 9 * SECOND), None);
+    }
+
+    #[test]
+    fn nothing_new_fails_in_a_frozen_history() {
+        let server = server(&[(10, 20, Behaviour::Refuses), (30, 40, Behaviour::Refuses)]);
+        assert_eq!(server.frozen_at(15 * SECOND).segments, server.segments[..1]);
+        let cut = |from: i64, to: i64| Cut {
+            from: from * SECOND,
+            to: to * SECOND,
+        };
+        let cuts = [cut(0, 5), cut(10, 20), cut(30, 40)];
+        let expected = [
+            cuts[0],
+            Cut {
+                to: FOREVER,
+                ..cuts[1]
+            },
+        ];
+        assert_eq!(frozen_cuts(&cuts, 15 * SECOND), expected);
+    }
+}

@@ -1,0 +1,252 @@
+//! The prober's network: connections to an API server that answers as its timeline says.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, StatusCode, header};
+use http_body_util::Full;
+use lease_probe::cluster::transport::{Call, Connector, End, Link, Transport};
+use lease_probe::domain::outcome::Failure;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use watchdog_api::kubeconfig::ShootAccess;
+
+use crate::network::{ExchangeEnd, NetworkPath, Opening, RequestKind};
+use crate::objects;
+use crate::random::{MILLISECOND, Micros, SECOND};
+use crate::timeline::{Client, FOREVER};
+use crate::world::{PlayedShoot, ProbedShoot, VirtualClock};
+
+/// The HTTP/2 PINGs of lease-probe (`cluster/http.rs`).
+const PING_INTERVAL: Micros = 6 * SECOND;
+const PING_TIME_OUT: Micros = 4 * SECOND;
+
+/// What the prober did on the network, for people: in order.
+pub(crate) type TrafficLog = Vec<(Micros, String)>;
+
+/// Connects to one shoot.
+#[derive(Clone)]
+pub(crate) struct SimConnector(Arc<Peer>);
+
+/// The shoot behind a connection.
+struct Peer {
+    clock: VirtualClock,
+    shoot: Arc<PlayedShoot>,
+    external: bool,
+    probed: Arc<Mutex<ProbedShoot>>,
+}
+
+pub(crate) struct SimLink {
+    peer: Arc<Peer>,
+    opened: Micros,
+    /// When something came from the server.
+    last_sign: Micros,
+    closed: Option<Micros>,
+    requests: u64,
+}
+
+impl SimConnector {
+    pub(crate) fn new(
+        clock: VirtualClock,
+        shoot: Arc<PlayedShoot>,
+        external: bool,
+        probed: Arc<Mutex<ProbedShoot>>,
+    ) -> Self {
+        Self(Arc::new(Peer {
+            clock,
+            shoot,
+            external,
+            probed,
+        }))
+    }
+}
+
+impl Connector for SimConnector {
+    type Transport = Self;
+
+    fn transport(&self, _: &ShootAccess) -> Result<Self, Failure> {
+        Ok(self.clone())
+    }
+}
+
+impl Transport for SimConnector {
+    type Link = SimLink;
+
+    async fn open(&self) -> Result<SimLink, Failure> {
+        let peer = &self.0;
+        let began = peer.clock.now();
+        peer.log("connects");
+        match peer.path().open(began) {
+            Opening::Opened(at) => {
+                peer.clock.sleep_until(at).await;
+                peer.log("is connected");
+                let now = peer.clock.now();
+                Ok(SimLink {
+                    peer: peer.clone(),
+                    opened: now,
+                    last_sign: now,
+                    closed: None,
+                    requests: 0,
+                })
+            }
+            Opening::Failed(at) => {
+                peer.clock.sleep_until(at).await;
+                peer.log("cannot connect");
+                Err(Failure::Connect("refused".to_owned()))
+            }
+        }
+    }
+}
+
+impl Peer {
+    fn path(&self) -> NetworkPath<'_> {
+        let script = &self.shoot.script;
+        NetworkPath {
+            server: &script.server,
+            cuts: match self.external {
+                true => script.external_cuts.as_deref().unwrap_or_default(),
+                false => &script.prober_cuts,
+            },
+            client: Client::LeaseProbe,
+        }
+    }
+
+    fn log(&self, what: &str) {
+        let way = if self.external { " (external endpoint)" } else { "" };
+        self.probed
+            .lock()
+            .traffic
+            .push((self.clock.now(), format!("{what}{way}")));
+    }
+}
+
+impl Link for SimLink {
+    type Body = Full<Bytes>;
+
+    async fn send(&mut self, call: &Call) -> Result<Response<Full<Bytes>>, Failure> {
+        let peer = self.peer.clone();
+        let (clock, path) = (peer.clock, peer.path());
+        let sent = clock.now();
+        let what = call
+            .path
+            .split(['/', '?'])
+            .rfind(|part| !part.is_empty() && !part.contains('='))
+            .unwrap_or("");
+        peer.log(&format!("asks for {what}"));
+        self.requests += 1;
+        let kind = RequestKind {
+            writes: false,
+            nonce: self.opened.unsigned_abs() << 8 | self.requests,
+        };
+        let broken = || Failure::Connect("connection reset".to_owned());
+        if self.ends_at().is_some_and(|(at, _)| at <= sent) {
+            return Err(broken());
+        }
+        let exchange = path.request(self.opened, sent, kind);
+        let dead = self.ends_at().map_or(FOREVER, |(at, _)| at);
+        match exchange.ends {
+            ExchangeEnd::Answered(at) if at < dead => {
+                clock.sleep_until(at).await;
+                self.last_sign = clock.now();
+                let (processed, status) = exchange.processed.unwrap_or((at, 200));
+                peer.log(&format!("is answered {status}"));
+                Ok(self.respond(call, processed, status, at))
+            }
+            ExchangeEnd::Reset(at) if at <= dead => {
+                self.closed = Some(at);
+                clock.sleep_until(at).await;
+                peer.log("is reset");
+                Err(broken())
+            }
+            _ if dead < FOREVER => {
+                clock.sleep_until(dead).await;
+                peer.log("has lost its connection");
+                Err(broken())
+            }
+            _ => std::future::pending().await,
+        }
+    }
+
+    fn end(&self) -> Option<(Instant, End)> {
+        let (at, end) = self.ends_at()?;
+        // Timers are exact to a millisecond only: what has ended is over when its timer says so.
+        let alive_until = match end {
+            End::Closed => at,
+            End::Silent => at - PING_INTERVAL - PING_TIME_OUT,
+        };
+        (at <= self.peer.clock.now()).then(|| (self.instant_of(alive_until), end))
+    }
+
+    async fn ended(&self) {
+        match self.ends_at() {
+            Some((at, _)) => {
+                self.peer.clock.sleep_until(at).await;
+                self.peer.log("sees its connection end");
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl SimLink {
+    fn respond(&mut self, call: &Call, processed: Micros, status: u16, at: Micros) -> Response<Full<Bytes>> {
+        let server = &self.peer.shoot.script.server;
+        let closes = server.closes_after_answers(at);
+        let mut response = Response::builder().status(StatusCode::from_u16(status).unwrap());
+        if closes && !server.speaks_http2 {
+            response = response.header(header::CONNECTION, "close");
+        }
+        if closes {
+            self.closed = Some(at + MILLISECOND);
+        }
+        if status == 429 {
+            response = response.header(header::RETRY_AFTER, "1");
+        }
+        let body = match status {
+            200 => objects::answer(&self.peer.shoot, call, processed),
+            _ => r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"simulated"}"#.to_owned(),
+        };
+        response.body(Full::new(body.into())).unwrap()
+    }
+
+    /// The instant of something that is past.
+    fn instant_of(&self, at: Micros) -> Instant {
+        let clock = self.peer.clock;
+        let ago = crate::world::duration((clock.now() - at).max(0));
+        Instant::now().checked_sub(ago).unwrap_or_else(Instant::now)
+    }
+
+    /// When and how the connection ends if nothing more is sent.
+    fn ends_at(&self) -> Option<(Micros, End)> {
+        let path = self.peer.path();
+        let closed = path
+            .closed(self.opened, FOREVER)
+            .into_iter()
+            .chain(self.closed)
+            .min();
+        let closed = closed.map(|at| (at, End::Closed));
+        let silent = match path.server.speaks_http2 {
+            true => self.falls_silent(&path).map(|at| (at, End::Silent)),
+            false => None,
+        };
+        [closed, silent].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// When the first PING is not answered in time.
+    fn falls_silent(&self, path: &NetworkPath<'_>) -> Option<Micros> {
+        let mut sign = self.last_sign;
+        loop {
+            // Nothing can happen to a PING before the next disturbance.
+            let disturbed = path.next_disturbance(sign)?;
+            let undisturbed = (disturbed - sign - SECOND) / (PING_INTERVAL + 3 * MILLISECOND);
+            if undisturbed > 0 {
+                sign += undisturbed * (PING_INTERVAL + 3 * MILLISECOND);
+            }
+            let ping = sign + PING_INTERVAL;
+            match path.pong(self.opened, ping) {
+                Some(pong) if pong <= ping + PING_TIME_OUT => sign = pong,
+                _ => return Some(ping + PING_TIME_OUT),
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Runs the real probers on a history, under a clock of its own that is paused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lease_probe::cluster::connect_limiter::ConnectLimiter;
+use lease_probe::cluster::shoot_client::{Access, HttpExternalEndpoint, HttpShootClient, Kubeconfig, access};
+use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
+use lease_probe::domain::outcome::{Failure, Outcome};
+use lease_probe::domain::verdict::Verdict;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::prober::{self, ProberConfig};
+use watchdog_runtime::clock::Clock;
+use watchdog_runtime::trace::Tracer;
+
+use crate::judge::{Direction, SeenVerdict};
+use crate::objects;
+use crate::random::{Micros, SECOND};
+use crate::script::{History, ProberRun, ShootHistory, ShootScript};
+use crate::transport::{SimConnector, TrafficLog};
+
+/// Virtual time 0, in microseconds since the Unix epoch.
+pub(crate) const EPOCH: i64 = 1_790_000_000 * SECOND;
+
+/// Connections that may begin to open at once: as many as in the program.
+const PERMITS: usize = 64;
+
+/// A shoot with its history.
+#[derive(Debug)]
+pub(crate) struct PlayedShoot {
+    pub(crate) name: Arc<str>,
+    pub(crate) script: ShootScript,
+    pub(crate) history: ShootHistory,
+}
+
+/// What the probers reported of one shoot.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ProbedShoot {
+    pub(crate) verdicts: Vec<SeenVerdict>,
+    pub(crate) traffic: TrafficLog,
+}
+
+/// The clock of a history.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct VirtualClock(Clock);
+
+impl VirtualClock {
+    pub(crate) fn now(self) -> Micros {
+        self.0.now_micros() - EPOCH
+    }
+
+    pub(crate) async fn sleep_until(self, at: Micros) {
+        tokio::time::sleep_until(self.instant(at)).await;
+    }
+
+    pub(crate) fn instant(self, at: Micros) -> tokio::time::Instant {
+        self.0.instant_at(EPOCH + at)
+    }
+}
+
+/// Probes all shoots of a history; what was seen, by shoot.
+pub(crate) fn probe(history: &History, shoots: Vec<Arc<PlayedShoot>>) -> Vec<ProbedShoot> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let clock = VirtualClock(Clock::starting_at(EPOCH));
+        let probed: Vec<_> = shoots
+            .iter()
+            .map(|_| Arc::new(Mutex::new(ProbedShoot::default())))
+            .collect();
+        for (number, run) in history.probers.iter().enumerate() {
+            clock.sleep_until(run.from).await;
+            let process = ProberProcess {
+                clock,
+                config: config(
+                    history.interval,
+                    shoots.iter().any(|shoot| shoot.script.external_cuts.is_some()),
+                ),
+                shoots: &shoots,
+                probed: &probed,
+            };
+            process.run(number, *run).await;
+        }
+        clock.sleep_until(history.length).await;
+        probed
+            .iter()
+            .map(|probed| std::mem::take(&mut *probed.lock()))
+            .collect()
+    })
+}
+
+/// Gardener's configuration with this interval.
+fn config(interval: Micros, external: bool) -> Arc<ProberConfig> {
+    let external = if external {
+        "externalKubeConfigSecretName: external\n"
+    } else {
+        ""
+    };
+    let text = format!(
+        "kubeConfigSecretName: probe\n{external}probeInterval: {}s\ndependentResourceInfos:\n- ref: {{apiVersion: apps/v1, \
+         kind: Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  scaleDown: \
+         {{level: 0}}\n",
+        interval / SECOND
+    );
+    Arc::new(prober::parse(text.as_bytes()).unwrap())
+}
+
+/// One lease-probe.
+struct ProberProcess<'a> {
+    clock: VirtualClock,
+    config: Arc<ProberConfig>,
+    shoots: &'a [Arc<PlayedShoot>],
+    probed: &'a [Arc<Mutex<ProbedShoot>>],
+}
+
+impl ProberProcess<'_> {
+    async fn run(&self, number: usize, run: ProberRun) {
+        let clock = self.clock;
+        let shared = Arc::new(Shared {
+            seed: objects::seed_client(clock, self.shoots),
+            clock: clock.0,
+            identity: format!("lease-probe-{number}").into(),
+            tracer: Tracer::off(),
+            probing: AtomicUsize::new(0),
+            close: AtomicUsize::new(0),
+        });
+        let limiter = Arc::new(ConnectLimiter::new(PERMITS));
+        let stop = CancellationToken::new();
+        let mut running = tokio::task::JoinSet::new();
+        let mut senders = Vec::new();
+        for (shoot, probed) in self.shoots.iter().zip(self.probed) {
+            let connector = |external| SimConnector::new(clock, shoot.clone(), external, probed.clone());
+            let (sender, receiver) = watch::channel(Inputs {
+                settings: Arc::new(ShootSettings::default()),
+                config: self.config.clone(),
+                internal: kubeconfig(),
+                external: shoot.script.external_cuts.as_ref().map(|_| kubeconfig()),
+            });
+            senders.push(sender);
+            let report = Recorder {
+                clock,
+                shared: shared.clone(),
+                shoots: self.shoots.len(),
+                probed: probed.clone(),
+            };
+            let client = HttpShootClient::new(
+                shoot.name.clone(),
+                shared.seed.clone(),
+                connector(false),
+                limiter.clone(),
+            );
+            let external = HttpExternalEndpoint::new(connector(true), limiter.clone());
+            let prober = Prober::new(
+                shoot.name.clone(),
+                shared.clone(),
+                receiver,
+                report,
+                client,
+                external,
+            );
+            running.spawn(Box::pin(prober.run(self.shoots.len(), stop.clone())));
+        }
+        clock.sleep_until(run.to).await;
+        stop.cancel();
+        while let Some(ended) = running.join_next().await {
+            ended.unwrap();
+        }
+    }
+}
+
+fn kubeconfig() -> Access {
+    static ACCESS: std::sync::OnceLock<Arc<Kubeconfig>> = std::sync::OnceLock::new();
+    let text = "apiVersion: v1\nkind: Config\ncurrent-context: shoot\ncontexts:\n- name: shoot\n  context: {cluster: \
+                shoot, user: probe}\nclusters:\n- name: shoot\n  cluster: {server: 'https://shoot:443'}\nusers:\n- name: \
+                probe\n  user: {token: none}\n";
+    Ok(ACCESS
+        .get_or_init(|| access(Ok(Some(text.as_bytes()))).unwrap())
+        .clone())
+}
+
+struct Recorder {
+    clock: VirtualClock,
+    shared: Arc<Shared>,
+    shoots: usize,
+    probed: Arc<Mutex<ProbedShoot>>,
+}
+
+impl Report for Recorder {
+    fn verdict(&self, verdict: Verdict) {
+        // As the prober manager does.
+        self.shared.probing.store(self.shoots, Ordering::Relaxed);
+        let mut probed = self.probed.lock();
+        let direction = match verdict.outcome {
+            Outcome::Healthy => Direction::Up,
+            _ if verdict.outcome.is_loss() => Direction::Down,
+            _ => Direction::Hold,
+        };
+        let counts = verdict.evidence.map_or(String::new(), |evidence| {
+            format!(
+                " ({} of {} expired, {} unconfirmed)",
+                evidence.expired, evidence.candidates, evidence.unconfirmed
+            )
+        });
+        probed.verdicts.push(SeenVerdict {
+            at: self.clock.now(),
+            direction,
+            outcome: format!("{}{counts} {}", verdict.outcome.as_str(), verdict.message),
+        });
+    }
+
+    fn failure(&self, _: Endpoint, _: &Failure) {}
+}
+
+/// For sleeping in tests of the world itself.
+pub(crate) fn duration(of: Micros) -> Duration {
+    Duration::from_micros(of.unsigned_abs())
+}
