@@ -11,7 +11,7 @@ use lease_probe::cluster::connection::{CachedConnection, Suspicion};
 use lease_probe::cluster::http::{HttpConnector, HttpTransport};
 use lease_probe::cluster::requests;
 use lease_probe::cluster::transport::Connector;
-use lease_probe::domain::outcome::{Failure, Outcome};
+use lease_probe::domain::outcome::{Failure, FailureEvidence, Outcome};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
@@ -123,7 +123,7 @@ async fn a_request_that_queues_has_asked_nobody() {
     let mut connection = through(full, &server);
     let not_asked = Failure::ConnectQueueTimeout(LIMIT);
     assert_eq!(not_asked.outcome(), Outcome::Inconclusive);
-    assert!(not_asked.says_nothing_of_before());
+    assert_eq!(not_asked.evidence(), FailureEvidence::None);
     assert_eq!(
         requests::version(&mut connection, LIMIT).await,
         Err(not_asked.clone())

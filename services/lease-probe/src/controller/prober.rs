@@ -20,7 +20,7 @@ use crate::domain::answered::ListTimes;
 use crate::domain::assessment::{Assessment, Rule};
 use crate::domain::candidates::NodeIndex;
 use crate::domain::moment::Moment;
-use crate::domain::outcome::{Failure, Outcome};
+use crate::domain::outcome::{Failure, FailureEvidence, Outcome};
 use crate::domain::probe_state::{Next, ProbeState};
 use crate::domain::renewals::expiry_age;
 use crate::domain::schedule::{self, Pace, Recent, Seen};
@@ -325,12 +325,12 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         self.report.failure(endpoint, failure);
         self.note_suspicion();
         let started = self.shared.moment(started);
-        if !failure.is_of_seed() {
-            self.state.note_outage(if failure.says_nothing_of_before() {
-                now
-            } else {
-                started.before(self.state.renew_interval())
-            });
+        match failure.evidence() {
+            FailureEvidence::Away => self
+                .state
+                .note_outage(started.before(self.state.renew_interval())),
+            FailureEvidence::Throttles => self.state.note_throttling(now),
+            FailureEvidence::None => {}
         }
         if self.failing.replace(failure.as_str()) != Some(failure.as_str()) {
             tracing::warn!(shoot = &*self.shoot, reason = failure.as_str(), error = %failure, "probe failed");
@@ -400,6 +400,10 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 .note_external(answers, inputs.config.failure_threshold, judged);
             if answers {
                 found.assessment.outcome = found.assessment.by_leases.clone();
+            } else if lost_outside {
+                // The endpoint had its time to answer; since the list some lease may have been renewed.
+                let found = ask_internal(&self.shared, &mut self.client, &mut self.state, inputs, budget);
+                return found.await.map_err(|failure| (Endpoint::Internal, failure));
             }
         }
         if let Some(failure @ Failure::Throttled(_)) = failure {

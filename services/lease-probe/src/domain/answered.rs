@@ -61,6 +61,8 @@ pub struct AnsweredTime {
     until: Option<Moment>,
     latency: Duration,
     away_since: Option<Moment>,
+    /// Throttles since then, and was not away before.
+    throttles_since: Option<Moment>,
     outages: u32,
     long_outages: u32,
     /// `total` when the last long outage ended.
@@ -94,10 +96,10 @@ impl AnsweredTime {
         self.away_since.get_or_insert(since);
     }
 
-    /// Whether an outage was noted since the last list.
-    #[must_use]
-    pub const fn is_away(&self) -> bool {
-        self.away_since.is_some()
+    /// The API server throttles since then, and until the next list: that time does not count, but an API server that
+    /// answers was not restarted.
+    pub fn note_throttling(&mut self, since: Moment) {
+        self.throttles_since.get_or_insert(since);
     }
 
     /// Takes in a complete list.
@@ -110,6 +112,7 @@ impl AnsweredTime {
         self.latency = latency;
         let end = if held_up { times.received } else { times.sent };
         let from = self.until.replace(end);
+        let throttles_since = self.throttles_since.take();
         let span = match (from, self.away_since.take()) {
             (None, away) => Span {
                 counted: Duration::ZERO,
@@ -118,7 +121,8 @@ impl AnsweredTime {
                 long: away.is_some(),
             },
             (Some(from), away) => {
-                let since = away.map(|since| since.max(from));
+                let away = away.map(|since| since.max(from));
+                let since = [away, throttles_since].into_iter().flatten().min();
                 let gap = since.map_or(Duration::ZERO, |since| times.received.since(since));
                 let outage = gap > renew_interval.mul_f64(BLIP);
                 let answered_until = since.filter(|_| outage).unwrap_or(times.sent);
@@ -128,7 +132,7 @@ impl AnsweredTime {
                         .min(renew_interval.mul_f64(LONGEST_SPAN)),
                     answered_until,
                     outage,
-                    long: gap >= renew_interval.mul_f64(LONG),
+                    long: away.is_some() && gap >= renew_interval.mul_f64(LONG),
                 }
             }
         };

@@ -195,30 +195,33 @@ fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
 /// Renewed leases refute an external endpoint that does not answer; silence of 1.25 renew intervals confirms it.
 #[test]
 fn an_external_endpoint_makes_a_loss_known_earlier() {
-    let outcome = |ages: &[i64], since: i64, counts| {
-        let (listed, mut renewals) = leases(ages);
-        // As of then, on a copy of what is known now.
-        let mark = renewals.answered().now();
-        for second in 1..=since {
-            let at = at(1000 + second);
-            renewals.observe(
-                ListTimes {
-                    sent: at,
-                    received: at,
-                },
-                &listed.leases,
-            );
-        }
+    // Ages at the end, and for how long the endpoint has not answered then.
+    let outcome = |ages: &[i64], lasts: i64, counts| {
+        let before: Vec<i64> = ages.iter().map(|age| (age - lasts).max(5)).collect();
+        let (mut listed, mut renewals) = leases(&before);
         let outage = ExternalOutage {
-            since: at(1000 - since),
-            mark,
+            since: at(1000),
+            mark: renewals.answered().now(),
             counts,
         };
+        for second in 1001..=1000 + lasts {
+            for (lease, age) in listed.leases.iter_mut().zip(ages) {
+                let renewed = 1000 + lasts - age;
+                if renewed <= second {
+                    lease.renew_time = Some(at(renewed));
+                }
+            }
+            let times = ListTimes {
+                sent: at(second),
+                received: at(second),
+            };
+            renewals.observe(times, &listed.leases);
+        }
         let context = Context {
             external: Some(outage),
             ..CONTEXT
         };
-        assess(&listed, &renewals, |_| None, None, context, at(1000)).outcome
+        assess(&listed, &renewals, |_| None, None, context, at(1000 + lasts)).outcome
     };
     assert_eq!(outcome(&[14, 15, 20], 13, true), Outcome::ExternalUnreachable);
     assert_eq!(

@@ -105,6 +105,17 @@ pub enum Failure {
     MachinesThrottled(Option<Duration>),
 }
 
+/// What a failure says about whether kubelets could renew their leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureEvidence {
+    /// The API server may have been away for a while.
+    Away,
+    /// The API server answers, and may throttle kubelets as well.
+    Throttles,
+    /// Nothing.
+    None,
+}
+
 impl Failure {
     /// What follows for the shoot. None of these ever leads to a scale-down.
     #[must_use]
@@ -130,29 +141,24 @@ impl Failure {
         matches!(self, Self::Throttled(_) | Self::MachinesThrottled(_))
     }
 
-    /// Whether it was the seed's API server that failed: then the leases were listed.
+    /// What it says about whether kubelets could renew their leases.
     #[must_use]
-    pub const fn is_of_seed(&self) -> bool {
-        matches!(self, Self::Machines(_) | Self::MachinesThrottled(_))
-    }
-
-    /// Whether the API server answered, or was not asked. Otherwise it may have been away for a while before.
-    #[must_use]
-    pub const fn says_nothing_of_before(&self) -> bool {
+    pub const fn evidence(&self) -> FailureEvidence {
         match self {
             Self::Connect(_)
             | Self::Tls(_)
             | Self::Timeout(_)
             | Self::ListFailed(_)
             | Self::ListBrokeOff(_)
-            | Self::ListTimeout(_) => false,
+            | Self::ListTimeout(_) => FailureEvidence::Away,
+            Self::Throttled(_) => FailureEvidence::Throttles,
+            // Of lease-probe's own affairs, or those of the seed.
             Self::Kubeconfig(_)
             | Self::ConnectQueueTimeout(_)
-            | Self::Throttled(_)
             | Self::Unauthorized
             | Self::Forbidden(_)
             | Self::Machines(_)
-            | Self::MachinesThrottled(_) => true,
+            | Self::MachinesThrottled(_) => FailureEvidence::None,
         }
     }
 

@@ -187,6 +187,11 @@ impl ProbeState {
         self.renewals.note_outage(since);
     }
 
+    /// The API server throttles since then.
+    pub fn note_throttling(&mut self, since: Moment) {
+        self.renewals.note_throttling(since);
+    }
+
     /// The external endpoint did or did not answer while the leases were listed at `now`; `threshold` is
     /// `failureThreshold`.
     pub fn note_external(&mut self, answered: bool, threshold: u32, now: Moment) {

@@ -71,6 +71,11 @@ impl Renewals {
         self.answered.note_outage(since);
     }
 
+    /// The API server throttles since then: perhaps kubelets as well.
+    pub fn note_throttling(&mut self, since: Moment) {
+        self.answered.note_throttling(since);
+    }
+
     /// Takes in a complete list. Leases that are not in it are forgotten.
     pub fn observe(&mut self, times: ListTimes, leases: &[ListedLease]) {
         let before = std::mem::replace(&mut self.nodes, HashMap::with_capacity(leases.len()));

@@ -203,26 +203,28 @@ pub fn after_failure(
             .clamp(BACK_OFF_FOR_THROTTLED_REQUESTS, LONGEST_THROTTLE);
         return now.after(jittered(wait, pace.jitter, random));
     }
-    let doubled = MIN_SPACING.saturating_mul(
-        1_u32
-            .checked_shl(failures.saturating_sub(1).min(16))
-            .unwrap_or(u32::MAX),
-    );
-    // A missing permission or Secret is not back sooner for asking every second; an API server is.
-    let most = match failure {
+    // A missing permission or Secret is not back sooner for asking every second; an API server is, and what an outage hides
+    // is as long as the outage and the pause after it.
+    let (growth, most) = match failure {
         Failure::Connect(_)
         | Failure::Tls(_)
         | Failure::Timeout(_)
         | Failure::ListFailed(_)
         | Failure::ListBrokeOff(_)
         | Failure::ListTimeout(_)
-        | Failure::ConnectQueueTimeout(_) => pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE),
-        _ => pace.interval,
+        | Failure::ConnectQueueTimeout(_) => {
+            (1.25, pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE))
+        }
+        _ => (2.0, pace.interval),
     };
+    let grown = MIN_SPACING.mul_f64(f64::powi(
+        growth,
+        i32::try_from(failures.clamp(1, 30) - 1).unwrap_or(0),
+    ));
     // The first retry is exact, from start to start: a gap that is short enough takes nothing from what is proven.
     let pause = match failures {
         1 => MIN_SPACING,
-        _ => jittered(doubled.min(most), pace.jitter, random),
+        _ => jittered(grown.min(most), pace.jitter, random),
     };
     started.after(pause).max(now.after(SHORTEST_TICK))
 }
@@ -406,10 +408,13 @@ mod tests {
     #[test]
     fn after_a_failure() {
         let connect = Failure::Connect(String::new());
-        let pauses: Vec<_> = (1..=7)
+        let pauses: Vec<_> = (1..=4)
             .map(|n| after_failure((at(0), at(0)), PACE, &connect, n, 0.0))
             .collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 8, 8, 8].map(at));
+        assert_eq!(
+            pauses,
+            [1.0, 1.25, 1.5625, 1.953_125].map(|seconds| Moment((seconds * 1e6) as i64))
+        );
         assert_eq!(
             after_failure((at(0), at(0)), PACE, &Failure::Throttled(None), 1, 0.0),
             at(10)

@@ -203,14 +203,14 @@ pub(crate) fn external_loss(class: &'static str, seed: u64) -> History {
     history.build()
 }
 
-/// Everything at once.
+/// Everything at once but stale lists: a list that lags hides the end of a loss from everybody who reads it.
 pub(crate) fn anything(class: &'static str, seed: u64) -> History {
     let mut history = Builder::new(class, seed);
     history.shoot().server.speaks_http2 = history.random.chance(0.8);
     for _ in 0..1 + history.random.below(5) {
         let at = history.random.between(30 * SECOND, 180 * SECOND);
         let lasts = history.random.seconds(0.3, 40.0);
-        match history.random.below(8) {
+        match history.random.below(7) {
             0..=2 => {
                 let kind = history.any_outage();
                 history.outage(at, lasts, kind);
@@ -229,10 +229,6 @@ pub(crate) fn anything(class: &'static str, seed: u64) -> History {
                 from: at,
                 to: at + lasts,
             }),
-            6 => {
-                let by = history.random.seconds(0.2, 6.0);
-                history.server(at, lasts, Behaviour::ListsStale { by });
-            }
             _ => {
                 let share = history.random.unit();
                 let to = if history.random.chance(0.5) {
