@@ -88,13 +88,10 @@ fn a_network_that_comes_back_heals_in_time() {
     assert_eq!(losses(&found), [LossJudgement::HealedInTime]);
     assert!(!found.stuck);
     // Just back: no kubelet has renewed.
-    let unseen = [LossJudgement::HealedUnseen];
+    let back = script(|_| Some((100, 131)), vec![]);
     assert_eq!(
-        losses(&judged(
-            &script(|_| Some((100, 120)), vec![]),
-            &[(5, Up), (121, Down)]
-        )),
-        unseen
+        losses(&judged(&back, &[(5, Up), (131, Down)])),
+        [LossJudgement::HealedUnseen]
     );
     // But who says so when they have is wrong.
     assert_eq!(

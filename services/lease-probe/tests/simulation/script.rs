@@ -1,7 +1,7 @@
 //! What happens in a history: to shoots, their nodes and API servers, and to the probers.
 
 use crate::kubelet::{KubeletModel, last_write};
-use crate::leadership::{LeadershipTerm, WatchGap, terms, watch_gaps};
+use crate::leadership::{LeadershipTerm, terms, watch_gaps};
 use crate::network::NetworkPath;
 use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel, ReadyChange, is_unknown};
 use crate::random::{Micros, SECOND};
@@ -85,7 +85,6 @@ pub(crate) struct History {
 pub(crate) struct ShootHistory {
     pub(crate) nodes: Vec<NodeActivity>,
     pub(crate) terms: Vec<LeadershipTerm>,
-    pub(crate) watch_gaps: Vec<WatchGap>,
     /// By node.
     pub(crate) ready_changes: Vec<Vec<ReadyChange>>,
 }
@@ -138,11 +137,12 @@ impl ShootScript {
         }
     }
 
-    /// The same, if the cuts that ended after their node's last renewal had not: from outside nobody can tell.
+    /// The same, if the cuts that ended after their node's last renewal had not: from outside nobody can tell. Renewals of
+    /// the last second count as unseen, for that long lists may be under way.
     pub(crate) fn frozen_as_seen_at(&self, history: &ShootHistory, at: Micros) -> Self {
         let mut frozen = self.frozen_at(at);
         for (node, happened) in frozen.nodes.iter_mut().zip(&history.nodes) {
-            let seen = last_write(&happened.kubelet.writes, at).map_or(RUN_UP, |write| write.at);
+            let seen = last_write(&happened.kubelet.writes, at - SECOND).map_or(RUN_UP, |write| write.at);
             let unseen = node
                 .cuts
                 .iter_mut()
@@ -211,7 +211,6 @@ impl ShootScript {
         ShootHistory {
             nodes,
             terms,
-            watch_gaps,
             ready_changes,
         }
     }

@@ -49,6 +49,11 @@ pub(crate) struct ProbedShoot {
 pub(crate) struct VirtualClock(Clock);
 
 impl VirtualClock {
+    /// Shows 0 now.
+    pub(crate) fn start() -> Self {
+        Self(Clock::starting_at(EPOCH))
+    }
+
     pub(crate) fn now(self) -> Micros {
         self.0.now_micros() - EPOCH
     }
@@ -70,7 +75,7 @@ pub(crate) fn probe(history: &History, shoots: Vec<Arc<PlayedShoot>>) -> Vec<Pro
         .build()
         .unwrap();
     runtime.block_on(async {
-        let clock = VirtualClock(Clock::starting_at(EPOCH));
+        let clock = VirtualClock::start();
         let probed: Vec<_> = shoots
             .iter()
             .map(|_| Arc::new(Mutex::new(ProbedShoot::default())))
@@ -218,7 +223,7 @@ impl Report for Recorder {
     fn failure(&self, _: Endpoint, _: &Failure) {}
 }
 
-/// For sleeping in tests of the world itself.
+/// As tokio has it.
 pub(crate) fn duration(of: Micros) -> Duration {
     Duration::from_micros(of.unsigned_abs())
 }
