@@ -197,7 +197,7 @@ fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
 fn an_external_endpoint_makes_a_loss_known_earlier() {
     // Ages at the end, and for how long the endpoint has not answered then.
     let outcome = |ages: &[i64], lasts: i64, counts| {
-        let before: Vec<i64> = ages.iter().map(|age| (age - lasts).max(5)).collect();
+        let before: Vec<i64> = ages.iter().map(|age| (age - lasts).max(1)).collect();
         let (mut listed, mut renewals) = leases(&before);
         let outage = ExternalOutage {
             since: at(1000),

@@ -323,6 +323,9 @@ mod tests {
     fn a_lease_about_to_expire_is_looked_at_closely() {
         let mut state = ProbeState::default();
         state.leases(listing(5), &listed(&[0, 1, 2]), RULE);
+        for second in [12, 20] {
+            state.leases(listing(second), &listed(&[0, 11, 12]), RULE);
+        }
         let almost = ListTimes {
             sent: at(29).shifted(1),
             received: at(29).shifted(1),
@@ -420,7 +423,11 @@ mod tests {
         let mut state = ProbeState::default();
         let leases = listed(&[0, 1, 2]);
         state.leases(listing(5), &leases, RULE);
+        for second in [15, 19] {
+            state.leases(listing(second), &leases, RULE);
+        }
         judged(&mut state, &leases, 19);
+        state.leases(listing(25), &leases, RULE);
         assert_eq!(state.leases(listing(32), &leases, RULE), Next::ListNodes);
         state.reported(&Outcome::LeasesExpired);
         assert_eq!(
