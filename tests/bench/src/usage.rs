@@ -51,7 +51,9 @@ pub fn open_files_limit() -> anyhow::Result<u64> {
 }
 
 fn parse_open_files(limits: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
     match line.split_whitespace().next()? {
         "unlimited" => Some(u64::MAX),
         soft => soft.parse().ok(),

@@ -229,7 +229,10 @@ mod tests {
                 assert!((end..end + WITHIN).contains(&back));
                 assert_eq!(kubelets.renewed(node, back - 1), last, "silent until it is back");
                 assert_eq!(kubelets.renewed(node, back), back);
-                assert_eq!(kubelets.renewed(node, back + 25_000_000), back + 2 * RENEW_INTERVAL);
+                assert_eq!(
+                    kubelets.renewed(node, back + 25_000_000),
+                    back + 2 * RENEW_INTERVAL
+                );
             }
             first.push(kubelets.resumed(0).unwrap() - end);
             now = end + 6 * RENEW_INTERVAL;

@@ -90,7 +90,11 @@ impl Listener {
                 () = refusing(&mut availability) => {}
             }
             drop(socket);
-            if availability.wait_for(|now| *now != Availability::Refusing).await.is_err() {
+            if availability
+                .wait_for(|now| *now != Availability::Refusing)
+                .await
+                .is_err()
+            {
                 return;
             }
             socket = loop {

@@ -194,7 +194,11 @@ async fn outage(
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
     let until = rig.admin.end_outage(end(lost)).await?;
     let reports = rig.admin.shoots().await?;
-    let lost_shoots: BTreeSet<&str> = reports.iter().take(lost).map(|shoot| shoot.name.as_str()).collect();
+    let lost_shoots: BTreeSet<&str> = reports
+        .iter()
+        .take(lost)
+        .map(|shoot| shoot.name.as_str())
+        .collect();
     let all_back = until + i64::from(RESUME_WITHIN_MILLIS) * 1_000;
     let is_lost = |shoot: &str| lost_shoots.contains(shoot);
     subscriber
