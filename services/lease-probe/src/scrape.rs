@@ -114,7 +114,7 @@ impl Collector for Scrape {
     }
 }
 
-/// Whether the outcome says nothing about the nodes: a loss would not be acted upon while it stands.
+/// True for an outcome that says nothing about the nodes: a loss would not be acted upon while it stands.
 const fn is_unprotected(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Pending | Outcome::ApiServerUnreachable | Outcome::Throttled | Outcome::Inconclusive => true,

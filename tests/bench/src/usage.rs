@@ -41,7 +41,7 @@ fn parse(stat: &str) -> Option<Usage> {
     })
 }
 
-/// How many files this process and those that it starts may have open.
+/// The number of files that this process, and each one that it starts, may have open.
 ///
 /// # Errors
 /// When the kernel does not say.

@@ -50,7 +50,7 @@ impl Default for Loss {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OutageBegin {
-    /// Whether they hang or refuse connections.
+    /// The mode of failure.
     pub mode: OutageMode,
 }
 
@@ -58,13 +58,13 @@ pub struct OutageBegin {
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OutageEnd {
-    /// The nodes of the first so many shoots stay cut off.
+    /// Number of shoots, from the first on, whose nodes stay cut off.
     pub lost: usize,
-    /// The kubelets of the others renew within so many milliseconds; 0: each at its next turn.
+    /// The kubelets of the others renew within this number of milliseconds; with 0, each at its next turn.
     pub resume_within_millis: u32,
 }
 
-/// When something took effect.
+/// The instant at which a request took effect.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Effective {
     /// In microseconds since 1970.

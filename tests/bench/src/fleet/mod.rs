@@ -68,7 +68,7 @@ pub enum Availability {
     Refusing,
 }
 
-/// How API servers fail.
+/// Modes of failure of the API servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OutageMode {

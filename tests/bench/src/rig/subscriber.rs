@@ -51,7 +51,7 @@ pub struct OutcomeChange {
     pub at: i64,
 }
 
-/// What all streams brought.
+/// The verdicts that all streams brought.
 #[derive(Debug, Default)]
 struct Received {
     told: BTreeMap<String, Told>,

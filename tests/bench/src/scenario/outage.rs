@@ -34,7 +34,7 @@ const FILES_PER_SHOOT: u64 = 2;
 /// File descriptors for everything else.
 const OTHER_FILES: u64 = 1_000;
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Shoots
@@ -62,7 +62,7 @@ pub struct Options {
     pub mode: OutageMode,
 }
 
-/// What came out.
+/// Figures of the measurement.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(
@@ -81,7 +81,7 @@ pub struct Outcomes {
     pub fleet_resident_mib: f64,
 }
 
-/// What one outage led to.
+/// Figures of one outage.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutageResult {
@@ -124,7 +124,7 @@ pub struct FalseLoss {
     pub seconds_after_end: f64,
 }
 
-/// When every outage began and ended, in microseconds since 1970.
+/// Begin and end of an outage, in microseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 struct Period {
     from: i64,
@@ -247,7 +247,7 @@ async fn until_renewals_observed(rig: &Rig, interval: f64) -> anyhow::Result<()>
     .await
 }
 
-/// What the changes of outcomes during and after an outage say; the first `lost` shoots were cut off in it.
+/// Judges the changes of outcomes during and after an outage in which the first `lost` shoots were cut off.
 fn evaluate(changes: &[OutcomeChange], shoots: &[ShootReport], lost: usize, period: Period) -> OutageResult {
     let mut first_loss: BTreeMap<&str, i64> = BTreeMap::new();
     let mut last: BTreeMap<&str, &OutcomeChange> = BTreeMap::new();
@@ -303,7 +303,7 @@ fn evaluate(changes: &[OutcomeChange], shoots: &[ShootReport], lost: usize, peri
 }
 
 impl Outcomes {
-    /// Whether every shoot got the verdict that it deserves.
+    /// Fails unless every shoot got the verdict that it deserves.
     ///
     /// # Errors
     /// When a healthy shoot was taken for lost, or a lost one was not.
