@@ -247,8 +247,12 @@ impl std::fmt::Display for Outcomes {
             show(&self.detection_lag)
         )?;
         writeln!(f, "  enough nodes back to verdict: {}", show(&self.recovery_lag))?;
-        if let (Some(cores), Some(interval)) = (self.cores_while_lost, self.list_interval_while_lost_seconds) {
-            writeln!(f, "  while lost: {cores} cores, a list of each shoot every {interval} s")?;
+        if let (Some(cores), Some(interval)) = (self.cores_while_lost, self.list_interval_while_lost_seconds)
+        {
+            writeln!(
+                f,
+                "  while lost: {cores} cores, a list of each shoot every {interval} s"
+            )?;
         }
         writeln!(
             f,
