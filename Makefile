@@ -72,7 +72,7 @@ image: ## Build and test an image for each service, without a container engine; 
 # What is measured and what measures it.
 MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p watchdog-sandbox -p watchdog-bench
 
-bench: ## Measure everything, optimised, in minutes; PRESET=full takes half an hour. docs/performance.md has what came out
+bench: ## Measure everything, optimised, in minutes; PRESET=full takes 90 minutes. docs/performance.md has what came out
 	$(if $(filter full,$(PRESET)),tests/tools/setup test >/dev/null)
 	cargo build $(LOCKED) --release --bins $(MEASURED)
 	$(TARGET)/release/weeder-incident

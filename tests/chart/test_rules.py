@@ -60,6 +60,8 @@ HELD_OF = 'watchdog_scaling_shoot_held_down_resources{pod="coordinator-0",shoot=
 TO_RESTORE = 'watchdog_scaling_shoot_resources_to_restore{pod="coordinator-0",shoot="a"}'
 ZONES = 'watchdog_shoot_zones_expired{pod="probe-0",shoot="a"}'
 FRACTION = 'watchdog_shoot_expired_lease_fraction{pod="probe-0",shoot="a"}'
+UNPROTECTED = 'watchdog_shoot_unprotected{pod="probe-0",shoot="a",outcome="api_server_unreachable"}'
+CHANGED = 'watchdog_shoot_outcome_changed_timestamp_seconds{pod="probe-0",shoot="a"}'
 HEALTHY_0 = 'watchdog_shoots{pod="probe-0",outcome="healthy"}'
 UNREACHABLE_0 = 'watchdog_shoots{pod="probe-0",outcome="api_server_unreachable"}'
 # One replica with three shoots.
@@ -203,6 +205,30 @@ CASES = {
     ),
     "throttled": (failures("a", "throttled", 20, 299), "20m", "23m", ["WatchdogThrottled"]),
     "one-shoot-after-the-other-is-throttled": (after_the_other(failures, "throttled"), "28m", "2h", []),
+    "one-shoot-is-unprotected": (held(UNPROTECTED, "a", 20, 299), "19m", "22m", ["WatchdogShootUnprotected"]),
+    "two-shoots-are-unprotected": (
+        held(UNPROTECTED, "a", 20, 299) | held(UNPROTECTED, "b", 20, 299),
+        "19m",
+        "22m",
+        ["WatchdogShootUnprotected", "WatchdogShootUnprotected"],
+    ),
+    "one-shoot-is-unprotected-for-one-reason-and-then-another": (
+        held(UNPROTECTED, "a", 20, 30) | held(UNPROTECTED.replace("api_server_unreachable", "pending"), "a", 31, 299),
+        "19m",
+        "22m",
+        ["WatchdogShootUnprotected"],
+    ),
+    "one-shoot-is-unprotected-for-a-while": (held(UNPROTECTED, "a", 20, 38), "20m", "2h", []),
+    "one-shoot-after-the-other-is-unprotected": (after_the_other(held, UNPROTECTED), "28m", "2h", []),
+    "one-shoot-flaps": ({CHANGED: "60x20 660+30x279"}, "14m", "22m", ["WatchdogShootFlapping"]),
+    "one-shoot-flaps-more-slowly-than-it-is-scraped": (
+        {CHANGED: "60x20 " + " ".join(f"{660 + 120 * n}x3" for n in range(70))},
+        "18m",
+        "40m",
+        ["WatchdogShootFlapping"],
+    ),
+    "one-shoot-changes-four-times": ({CHANGED: "60x20 660x3 780x3 840x3 960x267"}, "16m", "20m", []),
+    "one-shoot-changes-every-hour": ({CHANGED: "60x119 3600x119 7200x59"}, "61m", "121m", []),
     "one-shoot-is-cut-off": (outcome("leases_expired", 1, 23), "12m", "2h", []),
     "many-shoots-are-cut-off": (outcome("leases_expired", 12, 12), "11m", "12m", ["WatchdogManyShootsCutOff"]),
     "a-few-of-many": (outcome("external_unreachable", 6, 18), "12m", "2h", []),

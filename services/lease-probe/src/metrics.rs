@@ -83,6 +83,19 @@ pub const VERDICT_AGE: Metric = Metric::gauge(
     "Time since the last verdict on a shoot was observed, by shoot. Only shoots that are probed.",
 );
 
+/// Shoots that cannot be judged.
+pub const UNPROTECTED: Metric = Metric::gauge(
+    "watchdog_shoot_unprotected",
+    "1 for each shoot whose nodes cannot be judged, so that nothing would be scaled down if they were cut off, by shoot \
+     and outcome: pending, api_server_unreachable, throttled or inconclusive.",
+);
+
+/// Time of the last change of an outcome.
+pub const OUTCOME_CHANGED: Metric = Metric::gauge(
+    "watchdog_shoot_outcome_changed_timestamp_seconds",
+    "Unix time at which the outcome of a shoot last changed, by shoot. Only shoots that are probed.",
+);
+
 /// Validity of a verdict.
 pub const VERDICT_STALE: Metric = Metric::gauge(
     "watchdog_shoots_stale",

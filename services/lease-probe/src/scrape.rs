@@ -28,6 +28,7 @@ impl Collector for Scrape {
         let mut outcomes: BTreeMap<&str, f64> = BTreeMap::new();
         let mut skipped: BTreeMap<&str, f64> = BTreeMap::new();
         let (mut ages, mut fractions, mut skews, mut zones) = (vec![], vec![], vec![], vec![]);
+        let (mut unprotected, mut changed) = (vec![], vec![]);
         let mut stale = 0.0;
         for (shoot, verdict) in &all {
             *outcomes.entry(verdict.outcome.as_str()).or_default() += 1.0;
@@ -35,7 +36,13 @@ impl Collector for Scrape {
                 *skipped.entry(reason.as_str()).or_default() += 1.0;
                 continue;
             }
+            if is_unprotected(&verdict.outcome) {
+                let labels = [("shoot", shoot.as_str()), ("outcome", verdict.outcome.as_str())];
+                unprotected.push((labels, 1.0));
+            }
             let shoot = [("shoot", shoot.as_str())];
+            // Microseconds since 1970, far below 2^52.
+            changed.push((shoot, verdict.outcome_since.0 as f64 / 1e6));
             ages.push((shoot, now.since(verdict.observed_at).as_secs_f64()));
             if now > verdict.valid_until {
                 stale += 1.0;
@@ -71,6 +78,8 @@ impl Collector for Scrape {
         );
         out.family(&metrics::VERDICT_STALE, [(none, stale)]);
         out.family(&metrics::VERDICT_AGE, ages);
+        out.family(&metrics::UNPROTECTED, unprotected);
+        out.family(&metrics::OUTCOME_CHANGED, changed);
         out.family(&metrics::EXPIRED_FRACTION, fractions);
         out.family(&metrics::CLOCK_SKEW, skews);
         // Microseconds, far below 2^52.
@@ -102,5 +111,17 @@ impl Collector for Scrape {
             missing.iter().map(move |permission| (labels(permission), 1.0))
         });
         out.family(&metrics::SHOOT_PERMISSION_MISSING, series);
+    }
+}
+
+/// True for an outcome that says nothing about the nodes: a loss would not be acted upon while it stands.
+const fn is_unprotected(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Pending | Outcome::ApiServerUnreachable | Outcome::Throttled | Outcome::Inconclusive => true,
+        Outcome::Healthy
+        | Outcome::LeasesExpired
+        | Outcome::ExternalUnreachable
+        | Outcome::TooFewCandidates
+        | Outcome::Skipped(_) => false,
     }
 }

@@ -41,6 +41,25 @@ fn parse(stat: &str) -> Option<Usage> {
     })
 }
 
+/// The number of files that this process, and each one that it starts, may have open.
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn open_files_limit() -> anyhow::Result<u64> {
+    let limits = std::fs::read_to_string("/proc/self/limits").context("read /proc/self/limits")?;
+    parse_open_files(&limits).context("/proc/self/limits is not as expected")
+}
+
+fn parse_open_files(limits: &str) -> Option<u64> {
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        soft => soft.parse().ok(),
+    }
+}
+
 /// The load average of the last minute: how far a figure is from that of a machine of one's own.
 #[must_use]
 pub fn load_average() -> f64 {
@@ -60,6 +79,13 @@ mod tests {
         let usage = parse(line).unwrap();
         assert_eq!(usage.cpu, Duration::from_secs(3));
         assert_eq!((usage.threads, usage.resident_mib), (5, 10.0));
+    }
+
+    #[test]
+    fn the_soft_limit_counts() {
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files\n";
+        assert_eq!(parse_open_files(limits), Some(1_024));
+        assert!(open_files_limit().unwrap() > 0);
     }
 
     #[test]

@@ -2,18 +2,23 @@
 
 #![cfg(test)]
 
+use std::io::ErrorKind;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_bench::fleet::Fleet;
 use watchdog_bench::fleet::listener::Listener;
 use watchdog_bench::fleet::seeding::Reached;
+use watchdog_bench::fleet::{Fleet, OutageMode};
 use watchdog_e2e::scratch::Scratch;
+use watchdog_e2e::wait;
 
 struct Served {
     fleet: Arc<Fleet>,
@@ -102,4 +107,110 @@ async fn a_foreign_token_and_a_write_are_refused() {
     let refused = known.create(&PostParams::default(), &Node::default()).await;
     assert_eq!(code(refused.unwrap_err()), 403);
     assert_eq!(code(known.get("nobody").await.unwrap_err()), 404);
+}
+
+/// Longer than any answer of the fleet takes.
+const NO_ANSWER: Duration = Duration::from_millis(300);
+
+/// For what must happen.
+const BOUND: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn api_servers_that_hang_answer_when_the_outage_ends() {
+    let served = serve(2, 3);
+    let token = served.fleet.token.clone();
+    let connected: Api<Node> = Api::all(served.client(0, &token).await);
+    let stranger: Api<Node> = Api::all(served.client(1, &token).await);
+    connected.list(&ListParams::default()).await.unwrap();
+
+    served.fleet.begin_outage(OutageMode::Hang);
+    let params = ListParams::default();
+    let (on_open, on_new) = (connected.list(&params), stranger.list(&params));
+    tokio::pin!(on_open, on_new);
+    let early = async { tokio::join!(&mut on_open, &mut on_new) };
+    assert!(tokio::time::timeout(NO_ANSWER, early).await.is_err());
+    assert_eq!(served.fleet.report().handshakes_failed, 0);
+    assert_eq!(served.fleet.report().node_lists, 1);
+
+    served.fleet.end_outage(0, 0);
+    let late = async { tokio::join!(on_open, on_new) };
+    let (on_open, on_new) = tokio::time::timeout(BOUND, late).await.unwrap();
+    assert_eq!(
+        (on_open.unwrap().items.len(), on_new.unwrap().items.len()),
+        (3, 3)
+    );
+    assert_eq!(served.fleet.report().connections_accepted, 2);
+}
+
+#[tokio::test]
+async fn api_servers_that_are_gone_refuse_connections_until_they_are_back() {
+    let served = serve(1, 3);
+    let nodes: Api<Node> = Api::all(served.client(0, &served.fleet.token).await);
+    let params = ListParams::default();
+    nodes.list(&params).await.unwrap();
+
+    served.fleet.begin_outage(OutageMode::Refuse);
+    wait::until_true("the connection is closed", BOUND, || async {
+        Ok(served.fleet.report().connections_open == 0)
+    })
+    .await
+    .unwrap();
+    let address = (Fleet::address(0), served.reached.port);
+    wait::until_true("connections are refused", BOUND, || async {
+        let refused = TcpStream::connect(address).await;
+        Ok(refused.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused))
+    })
+    .await
+    .unwrap();
+    assert!(nodes.list(&params).await.is_err());
+
+    served.fleet.end_outage(0, 0);
+    wait::until_true("the same port answers again", BOUND, || async {
+        Ok(nodes.list(&params).await?.items.len() == 3)
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_caller_that_gives_up_during_a_hang_takes_no_file_descriptor() {
+    let served = serve(1, 3);
+    served.fleet.begin_outage(OutageMode::Hang);
+    let address = (Fleet::address(0), served.reached.port);
+    let mut caller = TcpStream::connect(address).await.unwrap();
+    caller.write_all(b"not quite a ClientHello").await.unwrap();
+    let held = || {
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let local = format!(":{:04X}", served.reached.port);
+        let fields = table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        // Established, or closed by the caller only.
+        fields
+            .filter(|fields| fields[1].ends_with(&local) && matches!(fields[3], "01" | "08"))
+            .count()
+    };
+    wait::until_true("the connection is accepted", BOUND, || async {
+        Ok(served.fleet.report().connections_accepted == 1 && held() == 1)
+    })
+    .await
+    .unwrap();
+    drop(caller);
+    wait::until_true("the connection is given up", BOUND, || async { Ok(held() == 0) })
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn the_nodes_of_lost_shoots_stay_silent_after_an_outage() {
+    let fleet = Fleet::new(2, 5);
+    let from = fleet.begin_outage(OutageMode::Hang);
+    let until = fleet.end_outage(1, 1);
+    let [lost, back] = [0, 1].map(|shoot| fleet.shoots()[shoot].report());
+    assert!(lost.resumed.is_empty() && lost.renewed.iter().all(|at| *at <= from));
+    assert_eq!(back.resumed, [until; 5]);
+    assert_eq!(back.renewed, [until; 5]);
+    let healed = fleet.end_outage(0, 1);
+    let [lost, back] = [0, 1].map(|shoot| fleet.shoots()[shoot].report());
+    assert_eq!((lost.resumed, back.resumed), (vec![healed; 5], vec![until; 5]));
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
-use watchdog_bench::scenario::{healthy, incident, loss, serve};
+use watchdog_bench::scenario::{healthy, incident, loss, outage, serve};
 
 /// Measures lease-probe and scaling-coordinator on a simulated fleet of shoots. The programs stand where this one
 /// does: build all of them with --release.
@@ -26,6 +26,9 @@ enum Scenario {
     Healthy(healthy::Options),
     /// All nodes lost and recovered: from the crossing of the threshold to the verdict at a subscriber
     Loss(loss::Options),
+    /// All API servers fail for a while: which shoots get the verdict LEASES_EXPIRED, and when. Fails when a healthy one
+    /// gets it or a lost one does not
+    Outage(outage::Options),
     /// All nodes lost and recovered with scaling-coordinator, on a real kube-apiserver: until the dependants are at 0
     Incident(incident::Options),
     /// The fleet and a seed alone, for any prober; says how to point one at them
@@ -38,6 +41,11 @@ async fn main() -> anyhow::Result<()> {
     match args.scenario {
         Scenario::Healthy(options) => tell(&healthy::run(options).await?, args.json),
         Scenario::Loss(options) => tell(&loss::run(options).await?, args.json),
+        Scenario::Outage(options) => {
+            let outcomes = outage::run(options).await?;
+            tell(&outcomes, args.json)?;
+            outcomes.check()
+        }
         Scenario::Incident(options) => tell(&incident::run(options).await?, args.json),
         Scenario::Serve(options) => serve::run(options).await,
     }

@@ -18,7 +18,7 @@ use watchdog_e2e::scratch::Scratch;
 ///
 /// Every shoot has an address of its own in 127.0.0.0/8 and a TLS server name, both in its kubeconfig. The admin
 /// endpoint cuts nodes off and reports what was seen: GET /report, /shoots, /scales; POST /lose, /recover, /mark,
-/// /silence, /speak.
+/// /outage/begin, /outage/end.
 #[derive(Debug, Parser)]
 struct Args {
     /// Shoots

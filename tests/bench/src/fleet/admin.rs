@@ -6,9 +6,10 @@
 //! | `GET /shoots` | per shoot: first and last list of its Leases, longest gap, last renewals of its nodes |
 //! | `GET /scales` | every change of a dependant's replicas, with the time |
 //! | `POST /lose` | `{"shoots": 100, "fraction": 1.0, "lastWithinMillis": 0}`: cuts nodes off, all at this instant |
-//! | `POST /recover` | ends all outages |
+//! | `POST /recover` | reconnects all nodes |
 //! | `POST /mark` | forgets maxima |
-//! | `POST /silence`, `POST /speak` | the whole fleet answers nothing, as a black-holed network does; and again |
+//! | `POST /outage/begin` | `{"mode": "hang"}` or `"refuse"`: all API servers fail, and no kubelet can renew |
+//! | `POST /outage/end` | `{"lost": 0, "resumeWithinMillis": 7000}`: they answer again; the nodes of the first `lost` shoots stay cut off |
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use super::controllers::{Change, Controllers};
-use super::{Fleet, Report, Shoot, ShootReport};
+use super::{Fleet, OutageMode, Report, Shoot, ShootReport};
 
 /// What to cut off.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -43,6 +44,31 @@ impl Default for Loss {
             last_within_millis: 0,
         }
     }
+}
+
+/// How all API servers fail.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OutageBegin {
+    /// The mode of failure.
+    pub mode: OutageMode,
+}
+
+/// How the kubelets come back when the API servers do.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct OutageEnd {
+    /// Number of shoots, from the first on, whose nodes stay cut off.
+    pub lost: usize,
+    /// The kubelets of the others renew within this number of milliseconds; with 0, each at its next turn.
+    pub resume_within_millis: u32,
+}
+
+/// The instant at which a request took effect.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Effective {
+    /// In microseconds since 1970.
+    pub at: i64,
 }
 
 #[derive(Clone)]
@@ -69,8 +95,8 @@ pub async fn serve(
         .route("/lose", post(lose))
         .route("/recover", post(recover))
         .route("/mark", post(mark))
-        .route("/silence", post(silence))
-        .route("/speak", post(speak))
+        .route("/outage/begin", post(begin_outage))
+        .route("/outage/end", post(end_outage))
         .with_state(Steered { fleet, controllers });
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, routes).await {
@@ -105,10 +131,13 @@ async fn mark(State(steered): State<Steered>) {
     steered.fleet.mark();
 }
 
-async fn silence(State(steered): State<Steered>) {
-    steered.fleet.gate.shut();
+async fn begin_outage(State(steered): State<Steered>, Json(begin): Json<OutageBegin>) -> Json<Effective> {
+    let at = steered.fleet.begin_outage(begin.mode);
+    Json(Effective { at })
 }
 
-async fn speak(State(steered): State<Steered>) {
-    steered.fleet.gate.open();
+async fn end_outage(State(steered): State<Steered>, Json(end): Json<OutageEnd>) -> Json<Effective> {
+    let resume_within = i64::from(end.resume_within_millis) * 1_000;
+    let at = steered.fleet.end_outage(end.lost, resume_within);
+    Json(Effective { at })
 }

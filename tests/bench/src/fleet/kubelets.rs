@@ -16,6 +16,17 @@ pub struct Outage {
     /// With 0, renewals just stop, and the last ones lie up to a renew interval back. Else every node renews once more
     /// within so many microseconds after `from`: all leases expire that close together.
     pub last_within: i64,
+    /// With 0, every node resumes at the turn that it would have had without the outage. Else it resumes within this
+    /// number of microseconds after the end, as a kubelet that retries does, and its later turns count from there.
+    pub resume_within: i64,
+}
+
+/// The end of an outage that gave the kubelets new turns.
+#[derive(Debug, Clone, Copy)]
+struct Restart {
+    at: i64,
+    resume_within: i64,
+    nodes: usize,
 }
 
 /// The kubelets of one shoot.
@@ -23,26 +34,46 @@ pub struct Outage {
 pub struct Kubelets {
     seed: u64,
     outage: Option<Outage>,
+    // Of the outages before `outage`, the last one that gave kubelets new turns.
+    restart: Option<Restart>,
 }
 
 impl Kubelets {
     /// Kubelets whose turns follow from `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self { seed, outage: None }
+        Self {
+            seed,
+            outage: None,
+            restart: None,
+        }
     }
 
-    /// Cuts nodes off. The outage before, if there was one, must have ended.
+    /// Cuts nodes off. The outage before, if there was one, must have ended, and its nodes must have resumed.
     pub const fn cut(&mut self, outage: Outage) {
+        if let Some(Outage {
+            until: Some(at),
+            resume_within: resume_within @ 1..,
+            nodes,
+            ..
+        }) = self.outage
+        {
+            self.restart = Some(Restart {
+                at,
+                resume_within,
+                nodes,
+            });
+        }
         self.outage = Some(outage);
     }
 
-    /// Ends the outage.
-    pub const fn heal(&mut self, now: i64) {
+    /// Ends the outage, if it has not ended yet. See [`Outage::resume_within`].
+    pub const fn heal(&mut self, now: i64, resume_within: i64) {
         if let Some(outage) = &mut self.outage
             && outage.until.is_none()
         {
             outage.until = Some(now);
+            outage.resume_within = resume_within;
         }
     }
 
@@ -55,7 +86,7 @@ impl Kubelets {
     /// When a node last renewed, at `now`.
     #[must_use]
     pub fn renewed(&self, node: usize, now: i64) -> i64 {
-        let phase = self.within(node, 1, RENEW_INTERVAL);
+        let phase = self.phase(node);
         // The turn at or before a time.
         let turn = |at: i64| at - (at - phase).rem_euclid(RENEW_INTERVAL);
         let Some(outage) = self.outage.filter(|outage| node < outage.nodes) else {
@@ -69,7 +100,7 @@ impl Kubelets {
             return turn(now.min(outage.from));
         }
         match self.resumed(node) {
-            Some(back) if now >= back => turn(now),
+            Some(back) if now >= back => now - (now - back).rem_euclid(RENEW_INTERVAL),
             _ => last,
         }
     }
@@ -77,10 +108,26 @@ impl Kubelets {
     /// When a node that was cut off renews again for the first time; none without an outage that has ended.
     #[must_use]
     pub fn resumed(&self, node: usize) -> Option<i64> {
-        let until = self.outage.filter(|outage| node < outage.nodes)?.until?;
-        let phase = self.within(node, 1, RENEW_INTERVAL);
+        let outage = self.outage.filter(|outage| node < outage.nodes)?;
+        let until = outage.until?;
+        if outage.resume_within > 0 {
+            return Some(self.retried(node, until, outage.resume_within));
+        }
         // The first turn at or after the end.
-        Some(until + (phase - until).rem_euclid(RENEW_INTERVAL))
+        Some(until + (self.phase(node) - until).rem_euclid(RENEW_INTERVAL))
+    }
+
+    /// A time at which a node renews; all others before the end of the present outage are whole intervals away.
+    fn phase(&self, node: usize) -> i64 {
+        match self.restart.filter(|restart| node < restart.nodes) {
+            Some(restart) => self.retried(node, restart.at, restart.resume_within),
+            None => self.within(node, 1, RENEW_INTERVAL),
+        }
+    }
+
+    /// When the retries of a node succeed after an outage that ended at `until`: another time after each outage.
+    fn retried(&self, node: usize, until: i64, within: i64) -> i64 {
+        until + Self::new(self.seed ^ mix(until.unsigned_abs())).within(node, 3, within)
     }
 
     /// A number below `limit` that only depends on the node and the purpose.
@@ -127,11 +174,12 @@ mod tests {
             until: None,
             nodes: 2,
             last_within: 0,
+            resume_within: 0,
         });
         let later = NOW + 6 * RENEW_INTERVAL;
         assert_eq!(kubelets.renewed(0, later), last);
         assert!(kubelets.renewed(2, later) > NOW);
-        kubelets.heal(later);
+        kubelets.heal(later, 0);
         assert_eq!(kubelets.renewed(0, later), last, "not before its next turn");
         let back = kubelets.renewed(0, later + RENEW_INTERVAL);
         assert!((later..=later + RENEW_INTERVAL).contains(&back));
@@ -145,6 +193,7 @@ mod tests {
             until: None,
             nodes: 50,
             last_within: 1_000_000,
+            resume_within: 0,
         });
         assert!(kubelets.renewed(0, NOW) <= NOW);
         for node in 0..50 {
@@ -155,5 +204,39 @@ mod tests {
                 "never from the future"
             );
         }
+    }
+
+    #[test]
+    fn retries_end_within_the_time_given_and_set_the_turns_anew() {
+        const WITHIN: i64 = 7_000_000;
+        let mut kubelets = Kubelets::new(7);
+        let mut now = NOW;
+        let mut first = Vec::new();
+        for _ in 0..2 {
+            let before: Vec<i64> = (0..50).map(|node| kubelets.renewed(node, now)).collect();
+            assert!(before.iter().all(|at| (now - RENEW_INTERVAL..=now).contains(at)));
+            kubelets.cut(Outage {
+                from: now,
+                until: None,
+                nodes: 50,
+                last_within: 0,
+                resume_within: 0,
+            });
+            let end = now + 3 * RENEW_INTERVAL;
+            kubelets.heal(end, WITHIN);
+            for (node, last) in before.into_iter().enumerate() {
+                let back = kubelets.resumed(node).unwrap();
+                assert!((end..end + WITHIN).contains(&back));
+                assert_eq!(kubelets.renewed(node, back - 1), last, "silent until it is back");
+                assert_eq!(kubelets.renewed(node, back), back);
+                assert_eq!(
+                    kubelets.renewed(node, back + 25_000_000),
+                    back + 2 * RENEW_INTERVAL
+                );
+            }
+            first.push(kubelets.resumed(0).unwrap() - end);
+            now = end + 6 * RENEW_INTERVAL;
+        }
+        assert_ne!(first[0], first[1], "not the same delay after every outage");
     }
 }

@@ -1,5 +1,6 @@
 //! One TLS listener for all shoots: HTTP/2 and HTTP/1.1, the server name tells which shoot is meant.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,18 +13,20 @@ use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use watchdog_e2e::certs::{Authority, TlsFiles};
 use watchdog_e2e::scratch::Scratch;
 use watchdog_sandbox::io::Wire;
 
-use super::{DOMAIN, Fleet, http};
+use super::{Availability, DOMAIN, Fleet, http};
 
 /// Connections that wait to be accepted: all shoots may be connected to in the same second.
 const BACKLOG: u32 = 4096;
 
-/// A TLS handshake must be complete by then.
+/// A TLS handshake must be complete by then; time in which the API servers hang does not count.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Concurrent requests per HTTP/2 connection, as kube-apiserver allows.
@@ -35,6 +38,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A bound listener.
 pub struct Listener {
     socket: TcpListener,
+    // Bound and never listening: keeps the port while the API servers refuse connections.
+    reserved: TcpSocket,
     acceptor: TlsAcceptor,
     /// The authority that clients must trust, PEM.
     pub ca_pem: String,
@@ -58,36 +63,128 @@ impl Listener {
     pub fn bind(scratch: &Arc<Scratch>, port: u16) -> anyhow::Result<Self> {
         let wildcard = format!("*.{DOMAIN}");
         let files = Authority::new(scratch, "fleet")?.issue("kube-apiserver", &[&wildcard, "localhost"])?;
-        let socket = TcpSocket::new_v4()?;
-        socket.set_reuseaddr(true)?;
-        socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
-        let socket = socket.listen(BACKLOG)?;
+        let reserved = bound_socket(port)?;
+        let port = reserved.local_addr()?.port();
         Ok(Self {
-            port: socket.local_addr()?.port(),
-            socket,
+            socket: bound_socket(port)?.listen(BACKLOG)?,
+            reserved,
+            port,
             acceptor: TlsAcceptor::from(Arc::new(config(&files)?)),
             ca_pem: std::fs::read_to_string(&files.ca)?,
         })
     }
 
-    /// Serves for ever. With `local` only callers on this machine are served.
+    /// Serves until it is dropped. With `local` only callers on this machine are served.
     pub async fn serve(self, fleet: Arc<Fleet>, local: bool) {
+        let Self {
+            mut socket,
+            reserved: _reserved,
+            acceptor,
+            port,
+            ..
+        } = self;
+        let mut availability = fleet.availability();
         loop {
-            let (stream, peer) = match self.socket.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    eprintln!("accept failed: {error}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            if local && !peer.ip().is_loopback() {
-                continue;
+            tokio::select! {
+                () = accept_all(&socket, &acceptor, &fleet, local) => {}
+                () = refusing(&mut availability) => {}
             }
-            fleet.wire.accepted.fetch_add(1, Ordering::Relaxed);
-            tokio::spawn(connection(fleet.clone(), self.acceptor.clone(), stream));
+            drop(socket);
+            if availability
+                .wait_for(|now| *now != Availability::Refusing)
+                .await
+                .is_err()
+            {
+                return;
+            }
+            socket = loop {
+                match bound_socket(port).and_then(|bound| bound.listen(BACKLOG)) {
+                    Ok(socket) => break socket,
+                    Err(error) => eprintln!("port {port} cannot be listened on again: {error}"),
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            };
         }
     }
+}
+
+/// Several sockets may have this port at the same time, one of them listening.
+fn bound_socket(port: u16) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(true)?;
+    socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
+    Ok(socket)
+}
+
+async fn accept_all(socket: &TcpListener, acceptor: &TlsAcceptor, fleet: &Arc<Fleet>, local: bool) {
+    loop {
+        let (stream, peer) = match socket.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                eprintln!("accept failed: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if local && !peer.ip().is_loopback() {
+            continue;
+        }
+        fleet.wire.accepted.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(connection(fleet.clone(), acceptor.clone(), stream));
+    }
+}
+
+/// Ends when the API servers refuse connections.
+async fn refusing(availability: &mut watch::Receiver<Availability>) {
+    if availability
+        .wait_for(|now| *now == Availability::Refusing)
+        .await
+        .is_err()
+    {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Ends when the API servers have not hung for [`HANDSHAKE_TIMEOUT`].
+async fn handshake_expiry(mut availability: watch::Receiver<Availability>) {
+    while availability
+        .wait_for(|now| *now != Availability::Hanging)
+        .await
+        .is_ok()
+    {
+        tokio::select! {
+            () = tokio::time::sleep(HANDSHAKE_TIMEOUT) => return,
+            _ = availability.changed() => {}
+        }
+    }
+}
+
+/// Holds a new connection while the API servers hang; none when the caller has closed it in the meantime. A process
+/// that hangs would keep its end open, which no caller can see; giving it up bounds the file descriptors of an outage.
+async fn hold_while_hanging(
+    stream: TcpStream,
+    mut availability: watch::Receiver<Availability>,
+) -> io::Result<Option<TcpStream>> {
+    if *availability.borrow_and_update() != Availability::Hanging {
+        return Ok(Some(stream));
+    }
+    loop {
+        tokio::select! {
+            ready = stream.ready(Interest::READABLE) => {
+                if ready?.is_read_closed() {
+                    return Ok(None);
+                }
+                // What the caller sent stays in the socket. This waits for the next event, which is more of it or the
+                // end.
+                let not_now = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+                let _ = stream.try_io(Interest::READABLE, not_now);
+            }
+            _ = availability.wait_for(|now| *now != Availability::Hanging) => break,
+        }
+    }
+    // Registered anew, the socket reports what there is to read.
+    TcpStream::from_std(stream.into_std()?).map(Some)
 }
 
 /// One more of something as long as it lives.
@@ -107,13 +204,29 @@ impl Drop for Guard<'_> {
 }
 
 async fn connection(fleet: Arc<Fleet>, acceptor: TlsAcceptor, stream: TcpStream) {
+    let mut availability = fleet.availability();
+    tokio::select! {
+        biased;
+        () = serve_connection(&fleet, &acceptor, stream) => {}
+        () = refusing(&mut availability) => {}
+    }
+}
+
+async fn serve_connection(fleet: &Fleet, acceptor: &TlsAcceptor, stream: TcpStream) {
+    let Ok(Some(stream)) = hold_while_hanging(stream, fleet.availability()).await else {
+        return;
+    };
     let counts = &fleet.connections;
     let (opening, at_once) = Guard::new(&counts.opening);
     counts.opening_most.fetch_max(at_once, Ordering::Relaxed);
     // A failure shows when it is written to.
     let _ = stream.set_nodelay(true);
     let wire = Wire::new(stream, fleet.gate.clone(), fleet.wire.clone());
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(wire)).await else {
+    let handshake = tokio::select! {
+        accepted = acceptor.accept(wire) => accepted.ok(),
+        () = handshake_expiry(fleet.availability()) => None,
+    };
+    let Some(stream) = handshake else {
         counts.failed.fetch_add(1, Ordering::Relaxed);
         return;
     };
@@ -124,7 +237,7 @@ async fn connection(fleet: Arc<Fleet>, acceptor: TlsAcceptor, stream: TcpStream)
         eprintln!("a caller asked for {name:?}, which is no shoot of this fleet");
         return;
     };
-    let service = service_fn(|request| std::future::ready(http::answer(&fleet, shoot, &request)));
+    let service = service_fn(|request| std::future::ready(http::answer(fleet, shoot, &request)));
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None);
     builder

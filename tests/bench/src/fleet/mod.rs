@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use watchdog_sandbox::io::{Gate, WireCounters};
 
 use kubelets::{Kubelets, Outage, mix};
@@ -51,8 +52,30 @@ pub struct Fleet {
     pub connections: Connections,
     /// Bytes on the wire, TLS included.
     pub wire: Arc<WireCounters>,
-    /// Shut, the whole fleet is silent as a black-holed network is.
-    pub gate: Arc<Gate>,
+    // Shut while the API servers hang.
+    gate: Arc<Gate>,
+    availability: watch::Sender<Availability>,
+}
+
+/// How the API servers of all shoots treat callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Availability {
+    /// They answer.
+    Serving,
+    /// As processes that are stopped: connections stay open and new ones are accepted, and nothing is read or answered.
+    Hanging,
+    /// As processes that are gone: connections are closed and new ones refused.
+    Refusing,
+}
+
+/// Modes of failure of the API servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OutageMode {
+    /// See [`Availability::Hanging`].
+    Hang,
+    /// See [`Availability::Refusing`].
+    Refuse,
 }
 
 /// One simulated shoot.
@@ -123,6 +146,8 @@ pub struct Report {
     pub at: i64,
     pub shoots: usize,
     pub nodes_per_shoot: usize,
+    /// When the Leases were listed last of the shoot that has waited longest; 0 while some shoot never was.
+    pub oldest_list: i64,
     pub connections_accepted: u64,
     pub connections_open: u64,
     pub connections_opening_most: u64,
@@ -178,7 +203,14 @@ impl Fleet {
             connections: Connections::default(),
             wire: Arc::default(),
             gate: Arc::default(),
+            availability: watch::Sender::new(Availability::Serving),
         }
+    }
+
+    /// How the API servers treat callers, now and from now on.
+    #[must_use]
+    pub fn availability(&self) -> watch::Receiver<Availability> {
+        self.availability.subscribe()
     }
 
     /// All shoots.
@@ -220,16 +252,52 @@ impl Fleet {
                 until: None,
                 nodes,
                 last_within,
+                resume_within: 0,
             });
         }
     }
 
-    /// Ends all outages at this instant.
+    /// Reconnects all nodes at this instant.
     pub fn recover(&self) {
         let now = now();
         for shoot in &self.shoots {
-            shoot.kubelets.lock().heal(now);
+            shoot.kubelets.lock().heal(now, 0);
         }
+    }
+
+    /// All API servers fail from this instant on, for callers and kubelets. Returns the instant.
+    pub fn begin_outage(&self, mode: OutageMode) -> i64 {
+        let from = now();
+        for shoot in &self.shoots {
+            shoot.kubelets.lock().cut(Outage {
+                from,
+                until: None,
+                nodes: shoot.nodes,
+                last_within: 0,
+                resume_within: 0,
+            });
+        }
+        let availability = match mode {
+            OutageMode::Hang => {
+                self.gate.shut();
+                Availability::Hanging
+            }
+            OutageMode::Refuse => Availability::Refusing,
+        };
+        self.availability.send_replace(availability);
+        from
+    }
+
+    /// All API servers answer again from this instant on. Kubelets resume within `resume_within` microseconds, except
+    /// for those of the first `lost` shoots, whose nodes were cut off in the meantime. Returns the instant.
+    pub fn end_outage(&self, lost: usize, resume_within: i64) -> i64 {
+        let until = now();
+        for shoot in self.shoots.iter().skip(lost) {
+            shoot.kubelets.lock().heal(until, resume_within);
+        }
+        self.availability.send_replace(Availability::Serving);
+        self.gate.open();
+        until
     }
 
     /// Forgets maxima: from now on they are counted anew.
@@ -303,6 +371,12 @@ impl Fleet {
             at: now(),
             shoots: self.shoots.len(),
             nodes_per_shoot: self.shoots.first().map_or(0, |shoot| shoot.nodes),
+            oldest_list: self
+                .shoots
+                .iter()
+                .map(|shoot| shoot.listed.last.load(Ordering::Relaxed))
+                .min()
+                .unwrap_or(0),
             connections_accepted: get(&self.wire.accepted),
             connections_open: get(&self.connections.open),
             connections_opening_most: get(&self.connections.opening_most),

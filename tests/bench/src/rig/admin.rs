@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::fleet::admin::Loss;
+use crate::fleet::admin::{Effective, Loss, OutageBegin, OutageEnd};
 use crate::fleet::controllers::Change;
-use crate::fleet::{Report, ShootReport};
+use crate::fleet::{OutageMode, Report, ShootReport};
 
 /// A report on a million nodes takes a moment.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -65,7 +66,23 @@ impl FleetAdmin {
         self.post("/lose", &serde_json::to_string(&loss)?).await
     }
 
-    /// Ends all outages.
+    /// All API servers fail; says since when.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn begin_outage(&self, mode: OutageMode) -> anyhow::Result<i64> {
+        self.effective("/outage/begin", &OutageBegin { mode }).await
+    }
+
+    /// All API servers answer again; says since when.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn end_outage(&self, end: OutageEnd) -> anyhow::Result<i64> {
+        self.effective("/outage/end", &end).await
+    }
+
+    /// Reconnects all nodes.
     ///
     /// # Errors
     /// When it does not answer.
@@ -79,6 +96,13 @@ impl FleetAdmin {
     /// When it does not answer.
     pub async fn mark(&self) -> anyhow::Result<()> {
         self.post("/mark", "").await
+    }
+
+    async fn effective<T: Serialize + Sync>(&self, path: &str, body: &T) -> anyhow::Result<i64> {
+        let answer = exchange(&self.address, "POST", path, &serde_json::to_string(body)?).await?;
+        let Effective { at } =
+            serde_json::from_slice(&answer).with_context(|| format!("the answer to {path}"))?;
+        Ok(at)
     }
 
     async fn post(&self, path: &str, body: &str) -> anyhow::Result<()> {

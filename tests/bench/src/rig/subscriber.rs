@@ -36,12 +36,32 @@ pub struct Told {
     pub outcome: pb::Outcome,
     /// When the first verdict with it arrived, since the one before had another.
     pub at: i64,
+    /// When lease-probe observed the newest verdict with it.
+    pub observed_at: i64,
+}
+
+/// A verdict arrived whose outcome differs from the one before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutcomeChange {
+    /// The shoot's namespace.
+    pub shoot: String,
+    /// The new outcome.
+    pub outcome: pb::Outcome,
+    /// When it arrived, in microseconds since 1970.
+    pub at: i64,
+}
+
+/// The verdicts that all streams brought.
+#[derive(Debug, Default)]
+struct Received {
+    told: BTreeMap<String, Told>,
+    changes: Vec<OutcomeChange>,
 }
 
 /// Follows the verdicts of some replicas.
 #[derive(Debug)]
 pub struct Subscriber {
-    told: Arc<Mutex<BTreeMap<String, Told>>>,
+    received: Arc<Mutex<Received>>,
     messages: Arc<AtomicU64>,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
@@ -59,7 +79,7 @@ impl Subscriber {
     /// # Errors
     /// When a stream cannot be opened.
     pub async fn start(setup: &Setup, services: &[Service]) -> anyhow::Result<Self> {
-        let told: Arc<Mutex<BTreeMap<String, Told>>> = Arc::default();
+        let received: Arc<Mutex<Received>> = Arc::default();
         let messages = Arc::new(AtomicU64::new(0));
         let mut tasks = Vec::new();
         for service in services {
@@ -70,12 +90,12 @@ impl Subscriber {
                 .await
                 .context("open a stream of verdicts")?
                 .into_inner();
-            let (told, messages) = (told.clone(), messages.clone());
+            let (received, messages) = (received.clone(), messages.clone());
             tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
                 loop {
                     while let Some(Ok(response)) = stream.next().await {
                         messages.fetch_add(1, Ordering::Relaxed);
-                        note(&told, response);
+                        received.lock().note(response);
                     }
                     // A replica ends a stream on which more was taken back at once than it remembers, as when another
                     // replica joins: whoever follows connects again and has everything anew.
@@ -89,7 +109,7 @@ impl Subscriber {
             })));
         }
         Ok(Self {
-            told,
+            received,
             messages,
             _tasks: tasks,
         })
@@ -98,7 +118,13 @@ impl Subscriber {
     /// The last outcome of every shoot.
     #[must_use]
     pub fn told(&self) -> BTreeMap<String, Told> {
-        self.told.lock().clone()
+        self.received.lock().told.clone()
+    }
+
+    /// The changes of outcomes since this was called last, in the order in which they arrived.
+    #[must_use]
+    pub fn take_changes(&self) -> Vec<OutcomeChange> {
+        std::mem::take(&mut self.received.lock().changes)
     }
 
     /// Messages so far.
@@ -114,8 +140,9 @@ impl Subscriber {
     pub async fn until(&self, count: usize, outcome: pb::Outcome, bound: Duration) -> anyhow::Result<()> {
         wait::until_true(&format!("{count} shoots are {outcome:?}"), bound, || async {
             let found = self
-                .told
+                .received
                 .lock()
+                .told
                 .values()
                 .filter(|told| told.outcome == outcome)
                 .count();
@@ -124,19 +151,60 @@ impl Subscriber {
         })
         .await
     }
+
+    /// Waits until every shoot that `included` accepts has this outcome, observed at or after `since`.
+    ///
+    /// # Errors
+    /// When one has not within `bound`; says how many have not.
+    pub async fn until_observed(
+        &self,
+        included: impl Fn(&str) -> bool,
+        outcome: pb::Outcome,
+        since: i64,
+        bound: Duration,
+    ) -> anyhow::Result<()> {
+        wait::until_true(&format!("shoots are {outcome:?}"), bound, || async {
+            let received = self.received.lock();
+            let missing = received
+                .told
+                .iter()
+                .filter(|(shoot, _)| included(shoot))
+                .filter(|(_, told)| told.outcome != outcome || told.observed_at < since)
+                .count();
+            anyhow::ensure!(missing == 0, "{missing} are not");
+            Ok(true)
+        })
+        .await
+    }
 }
 
-fn note(told: &Mutex<BTreeMap<String, Told>>, response: pb::WatchVerdictsResponse) {
-    let Some(Event::Upsert(verdict)) = response.event else {
-        return;
-    };
-    let outcome = verdict.outcome();
-    let mut told = told.lock();
-    let same = told
-        .get(&verdict.shoot)
-        .is_some_and(|known| known.outcome == outcome);
-    if !same {
-        told.insert(verdict.shoot, Told { outcome, at: now() });
+impl Received {
+    fn note(&mut self, response: pb::WatchVerdictsResponse) {
+        let Some(Event::Upsert(verdict)) = response.event else {
+            return;
+        };
+        let outcome = verdict.outcome();
+        let observed_at = verdict
+            .observed_at
+            .map_or(0, |time| time.seconds * 1_000_000 + i64::from(time.nanos) / 1_000);
+        if let Some(known) = self.told.get_mut(&verdict.shoot)
+            && known.outcome == outcome
+        {
+            known.observed_at = observed_at;
+            return;
+        }
+        let at = now();
+        self.changes.push(OutcomeChange {
+            shoot: verdict.shoot.clone(),
+            outcome,
+            at,
+        });
+        let told = Told {
+            outcome,
+            at,
+            observed_at,
+        };
+        self.told.insert(verdict.shoot, told);
     }
 }
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde::Serialize;
+use watchdog_e2e::watchdog::Service;
 use watchdog_proto::probe::v1::Outcome;
 
 use super::healthy::{self, Start};
-use super::{Millis, prober_config, round, usage_of};
+use super::{Millis, prober_config, round, share, usage_of};
 use crate::fleet::admin::Loss;
 use crate::fleet::kubelets::RENEW_INTERVAL;
 use crate::fleet::{self, Report, ShootReport};
@@ -46,6 +47,9 @@ pub struct Options {
     /// close together
     #[arg(long, default_value_t = 1_000)]
     pub within: u32,
+    /// Seconds for which the shoots stay lost after the last verdict; the CPU that this costs is measured
+    #[arg(long, default_value_t = 0.0)]
+    pub stay_lost: f64,
     /// Replicas of lease-probe
     #[arg(long, default_value_t = 1)]
     pub replicas: usize,
@@ -80,6 +84,10 @@ pub struct Outcomes {
     pub node_lists: u64,
     pub cpu_seconds_of_loss: f64,
     pub fleet_cpu_seconds_of_loss: f64,
+    /// Cores of lease-probe while the shoots stay lost.
+    pub cores_while_lost: Option<f64>,
+    /// Mean seconds between two lists of the leases of a shoot in that time, over all shoots.
+    pub list_interval_while_lost_seconds: Option<f64>,
     pub peak_mib: f64,
     pub seed_requests_of_loss: Option<BTreeMap<String, u64>>,
 }
@@ -166,6 +174,7 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
     );
     let seed_requests_of_loss = rig.seed.requests_since(request).await?;
 
+    let staying = stay_lost(&rig, &services, options.stay_lost).await?;
     rig.admin.recover().await?;
     let healed = fleet::now();
     subscriber
@@ -197,10 +206,29 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
         recovery_lag: Millis::of_micros(back),
         node_lists: delta(|r| r.node_lists),
         cpu_seconds_of_loss: round(used.as_secs_f64()),
+        cores_while_lost: staying.map(|(cores, _)| cores),
+        list_interval_while_lost_seconds: staying.map(|(_, interval)| interval),
         fleet_cpu_seconds_of_loss: round(fleet_after.cpu_seconds - fleet.cpu_seconds),
         peak_mib: round(super::peak_of(&services)?),
         seed_requests_of_loss,
     })
+}
+
+/// Cores of lease-probe, and mean seconds between two lists of a shoot, while nothing changes; none for no time.
+async fn stay_lost(rig: &Rig, services: &[Service], seconds: f64) -> anyhow::Result<Option<(f64, f64)>> {
+    if seconds <= 0.0 {
+        return Ok(None);
+    }
+    let (used, fleet) = (usage_of(services)?, rig.admin.report().await?);
+    tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+    let cpu = (usage_of(services)?.cpu - used.cpu).as_secs_f64();
+    let after = rig.admin.report().await?;
+    let window = (after.at - fleet.at) as f64 / 1e6;
+    let interval = share(
+        window * rig.options.shoots as f64,
+        after.lease_lists - fleet.lease_lists,
+    );
+    Ok(Some((round(cpu / window), interval)))
 }
 
 impl std::fmt::Display for Outcomes {
@@ -219,6 +247,13 @@ impl std::fmt::Display for Outcomes {
             show(&self.detection_lag)
         )?;
         writeln!(f, "  enough nodes back to verdict: {}", show(&self.recovery_lag))?;
+        if let (Some(cores), Some(interval)) = (self.cores_while_lost, self.list_interval_while_lost_seconds)
+        {
+            writeln!(
+                f,
+                "  while lost: {cores} cores, a list of each shoot every {interval} s"
+            )?;
+        }
         writeln!(
             f,
             "  {} node lists, {} s of CPU (the fleet: {} s), {} MiB at most; seed requests {:?}",

@@ -3,6 +3,7 @@
 pub mod healthy;
 pub mod incident;
 pub mod loss;
+pub mod outage;
 pub mod serve;
 
 use std::collections::BTreeMap;
