@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::ApiResource;
 use parking_lot::RwLock;
 use watchdog_api::prober::ResourceRef;
-use watchdog_api::workload::Workload;
+use watchdog_api::workload::{IgnoreScaling, Workload};
 
 use super::version;
 use crate::domain::sight::{Seen, Sight};
@@ -327,6 +327,7 @@ fn sight(workload: &Workload, resource_version: Arc<str>) -> Sight {
         Ok(ready) => ready,
         Err(why) => return Sight::Unusable(format!("its status cannot be read: {why}")),
     };
+    let ignore_scaling = workload.ignore_scaling();
     Sight::Present(Seen {
         resource_version,
         replicas: spec.replicas,
@@ -334,7 +335,11 @@ fn sight(workload: &Workload, resource_version: Arc<str>) -> Sight {
         current: workload.is_observed(),
         recorded: workload.recorded_replicas(),
         protected: workload.is_meltdown_protected(),
-        ignored: workload.ignores_scaling(),
+        ignored: ignore_scaling == IgnoreScaling::Yes,
+        invalid_ignore_scaling: match ignore_scaling {
+            IgnoreScaling::Invalid(text) => Some(text),
+            IgnoreScaling::Yes | IgnoreScaling::No => None,
+        },
     })
 }
 
