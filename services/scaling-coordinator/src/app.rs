@@ -125,11 +125,23 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     };
     tasks.critical(
         "observers",
-        follow_replicas(None, addresses, dialer, audience, draining.clone()),
+        follow_replicas(
+            None,
+            addresses,
+            dialer,
+            audience,
+            base.readiness.clone(),
+            draining.clone(),
+        ),
     );
 
-    let (events, publish) =
-        watchdog_kube::events::recorder(seed.clone(), SERVICE, &base.identity, draining.clone());
+    let (events, publish) = watchdog_kube::events::recorder(
+        seed.clone(),
+        SERVICE,
+        &base.identity,
+        base.readiness.clone(),
+        draining.clone(),
+    );
     tasks.critical("events", publish);
     let inputs = Arc::new(Inputs {
         config: in_force.subscribe(),
@@ -179,8 +191,14 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 /// Finds the replicas of lease-probe by their membership Leases.
 fn discover(base: &Foundation, seed: kube::Client, timing: Timing) -> watch::Receiver<Addresses> {
     let namespace = base.common.namespace.as_str();
-    let (addresses, discovery) =
-        Discovery::follow(seed, namespace, LEASE_PROBE, timing, base.draining.clone());
+    let (addresses, discovery) = Discovery::follow(
+        seed,
+        namespace,
+        LEASE_PROBE,
+        timing,
+        base.readiness.clone(),
+        base.draining.clone(),
+    );
     base.tasks.critical("discovery", async move {
         discovery.run().await;
         Ok(())

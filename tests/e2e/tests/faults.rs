@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -71,6 +72,64 @@ async fn a_malformed_cluster_is_reported_and_stops_nobody() {
     })
     .await
     .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_namespace_is_named_by_every_service() {
+    const ANSWER: &str = "namespaces \"garden\" not found (404 NotFound)";
+    let world = World::start("namespace", &["one"]).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(world.seed.clone());
+    let garden = namespaces.get("garden").await.unwrap();
+    namespaces
+        .delete("garden", &DeleteParams::default())
+        .await
+        .unwrap();
+    until_true("the namespace is gone", BOUND, || async {
+        Ok(namespaces.get_opt("garden").await?.is_none())
+    })
+    .await
+    .unwrap();
+    let kubeconfig = world.kubeconfig();
+    let setup = &world.setup;
+    let services = [
+        setup.lease_probe("lease-probe-0", &kubeconfig).await.unwrap(),
+        setup
+            .coordinator("scaling-coordinator-0", &kubeconfig, &[])
+            .await
+            .unwrap(),
+        setup.weeder("weeder-0", &kubeconfig).await.unwrap(),
+    ];
+    for service in &services {
+        let line = format!("membership: the last try failed: {ANSWER}");
+        until_true("/readyz has the answer", BOUND, || async {
+            let (code, body) = service.admin_get("/readyz").await?;
+            Ok(code == 503 && body.lines().any(|found| found == line))
+        })
+        .await
+        .unwrap();
+        let series = "watchdog_last_try_failed{loop=\"membership\",reason=\"not_found\"}";
+        assert_eq!(service.metric(series).await.unwrap(), Some(1.0));
+    }
+    let expired = "membership lease expired before it was renewed: namespaces \\\"garden\\\" not found";
+    let [_, coordinator, _] = &services;
+    coordinator.process.wait_for_text(expired, BOUND).await.unwrap();
+    let garden = Namespace {
+        metadata: ObjectMeta {
+            name: garden.metadata.name,
+            ..ObjectMeta::default()
+        },
+        ..Namespace::default()
+    };
+    namespaces.create(&PostParams::default(), &garden).await.unwrap();
+    for service in &services {
+        service.wait_ready().await.unwrap();
+        until_true("nothing fails any more", BOUND, || async {
+            let (_, body) = service.admin_get("/readyz").await?;
+            Ok(!body.contains("membership"))
+        })
+        .await
+        .unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,12 +9,16 @@ use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::readiness::Readiness;
 
 use super::card::Identity;
 use super::leases::Leases;
 use super::roster::{Moment, Roster};
 use super::run::{follow, report, retries};
 use super::timing::Timing;
+
+/// Name of the loop in /readyz and in metrics.
+const LOOP: &str = "discovery";
 
 /// Identity to gRPC address.
 pub type Addresses = BTreeMap<Identity, Arc<str>>;
@@ -28,6 +32,7 @@ pub struct Discovery {
     leases: Leases,
     roster: Roster,
     found: watch::Sender<Addresses>,
+    readiness: Readiness,
     stop: CancellationToken,
 }
 
@@ -45,6 +50,7 @@ impl Discovery {
         namespace: &str,
         service: &'static str,
         timing: Timing,
+        readiness: Readiness,
         stop: CancellationToken,
     ) -> (watch::Receiver<Addresses>, Self) {
         let (found, addresses) = watch::channel(Addresses::new());
@@ -55,6 +61,7 @@ impl Discovery {
             leases: Leases::new(client, namespace, service, None, &timing),
             roster: Roster::new(timing.foreign),
             found,
+            readiness,
             stop,
         };
         (addresses, discovery)
@@ -91,6 +98,7 @@ impl Discovery {
             match listed {
                 Ok(leases) => {
                     backoff.reset();
+                    self.readiness.recovered(LOOP);
                     let unsure = self.roster.listed(started, mark, now, leases);
                     list_at = if unsure {
                         Moment::ZERO
@@ -99,7 +107,10 @@ impl Discovery {
                     };
                 }
                 Err(error) => {
-                    tracing::warn!(service = self.service, %error, "cannot list the replicas, trying again");
+                    let failure = error.failure();
+                    let reason = failure.reason.as_str();
+                    tracing::warn!(service = self.service, reason, %error, "cannot list the replicas, trying again");
+                    self.readiness.failing(LOOP, failure);
                     retry_at = now + backoff.next_delay();
                 }
             }
@@ -117,7 +128,7 @@ impl Discovery {
             Some(Ok(Event::Delete(_) | Event::InitDone)) => true,
             Some(Ok(Event::Init)) | None => false,
             Some(Err(error)) => {
-                report(self.service, &error);
+                report(self.service, LOOP, &self.readiness, &error);
                 false
             }
         };
