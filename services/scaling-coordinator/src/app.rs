@@ -55,6 +55,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         timing,
         otlp_endpoint,
         file,
+        release: _,
     } = config;
     let base = Foundation::lay(common, process).await?;
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
@@ -207,7 +208,7 @@ fn discover(base: &Foundation, seed: kube::Client, timing: Timing) -> watch::Rec
 }
 
 /// Has every shoot looked at whenever something changes that concerns all of them.
-async fn wake_all_on<T: Send + Sync + 'static>(
+pub(crate) async fn wake_all_on<T: Send + Sync + 'static>(
     mut changes: watch::Receiver<T>,
     wakes: Arc<Wakes>,
     stop: CancellationToken,

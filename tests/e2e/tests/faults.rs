@@ -132,6 +132,52 @@ async fn a_missing_namespace_is_named_by_every_service() {
     }
 }
 
+/// An incident, and in the middle of it the watchdog is taken away.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_down_is_released_by_a_run_of_the_program() {
+    let world = World::start("release", &["one"]).await.unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, probe::Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    let shoot = world.shoot("one").unwrap();
+    shoot.cut(Cut::All);
+    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    let run = async |options: &[&str]| {
+        let command = coordinator.command().clone().arg("--release-all");
+        let process = command
+            .args(options.iter().copied())
+            .spawn(&world.scratch)
+            .unwrap();
+        let status = process.wait_exit(BOUND).await.unwrap();
+        (
+            status.code(),
+            std::fs::read_to_string(process.log_path()).unwrap(),
+        )
+    };
+    let (code, said) = run(&["--plan"]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains(&format!("{SHOOT}: level 0: apps/v1 Deployment {KCM}: scale to ")),
+        "{said}"
+    );
+    let (code, said) = run(&["--release-timeout", "3s"]).await;
+    assert_eq!(code, Some(1), "the coordinator still runs: {said}");
+    assert!(said.contains("scale their Deployment to 0"), "{said}");
+    coordinator.process.stop(BOUND).await.unwrap();
+    let (code, said) = run(&[]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains(&format!("{SHOOT}: apps/v1 Deployment {MCM}: restored")),
+        "{said}"
+    );
+    assert!(said.contains("nothing is held down"), "{said}");
+    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_or_broken_kubeconfig_holds_until_it_is_repaired() {
     let world = World::start("kubeconfig", &["one", "two"]).await.unwrap();

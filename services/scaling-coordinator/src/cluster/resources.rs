@@ -10,11 +10,11 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::ApiResource;
 use parking_lot::RwLock;
-use watchdog_api::prober::ResourceRef;
+use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::{IgnoreScaling, Workload};
 
 use super::version;
-use crate::domain::sight::{Seen, Sight};
+use crate::domain::sight::{Item, Seen, Sight};
 use crate::wake::Wakes;
 
 /// Why nothing is known of a configured resource, or that its objects are.
@@ -234,6 +234,27 @@ impl Resources {
             Listing::NotScalable(why) => Sight::Unusable(why.clone()),
             Listing::Listed => configured.objects.get(shoot).map_or(Sight::Absent, Entry::sight),
         }
+    }
+
+    /// The configured resources of a shoot and what is seen of them.
+    #[must_use]
+    pub fn items<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Item<'a>> {
+        let dependents = config.dependent_resource_infos.iter();
+        dependents
+            .map(|dependent| Item {
+                dependent,
+                dropped: self.is_dropped(&dependent.reference),
+                sight: self.sight(&dependent.reference, shoot),
+            })
+            .collect()
+    }
+
+    /// Whether it is known in which shoots a resource exists.
+    #[must_use]
+    pub fn is_listed(&self, reference: &ResourceRef) -> bool {
+        let inner = self.inner.read();
+        let configured = inner.get(reference);
+        configured.is_some_and(|configured| !matches!(configured.listing, Listing::Pending(_)))
     }
 
     /// Whether the API server does not serve its kind, so that there is none.

@@ -39,8 +39,8 @@ pub struct Discovery {
 // === impl Discovery ===
 
 impl Discovery {
-    /// Follows the live replicas of `service` in `namespace`: the receiver always has the latest, and is empty until
-    /// the first list. [`Self::run`] is to be spawned as a critical task.
+    /// Follows the live replicas of `service` in `namespace`: the receiver always has the latest. It is empty until the
+    /// first list, which counts as a change also where it finds none. [`Self::run`] is to be spawned as a critical task.
     ///
     /// A replica that has crashed shows for up to 18 s; one that has left is gone at once. While the API server cannot
     /// be reached the last known replicas stay.
@@ -72,6 +72,7 @@ impl Discovery {
         let mut watch = follow(&self.leases);
         let mut backoff = retries(&self.timing);
         let (mut list_at, mut retry_at) = (Moment::ZERO, Moment::ZERO);
+        let mut first = true;
         let stop = self.stop.clone();
         loop {
             let due = self
@@ -100,6 +101,9 @@ impl Discovery {
                     backoff.reset();
                     self.readiness.recovered(LOOP);
                     let unsure = self.roster.listed(started, mark, now, leases);
+                    if std::mem::take(&mut first) && self.roster.live().next().is_none() {
+                        self.found.send_modify(|_| {});
+                    }
                     list_at = if unsure {
                         Moment::ZERO
                     } else {
