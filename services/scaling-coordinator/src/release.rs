@@ -45,13 +45,13 @@ use crate::wake::Wakes;
 /// How often the state is looked at: in the indexes, without a request.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What is under way at the end may take this long, as in the drain of the service.
+/// Requests that are under way at the end may take this long, as in the drain of the service.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
 
 /// The name under which this process says that a shoot is healthy.
 const OBSERVER: &str = "--release-all";
 
-/// What is held down: shoot -> resources.
+/// Resources that are held down, by shoot.
 type Held = BTreeMap<Arc<str>, BTreeSet<ResourceRef>>;
 
 /// Restores everything that the watchdog holds down and says on `output` what was restored.
@@ -176,7 +176,7 @@ async fn run_until(
     }
 }
 
-/// What is seen of the seed.
+/// The indexes of the seed.
 struct Indexes {
     wakes: Arc<Wakes>,
     clusters: Arc<Clusters>,
@@ -241,7 +241,7 @@ impl Indexes {
         }
     }
 
-    /// What is held down now.
+    /// Lists the resources that are held down now.
     fn held(&self, file: &ProberConfig) -> Held {
         let mut held = Held::new();
         for reference in references(file) {
@@ -344,7 +344,7 @@ impl Indexes {
         tasks.critical("engine", engine.run());
     }
 
-    /// Why a shoot is not written to, if it is not.
+    /// Returns the reason for which a shoot must not be written to.
     fn why_stopped(&self, shoot: &str) -> Option<String> {
         match self.clusters.standing(shoot) {
             Standing::Allowed => None,

@@ -58,7 +58,7 @@ pub enum RecordedReplicas {
     Unreadable(String),
 }
 
-/// What [`names::IGNORE_SCALING_ANNOTATION`] says. The words are those of Go's `strconv.ParseBool`, with which DWD reads
+/// Value of [`names::IGNORE_SCALING_ANNOTATION`]. The words are those of Go's `strconv.ParseBool`, with which DWD reads
 /// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum IgnoreScaling {
@@ -129,7 +129,7 @@ impl Workload {
         self.annotation(names::MELTDOWN_PROTECTION_ANNOTATION).is_some()
     }
 
-    /// Whether people took the workload out of the watchdog's hands.
+    /// Reads the annotation by which operators take a workload out of the watchdog's hands.
     #[must_use]
     pub fn ignore_scaling(&self) -> IgnoreScaling {
         self.annotation(names::IGNORE_SCALING_ANNOTATION)

@@ -31,7 +31,7 @@ const LOOPS: [&str; 4] = ["membership", "discovery", "events", "leases"];
 /// The loops that notice a missing namespace: to list in one is no error.
 const WRITERS: [&str; 2] = ["membership", "events"];
 
-/// What is wrong, and what the loops say about it.
+/// A fault, and the answer that the loops must show.
 struct Cause {
     wrong: &'static str,
     reason: Reason,

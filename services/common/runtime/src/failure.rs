@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
-/// A text is cut after so many characters: /readyz is read on a terminal.
+/// Longest text of a failure in characters. /readyz is read on a terminal.
 const LONGEST_TEXT: usize = 500;
 
 /// Why a try failed, as a label value.
@@ -108,7 +108,7 @@ impl Reason {
     }
 }
 
-/// What one link of a chain of errors says about the reason.
+/// Reads the reason from one link of a chain of errors.
 fn known(error: &(dyn Error + 'static)) -> Option<Reason> {
     if let Some(error) = error.downcast_ref::<io::Error>() {
         // An error inside of another one is not its source.
@@ -191,8 +191,8 @@ impl Display for Failure {
     }
 }
 
-/// An error and what it came from, in one line: which stage failed, and whether it was the name, the certificate or that
-/// nobody listens.
+/// An error and what it came from, in one line: which stage failed, and whether the name, the
+/// certificate or a closed port is the cause.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();

@@ -74,7 +74,7 @@ impl Readiness {
         }
     }
 
-    /// What [`Readiness::part`] was given; empty for the whole.
+    /// The argument of [`Readiness::part`]; empty for the whole.
     #[must_use]
     pub fn instance(&self) -> &str {
         &self.instance
@@ -107,7 +107,7 @@ impl Readiness {
             .collect()
     }
 
-    /// What /readyz says: the blockers, then the loops whose last try failed.
+    /// The lines of /readyz: the blockers, then the loops whose last try failed.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let blockers = self.blockers().into_iter();

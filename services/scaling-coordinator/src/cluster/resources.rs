@@ -249,7 +249,7 @@ impl Resources {
             .collect()
     }
 
-    /// Whether it is known in which shoots a resource exists.
+    /// Returns true once a resource is listed in all shoots, or its kind turned out not to be served.
     #[must_use]
     pub fn is_listed(&self, reference: &ResourceRef) -> bool {
         let inner = self.inner.read();

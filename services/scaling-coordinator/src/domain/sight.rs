@@ -20,7 +20,7 @@ pub struct Seen {
     pub recorded: RecordedReplicas,
     /// Whether it carries meltdown-protection-active.
     pub protected: bool,
-    /// Whether its annotation ignore-scaling is true.
+    /// Its annotation ignore-scaling is true.
     pub ignored: bool,
     /// The text of its annotation ignore-scaling, where that is neither true nor false.
     pub invalid_ignore_scaling: Option<String>,
@@ -53,7 +53,7 @@ pub enum Sight {
 }
 
 impl Item<'_> {
-    /// What to show about it, with what an operator has to correct.
+    /// Adds to a message the annotation that an operator has to correct, if there is one.
     #[must_use]
     pub(super) fn with_warning(&self, message: String) -> String {
         match self.sight.seen().and_then(Seen::warning) {

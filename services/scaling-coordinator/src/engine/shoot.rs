@@ -36,7 +36,7 @@ pub(super) struct Shoot {
     /// Writes without an answer and why they were made, until the resource tells what came of them.
     unanswered: BTreeMap<ResourceRef, (Action, String)>,
     applied: Vec<(Action, String)>,
-    /// What was warned of, by resource.
+    /// Warnings that were published, by resource.
     warnings: BTreeMap<ResourceRef, String>,
     /// When it is to be looked at again.
     pub(super) timer: Option<(Key, Instant)>,
@@ -53,7 +53,7 @@ pub(super) struct Looked {
     pub(super) alerts: Vec<(ResourceRef, String)>,
     /// Writes without an answer that are now seen to have been applied, and why they were made.
     pub(super) applied: Vec<(Action, String)>,
-    /// What operators have to correct and were not warned of yet.
+    /// Warnings to publish, by resource.
     pub(super) warnings: Vec<(ResourceRef, String)>,
 }
 

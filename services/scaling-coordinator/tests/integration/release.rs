@@ -19,7 +19,7 @@ use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
 
 const OTHER: &str = "shoot--project--two";
 
-/// What the release says on its output.
+/// The standard output of a release.
 #[derive(Clone, Default)]
 struct Output(Arc<Mutex<Vec<u8>>>);
 
@@ -173,7 +173,7 @@ async fn it_waits_until_the_coordinator_has_stopped() {
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     probe.say(SHOOT, Outcome::LeasesExpired);
     coordinator.until_settled(SHOOT, Direction::Down).await;
-    // It gives up when nobody stops it, and has not even joined.
+    // Without anybody to stop the coordinator it gives up, and has not even joined.
     let (result, _) = Run::start(&seed, "release", &["--release-timeout=3s"])
         .end()
         .await;
