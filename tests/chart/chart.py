@@ -130,6 +130,11 @@ def render(values=None) -> list[dict]:
     return objects
 
 
+def hooks(rendered: list[dict]) -> list[dict]:
+    """Those that Helm makes for a moment."""
+    return [found for found in rendered if "helm.sh/hook" in found["metadata"].get("annotations", {})]
+
+
 def notes(values=None) -> str:
     """What Helm prints after an installation."""
     with helm.Chart.load(CHART) as chart:

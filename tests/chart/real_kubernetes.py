@@ -14,6 +14,7 @@ from pathlib import Path
 from chart import NAMESPACE
 
 NAMESPACED = {
+    "Job": "jobs",
     "Certificate": "certificates",
     "ConfigMap": "configmaps",
     "Deployment": "deployments",

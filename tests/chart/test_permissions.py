@@ -4,13 +4,14 @@ on the other the work is done, and without any one rule the program that needs i
 import contextlib
 import json
 import re
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from chart import NAMESPACE, SERVICES
+from chart import NAMESPACE, SERVICES, hooks, render
 from permissions import allowed, granted, role
-from programs import grpcurl, wait
-from real_kubernetes import Kubernetes, assets
+from programs import binary, grpcurl, wait
+from real_kubernetes import Kubernetes, assets, path
 from shoot import DEPENDANTS, PROTECTION, SHOOT, Shoot
 
 VALUES = {
@@ -66,6 +67,42 @@ def test_the_whole_job_with_these_rights_and_no_others(seed, shoot, install):
         endpoints(seed, ready=True)
         wait(lambda: seed.request("GET", f"/api/v1/namespaces/{SHOOT}/pods/crashing")[0] == 404)
         wait(lambda: "WeededCrashLoopingPod" in {event["reason"] for event in events(seed)})
+
+
+def test_the_job_before_an_uninstallation_restores_with_these_rights(seed, shoot, install, tmp_path):
+    shoot.expire()
+    start = install(VALUES)
+    with contextlib.ExitStack() as stack:
+        coordinator = stack.enter_context(start("scaling-coordinator"))
+        coordinator.wait_until_readyz_says("ready\n")
+        stack.enter_context(start("lease-probe"))
+        wait(lambda: set(shoot.replicas().values()) == {0})
+        wait(lambda: all(protected(shoot, name) for name in DEPENDANTS))
+        coordinator.stop()
+        # What Helm makes of the hooks; nobody runs the Job here.
+        name = "dependency-watchdog-scaling-coordinator"
+        made = {found["kind"]: found for found in hooks(render(VALUES))}
+        for kind in "Role", "RoleBinding":
+            folder, _, called = path(made[kind]).rpartition("/")
+            seed.create(folder, made[kind])
+            stack.callback(seed.request, "DELETE", f"{folder}/{called}")
+        (container,) = made["Job"]["spec"]["template"]["spec"]["containers"]
+        options = [option for option in container["args"] if not option.startswith("--config-file")]
+        kubeconfig = tmp_path / "release.kubeconfig"
+        kubeconfig.write_text(seed.kubeconfig(seed.token(NAMESPACE, name)))
+        config = tmp_path / "scaling-coordinator-0.yaml"
+        command = [binary("scaling-coordinator"), *options, f"--config-file={config}", f"--kubeconfig={kubeconfig}"]
+        job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        stack.callback(job.kill)
+        # The deployment controller goes on, and so does lease-probe.
+        wait(lambda: shoot.replicas() and job.poll() is not None)
+        said = job.communicate()[0]
+        assert job.returncode == 0, said
+        assert "nothing is held down" in said and "failed" not in said, said
+        assert set(shoot.replicas().values()) == {1}
+        assert not any(protected(shoot, name) for name in DEPENDANTS)
+        stopped = seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}")[1]
+        assert stopped["spec"]["replicas"] == 0
 
 
 def test_without_a_rule_in_the_shoot_the_verdict_names_the_permission(shoot, install):

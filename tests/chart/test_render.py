@@ -6,7 +6,7 @@ import re
 import helm_python as helm
 import pytest
 import yaml
-from chart import CHART, MATRIX, NAMESPACE, ROOT, SERVICES, notes, of_kind, render
+from chart import CHART, MATRIX, NAMESPACE, ROOT, SERVICES, hooks, notes, of_kind, render
 from permissions import EVERYWHERE, WITH_OPTION, granted, role
 
 
@@ -47,8 +47,9 @@ def test_objects_are_distinct_and_fit_together(values):
 def test_three_deployments_each_with_its_own():
     objects = render()
     names = [f"dependency-watchdog-{service}" for service in SERVICES]
+    lasting = [found for found in objects if found not in hooks(objects)]
     for kind in "Deployment", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy", "Role":
-        assert sorted(of_kind(objects, kind)) == sorted(names), kind
+        assert sorted(of_kind(lasting, kind)) == sorted(names), kind
     services = of_kind(objects, "Service")
     assert sorted(services) == sorted(names + [f"{name}-headless" for name in names])
     for name in names:
@@ -112,6 +113,52 @@ def test_lease_probe_is_called_by_the_name_in_its_certificate():
         arguments = _arguments(deployments[f"dependency-watchdog-{service}"])
         assert arguments["tls-server-name"] == f"dependency-watchdog-lease-probe.{NAMESPACE}.svc"
     assert "dependency-watchdog-lease-probe.{}.svc" in _source("services/lease-probe/src/config.rs")
+
+
+def test_what_is_held_down_is_restored_before_an_uninstallation():
+    rendered = render()
+    found = hooks(rendered)
+    assert sorted(hook["kind"] for hook in found) == ["Job", "Role", "RoleBinding"]
+    for hook in found:
+        annotations = hook["metadata"]["annotations"]
+        assert annotations["helm.sh/hook"] == "pre-delete"
+        assert {"before-hook-creation", "hook-succeeded"} <= set(annotations["helm.sh/hook-delete-policy"].split(","))
+        # The right is there before the Job, and does not stay.
+        if hook["kind"] != "Job":
+            assert int(annotations["helm.sh/hook-weight"]) < 0
+            assert "hook-failed" in annotations["helm.sh/hook-delete-policy"]
+    coordinator = "dependency-watchdog-scaling-coordinator"
+    (job,), (role_of_job,) = of_kind(found, "Job").values(), of_kind(found, "Role").values()
+    pod = job["spec"]["template"]
+    assert pod["spec"]["serviceAccountName"] == coordinator
+    (container,) = pod["spec"]["containers"]
+    deployment = of_kind(rendered, "Deployment")[coordinator]["spec"]
+    (of_service,) = deployment["template"]["spec"]["containers"]
+    for same in "image", "resources", "securityContext":
+        assert container[same] == of_service[same]
+    assert pod["spec"]["securityContext"] == deployment["template"]["spec"]["securityContext"]
+    assert "--release-all" in container["args"] and f"--stop-deployment={coordinator}" in container["args"]
+    own = _fields(_source("services/scaling-coordinator/src/config.rs"), "Args")
+    common = _fields(_source("services/common/runtime/src/args.rs"), "CommonArgs")
+    assert set(_arguments(job)) <= own | common
+    assert role_of_job["rules"] == [
+        {"apiGroups": ["apps"], "resources": ["deployments/scale"], "resourceNames": [coordinator], "verbs": ["patch"]}
+    ]
+    (binding,) = of_kind(found, "RoleBinding").values()
+    assert [subject["name"] for subject in binding["subjects"]] == [coordinator]
+    # Nobody sends it requests.
+    for service in of_kind(rendered, "Service").values():
+        assert not service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    # The program gives up before the Job ends, and the Job before Helm does.
+    assert job["spec"]["activeDeadlineSeconds"] < 300
+    assert _arguments(job)["release-timeout"] == "4m"
+
+
+@pytest.mark.parametrize(
+    "values", [{"replicas": 0}, {"enabled": False}, {"releaseOnUninstall": False}], ids=lambda values: "".join(values)
+)
+def test_what_another_program_holds_down_is_left_to_it(values):
+    assert hooks(render({"scalingCoordinator": values})) == []
 
 
 def test_programs_know_every_option():

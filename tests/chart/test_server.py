@@ -1,14 +1,15 @@
 """What a real kube-apiserver makes of the chart."""
 
 import pytest
-from chart import CHART, MATRIX, NAMESPACE, RELEASE, SERVICES, objects, of_kind
+from chart import CHART, MATRIX, NAMESPACE, RELEASE, SERVICES, hooks, objects, of_kind, render
 from permissions import EVERYWHERE, MEMBERSHIP, NOWHERE, allowed, granted, role
 from real_kubernetes import path
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
 def test_every_object_is_accepted_whole(seed, releases, values):
-    for sent in objects(releases.install(CHART, RELEASE, values, dry_run="server")):
+    # The hooks are no part of the release.
+    for sent in objects(releases.install(CHART, RELEASE, values, dry_run="server")) + hooks(render(values)):
         query = "?dryRun=All&fieldManager=check&force=true&fieldValidation=Strict"
         status, got = seed.request("PATCH", path(sent) + query, sent, "application/apply-patch+yaml")
         assert status in (200, 201), f"{sent['kind']} {sent['metadata']['name']}: {got}"
@@ -35,6 +36,10 @@ def test_install_upgrade_roll_back_uninstall(seed, releases):
 
     releases.uninstall(RELEASE)
     for found in installed:
+        assert seed.request("GET", path(found))[0] == 404
+    (job,) = releases.jobs
+    assert "--release-all" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+    for found in hooks(render()):
         assert seed.request("GET", path(found))[0] == 404
 
 

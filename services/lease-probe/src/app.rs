@@ -54,6 +54,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         namespace,
         SERVICE,
         Timing::PRODUCTION,
+        readiness.clone(),
         draining.clone(),
     );
     tasks.critical("discovery", async move {
@@ -144,7 +145,14 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         now,
     };
     let me = Some(base.identity.clone());
-    let peers = follow_replicas(me, replicas, dialer, audience, draining.clone());
+    let peers = follow_replicas(
+        me,
+        replicas,
+        dialer,
+        audience,
+        base.readiness.clone(),
+        draining.clone(),
+    );
     tasks.critical("peer-verdicts", peers);
 
     let is_unknown = {

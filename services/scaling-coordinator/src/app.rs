@@ -55,6 +55,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         timing,
         otlp_endpoint,
         file,
+        release: _,
     } = config;
     let base = Foundation::lay(common, process).await?;
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
@@ -125,11 +126,23 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     };
     tasks.critical(
         "observers",
-        follow_replicas(None, addresses, dialer, audience, draining.clone()),
+        follow_replicas(
+            None,
+            addresses,
+            dialer,
+            audience,
+            base.readiness.clone(),
+            draining.clone(),
+        ),
     );
 
-    let (events, publish) =
-        watchdog_kube::events::recorder(seed.clone(), SERVICE, &base.identity, draining.clone());
+    let (events, publish) = watchdog_kube::events::recorder(
+        seed.clone(),
+        SERVICE,
+        &base.identity,
+        base.readiness.clone(),
+        draining.clone(),
+    );
     tasks.critical("events", publish);
     let inputs = Arc::new(Inputs {
         config: in_force.subscribe(),
@@ -179,8 +192,14 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 /// Finds the replicas of lease-probe by their membership Leases.
 fn discover(base: &Foundation, seed: kube::Client, timing: Timing) -> watch::Receiver<Addresses> {
     let namespace = base.common.namespace.as_str();
-    let (addresses, discovery) =
-        Discovery::follow(seed, namespace, LEASE_PROBE, timing, base.draining.clone());
+    let (addresses, discovery) = Discovery::follow(
+        seed,
+        namespace,
+        LEASE_PROBE,
+        timing,
+        base.readiness.clone(),
+        base.draining.clone(),
+    );
     base.tasks.critical("discovery", async move {
         discovery.run().await;
         Ok(())
@@ -189,7 +208,7 @@ fn discover(base: &Foundation, seed: kube::Client, timing: Timing) -> watch::Rec
 }
 
 /// Has every shoot looked at whenever something changes that concerns all of them.
-async fn wake_all_on<T: Send + Sync + 'static>(
+pub(crate) async fn wake_all_on<T: Send + Sync + 'static>(
     mut changes: watch::Receiver<T>,
     wakes: Arc<Wakes>,
     stop: CancellationToken,

@@ -1,5 +1,7 @@
 //! Command line -> validated configuration.
 
+use std::time::Duration;
+
 use clap::Parser;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::membership::Timing;
@@ -31,6 +33,23 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,
 
+    /// Restore everything that the watchdog holds down, level by level, say what was restored, and exit: 0 when nothing is
+    /// held down any more. Waits until every other replica of the coordinator has stopped.
+    #[arg(long)]
+    release_all: bool,
+
+    /// With --release-all: only say what would be done. Writes nothing.
+    #[arg(long, requires = "release_all")]
+    plan: bool,
+
+    /// With --release-all: first scale this Deployment, in the namespace of --namespace, to 0. For the coordinator's own.
+    #[arg(long, requires = "release_all", conflicts_with = "plan", value_name = "NAME")]
+    stop_deployment: Option<String>,
+
+    /// With --release-all: give up after this time.
+    #[arg(long, requires = "release_all", default_value = "4m", value_name = "DURATION", value_parser = watchdog_api::duration::parse)]
+    release_timeout: Duration,
+
     /// Collector of OpenTelemetry traces (OTLP over gRPC), http or https; one trace for each verdict that changes.
     /// Default: no traces.
     #[arg(long, value_name = "URL")]
@@ -54,6 +73,19 @@ pub struct Config {
     pub otlp_endpoint: Option<OtlpEndpoint>,
     /// The configuration file.
     pub file: ConfigFile<ProberConfig>,
+    /// Set when the process only restores what is held down, and ends.
+    pub release: Option<Release>,
+}
+
+/// How everything that is held down is restored.
+#[derive(Debug, Clone)]
+pub struct Release {
+    /// Only say what would be done.
+    pub plan: bool,
+    /// The Deployment that is scaled to 0 first.
+    pub stop_deployment: Option<String>,
+    /// Give up after this time.
+    pub timeout: Duration,
 }
 
 impl CommandLine for Args {
@@ -69,6 +101,11 @@ impl CommandLine for Args {
         let server_name = self
             .tls_server_name
             .unwrap_or_else(|| format!("dependency-watchdog-lease-probe.{}.svc", self.common.namespace));
+        let release = self.release_all.then_some(Release {
+            plan: self.plan,
+            stop_deployment: self.stop_deployment,
+            timeout: self.release_timeout,
+        });
         Ok(Config {
             common: self.common,
             lease_probe: self.lease_probe,
@@ -77,6 +114,7 @@ impl CommandLine for Args {
             timing: Timing::PRODUCTION,
             otlp_endpoint: self.otlp_endpoint,
             file,
+            release,
         })
     }
 }

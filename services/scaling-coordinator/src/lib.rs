@@ -12,6 +12,7 @@ pub mod domain;
 pub mod engine;
 pub mod grpc;
 pub mod metrics;
+pub mod release;
 pub mod scrape;
 pub mod verdicts;
 pub mod wake;

@@ -2,12 +2,18 @@
 
 use std::process::ExitCode;
 
-use scaling_coordinator::{app, config::Args};
+use scaling_coordinator::{app, config::Args, release};
 
 fn main() -> ExitCode {
     match watchdog_runtime::command_line::configure::<Args>() {
         Ok(config) => {
-            watchdog_runtime::process::run(&config.common.clone(), |process| app::build(config, process))
+            let common = config.common.clone();
+            match config.release.clone() {
+                None => watchdog_runtime::process::run(&common, |process| app::build(config, process)),
+                Some(release) => watchdog_runtime::process::run_to_end(&common, |process| {
+                    release::run(config, release, process, std::io::stdout())
+                }),
+            }
         }
         Err(code) => code,
     }

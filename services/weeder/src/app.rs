@@ -54,7 +54,13 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let shares = follow_shares(membership, state.clone(), draining.clone());
     tasks.critical("shares", shares);
 
-    let (notices, publish) = events::recorder(seed.clone(), SERVICE, &base.identity, draining.clone());
+    let (notices, publish) = events::recorder(
+        seed.clone(),
+        SERVICE,
+        &base.identity,
+        base.readiness.clone(),
+        draining.clone(),
+    );
     tasks.critical("events", publish);
     let worker = Worker {
         state: state.clone(),
@@ -64,7 +70,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     tasks.critical("requests", worker.run(draining.clone()));
     tasks.critical(
         "pods",
-        pod_watches::follow(seed.clone(), state.clone(), draining.clone()),
+        pod_watches::follow(seed.clone(), state.clone(), readiness.clone(), draining.clone()),
     );
     let follow = namespaces::follow(seed.clone(), state.clone(), readiness.clone(), draining.clone());
     tasks.critical("namespaces", follow);

@@ -263,6 +263,7 @@ fn flow() -> Work {
         recorded: RecordedReplicas::Absent,
         protected: false,
         ignored: false,
+        invalid_ignore_scaling: None,
     };
     Box::new(move || {
         let item = |dependent| Item {

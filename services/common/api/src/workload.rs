@@ -58,6 +58,31 @@ pub enum RecordedReplicas {
     Unreadable(String),
 }
 
+/// Value of [`names::IGNORE_SCALING_ANNOTATION`]. The words are those of Go's `strconv.ParseBool`, with which DWD reads
+/// it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum IgnoreScaling {
+    /// It is absent, or its text is one of Go's words for false.
+    #[default]
+    No,
+    /// Its text is one of Go's words for true.
+    Yes,
+    /// Its text is neither, so scaling is not ignored; cut to 64 characters.
+    Invalid(String),
+}
+
+// === impl IgnoreScaling ===
+
+impl From<&str> for IgnoreScaling {
+    fn from(text: &str) -> Self {
+        match text {
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => Self::Yes,
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => Self::No,
+            _ => Self::Invalid(text.chars().take(64).collect()),
+        }
+    }
+}
+
 // === impl Workload ===
 
 impl Workload {
@@ -104,11 +129,11 @@ impl Workload {
         self.annotation(names::MELTDOWN_PROTECTION_ANNOTATION).is_some()
     }
 
-    /// Whether people took the workload out of the watchdog's hands: [`names::IGNORE_SCALING_ANNOTATION`] is `true`,
-    /// exactly as DWD compares it.
+    /// Reads the annotation by which operators take a workload out of the watchdog's hands.
     #[must_use]
-    pub fn ignores_scaling(&self) -> bool {
-        self.annotation(names::IGNORE_SCALING_ANNOTATION) == Some("true")
+    pub fn ignore_scaling(&self) -> IgnoreScaling {
+        self.annotation(names::IGNORE_SCALING_ANNOTATION)
+            .map_or(IgnoreScaling::No, IgnoreScaling::from)
     }
 
     fn annotation(&self, key: &str) -> Option<&str> {

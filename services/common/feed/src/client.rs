@@ -9,6 +9,8 @@ use tokio_stream::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::failure::Failure;
+use watchdog_runtime::readiness::Readiness;
 
 use crate::message::{Event, Message};
 use crate::metrics::{CONNECTED, RECONNECTS};
@@ -59,13 +61,15 @@ pub trait Source {
     fn open(&mut self) -> impl Future<Output = Result<Self::Stream, Status>> + Send;
 }
 
-/// Follows a feed until `stop` is cancelled. `feed` names it in metrics and logs. `hear` is called for every update
+/// Follows a feed until `stop` is cancelled. `feed` names it in metrics, logs and `readiness`, whose instance is the
+/// server. `hear` is called for every update
 /// and must not block. Reconnects with jittered back-off, reset by a whole snapshot; codes that a retry cannot mend
 /// (INVALID_ARGUMENT, UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED) are retried at the slowest pace only, because
 /// a server may be replaced by one that answers better.
 pub async fn follow<S: Source>(
     feed: &'static str,
     source: &mut S,
+    readiness: &Readiness,
     stop: &CancellationToken,
     mut hear: impl FnMut(Update<S::Key, S::Value>),
 ) {
@@ -78,6 +82,7 @@ pub async fn follow<S: Source>(
             () = stop.cancelled() => None,
             status = stream(source, |update| {
                 if matches!(update, Update::Snapshot(_)) {
+                    readiness.recovered(feed);
                     connected.get_or_insert_with(|| Connected::to(feed));
                 }
                 hear(update);
@@ -94,9 +99,11 @@ pub async fn follow<S: Source>(
             status.code(),
             Code::InvalidArgument | Code::Unimplemented | Code::Unauthenticated | Code::PermissionDenied
         );
-        let reason = format!("{}: {}", status.code().description(), status.message());
-        tracing::warn!(feed, code = ?status.code(), error = %reason, "stream lost, connecting again");
-        hear(Update::Lost(reason));
+        let failure = Failure::of_grpc_status(&status);
+        let reason = failure.reason.as_str();
+        tracing::warn!(feed, server = readiness.instance(), code = ?status.code(), reason, error = %failure, "stream lost, connecting again");
+        hear(Update::Lost(failure.to_string()));
+        readiness.failing(feed, failure);
         let delay = if hopeless { SLOWEST } else { backoff.next_delay() };
         tokio::select! {
             () = stop.cancelled() => return,

@@ -14,6 +14,7 @@ use tonic::{Request, Status};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::grpc_client::Dialer;
+use watchdog_runtime::readiness::Readiness;
 
 use crate::client::{Source, Update, follow};
 use crate::message::{Event, Message};
@@ -21,6 +22,9 @@ use crate::wire;
 
 /// Replicas that are followed at most. Each owns a share of the shoots; a seed with 10,000 of them needs a handful.
 const MAX_REPLICAS: usize = 64;
+
+/// Name of the feed in logs, metrics and readiness.
+const FEED: &str = "lease-probe";
 
 /// Largest message that is read. A verdict with its evidence stays below 2 KiB.
 const MAX_MESSAGE_BYTES: usize = 256 * 1024;
@@ -47,6 +51,7 @@ pub async fn follow_replicas(
     mut addresses: watch::Receiver<Addresses>,
     dialer: Dialer,
     audience: impl Audience,
+    readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut followed: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)> = BTreeMap::new();
@@ -71,6 +76,7 @@ pub async fn follow_replicas(
         for replica in gone {
             tracing::info!(%replica, "a replica of lease-probe is gone");
             followed.remove(&replica);
+            readiness.part(&replica).recovered(FEED);
             audience.left(&replica);
         }
         for (replica, address) in current {
@@ -84,6 +90,7 @@ pub async fn follow_replicas(
                 address.clone(),
                 dialer.clone(),
                 audience.clone(),
+                readiness.part(&replica),
                 stop.clone(),
             );
             followed.insert(replica, (address, AbortOnDropHandle::new(tokio::spawn(task))));
@@ -104,6 +111,7 @@ async fn follow_one(
     address: Arc<str>,
     dialer: Dialer,
     audience: impl Audience,
+    readiness: Readiness,
     stop: CancellationToken,
 ) {
     let channel = match dialer.channel(&address) {
@@ -115,7 +123,7 @@ async fn follow_one(
     };
     let client = LeaseProbeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let hear = |update| audience.heard(&replica, update);
-    follow("lease-probe", &mut Replica { client }, &stop, hear).await;
+    follow(FEED, &mut Replica { client }, &readiness, &stop, hear).await;
 }
 
 struct Replica {

@@ -15,6 +15,7 @@ use watchdog_feed::client::{Source, Update, follow};
 use watchdog_feed::message::{Event, Message, Position};
 use watchdog_feed::server::Feed;
 use watchdog_feed::stream::Streams;
+use watchdog_runtime::readiness::Readiness;
 
 type Sent = Result<Message<String, u32>, Status>;
 
@@ -53,7 +54,8 @@ fn start(streams: Vec<mpsc::Receiver<Sent>>) -> mpsc::UnboundedReceiver<Update<S
         let mut source = Scripted {
             streams: streams.into(),
         };
-        follow("test", &mut source, &CancellationToken::new(), |update| {
+        let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+        follow("test", &mut source, &readiness, &stop, |update| {
             let _ = heard.send(update);
         })
         .await;
@@ -118,7 +120,8 @@ async fn a_follower_that_is_aborted_is_not_connected_any_more() {
             streams: [stream].into(),
         };
         let hear = |update| drop(heard.send(update));
-        follow("test", &mut source, &CancellationToken::new(), hear).await;
+        let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+        follow("test", &mut source, &readiness, &stop, hear).await;
     });
     sender
         .send(message("one", Event::SnapshotComplete(0)))

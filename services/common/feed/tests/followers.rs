@@ -16,6 +16,7 @@ use watchdog_feed::client::{Source, Update, follow};
 use watchdog_feed::message::{Event, Message};
 use watchdog_feed::server::{Feed, HEARTBEAT_INTERVAL};
 use watchdog_feed::stream::{Responses, STALL_DEADLINE, Streams};
+use watchdog_runtime::readiness::Readiness;
 
 type Line = Message<String, u32>;
 
@@ -160,7 +161,11 @@ async fn play(steps: Vec<Step>) {
             };
             let (stop, hears) = (stop.clone(), believed.clone());
             tokio::spawn(async move {
-                follow("test", &mut dial, &stop, |update| hears.lock().hear(update)).await
+                let readiness = Readiness::default();
+                follow("test", &mut dial, &readiness, &stop, |update| {
+                    hears.lock().hear(update)
+                })
+                .await;
             });
             (pace, believed)
         })

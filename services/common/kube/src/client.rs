@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
+use watchdog_runtime::failure::{Failure, Reason, chain};
 
 /// One request to the seed may take so long. Above the 5 s in which a healthy API server answers anything that this
 /// project asks for, below the steps that wait for it.
@@ -69,6 +70,17 @@ impl RequestError {
         }
     }
 
+    /// Why it did not succeed.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        let reason = match self {
+            Self::Deadline(_) => Reason::Timeout,
+            Self::Refused(status) => Reason::of_http_status(status.code),
+            Self::Failed(error) => Reason::of_transport(&**error),
+        };
+        Failure::new(reason, self)
+    }
+
     /// For metrics: `deadline`, `failed`, or the HTTP status code.
     #[must_use]
     pub fn label(&self) -> String {
@@ -87,23 +99,6 @@ impl From<kube::Error> for RequestError {
             error => Self::Failed(Box::new(error)),
         }
     }
-}
-
-/// An error and what it came from, in one line: which stage failed, and whether it was the name, the certificate or that
-/// nobody listens.
-#[must_use]
-pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Runs a request with [`REQUEST_DEADLINE`].

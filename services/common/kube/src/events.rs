@@ -8,6 +8,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::readiness::Readiness;
 
 use crate::client::request;
 use crate::metrics::EVENTS;
@@ -19,6 +20,9 @@ const QUEUE: usize = 4096;
 /// What waits when the process stops is published for so long: a healthy API server takes a thousand Events in that time.
 /// Far below the grace of the drain, because a server that does not answer must not hold it up.
 pub const LAST_EVENTS: Duration = Duration::from_secs(5);
+
+/// Name of the publisher in /readyz and in metrics.
+const LOOP: &str = "events";
 
 /// What is said again after so long begins another Event. That of kube's recorder.
 const SERIES_LIMIT: Duration = Duration::from_secs(6 * 60);
@@ -63,6 +67,7 @@ pub fn recorder(
     client: kube::Client,
     controller: &str,
     identity: &str,
+    readiness: Readiness,
     stop: CancellationToken,
 ) -> (
     EventSink,
@@ -77,6 +82,7 @@ pub fn recorder(
     let mut publisher = Publisher {
         client,
         reporter,
+        readiness,
         recorders: HashMap::new(),
     };
     let task = async move {
@@ -115,6 +121,7 @@ pub fn recorder(
 struct Publisher {
     client: kube::Client,
     reporter: Reporter,
+    readiness: Readiness,
     /// By note, with the time of the last use: kube's recorder takes two Events for the same whatever their notes say,
     /// and goes on showing the first one.
     recorders: HashMap<String, (Recorder, Instant)>,
@@ -143,9 +150,15 @@ impl Publisher {
         let (recorder, used) = self.recorders.entry(note).or_insert_with(fresh);
         *used = now;
         let result = match request(recorder.publish(&event, &notice.about)).await {
-            Ok(()) => "published",
+            Ok(()) => {
+                self.readiness.recovered(LOOP);
+                "published"
+            }
             Err(error) => {
-                tracing::warn!(%error, reason = notice.reason, "cannot publish a Kubernetes Event");
+                let failure = error.failure();
+                let (event, reason) = (notice.reason, failure.reason.as_str());
+                tracing::warn!(event, reason, %error, "cannot publish a Kubernetes Event");
+                self.readiness.failing(LOOP, failure);
                 "failed"
             }
         };

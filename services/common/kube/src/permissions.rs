@@ -164,6 +164,7 @@ impl Preflight {
         loop {
             match missing(&self.client, needed).await {
                 Ok(missing) => {
+                    self.readiness.recovered("permissions");
                     self.show(by_series(needed, &missing));
                     if missing.is_empty() {
                         if !granted {
@@ -194,10 +195,13 @@ impl Preflight {
                 Err(error) => {
                     // What was granted is believed until the seed says otherwise.
                     if !granted {
-                        let why = format!("cannot ask the seed: {error}");
-                        self.readiness.block("permissions", why);
+                        self.readiness
+                            .block("permissions", "cannot ask the seed for them");
                     }
-                    tracing::warn!(%error, "cannot check the permissions on the seed, trying again");
+                    let failure = error.failure();
+                    let reason = failure.reason.as_str();
+                    tracing::warn!(reason, %error, "cannot check the permissions on the seed, trying again");
+                    self.readiness.failing("permissions", failure);
                 }
             }
             tokio::time::sleep(backoff.next_delay()).await;

@@ -63,6 +63,7 @@ impl Replica {
             identity: foundation.identity.to_string(),
             address: foundation.common.advertised(foundation.grpc_addr),
             ownership,
+            readiness: foundation.readiness.clone(),
             timing,
         };
         let (membership, task) = Membership::join(config, foundation.draining.clone());

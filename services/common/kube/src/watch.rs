@@ -5,15 +5,17 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
+use kube::core::Status;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::failure::{Failure, Reason, chain};
 use watchdog_runtime::readiness::Readiness;
 
-use crate::client::chain;
+use crate::client::RequestError;
 use crate::key::ObjectKey;
 use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS};
 
@@ -68,10 +70,13 @@ where
                 .backoff(Pace::default())
                 .inspect_err(|error| {
                     WATCH_ERRORS.inc(&[("watch", name.to_owned())]);
-                    tracing::warn!(watch = name, error = %chain(error), "watch failed, trying again");
+                    let failure = failure(error);
+                    let reason = failure.reason.as_str();
+                    tracing::warn!(watch = name, reason, error = %failure, "watch failed, trying again");
                     if !synced_hint(error) {
-                        readiness.block(name, chain(error));
+                        readiness.block(name, "the seed refuses access");
                     }
+                    readiness.failing(name, failure);
                 })
                 .boxed()
         };
@@ -79,7 +84,10 @@ where
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE);
         loop {
             let event = tokio::select! {
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => {
+                    readiness.recovered(name);
+                    return Ok(());
+                }
                 event = events.next() => event,
             };
             if let Some(Err(error)) = &event
@@ -106,15 +114,18 @@ where
                     }
                     synced = true;
                     readiness.clear(name);
+                    readiness.recovered(name);
                 }
                 Some(Ok(Event::Apply(object))) => {
                     live.insert(ObjectKey::of(&object));
                     hear(Change::Applied(object));
                     readiness.clear(name);
+                    readiness.recovered(name);
                     pauses.reset();
                 }
                 Some(Ok(Event::Delete(object))) => {
                     pauses.reset();
+                    readiness.recovered(name);
                     let key = ObjectKey::of(&object);
                     live.remove(&key);
                     hear(Change::Deleted(key));
@@ -182,12 +193,24 @@ fn synced_hint(error: &watcher::Error) -> bool {
     !matches!(code(error), Some(401 | 403))
 }
 
+/// Why a list or watch failed.
+pub(crate) fn failure(error: &watcher::Error) -> Failure {
+    match answer(error) {
+        Some(status) => RequestError::Refused(Box::new(status.clone())).failure(),
+        None => Failure::new(Reason::of_transport(error), &chain(error)),
+    }
+}
+
 fn code(error: &watcher::Error) -> Option<u16> {
+    answer(error).map(|status| status.code)
+}
+
+fn answer(error: &watcher::Error) -> Option<&Status> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
         | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status.code),
+        | watcher::Error::WatchError(status) => Some(status),
         _ => None,
     }
 }

@@ -10,6 +10,7 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::events::{Notice, recorder};
+use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
@@ -62,7 +63,13 @@ fn told(api: &ApiServer) -> Vec<(String, i64)> {
 #[tokio::test]
 async fn another_note_is_another_event_and_the_same_one_a_series() {
     let (api, client) = server().await;
-    let (sink, publish) = recorder(client, "coordinator", "coordinator-0", CancellationToken::new());
+    let (sink, publish) = recorder(
+        client,
+        "coordinator",
+        "coordinator-0",
+        Readiness::default(),
+        CancellationToken::new(),
+    );
     for note in ["429", "a Pod hangs", "429", "429"] {
         sink.publish(notice(note));
     }
@@ -75,7 +82,13 @@ async fn another_note_is_another_event_and_the_same_one_a_series() {
 async fn what_waits_when_the_process_stops_is_published() {
     let (api, client) = server().await;
     let stop = CancellationToken::new();
-    let (sink, publish) = recorder(client, "coordinator", "coordinator-0", stop.clone());
+    let (sink, publish) = recorder(
+        client,
+        "coordinator",
+        "coordinator-0",
+        Readiness::default(),
+        stop.clone(),
+    );
     stop.cancel();
     sink.publish(notice("one"));
     let publish = tokio::spawn(publish);
@@ -98,7 +111,13 @@ async fn a_server_that_does_not_answer_does_not_hold_up_the_end_and_what_is_lost
     let (api, client) = server().await;
     api.inject(Fault::always(FaultAction::Hang).verb("create"));
     let stop = CancellationToken::new();
-    let (sink, publish) = recorder(client, "coordinator", "coordinator-0", stop.clone());
+    let (sink, publish) = recorder(
+        client,
+        "coordinator",
+        "coordinator-0",
+        Readiness::default(),
+        stop.clone(),
+    );
     stop.cancel();
     for note in ["one", "two", "three"] {
         sink.publish(notice(note));

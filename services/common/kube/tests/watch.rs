@@ -62,10 +62,14 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
     api.deny(Rule::default());
     api.drop_watches();
     until(&readiness, false).await;
-    let why = readiness.blockers()["leases"].clone();
-    assert!(why.contains("forbidden"), "{why}");
+    let why = readiness.lines().join("\n");
+    assert!(
+        why.contains("leases: the seed refuses access") && why.contains("forbidden"),
+        "{why}"
+    );
     api.allow_all();
     until(&readiness, true).await;
+    assert!(readiness.failures().is_empty(), "{:?}", readiness.lines());
     assert!(*listed.lock() > 1, "a complete list says that it works again");
     stop.cancel();
     run.await.unwrap().unwrap();

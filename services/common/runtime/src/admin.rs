@@ -1,5 +1,6 @@
 //! The admin endpoint: /metrics, /healthz, /readyz, /log-level over plain HTTP.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use http::StatusCode;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
-use crate::metrics::{BLOCKED, Collector, Exposition, READY, TASKS};
+use crate::metrics::{BLOCKED, Collector, Exposition, LAST_TRY_FAILED, READY, TASKS};
 use crate::readiness::Readiness;
 use crate::telemetry::LogLevel;
 
@@ -69,15 +70,17 @@ pub async fn serve(listener: TcpListener, admin: Admin) -> anyhow::Result<()> {
 }
 
 async fn readyz(State(admin): State<Admin>) -> (StatusCode, String) {
-    let blockers = admin.readiness.blockers();
-    if blockers.is_empty() {
-        return (StatusCode::OK, "ready\n".to_owned());
-    }
-    let lines: String = blockers
+    let lines: String = admin
+        .readiness
+        .lines()
         .iter()
-        .map(|(name, why)| format!("{name}: {why}\n"))
+        .map(|line| format!("{line}\n"))
         .collect();
-    (StatusCode::SERVICE_UNAVAILABLE, lines)
+    if admin.readiness.blockers().is_empty() {
+        (StatusCode::OK, format!("ready\n{lines}"))
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, lines)
+    }
 }
 
 async fn render(State(admin): State<Admin>) -> ([(http::HeaderName, &'static str); 1], String) {
@@ -89,6 +92,17 @@ async fn render(State(admin): State<Admin>) -> ([(http::HeaderName, &'static str
     out.family(
         &BLOCKED,
         blockers.keys().map(|blocker| ([("blocker", *blocker)], 1.0)),
+    );
+    let failures = admin.readiness.failures();
+    // Several replicas may fail for one reason.
+    let failures: BTreeSet<_> = failures
+        .iter()
+        .map(|(name, _, f)| (*name, f.reason.as_str()))
+        .collect();
+    let series = failures.into_iter();
+    out.family(
+        &LAST_TRY_FAILED,
+        series.map(|(name, reason)| ([("loop", name), ("reason", reason)], 1.0)),
     );
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);

@@ -11,6 +11,7 @@ pub mod callers;
 pub mod clock;
 pub mod command_line;
 pub mod config_file;
+pub mod failure;
 pub mod file_watch;
 pub mod foundation;
 pub mod grpc_client;

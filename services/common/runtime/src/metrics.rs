@@ -135,6 +135,15 @@ pub const BLOCKED: Metric = Metric::gauge(
     "1 for everything that keeps the service from being ready, by blocker; /readyz says what to do about it.",
 );
 
+/// Loops that try again, read at the scrape. Both labels are closed sets, and the configured kinds.
+pub const LAST_TRY_FAILED: Metric = Metric::gauge(
+    "watchdog_last_try_failed",
+    "1 for every loop whose last try failed and that tries again, by loop (membership, discovery, lease-probe, events, \
+     permissions, pods and the watches) and reason: not_found, forbidden, unauthorized, conflict, throttled, \
+     server_error, rejected, certificate, server_name, connection_refused, timeout, connection or other; /readyz has \
+     the error.",
+);
+
 /// Tasks, read at the scrape: what leaks in an asynchronous program leaks tasks first.
 pub const TASKS: Metric = Metric::gauge(
     "watchdog_tasks",

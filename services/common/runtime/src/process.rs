@@ -96,6 +96,14 @@ pub fn run<F>(args: &CommonArgs, build: impl FnOnce(Process) -> F) -> ExitCode
 where
     F: Future<Output = anyhow::Result<Bound>>,
 {
+    run_to_end(args, |process| async { build(process).await?.run().await })
+}
+
+/// Runs something that ends by itself to its exit code: 0 after a success, 1 after a failure.
+pub fn run_to_end<F>(args: &CommonArgs, job: impl FnOnce(Process) -> F) -> ExitCode
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
     let log_level = match telemetry::init(args.log_format, &args.log_level) {
         Ok(log_level) => log_level,
         Err(error) => return usage_error(&format!("--log-level: {error}")),
@@ -111,7 +119,7 @@ where
         Err(error) => return usage_error(&format!("cannot start the runtime: {error}")),
     };
     let process = Process { metrics, log_level };
-    let result = runtime.block_on(async { build(process).await?.run().await });
+    let result = runtime.block_on(job(process));
     // Whatever is still running was aborted; do not wait for blocking work.
     runtime.shutdown_background();
     match result {

@@ -1,18 +1,34 @@
-//! Readiness as a set of named blockers: the service is ready when none is left.
+//! Readiness as a set of named blockers: the service is ready when none is left. Beside them stands why the last try of
+//! a loop failed, which by itself blocks nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::failure::Failure;
+
+/// A failure is shown for at most this long after the last try. Every loop tries again sooner, and a watch that works
+/// again may have nothing to say.
+const SHOWN_FOR: Duration = Duration::from_secs(180);
 
 /// What keeps the service from being ready: name -> why, in a sentence that says what to do.
 type Blockers = BTreeMap<&'static str, String>;
+
+/// A loop that tries again, and what it tries, where there are several of its name.
+type Loop = (&'static str, Arc<str>);
+
+type Failures = BTreeMap<Loop, (Instant, Failure)>;
 
 /// The readiness of the process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Readiness {
     blockers: Arc<Mutex<Blockers>>,
+    failures: Arc<Mutex<Failures>>,
+    instance: Arc<str>,
     ready: watch::Sender<bool>,
 }
 
@@ -20,6 +36,8 @@ impl Default for Readiness {
     fn default() -> Self {
         Self {
             blockers: Arc::default(),
+            failures: Arc::default(),
+            instance: "".into(),
             ready: watch::Sender::new(true),
         }
     }
@@ -46,6 +64,65 @@ impl Readiness {
         self.blockers.lock().clone()
     }
 
+    /// For one of several loops of the same name: has blockers of its own, and shows its failures under `instance`.
+    #[must_use]
+    pub fn part(&self, instance: &str) -> Self {
+        Self {
+            failures: self.failures.clone(),
+            instance: instance.into(),
+            ..Self::default()
+        }
+    }
+
+    /// The argument of [`Readiness::part`]; empty for the whole.
+    #[must_use]
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// The last try of a loop failed, and it tries again.
+    pub fn failing(&self, name: &'static str, failure: Failure) {
+        let now = Instant::now();
+        let mut failures = self.failures.lock();
+        failures.retain(|_, (at, _)| now < *at + SHOWN_FOR);
+        failures.insert((name, self.instance.clone()), (now, failure));
+    }
+
+    /// The last try of a loop succeeded, or the loop has ended.
+    pub fn recovered(&self, name: &'static str) {
+        let mut failures = self.failures.lock();
+        if !failures.is_empty() {
+            failures.remove(&(name, self.instance.clone()));
+        }
+    }
+
+    /// Loops whose last try failed, and why.
+    #[must_use]
+    pub fn failures(&self) -> Vec<(&'static str, Arc<str>, Failure)> {
+        let now = Instant::now();
+        let failures = self.failures.lock();
+        let shown = failures.iter().filter(|(_, (at, _))| now < *at + SHOWN_FOR);
+        shown
+            .map(|((name, instance), (_, failure))| (*name, instance.clone(), failure.clone()))
+            .collect()
+    }
+
+    /// The lines of /readyz: the blockers, then the loops whose last try failed.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let blockers = self.blockers().into_iter();
+        let blockers = blockers.map(|(name, why)| format!("{name}: {why}"));
+        let failures = self.failures().into_iter().map(|(name, instance, failure)| {
+            let instance = if instance.is_empty() {
+                String::new()
+            } else {
+                format!(" of {instance}")
+            };
+            format!("{name}: the last try{instance} failed: {failure}")
+        });
+        blockers.chain(failures).collect()
+    }
+
     /// Follows whether the process is ready.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<bool> {
@@ -65,6 +142,7 @@ impl Readiness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Reason;
 
     #[test]
     fn is_ready_when_the_last_blocker_is_cleared() {
@@ -79,5 +157,29 @@ mod tests {
         assert!(!*state.borrow());
         readiness.clear("permissions");
         assert!(*state.borrow());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_shown_until_the_loop_recovers_or_is_silent() {
+        let readiness = Readiness::default();
+        let peer = readiness.part("lease-probe-1");
+        readiness.block("clusters", "not listed yet");
+        readiness.failing("clusters", Failure::new(Reason::Forbidden, &"denied"));
+        peer.failing("verdicts", Failure::new(Reason::Timeout, &"no answer within 5s"));
+        let expected = [
+            "clusters: not listed yet",
+            "clusters: the last try failed: denied",
+            "verdicts: the last try of lease-probe-1 failed: no answer within 5s",
+        ];
+        assert_eq!(readiness.lines(), expected);
+        readiness.clear("clusters");
+        assert!(
+            *readiness.subscribe().borrow(),
+            "a failure by itself blocks nothing"
+        );
+        readiness.recovered("clusters");
+        assert_eq!(readiness.lines(), expected[2..]);
+        tokio::time::advance(SHOWN_FOR).await;
+        assert_eq!(readiness.lines(), [""; 0]);
     }
 }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::ApiResource;
 use parking_lot::RwLock;
-use watchdog_api::prober::ResourceRef;
-use watchdog_api::workload::Workload;
+use watchdog_api::prober::{ProberConfig, ResourceRef};
+use watchdog_api::workload::{IgnoreScaling, Workload};
 
 use super::version;
-use crate::domain::sight::{Seen, Sight};
+use crate::domain::sight::{Item, Seen, Sight};
 use crate::wake::Wakes;
 
 /// Why nothing is known of a configured resource, or that its objects are.
@@ -236,6 +236,27 @@ impl Resources {
         }
     }
 
+    /// The configured resources of a shoot and what is seen of them.
+    #[must_use]
+    pub fn items<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Item<'a>> {
+        let dependents = config.dependent_resource_infos.iter();
+        dependents
+            .map(|dependent| Item {
+                dependent,
+                dropped: self.is_dropped(&dependent.reference),
+                sight: self.sight(&dependent.reference, shoot),
+            })
+            .collect()
+    }
+
+    /// Returns true once a resource is listed in all shoots, or its kind turned out not to be served.
+    #[must_use]
+    pub fn is_listed(&self, reference: &ResourceRef) -> bool {
+        let inner = self.inner.read();
+        let configured = inner.get(reference);
+        configured.is_some_and(|configured| !matches!(configured.listing, Listing::Pending(_)))
+    }
+
     /// Whether the API server does not serve its kind, so that there is none.
     #[must_use]
     pub fn is_not_served(&self, reference: &ResourceRef) -> bool {
@@ -327,6 +348,7 @@ fn sight(workload: &Workload, resource_version: Arc<str>) -> Sight {
         Ok(ready) => ready,
         Err(why) => return Sight::Unusable(format!("its status cannot be read: {why}")),
     };
+    let ignore_scaling = workload.ignore_scaling();
     Sight::Present(Seen {
         resource_version,
         replicas: spec.replicas,
@@ -334,7 +356,11 @@ fn sight(workload: &Workload, resource_version: Arc<str>) -> Sight {
         current: workload.is_observed(),
         recorded: workload.recorded_replicas(),
         protected: workload.is_meltdown_protected(),
-        ignored: workload.ignores_scaling(),
+        ignored: ignore_scaling == IgnoreScaling::Yes,
+        invalid_ignore_scaling: match ignore_scaling {
+            IgnoreScaling::Invalid(text) => Some(text),
+            IgnoreScaling::Yes | IgnoreScaling::No => None,
+        },
     })
 }
 

@@ -97,6 +97,7 @@ fn what_the_rules_read() {
         recorded: RecordedReplicas::Count(3),
         protected: true,
         ignored: false,
+        invalid_ignore_scaling: None,
     };
     assert_eq!(resources.sight(&kcm(), "shoot--a"), Sight::Present(expected));
     assert_eq!(resources.about(&kcm(), "shoot--a").uid.as_deref(), Some("u"));

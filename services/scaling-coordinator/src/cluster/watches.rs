@@ -95,6 +95,7 @@ pub async fn resources(
             tasks.spawn(async move {
                 let ended = follow.run(stop_one).await;
                 follow.readiness.clear(name(&follow.reference));
+                follow.readiness.recovered(name(&follow.reference));
                 ended
             });
         }
@@ -146,8 +147,11 @@ impl Follow {
                     resources.listing(reference, Listing::NotScalable(why), None);
                 }
                 Err(error) => {
-                    readiness.block(name, format!("cannot ask for its kind: {error}"));
-                    tracing::warn!(resource = %reference, %error, "cannot ask for its kind, trying again");
+                    let failure = error.failure();
+                    let reason = failure.reason.as_str();
+                    readiness.block(name, "cannot ask the seed for its kind");
+                    tracing::warn!(resource = %reference, reason, %error, "cannot ask for its kind, trying again");
+                    readiness.failing(name, failure);
                 }
             }
             tokio::select! {

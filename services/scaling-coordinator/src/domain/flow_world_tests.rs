@@ -71,6 +71,7 @@ fn view(object: &Object) -> Seen {
             .map_or(RecordedReplicas::Absent, RecordedReplicas::Count),
         protected: object.protected,
         ignored: object.ignored,
+        invalid_ignore_scaling: None,
     }
 }
 

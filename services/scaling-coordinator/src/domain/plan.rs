@@ -78,7 +78,7 @@ fn planned(direction: Direction, item: &Item<'_>) -> Planned {
         target: assessment.target.filter(|_| action == Action::Scale),
         initial_delay: info.initial_delay,
         timeout: info.timeout,
-        why: assessment.why,
+        why: item.with_warning(assessment.why),
     }
 }
 

@@ -20,8 +20,21 @@ pub struct Seen {
     pub recorded: RecordedReplicas,
     /// Whether it carries meltdown-protection-active.
     pub protected: bool,
-    /// Whether it carries ignore-scaling.
+    /// Its annotation ignore-scaling is true.
     pub ignored: bool,
+    /// The text of its annotation ignore-scaling, where that is neither true nor false.
+    pub invalid_ignore_scaling: Option<String>,
+}
+
+impl Seen {
+    /// A clause about an annotation that an operator has to correct.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let text = self.invalid_ignore_scaling.as_ref()?;
+        Some(format!(
+            "its annotation ignore-scaling is {text:?}, which is neither true nor false, so it is scaled as usual"
+        ))
+    }
 }
 
 /// What is known of a configured resource of a shoot.
@@ -37,6 +50,17 @@ pub enum Sight {
     Unusable(String),
     /// It cannot be told yet, for this reason.
     Unknown(String),
+}
+
+impl Item<'_> {
+    /// Adds to a message the annotation that an operator has to correct, if there is one.
+    #[must_use]
+    pub(super) fn with_warning(&self, message: String) -> String {
+        match self.sight.seen().and_then(Seen::warning) {
+            Some(warning) => format!("{message}; {warning}"),
+            None => message,
+        }
+    }
 }
 
 impl Sight {

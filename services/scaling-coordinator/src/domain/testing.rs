@@ -56,6 +56,7 @@ pub(crate) fn seen(replicas: i32, ready: i32) -> Seen {
         recorded: RecordedReplicas::Absent,
         protected: false,
         ignored: false,
+        invalid_ignore_scaling: None,
     }
 }
 

@@ -54,14 +54,7 @@ impl Inputs {
     /// The configured resources of a shoot and what is seen of them.
     #[must_use]
     pub fn items<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Item<'a>> {
-        let dependents = config.dependent_resource_infos.iter();
-        dependents
-            .map(|dependent| Item {
-                dependent,
-                dropped: self.resources.is_dropped(&dependent.reference),
-                sight: self.resources.sight(&dependent.reference, shoot),
-            })
-            .collect()
+        self.resources.items(config, shoot)
     }
 
     /// The configuration as it is now.

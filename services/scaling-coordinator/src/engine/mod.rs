@@ -304,6 +304,12 @@ impl Engine {
             self.events
                 .publish(notices::failed(about, looked.direction, &why));
         }
+        for (reference, warning) in looked.warnings {
+            tracing::warn!(shoot = &**shoot, resource = %reference, warning, "the annotation ignore-scaling is invalid");
+            let about = self.inputs.resources.about(&reference, shoot);
+            self.events
+                .publish(notices::invalid_ignore_scaling(about, &warning));
+        }
         let scaling = ShootScaling {
             direction: looked.direction,
             held: decision.held,

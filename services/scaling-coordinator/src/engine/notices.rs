@@ -79,3 +79,14 @@ pub(super) fn failed(about: ObjectReference, direction: Option<Direction>, why: 
         note: why.to_owned(),
     }
 }
+
+/// The Kubernetes Event about an annotation ignore-scaling that is neither true nor false.
+pub(super) fn invalid_ignore_scaling(about: ObjectReference, warning: &str) -> Notice {
+    Notice {
+        about,
+        warning: true,
+        reason: "IgnoreScalingInvalid",
+        action: "ReadIgnoreScaling",
+        note: format!("{}.", warning.replacen("its", "Its", 1)),
+    }
+}

@@ -36,6 +36,8 @@ pub(super) struct Shoot {
     /// Writes without an answer and why they were made, until the resource tells what came of them.
     unanswered: BTreeMap<ResourceRef, (Action, String)>,
     applied: Vec<(Action, String)>,
+    /// Warnings that were published, by resource.
+    warnings: BTreeMap<ResourceRef, String>,
     /// When it is to be looked at again.
     pub(super) timer: Option<(Key, Instant)>,
 }
@@ -51,6 +53,8 @@ pub(super) struct Looked {
     pub(super) alerts: Vec<(ResourceRef, String)>,
     /// Writes without an answer that are now seen to have been applied, and why they were made.
     pub(super) applied: Vec<(Action, String)>,
+    /// Warnings to publish, by resource.
+    pub(super) warnings: Vec<(ResourceRef, String)>,
 }
 
 impl Shoot {
@@ -68,6 +72,7 @@ impl Shoot {
             alerts: Vec::new(),
             unanswered: BTreeMap::new(),
             applied: Vec::new(),
+            warnings: BTreeMap::new(),
             timer: None,
         }
     }
@@ -97,7 +102,18 @@ impl Shoot {
             wake: earliest(steps.wake, decision.again_at),
             alerts: std::mem::take(&mut self.alerts),
             applied: std::mem::take(&mut self.applied),
+            warnings: self.new_warnings(items),
         }
+    }
+
+    fn new_warnings(&mut self, items: &[Item<'_>]) -> Vec<(ResourceRef, String)> {
+        let of = |item: &Item<'_>| Some((item.dependent.reference.clone(), item.sight.seen()?.warning()?));
+        let now: BTreeMap<_, _> = items.iter().filter_map(of).collect();
+        let before = std::mem::replace(&mut self.warnings, now);
+        let new = |(reference, warning): &(&_, &_)| before.get(*reference) != Some(*warning);
+        let new = self.warnings.iter().filter(new);
+        new.map(|(reference, warning)| (reference.clone(), warning.clone()))
+            .collect()
     }
 
     /// Takes one of the requests that are to be made now; it counts as under way from now on. To be followed by

@@ -160,6 +160,61 @@ async fn ignored_resources_are_left_alone_and_cleaned_up() {
 }
 
 #[tokio::test]
+async fn every_word_of_go_for_true_is_heeded() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, true).await;
+    for (name, word) in [(KCM, "True"), (MCM, "1"), (CA, "T")] {
+        seed.annotate(SHOOT, name, IGNORE, word);
+    }
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert!(
+        down.resources.iter().all(|r| r.step() == Step::Ignored),
+        "{down:#?}"
+    );
+    assert_eq!(seed.writes(SHOOT), [""; 0]);
+    for name in [KCM, MCM, CA] {
+        assert_eq!(seed.events(SHOOT, name), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_text_that_is_neither_true_nor_false_is_named() {
+    const REASON: &str = "IgnoreScalingInvalid";
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, true).await;
+    seed.annotate(SHOOT, KCM, IGNORE, "yes");
+    seed.annotate(SHOOT, MCM, IGNORE, "False");
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    // Before any loss, because in one it is too late to correct it.
+    let warned = || seed.events(SHOOT, KCM).iter().any(|reason| reason == REASON);
+    eventually("the operator is warned", warned).await;
+    let named = |message: &str| message.contains("its annotation ignore-scaling is \"yes\"");
+    let held = coordinator
+        .until(SHOOT, "it is named", |s| named(&resource(s, KCM).message))
+        .await;
+    assert!(
+        !resource(&held, MCM).message.contains("ignore-scaling"),
+        "{held:#?}"
+    );
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert!(named(&resource(&down, KCM).message), "{down:#?}");
+    assert_eq!(seed.all(SHOOT), [0, 0, 0]);
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    // Only what is new is warned of.
+    seed.annotate(SHOOT, KCM, IGNORE, "on");
+    let warnings = || {
+        let events = seed.events(SHOOT, KCM).into_iter();
+        events.filter(|reason| reason == REASON).count()
+    };
+    eventually("the other text is warned of", || warnings() == 2).await;
+    assert!(!seed.events(SHOOT, MCM).iter().any(|reason| reason == REASON));
+}
+
+#[tokio::test]
 async fn what_is_absent_and_not_optional_fails_visibly_until_it_is_there() {
     let (seed, probe) = (Seed::new().await, Probe::start("p").await);
     seed.shoot(SHOOT, 1, true).await;

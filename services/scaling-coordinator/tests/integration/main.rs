@@ -18,6 +18,7 @@ mod flows;
 mod kinds;
 mod ownership;
 mod probe;
+mod release;
 mod seed;
 mod story;
 mod streams;

@@ -168,6 +168,7 @@ async fn replicas_of_lease_probe_are_found_by_their_leases() {
         identity: "lease-probe-0".into(),
         address: probe.address.to_string(),
         ownership: Ownership::Overlapping,
+        readiness: watchdog_runtime::readiness::Readiness::default(),
         timing: Timing::PRODUCTION.faster(5),
     };
     let (_membership, task) = Membership::join(config, stop.clone());

@@ -46,8 +46,11 @@ pub async fn discover(
             }
             Err(error) if error.is_not_found() => return Some(found(false, readiness)),
             Err(error) => {
-                tracing::warn!(%error, "cannot discover the APIs of the seed, trying again");
-                readiness.block("discovery", format!("cannot ask the seed: {error}"));
+                let failure = error.failure();
+                let reason = failure.reason.as_str();
+                tracing::warn!(reason, %error, "cannot discover the APIs of the seed, trying again");
+                readiness.block("discovery", "cannot ask the seed which APIs it serves");
+                readiness.failing("discovery", failure);
             }
         }
         tokio::select! {
@@ -75,5 +78,6 @@ fn found(slices: bool, readiness: &Readiness) -> Source {
     );
     readiness.block(source.watch_name(), "not listed yet");
     readiness.clear("discovery");
+    readiness.recovered("discovery");
     source
 }

@@ -11,8 +11,9 @@ use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::client::Body;
 use kube::core::Status;
 use watchdog_api::list::{Item, ItemList};
-use watchdog_kube::client::{REQUEST_DEADLINE, chain};
+use watchdog_kube::client::REQUEST_DEADLINE;
 use watchdog_kube::permissions::Permission;
+use watchdog_runtime::failure::chain;
 
 use super::objects::PodObject;
 use crate::domain::dependants::Dependants;

@@ -19,12 +19,17 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::client::{RequestError, request};
 use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::failure::Failure;
+use watchdog_runtime::readiness::Readiness;
 
 use super::objects::PodObject;
 use crate::domain::dependants::Query;
 use crate::domain::pods::PodKey;
 use crate::metrics;
 use crate::state::State;
+
+/// Name of these watches in /readyz and in metrics.
+const LOOP: &str = "pods";
 
 /// A watch is opened anew this often, from where it was. That costs one request a minute, and one whose connection
 /// died without a sign is noticed then.
@@ -43,7 +48,12 @@ const SLOWEST_RESUMPTION: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When a watch panics.
-pub async fn follow(client: kube::Client, state: Arc<State>, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn follow(
+    client: kube::Client,
+    state: Arc<State>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let open_watches = metrics::POD_WATCHES.gauge_handle(&[]);
     let mut wanted = state.watches();
     let mut open: BTreeMap<Query, CancellationToken> = BTreeMap::new();
@@ -63,14 +73,17 @@ pub async fn follow(client: kube::Client, state: Arc<State>, stop: CancellationT
                 let watch = PodWatch {
                     client: client.clone(),
                     state: state.clone(),
+                    readiness: readiness.part(&instance(query)),
                     query: query.clone(),
                 };
                 let ended = stop.clone();
                 tasks.spawn(async move {
+                    let readiness = watch.readiness.clone();
                     tokio::select! {
                         () = ended.cancelled() => {}
                         () = watch.run() => {}
                     }
+                    readiness.recovered(LOOP);
                 });
                 stop
             });
@@ -88,15 +101,26 @@ pub async fn follow(client: kube::Client, state: Arc<State>, stop: CancellationT
 struct PodWatch {
     client: kube::Client,
     state: Arc<State>,
+    readiness: Readiness,
     query: Query,
+}
+
+/// The name of a watch in /readyz.
+fn instance(query: &Query) -> String {
+    match query {
+        Query::All => "all".to_owned(),
+        Query::Labels(labels) => labels.to_string(),
+    }
 }
 
 /// How a watch came to its end.
 enum End {
-    /// As agreed, or with its connection: the next one goes on where it was.
+    /// As agreed: the next one goes on where it was.
     Resume,
+    /// With its connection: the same.
+    Broken(Failure),
     /// What came in between is not known.
-    Gap(String),
+    Gap(Failure),
 }
 
 impl PodWatch {
@@ -108,12 +132,17 @@ impl PodWatch {
         loop {
             let since = match version.take() {
                 Some(version) => Ok(version),
-                None => self.begin().await.map_err(|error| error.to_string()),
+                None => self.begin().await.map_err(|error| error.failure()),
             };
             let begun = Instant::now();
             let gap = match since {
                 Ok(mut since) => match self.watch(&mut since).await {
                     End::Resume => {
+                        version = Some(since);
+                        None
+                    }
+                    End::Broken(failure) => {
+                        self.failed(failure, "watch on pods broke, opening it again");
                         version = Some(since);
                         None
                     }
@@ -130,12 +159,18 @@ impl PodWatch {
                 None => resumption.next_delay(),
                 Some(why) => {
                     metrics::POD_WATCH_ERRORS.inc(&[]);
-                    tracing::warn!(query = ?self.query, error = why, "watch on pods lost, beginning anew");
+                    self.failed(why, "watch on pods lost, beginning anew");
                     beginning.next_delay()
                 }
             };
             tokio::time::sleep(pause).await;
         }
+    }
+
+    fn failed(&self, failure: Failure, what: &str) {
+        let reason = failure.reason.as_str();
+        tracing::warn!(query = ?self.query, reason, error = %failure, "{what}");
+        self.readiness.failing(LOOP, failure);
     }
 
     /// The present version of the collection. What is listed from now on is at least as new, so a weeder that looks
@@ -157,14 +192,10 @@ impl PodWatch {
         let pods: Api<PodObject> = Api::all(self.client.clone());
         let mut events = match request(pods.watch(&params, version)).await {
             Ok(events) => events.boxed(),
-            Err(RequestError::Refused(status)) => {
-                return End::Gap(format!("{} ({})", status.message, status.code));
-            }
-            Err(error) => {
-                tracing::debug!(%error, "watch on pods cannot be opened");
-                return End::Resume;
-            }
+            Err(error @ RequestError::Refused(_)) => return End::Gap(error.failure()),
+            Err(error) => return End::Broken(error.failure()),
         };
+        self.readiness.recovered(LOOP);
         let dead = tokio::time::sleep(Duration::from_secs(WATCH_SECONDS.into()) + DEAD_AFTER);
         tokio::pin!(dead);
         loop {
@@ -176,17 +207,13 @@ impl PodWatch {
                 Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => self.seen(pod, version),
                 Some(Ok(WatchEvent::Deleted(pod))) => self.gone(pod, version),
                 Some(Ok(WatchEvent::Bookmark(bookmark))) => *version = bookmark.metadata.resource_version,
-                Some(Ok(WatchEvent::Error(status))) => {
-                    return End::Gap(format!("{} ({})", status.message, status.code));
+                Some(Ok(WatchEvent::Error(status)) | Err(kube::Error::Api(status))) => {
+                    return End::Gap(RequestError::Refused(status).failure());
                 }
-                Some(Err(kube::Error::Api(status))) => {
-                    return End::Gap(format!("{} ({})", status.message, status.code));
+                Some(Err(error @ kube::Error::SerdeError(_))) => {
+                    return End::Gap(RequestError::from(error).failure());
                 }
-                Some(Err(kube::Error::SerdeError(error))) => return End::Gap(error.to_string()),
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "watch on pods broke");
-                    return End::Resume;
-                }
+                Some(Err(error)) => return End::Broken(RequestError::from(error).failure()),
                 None => return End::Resume,
             }
         }

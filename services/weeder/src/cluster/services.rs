@@ -167,7 +167,7 @@ async fn watches(
         }
         (Source::Endpoints, Followed::Named(services)) => {
             // Each watch has a readiness of its own: the first that is listed must not speak for all.
-            let parts: Vec<Readiness> = services.iter().map(|_| Readiness::default()).collect();
+            let parts: Vec<Readiness> = services.iter().map(|service| readiness.part(service)).collect();
             let watches = services.iter().zip(&parts).map(|(service, readiness)| {
                 let config = Config::default().fields(&format!("metadata.name={service}"));
                 let watch = Watch {

@@ -240,7 +240,8 @@ fn dependant(object: &Deployment) -> Dependant {
             .unwrap_or_default(),
         recorded: annotation("replicas").cloned(),
         held: annotation("meltdown-protection-active").is_some(),
-        ignored: annotation("ignore-scaling").is_some_and(|value| value == "true"),
+        ignored: annotation("ignore-scaling")
+            .is_some_and(|value| ["1", "t", "T", "TRUE", "true", "True"].contains(&value.as_str())),
     }
 }
 

@@ -134,7 +134,7 @@ async fn a_contrary_verdict_in_the_middle(world: &World) -> anyhow::Result<()> {
 async fn one_is_to_be_left_alone(world: &World) -> anyhow::Result<()> {
     let ignore = "dependency-watchdog.gardener.cloud/ignore-scaling";
     let protected = "dependency-watchdog.gardener.cloud/meltdown-protection-active";
-    world.annotate(SHOOT, KCM, ignore, json!("true")).await?;
+    world.annotate(SHOOT, KCM, ignore, json!("True")).await?;
     world.annotate(SHOOT, KCM, protected, json!("")).await?;
     say(world, Outcome::ExternalUnreachable);
     settled(world, Direction::Down).await?;

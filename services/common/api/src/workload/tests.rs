@@ -34,7 +34,7 @@ fn reads_a_deployment() {
     assert_eq!(workload.ready_replicas(), Ok(1));
     assert_eq!(workload.recorded_replicas(), RecordedReplicas::Count(2));
     assert!(workload.is_meltdown_protected());
-    assert!(!workload.ignores_scaling());
+    assert_eq!(workload.ignore_scaling(), IgnoreScaling::No);
     assert!(workload.is_observed());
     assert_eq!(workload.metadata.resource_version.as_deref(), Some("9"));
     assert_eq!(
@@ -98,20 +98,22 @@ fn recorded_counts_are_read_strictly() {
 }
 
 #[test]
-fn only_the_word_true_takes_a_workload_out_of_our_hands() {
-    for (text, expected) in [
-        ("true", true),
-        ("True", false),
-        ("1", false),
-        ("false", false),
-        ("", false),
+fn ignore_scaling_is_read_with_the_words_of_go() {
+    for (words, expected) in [
+        (["1", "t", "T", "TRUE", "true", "True"], IgnoreScaling::Yes),
+        (["0", "f", "F", "FALSE", "false", "False"], IgnoreScaling::No),
     ] {
-        assert_eq!(
-            annotated(names::IGNORE_SCALING_ANNOTATION, text).ignores_scaling(),
-            expected,
-            "{text:?}"
-        );
+        for word in words {
+            let workload = annotated(names::IGNORE_SCALING_ANNOTATION, word);
+            assert_eq!(workload.ignore_scaling(), expected, "{word:?}");
+        }
     }
+    for text in ["", " true", "true ", "tRUE", "yes", "on", "2", "\"true\""] {
+        let workload = annotated(names::IGNORE_SCALING_ANNOTATION, text);
+        assert_eq!(workload.ignore_scaling(), IgnoreScaling::Invalid(text.to_owned()));
+    }
+    let long = annotated(names::IGNORE_SCALING_ANNOTATION, &"x".repeat(1000)).ignore_scaling();
+    assert_eq!(long, IgnoreScaling::Invalid("x".repeat(64)));
 }
 
 #[test]

@@ -9,12 +9,16 @@ use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::readiness::Readiness;
 
 use super::card::Identity;
 use super::leases::Leases;
 use super::roster::{Moment, Roster};
 use super::run::{follow, report, retries};
 use super::timing::Timing;
+
+/// Name of the loop in /readyz and in metrics.
+const LOOP: &str = "discovery";
 
 /// Identity to gRPC address.
 pub type Addresses = BTreeMap<Identity, Arc<str>>;
@@ -28,14 +32,15 @@ pub struct Discovery {
     leases: Leases,
     roster: Roster,
     found: watch::Sender<Addresses>,
+    readiness: Readiness,
     stop: CancellationToken,
 }
 
 // === impl Discovery ===
 
 impl Discovery {
-    /// Follows the live replicas of `service` in `namespace`: the receiver always has the latest, and is empty until
-    /// the first list. [`Self::run`] is to be spawned as a critical task.
+    /// Follows the live replicas of `service` in `namespace`: the receiver always has the latest. It is empty until the
+    /// first list, which counts as a change also where it finds none. [`Self::run`] is to be spawned as a critical task.
     ///
     /// A replica that has crashed shows for up to 18 s; one that has left is gone at once. While the API server cannot
     /// be reached the last known replicas stay.
@@ -45,6 +50,7 @@ impl Discovery {
         namespace: &str,
         service: &'static str,
         timing: Timing,
+        readiness: Readiness,
         stop: CancellationToken,
     ) -> (watch::Receiver<Addresses>, Self) {
         let (found, addresses) = watch::channel(Addresses::new());
@@ -55,6 +61,7 @@ impl Discovery {
             leases: Leases::new(client, namespace, service, None, &timing),
             roster: Roster::new(timing.foreign),
             found,
+            readiness,
             stop,
         };
         (addresses, discovery)
@@ -65,6 +72,7 @@ impl Discovery {
         let mut watch = follow(&self.leases);
         let mut backoff = retries(&self.timing);
         let (mut list_at, mut retry_at) = (Moment::ZERO, Moment::ZERO);
+        let mut first = true;
         let stop = self.stop.clone();
         loop {
             let due = self
@@ -91,7 +99,11 @@ impl Discovery {
             match listed {
                 Ok(leases) => {
                     backoff.reset();
+                    self.readiness.recovered(LOOP);
                     let unsure = self.roster.listed(started, mark, now, leases);
+                    if std::mem::take(&mut first) && self.roster.live().next().is_none() {
+                        self.found.send_modify(|_| {});
+                    }
                     list_at = if unsure {
                         Moment::ZERO
                     } else {
@@ -99,7 +111,10 @@ impl Discovery {
                     };
                 }
                 Err(error) => {
-                    tracing::warn!(service = self.service, %error, "cannot list the replicas, trying again");
+                    let failure = error.failure();
+                    let reason = failure.reason.as_str();
+                    tracing::warn!(service = self.service, reason, %error, "cannot list the replicas, trying again");
+                    self.readiness.failing(LOOP, failure);
                     retry_at = now + backoff.next_delay();
                 }
             }
@@ -117,7 +132,7 @@ impl Discovery {
             Some(Ok(Event::Delete(_) | Event::InitDone)) => true,
             Some(Ok(Event::Init)) | None => false,
             Some(Err(error)) => {
-                report(self.service, &error);
+                report(self.service, LOOP, &self.readiness, &error);
                 false
             }
         };

@@ -17,8 +17,8 @@ pub const LEASE_VALID: Metric = Metric::gauge(
 /// Renewals.
 pub const RENEWALS: Metric = Metric::counter(
     "watchdog_membership_renewals_total",
-    "Attempts to write this replica's own membership lease, by service and result: ok, conflict (somebody else wrote \
-     it), deadline (no answer in time), refused or failed.",
+    "Attempts to write this replica's own membership lease, by service and result: ok, or why it failed as \
+     watchdog_last_try_failed has it.",
 );
 
 /// Changes of ownership.

@@ -88,6 +88,7 @@ pub mod timing;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::readiness::Readiness;
 
 pub use self::card::{Identity, Session, View};
 pub use self::discovery::{Addresses, Discovery};
@@ -121,6 +122,8 @@ pub struct MembershipConfig {
     pub address: String,
     /// Whether two replicas may look after one key at the same time.
     pub ownership: Ownership,
+    /// Where it is shown why the last request failed.
+    pub readiness: Readiness,
     /// [`Timing::PRODUCTION`], except in tests.
     pub timing: Timing,
 }

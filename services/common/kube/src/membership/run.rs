@@ -12,8 +12,9 @@ use kube::runtime::watcher::{self, Event, watcher};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::failure::Failure;
+use watchdog_runtime::readiness::Readiness;
 
-use super::MembershipConfig;
 use super::card::{Identity, Session};
 use super::handle::{Listed, Member, Shared, Snapshot};
 use super::leases::Leases;
@@ -21,8 +22,13 @@ use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS};
 use super::roster::Moment;
 use super::state::{Answer, Note, Request, State};
 use super::timing::Timing;
+use super::{MembershipConfig, Ownership};
 use crate::client::RequestError;
 use crate::metrics::WATCH_ERRORS;
+use crate::watch;
+
+/// Name of the run loop in /readyz and in metrics.
+const LOOP: &str = "membership";
 
 /// Events of the Leases of a service.
 pub(crate) type Watch = BoxStream<'static, watcher::Result<Event<Lease>>>;
@@ -32,12 +38,16 @@ pub struct MembershipTask {
     service: &'static str,
     me: Identity,
     address: Arc<str>,
+    ownership: Ownership,
     timing: Timing,
     started: Instant,
     leases: Arc<Leases>,
     state: State,
     shared: Arc<Shared>,
     backoff: Backoff,
+    readiness: Readiness,
+    /// Why the last request failed, if it did.
+    failure: Option<Failure>,
     stop: CancellationToken,
 }
 
@@ -59,6 +69,7 @@ impl MembershipTask {
             identity,
             address,
             ownership,
+            readiness,
             timing,
         } = config;
         let me: Identity = identity.into();
@@ -75,12 +86,15 @@ impl MembershipTask {
             service,
             me,
             address,
+            ownership,
             timing,
             started: Instant::now(),
             leases: Arc::new(leases),
             state,
             shared,
             backoff: retries(&timing),
+            readiness,
+            failure: None,
             stop,
         }
     }
@@ -197,7 +211,7 @@ impl MembershipTask {
             },
             Some(Ok(Event::Delete(_) | Event::InitDone)) => self.state.look(),
             Some(Ok(Event::Init)) | None => {}
-            Some(Err(error)) => report(self.service, &error),
+            Some(Err(error)) => report(self.service, LOOP, &self.readiness, &error),
         }
     }
 
@@ -205,8 +219,11 @@ impl MembershipTask {
     fn answer(&mut self, result: Result<Answer, RequestError>) -> Answer {
         let error = match result {
             Ok(answer) => {
-                self.backoff.reset();
+                // Where lists work and writes do not, there is a list before each write.
                 if matches!(answer, Answer::Written(_)) {
+                    self.backoff.reset();
+                    self.failure = None;
+                    self.readiness.recovered(LOOP);
                     self.count("ok");
                 }
                 return answer;
@@ -217,23 +234,23 @@ impl MembershipTask {
         // As long as the server asks for, but the lease must live.
         let delay = delay.max(error.retry_after().unwrap_or_default().min(self.timing.renew));
         let writing = self.state.is_writing();
-        if writing && (error.is_conflict() || error.is_not_found()) {
-            self.count("conflict");
-            return Answer::Conflict(delay);
-        }
+        let failure = error.failure();
+        let reason = failure.reason.as_str();
         if writing {
-            self.count(match error {
-                RequestError::Deadline(_) => "deadline",
-                RequestError::Refused(_) => "refused",
-                RequestError::Failed(_) => "failed",
-            });
+            self.count(reason);
         }
         tracing::warn!(
             service = self.service,
             writing,
+            reason,
             %error,
             "a membership request failed, trying again"
         );
+        self.readiness.failing(LOOP, failure.clone());
+        self.failure = Some(failure);
+        if writing && (error.is_conflict() || error.is_not_found()) {
+            return Answer::Conflict(delay);
+        }
         Answer::Failed(delay)
     }
 
@@ -249,11 +266,23 @@ impl MembershipTask {
         while let Some(note) = self.state.take_note() {
             match note {
                 Note::Joined => tracing::info!(service, %identity, "joined the membership"),
-                Note::Lapsed => tracing::warn!(
-                    service,
-                    %identity,
-                    "the own membership lease could not be renewed in time, not acting until it is"
-                ),
+                Note::Lapsed => {
+                    let cause = self.failure.as_ref().map_or_else(
+                        || "the process was stopped for longer than the lease is valid".to_owned(),
+                        ToString::to_string,
+                    );
+                    let reason = self.failure.as_ref().map(|failure| failure.reason.as_str());
+                    let consequence = match self.ownership {
+                        Ownership::Exclusive => "pausing all writes",
+                        Ownership::Overlapping => "other replicas may take over its share",
+                    };
+                    tracing::warn!(
+                        service,
+                        %identity,
+                        reason,
+                        "membership lease expired before it was renewed: {cause}; {consequence}"
+                    );
+                }
                 Note::Disturbed => tracing::warn!(
                     service,
                     %identity,
@@ -291,9 +320,17 @@ pub(crate) fn follow(leases: &Leases) -> Watch {
         .boxed()
 }
 
-pub(crate) fn report(service: &'static str, error: &watcher::Error) {
+pub(crate) fn report(
+    service: &'static str,
+    name: &'static str,
+    readiness: &Readiness,
+    error: &watcher::Error,
+) {
     WATCH_ERRORS.inc(&[("watch", "membership".to_owned())]);
-    tracing::warn!(service, %error, "the watch of the membership leases failed, trying again");
+    let failure = watch::failure(error);
+    let reason = failure.reason.as_str();
+    tracing::warn!(service, reason, error = %failure, "the watch of the membership leases failed, trying again");
+    readiness.failing(name, failure);
 }
 
 async fn perform(leases: Arc<Leases>, request: Request) -> Result<Answer, RequestError> {

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::membership::{Membership, MembershipConfig, Ownership, Timing, lease};
+use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer};
 
 pub const NAMESPACE: &str = "garden";
@@ -74,6 +75,7 @@ impl Cluster {
             identity: identity.to_owned(),
             address: format!("{identity}.test:9645"),
             ownership: self.ownership,
+            readiness: Readiness::default(),
             timing: self.timing,
         };
         let stop = CancellationToken::new();

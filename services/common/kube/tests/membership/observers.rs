@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::membership::{Addresses, Discovery, Ownership};
+use watchdog_runtime::readiness::Readiness;
 
 use crate::cluster::{Cluster, NAMESPACE};
 
@@ -17,8 +18,14 @@ async fn another_service_finds_the_replicas_as_they_come_and_go() {
     cluster.service = "lease-probe";
     let stop = CancellationToken::new();
     let client = cluster.client("coordinator").await;
-    let (found, discovery) =
-        Discovery::follow(client, NAMESPACE, "lease-probe", cluster.timing, stop.clone());
+    let (found, discovery) = Discovery::follow(
+        client,
+        NAMESPACE,
+        "lease-probe",
+        cluster.timing,
+        Readiness::default(),
+        stop.clone(),
+    );
     let discovery = tokio::spawn(discovery.run());
     assert!(found.borrow().is_empty());
     for identity in ["a", "b", "c"] {

@@ -12,6 +12,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use watchdog_runtime::callers::Callers;
+use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{self, Api};
 use watchdog_runtime::readiness::Readiness;
@@ -61,21 +62,25 @@ impl Server {
 
     /// Asks for its health with a connection of its own, as a caller that expects a server of this name.
     async fn asked_as(&self, tls: Option<Tls>, server_name: &str) -> Result<ServingStatus, Status> {
-        let dialer = Dialer {
-            tls,
-            server_name: server_name.to_owned(),
-        };
-        let mut client = HealthClient::new(dialer.channel(&self.address).unwrap());
-        let request = HealthCheckRequest {
-            service: SERVICE.to_owned(),
-        };
-        let answer = tokio::time::timeout(PATIENCE, client.check(request)).await;
-        Ok(answer.expect("an answer")?.into_inner().status())
+        ask(&self.address, tls, server_name).await
     }
 
     async fn asked(&self, tls: &Tls) -> Result<ServingStatus, Status> {
         self.asked_as(Some(tls.clone()), SERVER).await
     }
+}
+
+async fn ask(address: &str, tls: Option<Tls>, server_name: &str) -> Result<ServingStatus, Status> {
+    let dialer = Dialer {
+        tls,
+        server_name: server_name.to_owned(),
+    };
+    let mut client = HealthClient::new(dialer.channel(address).unwrap());
+    let request = HealthCheckRequest {
+        service: SERVICE.to_owned(),
+    };
+    let answer = tokio::time::timeout(PATIENCE, client.check(request)).await;
+    Ok(answer.expect("an answer")?.into_inner().status())
 }
 
 /// The metrics of this thread, on which all of a test's tasks run.
@@ -128,6 +133,66 @@ async fn callers_are_served_or_refused_by_what_their_certificate_says() {
     );
     assert!(server.asked_as(None, SERVER).await.is_err(), "plaintext");
     assert_eq!(server.asked(&good).await.unwrap(), ServingStatus::Serving);
+}
+
+#[tokio::test]
+async fn a_call_that_fails_says_why() {
+    let (ours, foreign) = (Authority::new("ours"), Authority::new("foreign"));
+    let server = Server::start(Some(ours.tls(SERVER)), &["client.test"]).await;
+    let good = ours.tls("client.test");
+    let stranger = Tls::load(Files::new(&foreign.issue("client.test"), &ours.pem()).paths()).unwrap();
+    // Accepts and says nothing.
+    let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hanging_address = hanging.local_addr().unwrap().to_string();
+    let refusing = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let refusing_address = refusing.local_addr().unwrap().to_string();
+    drop(refusing);
+    let call = async |address: &str, tls: &Tls, server_name: &str| {
+        let status = ask(address, Some(tls.clone()), server_name).await.unwrap_err();
+        Failure::of_grpc_status(&status)
+    };
+    let at = server.address.as_str();
+    for (wrong, failure, reason, text) in [
+        (
+            "no right",
+            call(at, &ours.tls("other.test"), SERVER).await,
+            Reason::Forbidden,
+            "--tls-allowed-client",
+        ),
+        (
+            "its certificate",
+            call(at, &foreign.tls("client.test"), SERVER).await,
+            Reason::Certificate,
+            "invalid peer certificate",
+        ),
+        (
+            "our certificate",
+            call(at, &stranger, SERVER).await,
+            Reason::Certificate,
+            "UnknownCA",
+        ),
+        (
+            "its name",
+            call(at, &good, "elsewhere.test").await,
+            Reason::ServerName,
+            "elsewhere.test",
+        ),
+        (
+            "refused",
+            call(&refusing_address, &good, SERVER).await,
+            Reason::ConnectionRefused,
+            "Connection refused",
+        ),
+        (
+            "hanging",
+            call(&hanging_address, &good, SERVER).await,
+            Reason::Timeout,
+            "",
+        ),
+    ] {
+        assert_eq!(failure.reason, reason, "{wrong}: {failure}");
+        assert!(failure.to_string().contains(text), "{wrong}: {failure}");
+    }
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ pub(super) fn progress(
         protected: seen.is_some_and(|seen| seen.protected),
         target,
         attempts: op.map_or(0, Op::attempts),
-        message,
+        message: item.with_warning(message),
     }
 }
 

@@ -62,6 +62,7 @@ impl Object {
                 .map_or(RecordedReplicas::Absent, RecordedReplicas::Count),
             protected: self.protected,
             ignored: false,
+            invalid_ignore_scaling: None,
         }
     }
 

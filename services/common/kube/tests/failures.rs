@@ -1,0 +1,211 @@
+//! Every loop says why its last try failed, whatever the cause.
+
+#![cfg(test)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use watchdog_kube::events::{Notice, recorder};
+use watchdog_kube::membership::{Discovery, Membership, MembershipConfig, Ownership, Timing};
+use watchdog_kube::watch::Watch;
+use watchdog_runtime::failure::Reason;
+use watchdog_runtime::readiness::Readiness;
+use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
+
+/// Bound of every wait: generous, because the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const USER: &str = "scaling-coordinator";
+
+/// Every loop on the seed that this crate has.
+const LOOPS: [&str; 4] = ["membership", "discovery", "events", "leases"];
+
+/// The loops that notice a missing namespace: to list in one is no error.
+const WRITERS: [&str; 2] = ["membership", "events"];
+
+/// A fault, and the answer that the loops must show.
+struct Cause {
+    wrong: &'static str,
+    reason: Reason,
+    text: &'static str,
+    loops: &'static [&'static str],
+}
+
+const fn cause(wrong: &'static str, reason: Reason, text: &'static str) -> Cause {
+    Cause {
+        wrong,
+        reason,
+        text,
+        loops: &LOOPS,
+    }
+}
+
+const CAUSES: [Cause; 7] = [
+    Cause {
+        loops: &WRITERS,
+        ..cause(
+            "no namespace",
+            Reason::NotFound,
+            "namespaces \"garden\" not found (404 NotFound)",
+        )
+    },
+    cause("no right", Reason::Forbidden, "(403 Forbidden)"),
+    cause(
+        "wrong certificate",
+        Reason::Certificate,
+        "invalid peer certificate",
+    ),
+    cause("wrong server name", Reason::ServerName, "other.example"),
+    cause("refused", Reason::ConnectionRefused, "Connection refused"),
+    cause("hanging", Reason::Timeout, ""),
+    cause("expired token", Reason::Unauthorized, "(401 Unauthorized)"),
+];
+
+/// An API server with this wrong with it, and a client that finds out.
+async fn seed(wrong: &str) -> (ApiServer, Client) {
+    let namespaces = if wrong == "no namespace" {
+        Vec::new()
+    } else {
+        vec!["garden".to_owned()]
+    };
+    let options = ApiOptions {
+        namespaces,
+        ..ApiOptions::default()
+    };
+    let api = ApiServer::start(options).await.unwrap();
+    let mut kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig(USER)).unwrap();
+    let cluster = kubeconfig.clusters[0].cluster.as_mut().unwrap();
+    match wrong {
+        "no right" => api.restrict(USER, Vec::new()),
+        "wrong certificate" => {
+            let other = ApiServer::start(ApiOptions::default()).await.unwrap();
+            let other = Kubeconfig::from_yaml(&other.kubeconfig(USER)).unwrap();
+            let other = other.clusters[0].cluster.clone().unwrap();
+            cluster.certificate_authority_data = other.certificate_authority_data;
+        }
+        "wrong server name" => cluster.tls_server_name = Some("other.example".to_owned()),
+        "refused" => api.stop().await.unwrap(),
+        "hanging" => {
+            api.inject(Fault::always(FaultAction::Hang));
+        }
+        "expired token" => api.revoke(USER),
+        _ => {}
+    }
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap();
+    config.default_retry = false;
+    config.read_timeout = Some(Duration::from_secs(2));
+    (api, Client::try_from(config).unwrap())
+}
+
+/// Starts every loop.
+fn start(client: &Client, readiness: &Readiness) -> Vec<AbortOnDropHandle<()>> {
+    let (stop, timing) = (CancellationToken::new(), Timing::PRODUCTION.faster(5));
+    let config = MembershipConfig {
+        client: client.clone(),
+        namespace: "garden".to_owned(),
+        service: "scaling-coordinator",
+        identity: "scaling-coordinator-0".to_owned(),
+        address: "127.0.0.1:9645".to_owned(),
+        ownership: Ownership::Exclusive,
+        readiness: readiness.clone(),
+        timing,
+    };
+    let (membership, member) = Membership::join(config, stop.clone());
+    let (replicas, discovery) = Discovery::follow(
+        client.clone(),
+        "garden",
+        "lease-probe",
+        timing,
+        readiness.clone(),
+        stop.clone(),
+    );
+    let watch = Watch {
+        name: "leases",
+        api: Api::<Lease>::namespaced(client.clone(), "garden"),
+        config: watcher::Config::default(),
+    };
+    let watch = watch.run(readiness.clone(), stop.clone(), |_| {});
+    let (sink, publish) = recorder(
+        client.clone(),
+        "scaling-coordinator",
+        "scaling-coordinator-0",
+        readiness.clone(),
+        stop,
+    );
+    sink.publish(Notice {
+        about: ObjectReference {
+            namespace: Some("garden".to_owned()),
+            ..ObjectReference::default()
+        },
+        warning: true,
+        reason: "ScaleDownFailed",
+        action: "ScaleDown",
+        note: "a note".to_owned(),
+    });
+    let spawn =
+        |task: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| AbortOnDropHandle::new(tokio::spawn(task));
+    vec![
+        spawn(Box::pin(async move {
+            member.run().await;
+            drop(membership);
+        })),
+        spawn(Box::pin(async move {
+            discovery.run().await;
+            drop(replicas);
+        })),
+        spawn(Box::pin(async move { drop(watch.await) })),
+        spawn(Box::pin(async move {
+            publish.await.unwrap();
+            drop(sink);
+        })),
+    ]
+}
+
+#[tokio::test]
+async fn every_loop_says_why_its_last_try_failed() {
+    let mut started = Vec::new();
+    for cause in CAUSES {
+        let (api, client) = seed(cause.wrong).await;
+        let readiness = Readiness::default();
+        let tasks = start(&client, &readiness);
+        started.push((cause, readiness, api, tasks));
+    }
+    let deadline = Instant::now() + PATIENCE;
+    for (cause, readiness, _api, _tasks) in &started {
+        let shown = |name: &str| {
+            let failures = readiness.failures().into_iter();
+            let mut of_loop = failures.filter(|(shown, _, _)| *shown == name);
+            of_loop.any(|(_, instance, failure)| {
+                instance == Arc::from("")
+                    && failure.reason == cause.reason
+                    && failure.to_string().contains(cause.text)
+            })
+        };
+        for name in cause.loops {
+            while !shown(name) {
+                let lines = readiness.lines();
+                assert!(
+                    Instant::now() < deadline,
+                    "{}: {name} does not say {:?} but {lines:#?} {:?}",
+                    cause.wrong,
+                    cause.text,
+                    readiness.failures()
+                );
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+        let said = format!("{:?}", readiness.failures());
+        assert!(!said.contains("Bearer"), "{said}");
+    }
+}

@@ -1,0 +1,241 @@
+//! Why a try failed: for the log, for /readyz and as a label of a metric.
+
+use std::error::Error;
+use std::fmt::{self, Display, Formatter};
+use std::io;
+
+/// Longest text of a failure in characters. /readyz is read on a terminal.
+const LONGEST_TEXT: usize = 500;
+
+/// Why a try failed, as a label value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// The object, its kind or its namespace does not exist.
+    NotFound,
+    /// A permission is missing.
+    Forbidden,
+    /// The server does not accept who this is: the token or the certificate has expired or is unknown.
+    Unauthorized,
+    /// A precondition did not hold.
+    Conflict,
+    /// The server asks for fewer requests.
+    Throttled,
+    /// The server failed.
+    ServerError,
+    /// The server refused the request for another reason.
+    Rejected,
+    /// A certificate is not trusted, has expired or cannot be used.
+    Certificate,
+    /// The server's certificate is for another name.
+    ServerName,
+    /// Nothing listens at the address.
+    ConnectionRefused,
+    /// There was no answer in time.
+    Timeout,
+    /// The name was not resolved, or the connection broke.
+    Connection,
+    /// Anything else.
+    Other,
+}
+
+impl Reason {
+    /// As a label value.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::Forbidden => "forbidden",
+            Self::Unauthorized => "unauthorized",
+            Self::Conflict => "conflict",
+            Self::Throttled => "throttled",
+            Self::ServerError => "server_error",
+            Self::Rejected => "rejected",
+            Self::Certificate => "certificate",
+            Self::ServerName => "server_name",
+            Self::ConnectionRefused => "connection_refused",
+            Self::Timeout => "timeout",
+            Self::Connection => "connection",
+            Self::Other => "other",
+        }
+    }
+
+    /// From the status code of an HTTP answer.
+    #[must_use]
+    pub const fn of_http_status(code: u16) -> Self {
+        match code {
+            401 => Self::Unauthorized,
+            403 => Self::Forbidden,
+            404 | 410 => Self::NotFound,
+            409 => Self::Conflict,
+            408 | 504 => Self::Timeout,
+            429 => Self::Throttled,
+            500.. => Self::ServerError,
+            _ => Self::Rejected,
+        }
+    }
+
+    /// From an error that is no answer of a server, by what it came from.
+    #[must_use]
+    pub fn of_transport(error: &(dyn Error + 'static)) -> Self {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(reason) = known(error) {
+                return reason;
+            }
+            next = error.source();
+        }
+        Self::Other
+    }
+
+    /// From the status of a gRPC call.
+    #[must_use]
+    pub fn of_grpc_status(status: &tonic::Status) -> Self {
+        use tonic::Code;
+        let transport = status.source().map(Self::of_transport);
+        match (status.code(), transport) {
+            (_, Some(reason)) if reason != Self::Other => reason,
+            (Code::NotFound | Code::Unimplemented, _) => Self::NotFound,
+            (Code::PermissionDenied, _) => Self::Forbidden,
+            (Code::Unauthenticated, _) => Self::Unauthorized,
+            (Code::Aborted | Code::AlreadyExists, _) => Self::Conflict,
+            (Code::ResourceExhausted, _) => Self::Throttled,
+            (Code::DeadlineExceeded, _) => Self::Timeout,
+            (Code::Unavailable | Code::Cancelled, _) => Self::Connection,
+            (Code::Internal | Code::Unknown | Code::DataLoss, _) => Self::ServerError,
+            (Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange, _) => Self::Rejected,
+            (Code::Ok, _) => Self::Other,
+        }
+    }
+}
+
+/// Reads the reason from one link of a chain of errors.
+fn known(error: &(dyn Error + 'static)) -> Option<Reason> {
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        // An error inside of another one is not its source.
+        let inner = error.get_ref().map(|inner| Reason::of_transport(inner));
+        return match (inner, error.kind()) {
+            (Some(reason), _) if reason != Reason::Other => Some(reason),
+            (_, io::ErrorKind::ConnectionRefused) => Some(Reason::ConnectionRefused),
+            (_, io::ErrorKind::TimedOut) => Some(Reason::Timeout),
+            (
+                _,
+                io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::NotConnected
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkUnreachable
+                | io::ErrorKind::UnexpectedEof,
+            ) => Some(Reason::Connection),
+            _ => None,
+        };
+    }
+    if let Some(error) = error.downcast_ref::<rustls::Error>() {
+        use rustls::CertificateError::{NotValidForName, NotValidForNameContext};
+        return Some(match error {
+            rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {
+                Reason::ServerName
+            }
+            rustls::Error::InvalidCertificate(_)
+            | rustls::Error::AlertReceived(_)
+            | rustls::Error::NoCertificatesPresented => Reason::Certificate,
+            _ => Reason::Connection,
+        });
+    }
+    if let Some(error) = error.downcast_ref::<hyper::Error>() {
+        let broken = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
+        return match error.source() {
+            None if error.is_timeout() => Some(Reason::Timeout),
+            None if broken => Some(Reason::Connection),
+            _ => None,
+        };
+    }
+    error
+        .is::<tokio::time::error::Elapsed>()
+        .then_some(Reason::Timeout)
+}
+
+/// Why a try failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// As a label value.
+    pub reason: Reason,
+    text: String,
+}
+
+impl Failure {
+    /// The reason and the text of an error. The text must not hold a secret.
+    #[must_use]
+    pub fn new(reason: Reason, error: &dyn Display) -> Self {
+        let text = error.to_string().chars().take(LONGEST_TEXT).collect();
+        Self { reason, text }
+    }
+
+    /// A gRPC call failed.
+    #[must_use]
+    pub fn of_grpc_status(status: &tonic::Status) -> Self {
+        let mut text = format!("{}: {}", status.code().description(), status.message());
+        if let Some(source) = status.source() {
+            let cause = chain(source);
+            if !text.contains(&cause) {
+                text = format!("{text}: {cause}");
+            }
+        }
+        Self::new(Reason::of_grpc_status(status), &text)
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// An error and what it came from, in one line: which stage failed, and whether the name, the
+/// certificate or a closed port is the cause.
+#[must_use]
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_found_inside_of_io_errors() {
+        let name = rustls::Error::InvalidCertificate(rustls::CertificateError::NotValidForName);
+        let unknown = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let custom = |error: rustls::Error| io::Error::new(io::ErrorKind::InvalidData, error);
+        for (error, reason) in [
+            (io::ErrorKind::ConnectionRefused.into(), Reason::ConnectionRefused),
+            (io::ErrorKind::TimedOut.into(), Reason::Timeout),
+            (io::ErrorKind::ConnectionReset.into(), Reason::Connection),
+            (custom(name), Reason::ServerName),
+            (custom(unknown), Reason::Certificate),
+            (
+                io::Error::other(custom(rustls::Error::NoCertificatesPresented)),
+                Reason::Certificate,
+            ),
+            (io::Error::other("something else"), Reason::Other),
+        ] {
+            assert_eq!(Reason::of_transport(&error), reason, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn texts_are_bounded() {
+        let failure = Failure::new(Reason::Other, &"x".repeat(10_000));
+        assert_eq!(failure.to_string().len(), LONGEST_TEXT);
+    }
+}

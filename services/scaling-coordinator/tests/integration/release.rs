@@ -1,0 +1,265 @@
+//! `--release-all` against an API server in memory.
+
+use std::sync::Arc;
+
+use clap::Parser;
+use parking_lot::Mutex;
+use scaling_coordinator::config::Args;
+use tokio_util::task::AbortOnDropHandle;
+use watchdog_kube::membership::Timing;
+use watchdog_proto::scaling::v1::Direction;
+use watchdog_runtime::command_line::CommandLine;
+use watchdog_runtime::process::Process;
+use watchdog_sandbox::resource::keys;
+
+use crate::coordinator::Coordinator;
+use crate::probe::{Outcome, Probe};
+use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
+use crate::{CA, KCM, MCM, PATIENCE, SHOOT, eventually};
+
+const OTHER: &str = "shoot--project--two";
+
+/// The standard output of a release.
+#[derive(Clone, Default)]
+struct Output(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A release that runs.
+struct Run {
+    output: Output,
+    task: AbortOnDropHandle<anyhow::Result<()>>,
+}
+
+impl Run {
+    /// Starts it with these options, known to the API server by that name.
+    fn start(seed: &Seed, user: &str, options: &[&str]) -> Self {
+        let kubeconfig = seed.dir.path().join(format!("{user}.kubeconfig"));
+        std::fs::write(&kubeconfig, seed.api.kubeconfig(user)).unwrap();
+        let args = [
+            "scaling-coordinator".to_owned(),
+            "--insecure-plaintext".to_owned(),
+            format!("--config-file={}", seed.dir.path().join("config.yaml").display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--identity=release".to_owned(),
+            "--release-all".to_owned(),
+        ];
+        let options = options.iter().map(ToString::to_string);
+        let mut config = Args::parse_from(args.into_iter().chain(options)).check().unwrap();
+        config.timing = Timing::PRODUCTION.faster(5);
+        let (release, output) = (config.release.clone().unwrap(), Output::default());
+        let run = scaling_coordinator::release::run(config, release, Process::for_tests(), output.clone());
+        Self {
+            output,
+            task: AbortOnDropHandle::new(tokio::spawn(run)),
+        }
+    }
+
+    /// How it ends, and what it said.
+    async fn end(self) -> (anyhow::Result<()>, String) {
+        let result = tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap();
+        (result, String::from_utf8(self.output.0.lock().clone()).unwrap())
+    }
+}
+
+/// A Deployment is at 0, as the watchdog leaves it.
+fn hold_down(seed: &Seed, shoot: &str, name: &str, recorded: &str) {
+    seed.annotate(shoot, name, RECORDED, recorded);
+    seed.annotate(shoot, name, PROTECTED, "");
+    seed.scale(shoot, name, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_down_is_restored_in_order_and_nothing_else_is_touched() {
+    let seed = Seed::new().await;
+    seed.shoot(SHOOT, 2, true).await;
+    seed.shoot(OTHER, 1, true).await;
+    for (name, recorded) in [(KCM, "2"), (MCM, "1")] {
+        hold_down(&seed, SHOOT, name, recorded);
+    }
+    // At 0 by somebody else's will.
+    seed.scale(SHOOT, CA, 0);
+    seed.scale(OTHER, MCM, 0);
+    // Left alone by somebody's will, with a leftover.
+    hold_down(&seed, OTHER, KCM, "1");
+    seed.annotate(OTHER, KCM, IGNORE, "true");
+    eventually("all is down", || {
+        seed.ready(SHOOT, KCM) == 0 && seed.ready(SHOOT, MCM) == 0
+    })
+    .await;
+    seed.freeze(SHOOT, KCM);
+    let run = Run::start(&seed, "coordinator", &[]);
+    eventually("the first level is restored", || {
+        seed.annotation(SHOOT, KCM, PROTECTED).is_none()
+    })
+    .await;
+    eventually("the other shoot is cleaned up", || {
+        seed.annotation(OTHER, KCM, PROTECTED).is_none()
+    })
+    .await;
+    assert_eq!(
+        seed.all(SHOOT),
+        [2, 0, 0],
+        "the next level waits until the first one is ready"
+    );
+    seed.thaw(SHOOT, KCM);
+    let (result, said) = run.end().await;
+    result.unwrap();
+    assert_eq!((seed.all(SHOOT), seed.all(OTHER)), ([2, 1, 0], [0, 0, 1]));
+    let writes = [
+        format!("scale {KCM} 2"),
+        format!("clean {KCM}"),
+        format!("scale {MCM} 1"),
+        format!("clean {MCM}"),
+    ];
+    assert_eq!(seed.writes(SHOOT), writes);
+    assert_eq!(seed.writes(OTHER), [format!("clean {KCM}")]);
+    let lines: Vec<_> = said.lines().collect();
+    let restored = |line: &&str| line.ends_with(": restored");
+    assert_eq!(
+        lines.iter().copied().filter(|line| restored(line)).count(),
+        3,
+        "{said}"
+    );
+    assert_eq!(lines.last(), Some(&"nothing is held down"));
+    let lease = seed.api.store().find(
+        &keys::LEASES,
+        "garden",
+        "dependency-watchdog-scaling-coordinator-release",
+    );
+    assert_eq!(
+        lease.unwrap().text("/spec/holderIdentity"),
+        "",
+        "its membership is released"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shoot_that_must_not_be_written_to_is_named() {
+    let seed = Seed::new().await;
+    seed.shoot(SHOOT, 2, false).await;
+    seed.shoot(OTHER, 1, false).await;
+    hold_down(&seed, SHOOT, KCM, "2");
+    hold_down(&seed, OTHER, KCM, "1");
+    seed.hibernate(OTHER);
+    let (result, said) = Run::start(&seed, "coordinator", &[]).end().await;
+    let error = format!("{:#}", result.unwrap_err());
+    assert!(
+        error.contains("still held down") && error.contains(OTHER),
+        "{error}"
+    );
+    assert!(!error.contains(SHOOT), "{error}");
+    assert!(
+        said.contains(SHOOT) && !said.contains("nothing is held down"),
+        "{said}"
+    );
+    assert_eq!((seed.replicas(SHOOT, KCM), seed.replicas(OTHER, KCM)), (2, 0));
+    assert_eq!(seed.writes(OTHER), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_waits_until_the_coordinator_has_stopped() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, true).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    // Without anybody to stop the coordinator it gives up, and has not even joined.
+    let (result, _) = Run::start(&seed, "release", &["--release-timeout=3s"])
+        .end()
+        .await;
+    let error = format!("{:#}", result.unwrap_err());
+    assert!(error.contains("scale their Deployment to 0"), "{error}");
+    let by_release = || {
+        let audit = seed.api.audit().into_iter();
+        audit
+            .filter(|entry| entry.user == "release" && entry.is_write())
+            .count()
+    };
+    assert_eq!(by_release(), 0);
+    assert_eq!(seed.all(SHOOT), [0, 0, 0]);
+    let run = Run::start(&seed, "release", &[]);
+    coordinator.stop().await;
+    let (result, _) = run.end().await;
+    result.unwrap();
+    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
+    assert!(by_release() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_coordinator_is_stopped_where_its_deployment_is_named() {
+    const DEPLOYMENT: &str = "dependency-watchdog-scaling-coordinator";
+    let seed = Seed::new().await;
+    seed.deployment("garden", DEPLOYMENT, 2);
+    let (result, said) = Run::start(
+        &seed,
+        "coordinator",
+        &[&format!("--stop-deployment={DEPLOYMENT}")],
+    )
+    .end()
+    .await;
+    result.unwrap();
+    assert_eq!(said, "nothing is held down\n");
+    assert_eq!(seed.replicas("garden", DEPLOYMENT), 0);
+    let (result, _) = Run::start(&seed, "coordinator", &["--stop-deployment=other"])
+        .end()
+        .await;
+    result.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_says_what_would_be_done_and_writes_nothing() {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, true).await;
+    seed.shoot(OTHER, 1, true).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    for shoot in [SHOOT, OTHER] {
+        probe.say(shoot, Outcome::LeasesExpired);
+        coordinator.until_settled(shoot, Direction::Down).await;
+    }
+    seed.hibernate(OTHER);
+    coordinator.until_holding(OTHER, "ibernat").await;
+    let (result, said) = Run::start(&seed, "release", &["--plan"]).end().await;
+    result.unwrap();
+    for part in [
+        format!("{SHOOT}: level 0: "),
+        "scale to 2: it has 0 replicas, 2 are wanted (as recorded)".to_owned(),
+        format!("{SHOOT}: level 1: "),
+        format!("{SHOOT}: level 2: "),
+        format!("{OTHER}: left as it is: "),
+        "6 resources are held down in 2 shoots\n".to_owned(),
+    ] {
+        assert!(said.contains(&part), "{part} is not in {said}");
+    }
+    let audit = seed.api.audit().into_iter();
+    let writes: Vec<_> = audit.filter(|e| e.user == "release" && e.is_write()).collect();
+    assert!(writes.is_empty(), "{writes:?}");
+    assert_eq!((seed.all(SHOOT), seed.all(OTHER)), ([0, 0, 0], [0, 0, 0]));
+}
+
+#[test]
+fn its_options_belong_together() {
+    let parse = |options: &[&str]| {
+        let args = ["scaling-coordinator", "--insecure-plaintext", "--config-file=x"];
+        Args::try_parse_from(args.iter().chain(options)).is_ok()
+    };
+    assert!(parse(&["--release-all", "--plan"]) && parse(&["--release-all", "--stop-deployment=x"]));
+    for wrong in [
+        &["--plan"][..],
+        &["--stop-deployment=x"],
+        &["--release-timeout=1m"],
+        &["--release-all", "--plan", "--stop-deployment=x"],
+        &["--release-all", "--release-timeout=soon"],
+    ] {
+        assert!(!parse(wrong), "{wrong:?}");
+    }
+}
