@@ -17,7 +17,7 @@ use kube::api::{ListParams, WatchEvent, WatchParams};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_kube::client::{RequestError, request};
+use watchdog_kube::client::{RequestError, WATCH_SECONDS, request};
 use watchdog_runtime::backoff::Backoff;
 
 use super::objects::PodObject;
@@ -25,10 +25,6 @@ use crate::domain::dependants::Query;
 use crate::domain::pods::PodKey;
 use crate::metrics;
 use crate::state::State;
-
-/// A watch is opened anew this often, from where it was. That costs one request a minute, and one whose connection
-/// died without a sign is noticed then.
-const WATCH_SECONDS: u32 = 60;
 
 /// So long after that the connection counts as dead.
 const DEAD_AFTER: Duration = Duration::from_secs(5);
