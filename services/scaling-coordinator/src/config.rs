@@ -26,9 +26,9 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     tls_server_name: Option<String>,
 
-    /// Most requests about shoots that this replica sends to the seed in a second. Every write takes two of them, for
-    /// the Cluster is asked for first, and a scale-down takes two writes for each resource. So the default works off
-    /// 500 shoots of three resources in six seconds, well within the ten that the default grace period leaves; a
+    /// Most requests about shoots that this replica sends to the seed in a second. A scale-down takes one for each
+    /// Deployment and one for each level, which confirms the Cluster. So the default scales 1,000 shoots of three
+    /// Deployments in two levels down in five seconds, within the ten that the default grace period leaves. A
     /// kube-apiserver takes several times as many.
     #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,

@@ -5,7 +5,7 @@ use watchdog_runtime::metrics::{Metric, describe};
 /// Writes.
 pub const OPERATIONS: Metric = Metric::counter(
     "watchdog_scaling_operations_total",
-    "Writes on the resources of a shoot, by shoot, direction (down or up) and result: applied, conflict (somebody else \
+    "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, migrates or is deleted) and result: applied, conflict (somebody else \
      wrote in between), refused, unknown (no answer, or the API server failed), withdrawn (not allowed any more when \
      its turn came).",
 );
@@ -97,10 +97,11 @@ pub const OBSERVERS: Metric = Metric::gauge(
 /// Registers the help texts.
 pub fn register() {
     describe(&[WRITES, FIRST_WRITE, REACHED, FAILURES, WAITING, UNDER_WAY]);
-    for metric in [FIRST_WRITE, REACHED, FAILURES] {
+    for metric in [FIRST_WRITE, REACHED] {
         metric.begin_by("direction", &["down", "up"]);
     }
-    for direction in ["down", "up"] {
+    FAILURES.begin_by("direction", &["down", "up", "release"]);
+    for direction in ["down", "up", "release"] {
         for result in ["applied", "conflict", "refused", "unknown", "withdrawn"] {
             WRITES.begin(&[("direction", direction.to_owned()), ("result", result.to_owned())]);
         }

@@ -224,6 +224,8 @@ async fn beyond_so_many_names_a_further_one_lists_nothing_anew() {
             audit
                 .iter()
                 .filter(|entry| entry.verb == "list" && of(&entry.path))
+                // A watch asks for one object now and then, to see that etcd was not restored.
+                .filter(|entry| !entry.query.split('&').any(|part| part == "limit=1"))
                 .count()
         };
         let before = lists();

@@ -220,10 +220,9 @@ impl World {
     #[must_use]
     pub fn scale_writes(&self, shoot: &Shoot) -> Vec<String> {
         let prefix = format!("/apis/apps/v1/namespaces/{}/deployments/", shoot.namespace());
-        let scaled = |path: &str| Some(path.strip_prefix(&prefix)?.strip_suffix("/scale")?.to_owned());
         let audit = self.sandbox.seed().audit();
         let writes = audit.iter().filter(|entry| entry.is_write() && entry.code < 300);
-        writes.filter_map(|entry| scaled(&entry.path)).collect()
+        writes.filter_map(|entry| scaled(entry, &prefix)).collect()
     }
 
     /// Paths of all writes into a shoot's namespace by the services, Kubernetes Events not counted.
@@ -243,6 +242,17 @@ impl World {
             .map(|entry| format!("{} {}", entry.verb, entry.path))
             .collect()
     }
+}
+
+/// The resource below `prefix` whose replica count a write changes, if it changes one.
+#[must_use]
+pub fn scaled(entry: &watchdog_sandbox::AuditEntry, prefix: &str) -> Option<String> {
+    let name = entry.path.strip_prefix(prefix)?;
+    if let Some(name) = name.strip_suffix("/scale") {
+        return Some(name.to_owned());
+    }
+    let body: serde_json::Value = serde_json::from_slice(&entry.body).ok()?;
+    body.pointer("/spec/replicas").map(|_| name.to_owned())
 }
 
 /// A client from a kubeconfig.

@@ -115,6 +115,17 @@ impl World {
         entries
     }
 
+    /// What is asked for to scale: Clusters and resources, not the Kubernetes Events, which are few and their own.
+    fn scaling_requests(&self, since: u64) -> Vec<AuditEntry> {
+        let mut entries = self.requests(since);
+        entries.retain(|entry| {
+            !["watch", "list"].contains(&entry.verb)
+                && !entry.path.contains("/leases")
+                && !entry.path.contains("/events")
+        });
+        entries
+    }
+
     /// Writes on the dependants.
     fn writes(&self, since: u64) -> Vec<AuditEntry> {
         let mut entries = self.requests(since);
@@ -166,15 +177,16 @@ async fn run_controller(api: ApiServer) {
 async fn a_thousand_shoots() {
     let world = World::start().await.unwrap();
 
-    // Nothing happens: nothing is asked for but what keeps the replica a member. (A watch that ends is renewed; none
-    // does within this time.)
+    // Nothing happens: nothing is asked for but what keeps the replica a member and its watches alive.
     let begin = world.last_id();
     wait::holds(
         "nothing but Leases of the replicas is asked for",
         REST,
         || async {
             let mut requests = world.requests(begin).into_iter();
-            Ok(requests.all(|entry| entry.path.contains("/namespaces/garden/leases")))
+            Ok(requests.all(|entry| {
+                ["watch", "list"].contains(&entry.verb) || entry.path.contains("/namespaces/garden/leases")
+            }))
         },
     )
     .await
@@ -189,10 +201,10 @@ async fn a_thousand_shoots() {
     let one = names().remove(7);
     let mut first_writes = Vec::new();
     for turn in 0..TURNS {
-        let (outcome, direction) = if turn.is_multiple_of(2) {
-            (Outcome::LeasesExpired, Direction::Down)
+        let (outcome, direction, most) = if turn.is_multiple_of(2) {
+            (Outcome::LeasesExpired, Direction::Down, 7)
         } else {
-            (Outcome::Healthy, Direction::Up)
+            (Outcome::Healthy, Direction::Up, 10)
         };
         let (before, said) = (world.last_id(), Timestamp::now());
         world.probe.say([one.as_str()], outcome);
@@ -201,6 +213,11 @@ async fn a_thousand_shoots() {
             .until_settled(&one, direction, BOUND)
             .await
             .unwrap();
+        let requests = world.scaling_requests(before);
+        eprintln!("turn {turn} {direction:?}: {} requests", requests.len());
+        // The status of a Deployment changes while it is written: conflicts are the controller's doing.
+        let fulfilled = requests.iter().filter(|entry| entry.code != 409).count();
+        assert!(fulfilled <= most, "{direction:?}: {requests:#?}");
         let took = world.writes(before).first().unwrap().time.duration_since(said);
         first_writes.push(Duration::try_from(took).unwrap());
     }
@@ -232,17 +249,15 @@ async fn a_thousand_shoots() {
     world.until_all(Direction::Down).await.unwrap();
     let writes = world.writes(begin);
     let applied = writes.iter().filter(|write| write.code == 200).count();
-    assert_eq!(applied, SHOOTS * 6, "two writes on each of three");
+    assert_eq!(applied, SHOOTS * 3, "one write on each of three");
     let took = writes.last().unwrap().time.duration_since(writes[0].time);
     eprintln!(
         "{} writes in {took:?}, {} of them conflicts",
         writes.len(),
         writes.len() - applied
     );
-    // Nowhere more in a second than the rate, the burst and the jitter of a busy machine, whatever it is that is asked
-    // for: Clusters, resources, not the Kubernetes Events, which are few and their own.
-    let mut requests = world.requests(begin);
-    requests.retain(|entry| !entry.path.contains("/leases") && !entry.path.contains("/events"));
+    // Nowhere more in a second than the rate, the burst and the jitter of a busy machine.
+    let requests = world.scaling_requests(begin);
     eprintln!("{} requests for them", requests.len());
     let mut window = 0;
     for (i, request) in requests.iter().enumerate() {
@@ -269,9 +284,9 @@ async fn a_thousand_shoots() {
         most = most.max(made);
     }
     let begun = begun_by.duration_since(writes[0].time);
-    let ahead = by_shoot.values().filter(|made| **made > 3).count();
+    let ahead = by_shoot.values().filter(|made| **made > 2).count();
     eprintln!(
-        "every shoot has begun after {begun:?}; {ahead} had made more than 3 writes by then, the first {most}"
+        "every shoot has begun after {begun:?}; {ahead} had made more than 2 writes by then, the first {most}"
     );
     assert_eq!(by_shoot.len(), SHOOTS);
     assert!(ahead < SHOOTS / 10, "{ahead} shoots ran ahead of the last one");

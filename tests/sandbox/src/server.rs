@@ -22,7 +22,7 @@ use crate::{
     kubeconfig::{self, Proof},
     listener::{Front, Listener},
     resource::{self, ResourceKey, ResourceType, keys},
-    store::{Store, WriteOptions},
+    store::{Backup, Store, WriteOptions},
     tls::Pki,
 };
 
@@ -124,6 +124,7 @@ impl ApiServer {
             faults: Faults::default(),
             audit: AuditLog::new(options.audit_log),
             drop_watches: signal::Sender::new(0),
+            silence_watches: signal::Sender::new(0),
             open_watches: Arc::new(AtomicUsize::new(0)),
             gone_as_status: AtomicBool::new(false),
             path_prefix: Mutex::default(),
@@ -308,6 +309,16 @@ impl ApiServer {
         self.shared.front.state.faults.list()
     }
 
+    /// Every running watch stays open and brings nothing any more, as one does whose connection is half open. Requests,
+    /// and watches that begin later, work.
+    pub fn silence_watches(&self) {
+        self.shared
+            .front
+            .state
+            .silence_watches
+            .send_modify(|count| *count += 1);
+    }
+
     /// Ends every running watch without an error, as a server does at its timeout.
     pub fn drop_watches(&self) {
         self.shared
@@ -315,6 +326,14 @@ impl ApiServer {
             .state
             .drop_watches
             .send_modify(|count| *count += 1);
+    }
+
+    /// Goes back to a [backup](Store::backup) as an API server does whose etcd was restored: every connection ends, and
+    /// watches that are opened again go on from where they were.
+    pub fn restore(&self, backup: &Backup) {
+        self.store().restore(backup);
+        self.drop_watches();
+        self.cut_connections();
     }
 
     /// Forgets all history: watches that resume and lists that continue get 410.

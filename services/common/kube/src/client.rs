@@ -12,9 +12,12 @@ use watchdog_runtime::failure::{Failure, Reason, chain};
 /// project asks for, below the steps that wait for it.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A watch that hears nothing for so long, not even a bookmark, which API servers send about every minute, is opened
-/// anew: its connection may be half open, and what the index says may be old.
-const SILENCE_LIMIT: Duration = Duration::from_secs(100);
+/// API servers end a watch after so long, and it is opened again where it was. So a watch that is silent for
+/// [`SILENCE_LIMIT`] has lost its connection.
+pub const WATCH_SECONDS: u32 = 20;
+
+/// A connection on which a request waits and nothing arrives for so long counts as dead.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Why a request to a Kubernetes API did not succeed.
 #[derive(Debug, thiserror::Error)]

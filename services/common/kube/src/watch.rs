@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use kube::api::ListParams;
 use kube::core::Status;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
@@ -15,13 +18,15 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason, chain};
 use watchdog_runtime::readiness::Readiness;
 
-use crate::client::RequestError;
+use crate::client::{RequestError, WATCH_SECONDS, request};
 use crate::key::ObjectKey;
 use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS};
 
 /// What a watch tells its index.
 #[derive(Debug)]
 pub enum Change<K> {
+    /// A list is about to be asked for: what is applied from now until it is complete comes from it.
+    ListBegins,
     /// An object is there, new or changed or merely seen again.
     Applied(K),
     /// An object is gone.
@@ -50,6 +55,9 @@ where
     /// was deleted meanwhile is found by the next complete list, against what the index holds then. `K` must decode
     /// leniently, so that one bad object cannot stop the watch; a deletion needs nothing but the metadata.
     ///
+    /// Everything is listed again when a watch was silent twice in a row, and when etcd was restored from a backup:
+    /// resource versions then start over below the one from which the watch goes on, and it would bring nothing.
+    ///
     /// # Errors
     /// Never; the type is that of a critical task.
     pub async fn run(
@@ -65,8 +73,9 @@ where
         let mut synced = false;
         let mut listed = BTreeSet::new();
         let mut live = BTreeSet::new();
+        let config = self.config.clone().timeout(WATCH_SECONDS);
         let open = || {
-            watcher(self.api.clone(), self.config.clone())
+            watcher(self.api.clone(), config.clone())
                 .backoff(Pace::default())
                 .inspect_err(|error| {
                     WATCH_ERRORS.inc(&[("watch", name.to_owned())]);
@@ -81,6 +90,11 @@ where
                 .boxed()
         };
         let mut events = open();
+        // The newest version that was seen of the collection or of an object of it.
+        let newest = AtomicU64::new(0);
+        let mut restores = pin!(self.restores(&newest));
+        // The last watch failed before it brought anything.
+        let mut was_silent = false;
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE);
         loop {
             let event = tokio::select! {
@@ -89,9 +103,28 @@ where
                     return Ok(());
                 }
                 event = events.next() => event,
+                Some(()) = restores.next() => {
+                    tracing::warn!(watch = name, "resource versions went back, etcd was restored from a backup; listing again");
+                    events = open();
+                    continue;
+                }
             };
+            let silent_again = match &event {
+                Some(Err(watcher::Error::WatchFailed(_))) => std::mem::replace(&mut was_silent, true),
+                Some(Ok(_)) => {
+                    was_silent = false;
+                    false
+                }
+                _ => false,
+            };
+            if let Some(Ok(Event::InitApply(object) | Event::Apply(object) | Event::Delete(object))) = &event
+            {
+                let version = object.meta().resource_version.as_ref();
+                let version = version.and_then(|version| version.parse().ok());
+                newest.fetch_max(version.unwrap_or(0), Ordering::Relaxed);
+            }
             if let Some(Err(error)) = &event
-                && must_list_again(error)
+                && (silent_again || must_list_again(error))
             {
                 // kube's watcher lists only when it is new.
                 events = open();
@@ -101,7 +134,10 @@ where
                 }
             }
             match event {
-                Some(Ok(Event::Init)) => listed.clear(),
+                Some(Ok(Event::Init)) => {
+                    listed.clear();
+                    hear(Change::ListBegins);
+                }
                 Some(Ok(Event::InitApply(object))) => {
                     listed.insert(ObjectKey::of(&object));
                     hear(Change::Applied(object));
@@ -137,7 +173,35 @@ where
             objects.set(live.len() as f64);
         }
     }
+
+    /// An item whenever etcd is seen to have been restored from a backup: the resource version of the collection is
+    /// lower than the newest one that was seen.
+    fn restores<'a>(&'a self, newest: &'a AtomicU64) -> impl Stream<Item = ()> + 'a {
+        let params = ListParams {
+            label_selector: self.config.label_selector.clone(),
+            field_selector: self.config.field_selector.clone(),
+            ..ListParams::default().limit(1)
+        };
+        stream::unfold(params, move |params| async move {
+            loop {
+                if let Ok(list) = request(self.api.list_metadata(&params)).await
+                    && let Some(version) = list.metadata.resource_version
+                    && let Ok(version) = version.parse::<u64>()
+                {
+                    let restored = version < newest.load(Ordering::Relaxed);
+                    newest.store(version, Ordering::Relaxed);
+                    if restored {
+                        return Some(((), params));
+                    }
+                }
+                tokio::time::sleep(RESTORE_CHECK).await;
+            }
+        })
+    }
 }
+
+/// How often it is checked that resource versions have not gone back: one list of one object each time.
+const RESTORE_CHECK: Duration = Duration::from_secs(20);
 
 /// The pause after the first failure; see [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

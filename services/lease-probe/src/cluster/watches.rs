@@ -86,6 +86,7 @@ pub async fn clusters(
     };
     watch
         .run(readiness, stop, move |change| match change {
+            Change::ListBegins => {}
             Change::Applied(cluster) => manager.cluster_applied(&cluster),
             Change::Deleted(key) => manager.cluster_deleted(&key.name),
             Change::Synced(keys) => {
@@ -170,6 +171,7 @@ async fn follow(
     };
     watch
         .run(readiness.clone(), stop, |change| match change {
+            Change::ListBegins => {}
             Change::Applied(secret) => {
                 let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
                 manager.kubeconfig_applied(endpoint, namespace, secret.kubeconfig());

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use kube::Api;
 use parking_lot::Mutex;
-use tokio::sync::watch;
-use tokio::time::Instant;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{SkipReason, may_continue};
 use watchdog_kube::client::{RequestError, request_within};
 
-use super::version;
+use super::version::{Mark, Origin, absence_replaces, replaces};
 use crate::wake::Wakes;
+
+/// One request for a Cluster may take so long: a write waits for it, and tries again when it fails.
+const CLUSTER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What the index says of a shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,36 +29,27 @@ pub enum Standing {
     Stopped(SkipReason),
 }
 
-/// Why a shoot must not be written to now.
-#[derive(Debug)]
-pub enum Refusal {
-    /// Its Cluster forbids it.
-    Forbidden,
-    /// The API server could not be asked.
-    NotAsked(RequestError),
-    /// The watch did not bring the Cluster as it is now.
-    Behind(Duration),
-}
-
 /// The index.
 pub struct Clusters {
     seed: kube::Client,
     wakes: Arc<Wakes>,
     inner: Mutex<Inner>,
-    // Counts the changes, for those who wait for one.
-    changes: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     listed: bool,
     known: HashMap<Arc<str>, Known>,
+    mark: Mark,
+    /// When a Cluster was last removed.
+    removed: Mark,
 }
 
 #[derive(Debug)]
 struct Known {
     version: Arc<str>,
     standing: Result<(), SkipReason>,
+    taken: Mark,
 }
 
 impl Clusters {
@@ -68,63 +60,83 @@ impl Clusters {
             seed,
             wakes,
             inner: Mutex::default(),
-            changes: watch::Sender::new(0),
         }
     }
 
+    /// The mark of what is taken in next: to be taken before a list or read is asked for.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        self.inner.lock().mark
+    }
+
     /// A Cluster is there, new or changed.
-    pub fn applied(&self, cluster: &Cluster) {
+    pub fn applied(&self, cluster: &Cluster, origin: Origin) {
         let shoot = cluster.name();
         if shoot.is_empty() {
             return;
         }
         let standing = may_continue(cluster).map(drop);
-        let version = cluster
+        let version: Arc<str> = cluster
             .metadata
             .resource_version
             .as_deref()
             .unwrap_or_default()
             .into();
-        let known = Known { version, standing };
         let changed = {
             let mut inner = self.inner.lock();
-            let before = inner.known.get(shoot).map(|known| known.standing.clone());
-            let changed = before.as_ref() != Some(&known.standing);
-            if changed && let Err(SkipReason::Malformed(reason)) = &known.standing {
+            let before = inner.known.get(shoot);
+            let believed = match before {
+                Some(known) => replaces(&known.version, known.taken, &version, origin),
+                None => absence_replaces(inner.removed, origin),
+            };
+            if !believed {
+                return;
+            }
+            let changed = before.map(|known| &known.standing) != Some(&standing);
+            if changed && let Err(SkipReason::Malformed(reason)) = &standing {
                 tracing::warn!(shoot, %reason, "the Cluster cannot be used, the shoot is left alone");
             }
+            let taken = inner.next_mark();
+            let known = Known {
+                version,
+                standing,
+                taken,
+            };
             inner.known.insert(shoot.into(), known);
             changed
         };
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
         if changed {
             self.wakes.one(shoot);
         }
     }
 
     /// A Cluster is gone.
-    pub fn deleted(&self, shoot: &str) {
-        self.inner.lock().known.remove(shoot);
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    pub fn deleted(&self, shoot: &str, origin: Origin) {
+        {
+            let mut inner = self.inner.lock();
+            let believed = |known: &Known| absence_replaces(known.taken, origin);
+            if inner.known.get(shoot).is_some_and(believed) {
+                inner.remove(shoot);
+            }
+        }
         self.wakes.one(shoot);
     }
 
-    /// These Clusters exist and no others.
-    pub fn synced(&self, exist: &BTreeSet<String>) {
+    /// These Clusters exist and no others, by a list that was asked for at this mark.
+    pub fn synced(&self, exist: &BTreeSet<String>, asked: Mark) {
         let (gone, first) = {
             let mut inner = self.inner.lock();
             let gone: Vec<Arc<str>> = inner
                 .known
-                .keys()
-                .filter(|shoot| !exist.contains(&***shoot))
-                .cloned()
+                .iter()
+                .filter(|(shoot, known)| !exist.contains(&***shoot) && known.taken <= asked)
+                .map(|(shoot, _)| shoot.clone())
                 .collect();
             for shoot in &gone {
-                inner.known.remove(shoot);
+                inner.remove(shoot);
             }
             (gone, !std::mem::replace(&mut inner.listed, true))
         };
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
         for shoot in gone {
             self.wakes.one(&shoot);
         }
@@ -154,57 +166,44 @@ impl Clusters {
         self.inner.lock().known.keys().cloned().collect()
     }
 
-    /// Makes sure, right before a write, that the Cluster still allows it: asks the API server for the Cluster's
-    /// version, for nothing else of it, and waits until the index has caught up with it.
+    /// Whether the Cluster allows writes, by what the API server says now: asks it for the Cluster's version, and for
+    /// the whole Cluster where the index has another one, because the watch is behind.
     ///
     /// # Errors
-    /// When it does not allow it, or when that cannot be found out within the time given.
-    pub async fn confirm(&self, shoot: &str, within: Duration) -> Result<(), Refusal> {
-        let deadline = Instant::now() + within;
+    /// When the API server cannot be asked.
+    pub async fn confirm(&self, shoot: &str) -> Result<bool, RequestError> {
         let api: Api<Cluster> = Api::all(self.seed.clone());
-        let meta = request_within(within, api.get_metadata_opt(shoot))
-            .await
-            .map_err(Refusal::NotAsked)?;
-        let wanted = meta.map(|meta| meta.metadata.resource_version.unwrap_or_default());
-        let mut changes = self.changes.subscribe();
-        loop {
-            changes.mark_unchanged();
-            // Within the deadline also when the API server says that it is gone: the caller decides by the index,
-            // and would come back at once with the same wish.
-            match (&wanted, self.known(shoot)) {
-                (None, None) => return Err(Refusal::Forbidden),
-                (Some(wanted), Some((version, allowed))) if version::at_least(&version, wanted) => {
-                    return if allowed { Ok(()) } else { Err(Refusal::Forbidden) };
+        let asked = self.mark();
+        let meta = request_within(CLUSTER_DEADLINE, api.get_metadata_opt(shoot)).await?;
+        let version = meta.map(|meta| meta.metadata.resource_version.unwrap_or_default());
+        match version {
+            None => self.deleted(shoot, Origin::Read(asked)),
+            Some(version) if self.version(shoot).as_deref() == Some(&*version) => {}
+            Some(_) => {
+                let asked = self.mark();
+                match request_within(CLUSTER_DEADLINE, api.get_opt(shoot)).await? {
+                    Some(cluster) => self.applied(&cluster, Origin::Read(asked)),
+                    None => self.deleted(shoot, Origin::Read(asked)),
                 }
-                _ => {}
-            }
-            match tokio::time::timeout_at(deadline, changes.changed()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return Err(Refusal::Behind(within)),
             }
         }
+        Ok(self.standing(shoot) == Standing::Allowed)
     }
 
-    fn known(&self, shoot: &str) -> Option<(Arc<str>, bool)> {
+    fn version(&self, shoot: &str) -> Option<Arc<str>> {
         let inner = self.inner.lock();
-        inner
-            .known
-            .get(shoot)
-            .map(|known| (known.version.clone(), known.standing.is_ok()))
+        inner.known.get(shoot).map(|known| known.version.clone())
     }
 }
 
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Forbidden => f.write_str("the Cluster forbids it or is gone"),
-            Self::NotAsked(error) => write!(f, "the Cluster could not be read before the write: {error}"),
-            Self::Behind(waited) => {
-                write!(
-                    f,
-                    "the Cluster has changed, and the watch has not brought the change within {waited:?}"
-                )
-            }
-        }
+impl Inner {
+    const fn next_mark(&mut self) -> Mark {
+        self.mark = Mark(self.mark.0 + 1);
+        self.mark
+    }
+
+    fn remove(&mut self, shoot: &str) {
+        self.known.remove(shoot);
+        self.removed = self.next_mark();
     }
 }

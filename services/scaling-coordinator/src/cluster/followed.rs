@@ -127,6 +127,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cluster::version::Origin;
     use crate::wake::Wakes;
 
     const FILE: &str = "
@@ -183,8 +184,9 @@ dependentResourceInfos:
                     "".into();
             }
             let object = serde_json::from_value(object).unwrap();
-            self.resources.applied(&self.mcm, &object);
-            self.resources.synced(&self.mcm, &["shoot--a".to_owned()].into());
+            self.resources.applied(&self.mcm, &object, Origin::Update);
+            let exist = ["shoot--a".to_owned()].into();
+            self.resources.synced(&self.mcm, &exist, self.resources.mark());
         }
 
         fn let_go_after(&mut self, pause: Duration) -> bool {

@@ -1,11 +1,13 @@
 //! The index of the configured resources in all shoots, trimmed to what the rules read.
 //!
-//! The watches feed it, and so do the answers to our own writes and reads, which are often earlier. An object never
-//! goes back to an older version. Kinds whose objects do not show their replicas in `spec.replicas` are completed from
+//! The watches feed it, and so do the answers to our own writes and reads, which are often earlier. Watch events and
+//! answers to writes never take an object back to an older version; complete lists and consistent reads may
+//! ([`version`](super::version)). Kinds whose objects do not show their replicas in `spec.replicas` are completed from
 //! their scale sub-resource, which is read only when a direction asks for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::ApiResource;
@@ -13,7 +15,7 @@ use parking_lot::RwLock;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::{IgnoreScaling, Workload};
 
-use super::version;
+use super::version::{Mark, Origin, absence_replaces, replaces};
 use crate::domain::sight::{Item, Seen, Sight};
 use crate::wake::Wakes;
 
@@ -46,6 +48,8 @@ pub struct ScaleSeen {
 pub struct Resources {
     wakes: Arc<Wakes>,
     inner: RwLock<BTreeMap<ResourceRef, Configured>>,
+    // The last mark. Changes only while `inner` is locked.
+    mark: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -55,6 +59,8 @@ struct Configured {
     /// Whether it is not configured any more.
     dropped: bool,
     objects: HashMap<Arc<str>, Entry>,
+    /// When an object was last removed.
+    removed: Mark,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -63,6 +69,7 @@ struct Entry {
     version: Arc<str>,
     sight: Sight,
     scale: Option<ScaleSeen>,
+    taken: Mark,
 }
 
 impl Resources {
@@ -72,7 +79,18 @@ impl Resources {
         Self {
             wakes,
             inner: RwLock::default(),
+            mark: AtomicU64::new(0),
         }
+    }
+
+    /// The mark of what was taken in last: to be taken before a list or read is asked for.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark(self.mark.load(Ordering::SeqCst))
+    }
+
+    fn next_mark(&self) -> Mark {
+        Mark(self.mark.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
     /// Takes a resource up; what is known of it already stays.
@@ -82,6 +100,7 @@ impl Resources {
             served: None,
             dropped: false,
             objects: HashMap::new(),
+            removed: Mark::default(),
         };
         let mut inner = self.inner.write();
         let configured = inner.entry(reference.clone()).or_insert_with(configured);
@@ -145,32 +164,29 @@ impl Resources {
     }
 
     /// An object is there, new or changed.
-    pub fn applied(&self, reference: &ResourceRef, workload: &Workload) {
+    pub fn applied(&self, reference: &ResourceRef, workload: &Workload, origin: Origin) {
         let Some(shoot) = workload.metadata.namespace.as_deref() else {
             return;
         };
-        let entry = Entry::of(workload);
         let mut inner = self.inner.write();
         let Some(configured) = inner.get_mut(reference) else {
             return;
         };
-        let changed = match configured.objects.get(shoot) {
-            Some(old) if old.uid == entry.uid && version::newer(&old.version, &entry.version) => false,
-            Some(old) if old.version == entry.version => false,
-            Some(old) => {
-                // What the scale sub-resource said of the old version stays known, but is not believed any more.
-                let entry = Entry {
-                    scale: old.scale.clone(),
-                    ..entry
-                };
-                configured.objects.insert(shoot.into(), entry);
-                true
-            }
-            None => {
-                configured.objects.insert(shoot.into(), entry);
-                true
-            }
+        let mut entry = Entry::of(workload);
+        let old = configured.objects.get(shoot);
+        let believed = match old {
+            Some(old) if old.uid == entry.uid => replaces(&old.version, old.taken, &entry.version, origin),
+            Some(_) => true,
+            None => absence_replaces(configured.removed, origin),
         };
+        if !believed {
+            return;
+        }
+        // What the scale sub-resource said of another version stays known, but is not believed any more.
+        entry.scale = old.and_then(|old| old.scale.clone());
+        let changed = old.is_none_or(|old| (&old.version, &old.sight) != (&entry.version, &entry.sight));
+        entry.taken = self.next_mark();
+        configured.objects.insert(shoot.into(), entry);
         drop(inner);
         if changed {
             self.wakes.one(shoot);
@@ -188,27 +204,32 @@ impl Resources {
     }
 
     /// An object is gone.
-    pub fn deleted(&self, reference: &ResourceRef, shoot: &str) {
-        if let Some(configured) = self.inner.write().get_mut(reference) {
+    pub fn deleted(&self, reference: &ResourceRef, shoot: &str, origin: Origin) {
+        if let Some(configured) = self.inner.write().get_mut(reference)
+            && let Some(old) = configured.objects.get(shoot)
+            && absence_replaces(old.taken, origin)
+        {
             configured.objects.remove(shoot);
+            configured.removed = self.next_mark();
         }
         self.wakes.one(shoot);
     }
 
-    /// Objects exist in these shoots and in no others.
-    pub fn synced(&self, reference: &ResourceRef, exist: &BTreeSet<String>) {
+    /// Objects exist in these shoots and in no others, by a list that was asked for at this mark.
+    pub fn synced(&self, reference: &ResourceRef, exist: &BTreeSet<String>, asked: Mark) {
         let mut gone = Vec::new();
         let mut first = false;
         if let Some(configured) = self.inner.write().get_mut(reference) {
             gone.extend(
                 configured
                     .objects
-                    .keys()
-                    .filter(|shoot| !exist.contains(&***shoot))
-                    .cloned(),
+                    .iter()
+                    .filter(|(shoot, entry)| !exist.contains(&***shoot) && entry.taken <= asked)
+                    .map(|(shoot, _)| shoot.clone()),
             );
             for shoot in &gone {
                 configured.objects.remove(shoot);
+                configured.removed = self.next_mark();
             }
             first = !matches!(configured.listing, Listing::Listed);
             configured.listing = Listing::Listed;
@@ -311,6 +332,7 @@ impl Entry {
             sight: sight(workload, version.clone()),
             version,
             scale: None,
+            taken: Mark::default(),
         }
     }
 

@@ -4,6 +4,9 @@ use watchdog_api::workload::RecordedReplicas;
 use super::*;
 use crate::wake::Wake;
 
+/// After everything that was taken in.
+const LATEST: Mark = Mark(u64::MAX);
+
 fn kcm() -> ResourceRef {
     ResourceRef {
         api_version: "apps/v1".into(),
@@ -35,14 +38,18 @@ fn replicas(sight: &Sight) -> Option<i32> {
 #[tokio::test]
 async fn nothing_is_absent_before_the_list_is_complete() {
     let (resources, wakes) = listed();
-    resources.applied(&kcm(), &workload("5", json!({ "replicas": 2 }), json!({})));
+    resources.applied(
+        &kcm(),
+        &workload("5", json!({ "replicas": 2 }), json!({})),
+        Origin::Update,
+    );
     assert!(matches!(resources.sight(&kcm(), "shoot--a"), Sight::Unknown(_)));
-    resources.synced(&kcm(), &["shoot--a".to_owned()].into());
+    resources.synced(&kcm(), &["shoot--a".to_owned()].into(), LATEST);
     assert_eq!(replicas(&resources.sight(&kcm(), "shoot--a")), Some(2));
     assert_eq!(resources.sight(&kcm(), "shoot--b"), Sight::Absent);
     assert_eq!(wakes.next().await, Wake::All);
     // A relist that misses it: it was deleted while the watch was down.
-    resources.synced(&kcm(), &BTreeSet::new());
+    resources.synced(&kcm(), &BTreeSet::new(), LATEST);
     assert_eq!(resources.sight(&kcm(), "shoot--a"), Sight::Absent);
     assert_eq!(wakes.next().await, Wake::One("shoot--a".into()));
 }
@@ -50,10 +57,10 @@ async fn nothing_is_absent_before_the_list_is_complete() {
 #[test]
 fn an_object_never_goes_back_to_an_older_version() {
     let (resources, _) = listed();
-    resources.synced(&kcm(), &BTreeSet::new());
+    resources.synced(&kcm(), &BTreeSet::new(), LATEST);
     let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
-    resources.applied(&kcm(), &at("10", 0));
-    resources.applied(&kcm(), &at("9", 3));
+    resources.applied(&kcm(), &at("10", 0), Origin::Update);
+    resources.applied(&kcm(), &at("9", 3), Origin::Update);
     assert_eq!(
         replicas(&resources.sight(&kcm(), "shoot--a")),
         Some(0),
@@ -61,7 +68,7 @@ fn an_object_never_goes_back_to_an_older_version() {
     );
     let mut recreated = at("3", 1);
     recreated.metadata.uid = Some("another".into());
-    resources.applied(&kcm(), &recreated);
+    resources.applied(&kcm(), &recreated, Origin::Update);
     assert_eq!(
         replicas(&resources.sight(&kcm(), "shoot--a")),
         Some(1),
@@ -72,7 +79,7 @@ fn an_object_never_goes_back_to_an_older_version() {
 #[test]
 fn what_the_rules_read() {
     let (resources, _) = listed();
-    resources.synced(&kcm(), &BTreeSet::new());
+    resources.synced(&kcm(), &BTreeSet::new(), LATEST);
     let status = json!({ "observedGeneration": 1, "readyReplicas": 2, "replicas": 3 });
     let mut object = workload("1", json!({ "replicas": 3 }), status);
     object.metadata.annotations = Some(
@@ -88,7 +95,7 @@ fn what_the_rules_read() {
         ]
         .into(),
     );
-    resources.applied(&kcm(), &object);
+    resources.applied(&kcm(), &object, Origin::Update);
     let expected = Seen {
         resource_version: "1".into(),
         replicas: Some(3),
@@ -101,15 +108,23 @@ fn what_the_rules_read() {
     };
     assert_eq!(resources.sight(&kcm(), "shoot--a"), Sight::Present(expected));
     assert_eq!(resources.about(&kcm(), "shoot--a").uid.as_deref(), Some("u"));
-    resources.applied(&kcm(), &workload("2", json!({ "replicas": "many" }), json!({})));
+    resources.applied(
+        &kcm(),
+        &workload("2", json!({ "replicas": "many" }), json!({})),
+        Origin::Update,
+    );
     assert!(matches!(resources.sight(&kcm(), "shoot--a"), Sight::Unusable(why) if why.contains("replicas")));
 }
 
 #[test]
 fn replicas_come_from_the_scale_of_the_same_version() {
     let (resources, _) = listed();
-    resources.synced(&kcm(), &BTreeSet::new());
-    resources.applied(&kcm(), &workload("1", json!({ "size": 3 }), json!({})));
+    resources.synced(&kcm(), &BTreeSet::new(), LATEST);
+    resources.applied(
+        &kcm(),
+        &workload("1", json!({ "size": 3 }), json!({})),
+        Origin::Update,
+    );
     assert_eq!(replicas(&resources.sight(&kcm(), "shoot--a")), None);
     let scale = ScaleSeen {
         version: "1".into(),
@@ -119,10 +134,40 @@ fn replicas_come_from_the_scale_of_the_same_version() {
     resources.scale_read(&kcm(), "shoot--a", scale);
     let sight = resources.sight(&kcm(), "shoot--a");
     assert_eq!((replicas(&sight), sight.seen().unwrap().ready), (Some(3), 2));
-    resources.applied(&kcm(), &workload("2", json!({ "size": 3 }), json!({})));
+    resources.applied(
+        &kcm(),
+        &workload("2", json!({ "size": 3 }), json!({})),
+        Origin::Update,
+    );
     assert_eq!(
         replicas(&resources.sight(&kcm(), "shoot--a")),
         None,
         "it may have changed since"
     );
+}
+
+#[test]
+fn a_read_takes_an_object_back_unless_something_came_in_meanwhile() {
+    let (resources, _) = listed();
+    resources.synced(&kcm(), &BTreeSet::new(), LATEST);
+    let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
+    let now = || replicas(&resources.sight(&kcm(), "shoot--a"));
+    resources.applied(&kcm(), &at("10", 0), Origin::Update);
+    let before = resources.mark();
+    resources.applied(&kcm(), &at("7", 3), Origin::Read(before));
+    assert_eq!(now(), Some(3), "etcd was restored from a backup");
+    resources.applied(&kcm(), &at("8", 0), Origin::Update);
+    assert_eq!(now(), Some(0), "versions count from there");
+    resources.applied(&kcm(), &at("7", 3), Origin::Read(before));
+    assert_eq!(
+        now(),
+        Some(0),
+        "the answer was on its way while a newer version came in"
+    );
+    resources.deleted(&kcm(), "shoot--a", Origin::Read(before));
+    resources.synced(&kcm(), &BTreeSet::new(), before);
+    assert_eq!(now(), Some(0), "so was this one");
+    resources.deleted(&kcm(), "shoot--a", Origin::Update);
+    resources.applied(&kcm(), &at("8", 0), Origin::Read(before));
+    assert_eq!(now(), None, "it was deleted after it was read");
 }

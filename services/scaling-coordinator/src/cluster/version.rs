@@ -1,15 +1,41 @@
-//! Comparing resource versions.
+//! Which of two states of an object to believe.
 
-/// Whether `version` is as new as `other` or newer. Resource versions are numbers on every API server that keeps its
-/// objects in etcd; where they are not, only equal ones are known to be as new.
-#[must_use]
-pub fn at_least(version: &str, other: &str) -> bool {
-    version == other || newer(version, other)
+/// A point in the order in which an index takes states in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark(pub u64);
+
+/// Where the state of an object comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A watch event or the answer to a write. It may be older than what is known.
+    Update,
+    /// A complete list or a consistent read that was asked for at this mark. It is what the API server has, also when
+    /// its version is lower than the known one because etcd was restored from a backup; only what was taken in after
+    /// the mark can be newer.
+    Read(Mark),
 }
 
-/// Whether `version` is known to be newer than `other`.
+/// Whether a state of this `version` replaces the known one, which was taken in at the mark `taken`.
 #[must_use]
-pub fn newer(version: &str, other: &str) -> bool {
+pub fn replaces(known: &str, taken: Mark, version: &str, origin: Origin) -> bool {
+    match origin {
+        Origin::Read(asked) if taken <= asked => true,
+        _ => !is_newer(known, version),
+    }
+}
+
+/// Whether the absence of an object that was seen like this replaces the known state of the mark `taken`.
+#[must_use]
+pub fn absence_replaces(taken: Mark, origin: Origin) -> bool {
+    match origin {
+        Origin::Read(asked) => taken <= asked,
+        Origin::Update => true,
+    }
+}
+
+/// Whether `version` is known to be newer than `other`. Resource versions are numbers on every API server that keeps
+/// its objects in etcd.
+fn is_newer(version: &str, other: &str) -> bool {
     match (version.parse::<u64>(), other.parse::<u64>()) {
         (Ok(version), Ok(other)) => version > other,
         _ => false,
@@ -21,10 +47,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_compared_and_nothing_else() {
-        assert!(at_least("10", "9") && newer("10", "9"));
-        assert!(at_least("9", "9") && !newer("9", "9"));
-        assert!(!at_least("9", "10"));
-        assert!(at_least("x", "x") && !at_least("y", "x") && !newer("y", "x"));
+    fn updates_are_guarded_by_version() {
+        let replaces = |known, version| replaces(known, Mark(1), version, Origin::Update);
+        assert!(replaces("9", "10") && replaces("9", "9") && !replaces("10", "9"));
+        assert!(replaces("x", "y"), "only numbers can be compared");
+    }
+
+    #[test]
+    fn reads_replace_all_that_was_known_when_they_were_asked_for() {
+        let replaces = |taken, version| replaces("10", Mark(taken), version, Origin::Read(Mark(5)));
+        assert!(replaces(5, "3"), "etcd was restored");
+        assert!(!replaces(6, "3"), "something newer came meanwhile");
+        assert!(replaces(6, "11"));
+        assert!(absence_replaces(Mark(5), Origin::Read(Mark(5))));
+        assert!(!absence_replaces(Mark(6), Origin::Read(Mark(5))));
+        assert!(absence_replaces(Mark(6), Origin::Update));
     }
 }

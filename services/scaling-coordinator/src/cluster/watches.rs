@@ -22,6 +22,7 @@ use super::clusters::Clusters;
 use super::followed::Followed;
 use super::kinds::{self, Kind};
 use super::resources::{Listing, Resources};
+use super::version::{Mark, Origin};
 
 /// Clusters are large, mostly because of the cloud profile in them: pages of 50 keep an answer near a megabyte.
 const CLUSTER_PAGE: u32 = 50;
@@ -45,11 +46,16 @@ pub async fn clusters(
         api: Api::<Cluster>::all(seed),
         config: Config::default().page_size(CLUSTER_PAGE),
     };
+    let mut listing = None;
     watch
         .run(readiness, stop, move |change| match change {
-            Change::Applied(cluster) => clusters.applied(&cluster),
-            Change::Deleted(key) => clusters.deleted(&key.name),
-            Change::Synced(keys) => clusters.synced(&keys.into_iter().map(|key| key.name).collect()),
+            Change::ListBegins => listing = Some(clusters.mark()),
+            Change::Applied(cluster) => clusters.applied(&cluster, origin(listing)),
+            Change::Deleted(key) => clusters.deleted(&key.name, Origin::Update),
+            Change::Synced(keys) => {
+                let exist = keys.into_iter().map(|key| key.name).collect();
+                clusters.synced(&exist, listing.take().unwrap_or_default());
+            }
         })
         .await
 }
@@ -167,15 +173,23 @@ impl Follow {
             api: Api::<Workload>::all_with(seed.clone(), &served),
             config: Config::default().fields(&format!("metadata.name={}", reference.name)),
         };
-        let hear = |change| match change {
-            Change::Applied(workload) => resources.applied(reference, &workload),
-            Change::Deleted(key) => resources.deleted(reference, &key.namespace),
+        let mut listing = None;
+        let take_in = |change| match change {
+            Change::ListBegins => listing = Some(resources.mark()),
+            Change::Applied(workload) => resources.applied(reference, &workload, origin(listing)),
+            Change::Deleted(key) => resources.deleted(reference, &key.namespace, Origin::Update),
             Change::Synced(keys) => {
-                resources.synced(reference, &keys.into_iter().map(|key| key.namespace).collect());
+                let exist = keys.into_iter().map(|key| key.namespace).collect();
+                resources.synced(reference, &exist, listing.take().unwrap_or_default());
             }
         };
-        watch.run(readiness.clone(), stop, hear).await
+        watch.run(readiness.clone(), stop, take_in).await
     }
+}
+
+/// Where an object comes from that a watch brings; `listing` is the mark at which the list began that runs.
+fn origin(listing: Option<Mark>) -> Origin {
+    listing.map_or(Origin::Update, Origin::Read)
 }
 
 /// The name of a watch in logs, metrics and readiness, as `deployment/kube-controller-manager`. Names live as long as

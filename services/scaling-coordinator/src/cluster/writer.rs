@@ -1,6 +1,7 @@
-//! The requests of the flow: each with a deadline, the writes with their precondition, and only after the API server
-//! has confirmed that the Cluster still allows it.
+//! The requests of the flow: each with a deadline, the writes with their precondition, and those that change a replica
+//! count only after the API server has confirmed that the Cluster still allows it.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +18,11 @@ use watchdog_api::workload::Workload;
 use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, request_within};
 use watchdog_kube::membership::Permit;
 
-use super::clusters::{Clusters, Refusal};
+use super::clusters::Clusters;
 use super::resources::{Resources, ScaleSeen};
+use super::version::Origin;
 use crate::domain::flow::{Action, Outcome, What};
-use crate::domain::needs::Write;
-
-/// How long a write waits for the watch of the Clusters to bring what the API server already knows.
-const CLUSTER_CATCH_UP: Duration = Duration::from_secs(5);
+use crate::domain::needs::{Write, has_spec_replicas};
 
 /// A request gets at least so long, however little is left of its timeout: less would only make it fail.
 const LEAST_DEADLINE: Duration = Duration::from_millis(500);
@@ -49,8 +48,27 @@ impl Writer {
         }
     }
 
-    /// Makes a request of the flow of a shoot. A write is sent only with `leave`, which is asked for right before.
-    pub async fn run(&self, shoot: &str, action: &Action, leave: impl FnOnce() -> Option<Permit>) -> Outcome {
+    /// Confirms that the Cluster of a shoot allows writes, once for all that go out together.
+    ///
+    /// # Errors
+    /// What becomes of the writes when it does not.
+    pub async fn confirm(&self, shoot: &str) -> Result<(), Outcome> {
+        match self.clusters.confirm(shoot).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Outcome::Withdrawn),
+            Err(error) => Err(read_failed("reading the Cluster before the write", &error)),
+        }
+    }
+
+    /// Makes a request of the flow of a shoot. A write is sent only once the Cluster is `confirmed`, where it needs
+    /// that, and with `leave`, which is asked for right before.
+    pub async fn run(
+        &self,
+        shoot: &str,
+        action: &Action,
+        confirmed: impl Future<Output = Result<(), Outcome>>,
+        leave: impl FnOnce() -> Option<Permit>,
+    ) -> Outcome {
         let reference = &action.reference;
         if action.what == What::Read && self.resources.is_not_served(reference) {
             // There is nothing that could be read.
@@ -64,13 +82,10 @@ impl Writer {
             What::Read => return self.read(shoot, reference, &api, action.within).await,
             What::Write(write) => write,
         };
-        match self.clusters.confirm(shoot, CLUSTER_CATCH_UP).await {
-            Ok(()) => {}
-            Err(Refusal::Forbidden) => return Outcome::Withdrawn,
-            Err(Refusal::NotAsked(error)) => {
-                return read_failed("reading the Cluster before the write", &error);
-            }
-            Err(refusal @ Refusal::Behind(_)) => return refused(refusal.to_string()),
+        if action.what.needs_cluster()
+            && let Err(outcome) = confirmed.await
+        {
+            return outcome;
         }
         let Some(permit) = leave() else {
             return Outcome::Withdrawn;
@@ -85,7 +100,7 @@ impl Writer {
             .await
         {
             Ok(()) => Outcome::Done,
-            Err(error) => classify(&error, write, &served, shoot),
+            Err(error) => classify(&error, reference, write, &served, shoot),
         }
     }
 
@@ -99,36 +114,26 @@ impl Writer {
         within: Duration,
     ) -> Result<(), RequestError> {
         let name = &reference.name;
-        let patch = |annotations: Value| {
-            let body = json!({ "metadata": { "resourceVersion": against, "annotations": annotations } });
-            let params = PatchParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
-                ..PatchParams::default()
+        let Some(body) = patch(reference, against, write) else {
+            let Write::Scale { to, .. } = write else {
+                return Ok(());
             };
-            async move { api.patch(name, &params, &Patch::Merge(&body)).await }
+            let scale = scale(shoot, name, against, *to);
+            let params = PostParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            };
+            return request_within(within, api.replace_scale(name, &params, &scale))
+                .await
+                .map(drop);
         };
-        let patched = match write {
-            Write::Scale { to, .. } => {
-                let scale = scale(shoot, name, against, *to);
-                let params = PostParams {
-                    field_manager: Some(FIELD_MANAGER.to_owned()),
-                    ..PostParams::default()
-                };
-                return request_within(within, api.replace_scale(name, &params, &scale))
-                    .await
-                    .map(drop);
-            }
-            Write::Record { replicas } => {
-                let annotations =
-                    json!({ REPLICAS_ANNOTATION: replicas.to_string(), MELTDOWN_PROTECTION_ANNOTATION: "" });
-                request_within(within, patch(annotations)).await?
-            }
-            Write::CleanUp => {
-                request_within(within, patch(json!({ MELTDOWN_PROTECTION_ANNOTATION: null }))).await?
-            }
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
         };
+        let patched = request_within(within, api.patch(name, &params, &Patch::Merge(&body))).await?;
         // The next write need not wait for the watch.
-        self.resources.applied(reference, &patched);
+        self.resources.applied(reference, &patched, Origin::Update);
         Ok(())
     }
 
@@ -139,16 +144,16 @@ impl Writer {
         api: &Api<Workload>,
         within: Duration,
     ) -> Outcome {
-        let within = deadline(within);
+        let (within, asked) = (deadline(within), self.resources.mark());
         let workload = match request_within(within, api.get_opt(&reference.name)).await {
             Ok(Some(workload)) => workload,
             Ok(None) => {
-                self.resources.deleted(reference, shoot);
+                self.resources.deleted(reference, shoot, Origin::Read(asked));
                 return Outcome::Done;
             }
             Err(error) => return read_failed("reading it", &error),
         };
-        self.resources.applied(reference, &workload);
+        self.resources.applied(reference, &workload, Origin::Read(asked));
         if workload.spec.ok().is_none_or(|spec| spec.replicas.is_some()) {
             return Outcome::Done;
         }
@@ -163,6 +168,28 @@ impl Writer {
             Err(error) => read_failed("reading its scale sub-resource", &error),
         }
     }
+}
+
+/// The patch that makes a write; none where only the scale sub-resource can.
+fn patch(reference: &ResourceRef, against: &str, write: &Write) -> Option<Value> {
+    let protection = |replicas: i32| json!({ REPLICAS_ANNOTATION: replicas.to_string(), MELTDOWN_PROTECTION_ANNOTATION: "" });
+    let (annotations, replicas) = match write {
+        Write::Record { replicas } => (protection(*replicas), None),
+        Write::Scale {
+            from,
+            to,
+            record: true,
+            ..
+        } => (protection(*from), Some(*to)),
+        Write::Scale { to, .. } if has_spec_replicas(reference) => (json!({}), Some(*to)),
+        Write::Scale { .. } => return None,
+        Write::CleanUp => (json!({ MELTDOWN_PROTECTION_ANNOTATION: null }), None),
+    };
+    let metadata = json!({ "resourceVersion": against, "annotations": annotations });
+    Some(match replicas {
+        Some(replicas) => json!({ "metadata": metadata, "spec": { "replicas": replicas } }),
+        None => json!({ "metadata": metadata }),
+    })
 }
 
 fn scale(namespace: &str, name: &str, version: &str, replicas: i32) -> Scale {
@@ -208,16 +235,21 @@ fn read_failed(what: &str, error: &RequestError) -> Outcome {
 }
 
 /// What a failed write means.
-fn classify(error: &RequestError, write: &Write, served: &ApiResource, shoot: &str) -> Outcome {
+fn classify(
+    error: &RequestError,
+    reference: &ResourceRef,
+    write: &Write,
+    served: &ApiResource,
+    shoot: &str,
+) -> Outcome {
     let retry_after = error.retry_after();
     match error {
         // Gone, or another one of the same name: what was seen is too old, as with a conflict.
         error if error.is_conflict() || error.is_not_found() => Outcome::Conflict,
         error if error.is_forbidden() => {
-            let (verb, sub) = if matches!(write, Write::Scale { .. }) {
-                ("update", "/scale")
-            } else {
-                ("patch", "")
+            let (verb, sub) = match write {
+                Write::Scale { .. } if !has_spec_replicas(reference) => ("update", "/scale"),
+                _ => ("patch", ""),
             };
             let group = if served.group.is_empty() {
                 String::new()

@@ -10,24 +10,71 @@ fn status(code: u16, retry_after: u32) -> RequestError {
     RequestError::Refused(Box::new(status))
 }
 
+fn reference(api_version: &str, kind: &str) -> ResourceRef {
+    ResourceRef {
+        api_version: api_version.into(),
+        kind: kind.into(),
+        name: "kcm".into(),
+    }
+}
+
+fn down(record: bool) -> Write {
+    Write::Scale {
+        from: 3,
+        to: 0,
+        record,
+        unreadable: None,
+    }
+}
+
 fn outcome(error: &RequestError) -> Outcome {
     let served = ApiResource {
-        group: "apps".into(),
+        group: "example.com".into(),
         version: "v1".into(),
-        api_version: "apps/v1".into(),
-        kind: "Deployment".into(),
-        plural: "deployments".into(),
+        api_version: "example.com/v1".into(),
+        kind: "Engine".into(),
+        plural: "engines".into(),
     };
-    classify(
-        error,
-        &Write::Scale {
-            from: 1,
-            to: 0,
-            unreadable: None,
-        },
-        &served,
-        "shoot--a",
-    )
+    let engine = reference("example.com/v1", "Engine");
+    classify(error, &engine, &down(false), &served, "shoot--a")
+}
+
+#[test]
+fn one_patch_scales_down_and_one_restores() {
+    let deployment = reference("apps/v1", "Deployment");
+    let patch = |write| patch(&deployment, "42", &write).unwrap();
+    assert_eq!(
+        patch(down(true)),
+        json!({
+            "metadata": {
+                "resourceVersion": "42",
+                "annotations": { REPLICAS_ANNOTATION: "3", MELTDOWN_PROTECTION_ANNOTATION: "" },
+            },
+            "spec": { "replicas": 0 },
+        })
+    );
+    let up = Write::Scale {
+        from: 0,
+        to: 3,
+        record: false,
+        unreadable: None,
+    };
+    assert_eq!(
+        patch(up.clone()),
+        json!({ "metadata": { "resourceVersion": "42", "annotations": {} }, "spec": { "replicas": 3 } })
+    );
+    assert_eq!(
+        patch(Write::CleanUp),
+        json!({
+            "metadata": { "resourceVersion": "42", "annotations": { MELTDOWN_PROTECTION_ANNOTATION: null } },
+        })
+    );
+    let engine = reference("example.com/v1", "Engine");
+    assert_eq!(
+        super::patch(&engine, "42", &up),
+        None,
+        "only its scale sub-resource can"
+    );
 }
 
 #[test]
@@ -38,7 +85,7 @@ fn what_a_failed_write_means() {
         panic!("a missing permission is a refusal");
     };
     assert!(
-        why.contains("update deployments.apps/scale in namespace shoot--a"),
+        why.contains("update engines.example.com/scale in namespace shoot--a"),
         "{why}"
     );
     let retry_after = Some(Duration::from_secs(7));

@@ -167,6 +167,15 @@ impl Decision {
             decided_by: None,
         }
     }
+
+    /// Leaves the shoot to others, because its Cluster says so.
+    #[must_use]
+    pub fn release(reason: impl Into<String>) -> Self {
+        Self {
+            direction: Some(Direction::Release),
+            ..Self::hold(Held::Cluster, reason)
+        }
+    }
 }
 
 /// Decides from the verdicts of all observers whose streams live, one each.

@@ -16,12 +16,13 @@ mod show;
 mod tenure;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
 
 pub use op::{Action, MAX_TRIES, Outcome, What};
-use op::{Op, Pause};
+use op::{Op, Pause, READ_PAUSE};
 use show::{idle, progress, rest, under_way};
 use tenure::Tenure;
 
@@ -135,7 +136,9 @@ impl Flow {
             return self.hold(items);
         };
         let mut assessed: Vec<_> = items.iter().map(|item| (item, assess(direction, item))).collect();
-        self.tenure.doubt(direction, &mut assessed);
+        if direction != Direction::Release {
+            self.tenure.doubt(direction, &mut assessed);
+        }
         for (item, assessment) in &assessed {
             if let Some(op) = self.ops.get_mut(&item.dependent.reference) {
                 op.observe(
@@ -145,9 +148,13 @@ impl Flow {
             }
         }
         let was_running = self.running;
+        // What is protected and not where it should be was scaled by this watchdog, perhaps before a crash.
+        let unfinished = |item: &Item<'_>, need: &Need| {
+            *need == Need::Wait && item.sight.seen().is_some_and(|seen| seen.protected)
+        };
         self.running = assessed
             .iter()
-            .any(|(item, a)| a.need.is_work() || self.is_busy(item))
+            .any(|(item, a)| a.need.is_work() || unfinished(item, &a.need) || self.is_busy(item))
             || (was_running && assessed.iter().any(|(_, a)| !a.need.is_done()));
         let current = assessed
             .iter()
@@ -156,6 +163,7 @@ impl Flow {
             .min();
         match current {
             Some(current) => self.run(now, direction, current, &assessed),
+            None if direction == Direction::Release => self.hold(items),
             None => self.settle(direction, &assessed, was_running),
         }
     }
@@ -258,8 +266,13 @@ impl Flow {
             let level = direction.info(item.dependent).level;
             let busy = self.is_busy(item);
             let sent = self.ops.get(reference).and_then(|op| op.sent.as_ref());
+            let waits = self.ops.get(reference).is_some_and(|op| op.wait.is_some());
             let (step, message) = if let Some(sent) = sent {
-                (Step::Writing, under_way(&sent.what))
+                if waits {
+                    (Step::Waiting, assessment.why.clone())
+                } else {
+                    (Step::Writing, under_way(&sent.what))
+                }
             } else if level == current && (busy || self.keeps(&assessment.need)) {
                 let advance = self.advance(now, direction, item, assessment);
                 if let (Some(what), Some(op)) = (advance.action, self.ops.get(reference)) {
@@ -319,6 +332,9 @@ impl Flow {
             return advance(Step::Failed, assessment.why.clone(), None);
         }
         op.told_broken = false;
+        if assessment.need != Need::Wait {
+            op.wait = None;
+        }
         if assessment.need == Need::Sight {
             return advance(Step::Waiting, assessment.why.clone(), None);
         }
@@ -355,7 +371,11 @@ impl Flow {
         }
         match &assessment.need {
             Need::Write(write) => {
-                let due = *self.started.entry(info.level).or_insert(now) + info.initial_delay;
+                let initial_delay = match direction {
+                    Direction::Down | Direction::Up => info.initial_delay,
+                    Direction::Release => Duration::ZERO,
+                };
+                let due = *self.started.entry(info.level).or_insert(now) + initial_delay;
                 if now < due {
                     // A read that had to come first is no part of the operation that the timeout bounds.
                     op.since = None;
@@ -375,8 +395,15 @@ impl Flow {
                 ..advance(Step::Waiting, assessment.why.clone(), times_out)
             },
             _ => {
-                let since = *op.since.get_or_insert(now);
-                advance(Step::Waiting, assessment.why.clone(), Some(since + info.timeout))
+                let times_out = *op.since.get_or_insert(now) + info.timeout;
+                let version = item.sight.seen().map(|seen| &seen.resource_version);
+                let read_at = version.map(|version| op.read_at(now, version));
+                let due = read_at.is_some_and(|at| now >= at);
+                let wake = earliest(read_at.filter(|_| !due), Some(times_out));
+                Advance {
+                    action: due.then_some(What::Read),
+                    ..advance(Step::Waiting, assessment.why.clone(), wake)
+                }
             }
         }
     }
@@ -387,6 +414,12 @@ fn action(now: Instant, direction: Direction, item: &Item<'_>, op: &Op, what: Wh
     let left = op
         .since
         .map_or(timeout, |since| (since + timeout).saturating_duration_since(now));
+    // The watch may bring meanwhile what a slow read is asked for.
+    let left = if op.wait.is_some() {
+        left.min(READ_PAUSE)
+    } else {
+        left
+    };
     // A read can be about an object that is gone; it has no version then and no write follows from it.
     let against = item.sight.seen().map(|seen| seen.resource_version.clone());
     (against.is_some() || what == What::Read).then(|| Action {

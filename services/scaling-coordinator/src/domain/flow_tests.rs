@@ -6,10 +6,9 @@ use crate::domain::testing::{S, held, seen};
 #[test]
 fn down_runs_level_by_level_and_waits_for_ready_replicas() {
     let mut bench = Bench::new(seen(2, 2), seen(1, 1), Sight::Absent);
-    assert_eq!(bench.wanted(DOWN), ["record mcm 1"]);
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
     assert_eq!(bench.steps(DOWN), [Step::Pending, Step::Writing, Step::Absent]);
-    bench.done(DOWN, "record mcm 1", "mcm", recorded(1));
-    bench.done(DOWN, "scale mcm 0", "mcm", Seen { ready: 1, ..held(1) });
+    bench.done(DOWN, "down mcm 1", "mcm", Seen { ready: 1, ..held(1) });
     assert_eq!(bench.wanted(DOWN), [""; 0]);
     assert_eq!(
         bench.steps(DOWN),
@@ -17,8 +16,7 @@ fn down_runs_level_by_level_and_waits_for_ready_replicas() {
         "scaled is not reached"
     );
     bench.see("mcm", held(1));
-    bench.done(DOWN, "record kcm 2", "kcm", recorded(2));
-    bench.done(DOWN, "scale kcm 0", "kcm", Seen { ready: 2, ..held(2) });
+    bench.done(DOWN, "down kcm 2", "kcm", Seen { ready: 2, ..held(2) });
     assert_eq!(bench.state(DOWN), State::Running);
     bench.see("kcm", held(2));
     let end = bench.next(DOWN);
@@ -30,12 +28,11 @@ fn down_runs_level_by_level_and_waits_for_ready_replicas() {
 #[test]
 fn the_resources_of_a_level_go_together() {
     let mut bench = Bench::new(seen(2, 2), seen(1, 1), seen(1, 1));
-    assert_eq!(bench.wanted(DOWN), ["record mcm 1", "record ca 1"]);
-    bench.done(DOWN, "record ca 1", "ca", recorded(1));
-    bench.done(DOWN, "scale ca 0", "ca", held(1));
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1", "down ca 1"]);
+    bench.done(DOWN, "down ca 1", "ca", held(1));
     assert_eq!(
         bench.wanted(DOWN),
-        ["record mcm 1"],
+        ["down mcm 1"],
         "the slow one does not keep the fast one back, but the level"
     );
 }
@@ -43,18 +40,15 @@ fn the_resources_of_a_level_go_together() {
 #[test]
 fn up_restores_counts_after_delays_and_cleans_up() {
     let mut bench = Bench::new(held(2), held(1), held(1));
-    bench.done(
-        UP,
-        "scale kcm 2",
-        "kcm",
-        Seen {
-            ready: 0,
-            ..recorded(2)
-        },
-    );
-    bench.done(UP, "clean kcm", "kcm", seen(2, 0));
+    let unready = Seen {
+        ready: 0,
+        ..recorded(2)
+    };
+    bench.done(UP, "scale kcm 2", "kcm", unready);
+    assert_eq!(bench.wanted(UP), [""; 0], "protected until it is ready");
     assert_eq!(bench.steps(UP), [Step::Waiting, Step::Pending, Step::Pending]);
-    bench.see("kcm", seen(2, 1));
+    bench.see("kcm", recorded(2));
+    bench.done(UP, "clean kcm", "kcm", seen(2, 1));
     let started = bench.now;
     let steps = bench.next(UP);
     assert_eq!(steps.status.resources[1].step, Step::Delayed);
@@ -117,7 +111,7 @@ fn absent_optional_is_skipped_and_absent_mandatory_fails_visibly() {
     );
     assert_eq!(bench.next(DOWN).alerts, [], "told once");
     bench.see("mcm", seen(1, 1));
-    assert_eq!(bench.wanted(DOWN), ["record mcm 1"]);
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
 }
 
 #[test]
@@ -127,7 +121,7 @@ fn ignored_resources_are_left_alone() {
         ..seen(1, 1)
     };
     let mut bench = Bench::new(seen(1, 1), ignored.clone(), Sight::Absent);
-    assert_eq!(bench.wanted(DOWN), ["record kcm 1"]);
+    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
     assert_eq!(bench.steps(DOWN)[1], Step::Ignored);
     bench.see(
         "mcm",
@@ -141,9 +135,9 @@ fn ignored_resources_are_left_alone() {
 
 #[test]
 fn a_contrary_direction_turns_at_the_next_write() {
-    // Between the two writes.
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
-    bench.done(DOWN, "record mcm 1", "mcm", recorded(1));
+    // Before anything was scaled.
+    let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
     assert_eq!(bench.wanted(UP), [""; 0], "the initial delay of mcm");
     bench.now += 30 * S;
     assert_eq!(bench.wanted(UP), ["clean mcm"]);
@@ -247,7 +241,7 @@ fn replicas_that_the_object_does_not_show_are_read_first() {
         Sight::Absent,
     );
     bench.done(DOWN, "read mcm", "mcm", seen(2, 2));
-    assert_eq!(bench.wanted(DOWN), ["record mcm 2"]);
+    assert_eq!(bench.wanted(DOWN), ["down mcm 2"]);
     assert_eq!(
         Bench::new(
             seen(1, 1),
@@ -260,4 +254,30 @@ fn replicas_that_the_object_does_not_show_are_read_first() {
         .wanted(None),
         [""; 0]
     );
+}
+
+#[test]
+fn a_released_shoot_is_cleaned_up_without_delay_and_then_held() {
+    let release = Some(Direction::Release);
+    let mut bench = Bench::new(held(2), held(1), Sight::Absent);
+    bench.done(release, "clean kcm", "kcm", seen(0, 0));
+    bench.done(release, "clean mcm", "mcm", seen(0, 0));
+    let steps = bench.next(release);
+    assert_eq!(
+        (
+            steps.status.state,
+            steps.actions.len(),
+            steps.wake,
+            steps.finished
+        ),
+        (State::Holding, 0, None, false)
+    );
+    // A write down that was on its way is waited for.
+    let mut bench = Bench::new(seen(2, 2), seen(1, 1), Sight::Absent);
+    let action = bench.next(DOWN).actions[0].clone();
+    bench.flow.start(bench.now, &action);
+    assert_eq!(bench.wanted(release), [""; 0]);
+    bench.flow.finish(bench.now, &action, Outcome::Done);
+    bench.see("mcm", held(1));
+    assert_eq!(bench.wanted(release), ["clean mcm"]);
 }

@@ -11,7 +11,7 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
     };
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
     for attempt in 1..=3 {
-        bench.answer(DOWN, "record mcm 1", refused());
+        bench.answer(DOWN, "down mcm 1", refused());
         let steps = bench.next(DOWN);
         assert_eq!(steps.status.resources[1].attempts, attempt);
         assert_eq!(
@@ -29,12 +29,12 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
         assert_eq!(steps.actions, [], "it backs off");
         bench.now = steps.wake.unwrap();
     }
-    assert_eq!(bench.wanted(DOWN), ["record mcm 1"], "while the verdict stands");
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"], "while the verdict stands");
     assert_eq!(bench.state(DOWN), State::Running);
     let mut pauses = Vec::new();
     for _ in 0..6 {
         for _ in 0..3 {
-            bench.answer(DOWN, "record mcm 1", refused());
+            bench.answer(DOWN, "down mcm 1", refused());
             let steps = bench.next(DOWN);
             if let Some(retry) = steps.status.retry_at {
                 pauses.push((retry - bench.now).as_secs());
@@ -43,11 +43,10 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
         }
     }
     assert_eq!(pauses, [10, 20, 40, 60, 60, 60], "the pause grows to a bound");
-    bench.done(DOWN, "record mcm 1", "mcm", recorded(1));
-    bench.done(DOWN, "scale mcm 0", "mcm", held(1));
+    bench.done(DOWN, "down mcm 1", "mcm", held(1));
     assert_eq!(
         bench.wanted(DOWN),
-        ["record kcm 1"],
+        ["down kcm 1"],
         "the next level starts as soon as this one has worked"
     );
 }
@@ -59,7 +58,7 @@ fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
         let retry_after = Some(asked * S);
         bench.answer(
             DOWN,
-            "record mcm 1",
+            "down mcm 1",
             Outcome::Refused {
                 why: "429".into(),
                 retry_after,
@@ -72,17 +71,16 @@ fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
 #[test]
 fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
-    bench.done(DOWN, "record mcm 1", "mcm", recorded(1));
-    bench.done(DOWN, "scale mcm 0", "mcm", Seen { ready: 1, ..held(1) });
+    bench.done(DOWN, "down mcm 1", "mcm", Seen { ready: 1, ..held(1) });
     let begun = bench.now;
-    assert_eq!(bench.next(DOWN).wake, Some(begun + 30 * S));
+    bench.next(DOWN);
+    bench.now = begun + 30 * S;
     for _ in 0..2 {
-        bench.now = bench.next(DOWN).wake.unwrap();
         assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
         bench.now = bench.next(DOWN).wake.unwrap();
         assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+        bench.now += 30 * S;
     }
-    bench.now = bench.next(DOWN).wake.unwrap();
     let steps = bench.next(DOWN);
     assert_eq!(steps.status.state, State::Failed);
     assert!(
@@ -91,13 +89,14 @@ fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
             .contains("not done within 30s: it is scaled to 0, but 1 are still ready")
     );
     bench.see("mcm", held(1));
-    assert_eq!(bench.wanted(DOWN), ["record kcm 1"]);
+    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
 }
 
 #[test]
 fn the_timeout_covers_the_writes_of_a_try() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
-    bench.done(DOWN, "record mcm 1", "mcm", recorded(1));
+    bench.answer(DOWN, "down mcm 1", Outcome::Conflict);
+    bench.see("mcm", seen(2, 2));
     bench.now += 29 * S;
     let steps = bench.next(DOWN);
     assert_eq!(steps.actions[0].within, S, "what remains of the timeout");
@@ -108,22 +107,22 @@ fn the_timeout_covers_the_writes_of_a_try() {
 #[test]
 fn a_write_that_may_have_been_applied_is_looked_at_before_the_next_one() {
     let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
-    bench.answer(DOWN, "scale mcm 0", unknown());
+    bench.answer(DOWN, "down mcm 1", unknown());
     let pause = bench.next(DOWN);
     assert_eq!(pause.status.resources[1].step, Step::BackingOff);
     bench.now = pause.wake.unwrap();
     // It was not applied after all: reading shows the same version.
     bench.answer(DOWN, "read mcm", Outcome::Done);
-    bench.answer(DOWN, "scale mcm 0", unknown());
+    bench.answer(DOWN, "down mcm 1", unknown());
     // It was applied: the watch shows it, and nothing waits for the back-off.
     bench.see("mcm", held(1));
-    assert_eq!(bench.wanted(DOWN), ["record kcm 1"]);
+    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
 }
 
 #[test]
 fn an_applied_write_is_waited_for_and_then_read() {
     let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
-    bench.answer(DOWN, "scale mcm 0", Outcome::Done);
+    bench.answer(DOWN, "down mcm 1", Outcome::Done);
     let steps = bench.next(DOWN);
     assert_eq!(
         (steps.actions.len(), steps.status.resources[1].step),
@@ -135,20 +134,20 @@ fn an_applied_write_is_waited_for_and_then_read() {
     bench.now = bench.next(DOWN).wake.unwrap();
     bench.answer(DOWN, "read mcm", Outcome::Done);
     bench.see("mcm", held(1));
-    assert_eq!(bench.wanted(DOWN), ["record kcm 1"]);
+    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
 }
 
 #[test]
 fn conflicts_are_decided_again_but_not_for_ever() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
-    bench.answer(DOWN, "record mcm 1", Outcome::Conflict);
+    bench.answer(DOWN, "down mcm 1", Outcome::Conflict);
     assert_eq!(
         bench.steps(DOWN)[1],
         Step::Waiting,
         "for the watch to show what somebody wrote"
     );
     bench.see("mcm", seen(3, 3));
-    assert_eq!(bench.wanted(DOWN), ["record mcm 3"]);
+    assert_eq!(bench.wanted(DOWN), ["down mcm 3"]);
     for replicas in [4, 5, 6, 7, 8, 9] {
         bench.next(DOWN);
         let action = bench.next(DOWN).actions[0].clone();
@@ -171,7 +170,7 @@ fn tries_and_their_pauses_go_on_after_a_hold() {
             why: "500".into(),
             retry_after: None,
         };
-        bench.answer(DOWN, "record mcm 1", refused);
+        bench.answer(DOWN, "down mcm 1", refused);
         let until = bench.next(DOWN).wake.unwrap();
         bench.next(None);
         let steps = bench.next(DOWN);
@@ -181,23 +180,27 @@ fn tries_and_their_pauses_go_on_after_a_hold() {
         );
         bench.now = until;
     }
-    assert_eq!(bench.wanted(DOWN), ["record mcm 1"], "another round");
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"], "another round");
 }
 
 #[test]
 fn no_try_times_out_while_holding() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
-    bench.done(DOWN, "record mcm 1", "mcm", recorded(1));
-    bench.done(DOWN, "scale mcm 0", "mcm", Seen { ready: 1, ..held(1) });
+    bench.done(DOWN, "down mcm 1", "mcm", Seen { ready: 1, ..held(1) });
     bench.next(DOWN);
     bench.now += 20 * S;
     bench.next(None);
     bench.now += 60 * S;
+    let times_out = bench.now + 10 * S;
+    assert_eq!(bench.steps(DOWN)[1], Step::Waiting);
+    bench.now = times_out - MS;
     assert_eq!(
-        bench.next(DOWN).wake,
-        Some(bench.now + 10 * S),
+        bench.steps(DOWN)[1],
+        Step::Waiting,
         "20 of 30 s are over, and no more"
     );
+    bench.now = times_out;
+    assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
 }
 
 #[test]
@@ -213,12 +216,47 @@ fn the_end_of_a_request_counts_while_holding() {
     bench.next(None);
     bench.see("mcm", held(1));
     bench.next(None);
-    assert_eq!(bench.wanted(DOWN), ["record kcm 1"]);
+    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
 }
 
 #[test]
 fn a_withdrawn_write_costs_nothing() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
-    bench.answer(DOWN, "record mcm 1", Outcome::Withdrawn);
-    assert_eq!(bench.wanted(DOWN), ["record mcm 1"]);
+    bench.answer(DOWN, "down mcm 1", Outcome::Withdrawn);
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
+}
+
+#[test]
+fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    let stopping = || Seen { ready: 1, ..held(1) };
+    bench.done(DOWN, "down mcm 1", "mcm", stopping());
+    let begun = bench.now;
+    let mut read_after = Vec::new();
+    let refused = || Outcome::Refused {
+        why: "500".into(),
+        retry_after: None,
+    };
+    for outcome in [Outcome::Done, refused(), unknown()] {
+        bench.now = bench.next(DOWN).wake.unwrap();
+        bench.answer(DOWN, "read mcm", outcome);
+        assert_eq!(
+            bench.steps(DOWN)[1],
+            Step::Waiting,
+            "a read that fails is no failed try"
+        );
+        read_after.push((bench.now - begun).as_secs());
+    }
+    assert_eq!(read_after, [2, 6, 14]);
+    // Something new: it is waited for from the start.
+    bench.see("mcm", stopping());
+    let wake = bench.next(DOWN).wake.unwrap();
+    assert_eq!(wake, bench.now + 2 * S);
+    bench.now = wake;
+    bench.answer(DOWN, "read mcm", Outcome::Done);
+    bench.see("mcm", held(1));
+    assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
+    // What was read is not read again for the next level.
+    bench.done(DOWN, "down kcm 1", "kcm", held(1));
+    assert_eq!(bench.next(DOWN).wake, None, "nothing is read once all is reached");
 }

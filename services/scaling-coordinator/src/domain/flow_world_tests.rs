@@ -8,7 +8,7 @@ use watchdog_api::workload::RecordedReplicas;
 use super::*;
 use crate::domain::needs::Write;
 use crate::domain::sight::Seen;
-use crate::domain::testing::{S, dependent, gardener, item, start};
+use crate::domain::testing::{S, dependent, gardener, item, scale_only, start};
 
 #[derive(Debug, Clone, PartialEq)]
 struct Object {
@@ -167,8 +167,11 @@ impl World {
                 assert_eq!(*replicas, object.replicas);
                 (object.recorded, object.protected) = (Some(*replicas), true);
             }
-            Write::Scale { from, to, .. } => {
+            Write::Scale { from, to, record, .. } => {
                 assert_eq!(*from, object.replicas);
+                if *record {
+                    (object.recorded, object.protected) = (Some(*from), true);
+                }
                 if action.direction == Direction::Down {
                     assert!(object.protected && object.recorded == Some(object.replicas), "S6");
                 }
@@ -325,6 +328,13 @@ fn config() -> impl Strategy<Value = Vec<DependentResource>> {
             .iter()
             .zip(up.into_iter().zip(down))
             .map(|(name, (up, down))| dependent(name, up, down))
+            .map(|any| {
+                if any.reference.name == "b" {
+                    scale_only(any)
+                } else {
+                    any
+                }
+            })
             .collect()
     });
     prop_oneof![Just(gardener()), any]

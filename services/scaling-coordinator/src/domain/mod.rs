@@ -22,6 +22,8 @@ pub enum Direction {
     Down,
     /// Scaled up: the nodes are connected.
     Up,
+    /// Left to others, because the shoot hibernates, migrates or is deleted: only meltdown-protection-active is removed.
+    Release,
 }
 
 impl Direction {
@@ -31,6 +33,7 @@ impl Direction {
         match self {
             Self::Down => "down",
             Self::Up => "up",
+            Self::Release => "release",
         }
     }
 
@@ -42,7 +45,7 @@ impl Direction {
     ) -> &watchdog_api::prober::ScaleInfo {
         match self {
             Self::Down => &dependent.scale_down,
-            Self::Up => &dependent.scale_up,
+            Self::Up | Self::Release => &dependent.scale_up,
         }
     }
 }

@@ -1,14 +1,20 @@
 //! What one resource needs in one direction: from what is seen of it, and from nothing that a crash could lose (S6).
 //!
-//! Going down takes two writes, going up two others; each leaves a state from which the next one follows:
+//! Each write leaves a state from which the next one follows:
+//!
+//! ```text
+//! down:  n replicas --Scale--> 0 replicas, recorded n, protected
+//! up:    0 replicas, recorded n, protected --Scale--> n replicas, protected; ready --CleanUp--> n replicas
+//! ```
+//!
+//! Kinds that have only a scale sub-resource take two writes down, because that sub-resource has no annotations:
 //!
 //! ```text
 //! down:  n replicas --Record--> n replicas, recorded n, protected --Scale--> 0 replicas, recorded n, protected
-//! up:    0 replicas --Scale--> n replicas, protected --CleanUp--> n replicas
 //! ```
 
 use watchdog_api::names::{DEFAULT_SCALE_DOWN_REPLICAS, DEFAULT_SCALE_UP_REPLICAS};
-use watchdog_api::prober::DependentResource;
+use watchdog_api::prober::{DependentResource, ResourceRef};
 use watchdog_api::workload::RecordedReplicas;
 
 use super::Direction;
@@ -17,17 +23,19 @@ use super::sight::{Item, Seen, Sight};
 /// A write.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Write {
-    /// Record the replicas and set meltdown-protection-active, in one patch.
+    /// Record the replicas and set meltdown-protection-active: the first of two steps down.
     Record {
         /// Replicas to record.
         replicas: i32,
     },
-    /// Set the replicas through the scale sub-resource.
+    /// Set the replicas.
     Scale {
-        /// From so many.
+        /// Replicas before.
         from: i32,
-        /// To so many.
+        /// Replicas afterwards.
         to: i32,
+        /// Whether the same patch records `from` and sets meltdown-protection-active.
+        record: bool,
         /// The recorded count that could not be read, where `to` had to be taken from elsewhere.
         unreadable: Option<String>,
     },
@@ -43,10 +51,19 @@ impl Write {
             Self::Record { replicas } => {
                 Some(seen.protected && seen.recorded == RecordedReplicas::Count(*replicas))
             }
-            Self::Scale { to, .. } => seen.replicas.map(|replicas| replicas == *to),
+            Self::Scale { to, record, .. } => seen
+                .replicas
+                .map(|replicas| replicas == *to && (seen.protected || !record)),
             Self::CleanUp => Some(!seen.protected),
         }
     }
+}
+
+/// Whether the replica count of a kind is known to be `spec.replicas`, so that one patch of the object changes it
+/// together with the annotations.
+#[must_use]
+pub fn has_spec_replicas(reference: &ResourceRef) -> bool {
+    reference.group() == "apps" && matches!(&*reference.kind, "Deployment" | "StatefulSet")
 }
 
 /// What a resource needs.
@@ -107,6 +124,9 @@ impl Need {
 #[must_use]
 pub fn assess(direction: Direction, item: &Item<'_>) -> Assessment {
     let dependent = item.dependent;
+    if direction == Direction::Release {
+        return release(&item.sight);
+    }
     if item.dropped && !is_to_be_restored(direction, &item.sight) {
         return plain(
             Need::Nothing,
@@ -122,7 +142,7 @@ pub fn assess(direction: Direction, item: &Item<'_>) -> Assessment {
             ),
             Some(replicas) => match direction {
                 Direction::Down => down(dependent, seen, replicas),
-                Direction::Up => up(dependent, seen, replicas),
+                Direction::Up | Direction::Release => up(dependent, seen, replicas),
             },
         },
         Sight::Absent if dependent.optional => {
@@ -143,6 +163,17 @@ pub fn assess(direction: Direction, item: &Item<'_>) -> Assessment {
 fn is_to_be_restored(direction: Direction, sight: &Sight) -> bool {
     let restored = |seen: &Seen| seen.protected || seen.replicas.is_some_and(|replicas| replicas > 0);
     direction == Direction::Up && sight.seen().is_some_and(restored)
+}
+
+fn release(sight: &Sight) -> Assessment {
+    if sight.seen().is_some_and(|seen| seen.protected) {
+        plain(
+            Need::Write(Write::CleanUp),
+            "it carries meltdown-protection-active, and the shoot is not protected any more".into(),
+        )
+    } else {
+        plain(Need::Nothing, "the shoot is not protected any more".into())
+    }
 }
 
 fn plain(need: Need, why: String) -> Assessment {
@@ -167,11 +198,13 @@ fn ignored(seen: &Seen) -> Assessment {
 fn down(dependent: &DependentResource, seen: &Seen, replicas: i32) -> Assessment {
     let target = down_target(dependent);
     let (need, why) = if replicas > target {
+        let record = has_spec_replicas(&dependent.reference);
         let recorded = seen.protected && seen.recorded == RecordedReplicas::Count(replicas);
-        let write = if recorded {
+        let write = if record || recorded {
             Write::Scale {
                 from: replicas,
                 to: target,
+                record,
                 unreadable: None,
             }
         } else {
@@ -210,6 +243,7 @@ fn up(dependent: &DependentResource, seen: &Seen, replicas: i32) -> Assessment {
         let write = Write::Scale {
             from: replicas,
             to: restored,
+            record: false,
             unreadable,
         };
         return Assessment {
@@ -218,12 +252,7 @@ fn up(dependent: &DependentResource, seen: &Seen, replicas: i32) -> Assessment {
             why: format!("it has {replicas} replicas, {restored} are wanted ({source})"),
         };
     }
-    let (need, why) = if seen.protected {
-        (
-            Need::Write(Write::CleanUp),
-            format!("it has {replicas} replicas and a leftover meltdown-protection-active"),
-        )
-    } else if !seen.current {
+    let (need, why) = if !seen.current {
         (
             Need::Wait,
             format!("it is scaled to {replicas}, but its status does not speak of that yet"),
@@ -232,6 +261,11 @@ fn up(dependent: &DependentResource, seen: &Seen, replicas: i32) -> Assessment {
         (
             Need::Wait,
             format!("it is scaled to {replicas}, but none is ready yet"),
+        )
+    } else if seen.protected {
+        (
+            Need::Write(Write::CleanUp),
+            format!("it is scaled to {replicas}, and meltdown-protection-active is still set"),
         )
     } else {
         (

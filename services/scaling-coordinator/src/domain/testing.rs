@@ -34,6 +34,13 @@ pub(crate) fn dependent(name: &str, up: i32, down: i32) -> DependentResource {
     }
 }
 
+/// The same as a kind that has only a scale sub-resource.
+pub(crate) fn scale_only(mut dependent: DependentResource) -> DependentResource {
+    dependent.reference.api_version = "druid.gardener.cloud/v1alpha1".into();
+    dependent.reference.kind = "Etcd".into();
+    dependent
+}
+
 /// What Gardener deploys: kube-controller-manager up first and down last, machine-controller-manager up 30 s later,
 /// the autoscaler up at the end and optional.
 pub(crate) fn gardener() -> Vec<DependentResource> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use watchdog_api::eligibility::SkipReason;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::membership::{Membership, Permit};
 
@@ -46,6 +47,7 @@ impl Inputs {
     #[must_use]
     pub fn decide(&self, shoot: &str, now: Instant) -> Decision {
         match self.allowed(shoot) {
+            Err((_, reason)) if self.is_released(shoot) => Decision::release(reason),
             Err((held, reason)) => Decision::hold(held, reason),
             Ok(()) => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
         }
@@ -110,6 +112,17 @@ impl Inputs {
         Err((Held::Ownership, why))
     }
 
+    /// Whether the watchdog has no business with a shoot any more, by what its Cluster says, and this replica may take
+    /// off what is left of its protection.
+    fn is_released(&self, shoot: &str) -> bool {
+        match self.clusters.standing(shoot) {
+            // It says nothing that can be understood.
+            Standing::Stopped(SkipReason::Malformed(_)) => false,
+            Standing::Stopped(_) => self.membership.may_act(shoot),
+            Standing::Unlisted | Standing::Absent | Standing::Allowed => false,
+        }
+    }
+
     fn is_configured(&self, action: &Action) -> bool {
         let config = self.config.borrow();
         let known = config
@@ -117,7 +130,7 @@ impl Inputs {
             .iter()
             .any(|dependent| dependent.reference == action.reference);
         let dropped = || self.resources.is_dropped(&action.reference);
-        known && (action.direction == Direction::Up || !dropped())
+        known && (action.direction != Direction::Down || !dropped())
     }
 
     fn exists(&self, shoot: &str) -> bool {

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
@@ -29,6 +29,7 @@ use self::shoot::Shoot;
 use self::tally::Tally;
 use self::traces::Traces;
 use crate::cluster::writer::Writer;
+use crate::domain::Direction;
 use crate::domain::flow::{Action, Outcome, What};
 use crate::domain::overview::ShootScaling;
 use crate::metrics::{FAILURES, UNDER_WAY, WAITING};
@@ -60,13 +61,13 @@ pub struct Engine {
     lives: u64,
 }
 
-/// Requests that an action takes: a write asks for the Cluster first. (A read of a kind that does not show its replicas
-/// takes two as well, which is not known before.)
-const fn requests_for(what: &What) -> u32 {
-    match what {
-        What::Write(_) => 2,
-        What::Read => 1,
-    }
+/// Requests that these actions take together: one for the Cluster, if any of them needs it, and one for each action. (A
+/// read of a kind that does not show its replicas takes another one, which is not known before.)
+fn requests_for(actions: &[Action]) -> u32 {
+    let confirms = u32::from(actions.iter().any(|action| action.what.needs_cluster()));
+    u32::try_from(actions.len())
+        .unwrap_or(u32::MAX)
+        .saturating_add(confirms)
 }
 
 /// A request under way, and why it is made.
@@ -181,7 +182,7 @@ impl Engine {
             let Some(shoot) = self.queue.pop() else {
                 break;
             };
-            self.make_request(&shoot);
+            self.make_requests_of(&shoot);
         }
         // Counts below 2^52.
         WAITING.set(&[], self.queue.len() as f64);
@@ -189,27 +190,32 @@ impl Engine {
         next_token
     }
 
-    /// Makes one request of a shoot, by what is known now and not when it began to wait.
-    fn make_request(&mut self, shoot: &Arc<str>) {
+    /// Makes the requests of a shoot that can go out together, by what is known now and not when it began to wait.
+    fn make_requests_of(&mut self, shoot: &Arc<str>) {
         if !self.inputs.is_ours(shoot) {
             self.forget(shoot);
             return;
         }
         let (now, tenure) = (Instant::now(), self.inputs.tenure());
         let (inputs, config) = (&self.inputs, self.inputs.config());
-        let action = self.shoots.get_mut(shoot).and_then(|known| {
+        let taken = self.shoots.get_mut(shoot).map(|known| {
             known.keep_tenure(tenure);
             let decision = inputs.decide(shoot, now);
-            let action = known.take_action(shoot, now, &decision, &inputs.items(&config, shoot))?;
-            Some((action, decision.reason, known.life))
+            let actions = known.take_actions(shoot, now, &decision, &inputs.items(&config, shoot));
+            (actions, decision.reason, known.life)
         });
-        if let Some((action, reason, life)) = action {
-            self.bucket.take(requests_for(&action.what));
+        let (actions, reason, life) = taken.unwrap_or_default();
+        self.bucket.take(requests_for(&actions));
+        let confirmed = {
+            let (writer, of_shoot) = (self.writer.clone(), shoot.clone());
+            async move { writer.confirm(&of_shoot).await }.boxed().shared()
+        };
+        for action in actions {
             let (inputs, writer) = (self.inputs.clone(), self.writer.clone());
-            let (of_shoot, to_make) = (shoot.clone(), action.clone());
+            let (of_shoot, to_make, confirmed) = (shoot.clone(), action.clone(), confirmed.clone());
             let request = async move {
                 let leave = || inputs.leave(&of_shoot, &to_make, tenure);
-                writer.run(&of_shoot, &to_make, leave).await
+                writer.run(&of_shoot, &to_make, confirmed, leave).await
             };
             let span = self.traces.request(shoot, &action);
             let id = self.requests.spawn(request).id();
@@ -219,7 +225,7 @@ impl Engine {
                     shoot: shoot.clone(),
                     life,
                     action,
-                    reason,
+                    reason: reason.clone(),
                     span,
                 },
             );
@@ -297,7 +303,7 @@ impl Engine {
             self.tell(shoot, &action, &reason);
         }
         for (reference, why) in looked.alerts {
-            let direction = looked.direction.map_or("hold", crate::domain::Direction::as_str);
+            let direction = looked.direction.map_or("hold", Direction::as_str);
             FAILURES.inc(&[("direction", direction.to_owned())]);
             tracing::warn!(shoot = &**shoot, resource = %reference, direction, error = why, "a resource failed its level");
             let about = self.inputs.resources.about(&reference, shoot);
@@ -311,7 +317,9 @@ impl Engine {
                 .publish(notices::invalid_ignore_scaling(about, &warning));
         }
         let scaling = ShootScaling {
-            direction: looked.direction,
+            direction: looked
+                .direction
+                .filter(|direction| *direction != Direction::Release),
             held: decision.held,
             reason: looked.reason,
             since: looked.since,

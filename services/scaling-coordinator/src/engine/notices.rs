@@ -12,7 +12,13 @@ use crate::domain::needs::Write;
 pub(super) fn what(write: &Write) -> String {
     match write {
         Write::Record { replicas } => format!("record {replicas} replicas"),
-        Write::Scale { from, to, .. } => format!("scale from {from} to {to}"),
+        Write::Scale {
+            from,
+            to,
+            record: false,
+            ..
+        } => format!("scale from {from} to {to}"),
+        Write::Scale { from, to, .. } => format!("record {from} replicas and scale to {to}"),
         Write::CleanUp => "remove meltdown-protection-active".to_owned(),
     }
 }
@@ -38,8 +44,22 @@ pub(super) fn written(shoot: &str, action: &Action, write: &Write, outcome: &Out
 
 /// The Kubernetes Events about an applied write.
 pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, reason: &str) -> Vec<Notice> {
-    let Write::Scale { from, to, unreadable } = write else {
-        return Vec::new();
+    let (from, to, unreadable) = match write {
+        Write::Scale {
+            from, to, unreadable, ..
+        } => (from, to, unreadable),
+        Write::CleanUp if action.direction == Direction::Release => {
+            return vec![Notice {
+                about,
+                warning: false,
+                reason: "MeltdownProtectionReleased",
+                action: "Released",
+                note: format!(
+                    "Removed meltdown-protection-active; the replicas are left to others. {reason}"
+                ),
+            }];
+        }
+        Write::Record { .. } | Write::CleanUp => return Vec::new(),
     };
     let mut notices = Vec::new();
     if let Some(text) = unreadable {
@@ -53,7 +73,7 @@ pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, rea
     }
     let (event, action) = match action.direction {
         Direction::Down => ("MeltdownProtectionStarted", "ScaledDown"),
-        Direction::Up => ("MeltdownProtectionEnded", "ScaledUp"),
+        Direction::Up | Direction::Release => ("MeltdownProtectionEnded", "ScaledUp"),
     };
     notices.push(Notice {
         about,
@@ -69,6 +89,7 @@ pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, rea
 pub(super) fn failed(about: ObjectReference, direction: Option<Direction>, why: &str) -> Notice {
     let (event, action) = match direction {
         Some(Direction::Up) => ("ScaleUpFailed", "ScaleUp"),
+        Some(Direction::Release) => ("ReleaseFailed", "Release"),
         Some(Direction::Down) | None => ("ScaleDownFailed", "ScaleDown"),
     };
     Notice {

@@ -12,8 +12,8 @@ use crate::domain::Direction;
 /// a long row of losses cannot keep a recovered shoot down.
 const UP_EVERY: u32 = 4;
 
-/// Shoots that wait for a request, each once and in the order in which they came. A shoot makes one request in its
-/// turn and then goes to the end: a thousand shoots advance side by side.
+/// Shoots that wait for a request, each once and in the order in which they came. A shoot makes in its turn the
+/// requests of one level that can go out together and then goes to the end: a thousand shoots advance side by side.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     down: VecDeque<Arc<str>>,
@@ -69,7 +69,7 @@ impl Queue {
     const fn row(&mut self, direction: Direction) -> &mut VecDeque<Arc<str>> {
         match direction {
             Direction::Down => &mut self.down,
-            Direction::Up => &mut self.up,
+            Direction::Up | Direction::Release => &mut self.up,
         }
     }
 }

@@ -116,25 +116,23 @@ impl Shoot {
             .collect()
     }
 
-    /// Takes one of the requests that are to be made now; it counts as under way from now on. To be followed by
+    /// Takes the requests that are to be made now; they count as under way from now on. To be followed by
     /// [`Shoot::look`].
-    pub(super) fn take_action(
+    pub(super) fn take_actions(
         &mut self,
         shoot: &str,
         now: Instant,
         decision: &Decision,
         items: &[Item<'_>],
-    ) -> Option<Action> {
-        let action = self
-            .step(shoot, now, decision, items)
-            .actions
-            .into_iter()
-            .next()?;
-        if matches!(action.what, What::Write(_)) {
-            self.unanswered.remove(&action.reference);
+    ) -> Vec<Action> {
+        let actions = self.step(shoot, now, decision, items).actions;
+        for action in &actions {
+            if matches!(action.what, What::Write(_)) {
+                self.unanswered.remove(&action.reference);
+            }
+            self.flow.start(now, action);
         }
-        self.flow.start(now, &action);
-        Some(action)
+        actions
     }
 
     fn step(&mut self, shoot: &str, now: Instant, decision: &Decision, items: &[Item<'_>]) -> Steps {

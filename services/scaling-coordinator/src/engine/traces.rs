@@ -76,6 +76,7 @@ impl Traces {
         let name = match direction {
             Direction::Down => "scale down",
             Direction::Up => "scale up",
+            Direction::Release => "release",
         };
         let span = self.tracer.below(&context, name, scaling.since, || {
             vec![

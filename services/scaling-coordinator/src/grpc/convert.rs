@@ -128,7 +128,7 @@ pub fn asked_direction(direction: i32) -> Option<Direction> {
 
 const fn direction(direction: Option<Direction>) -> pb::Direction {
     match direction {
-        None => pb::Direction::Hold,
+        None | Some(Direction::Release) => pb::Direction::Hold,
         Some(Direction::Down) => pb::Direction::Down,
         Some(Direction::Up) => pb::Direction::Up,
     }

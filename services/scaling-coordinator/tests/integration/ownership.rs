@@ -53,7 +53,7 @@ async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
     for name in names() {
         assert_eq!(
             seed.writes(&name).len(),
-            4,
+            2,
             "by one of them: {:?}",
             seed.writes(&name)
         );
@@ -146,7 +146,7 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
     successor.until_settled(SHOOT, Direction::Down).await;
     let writes = seed.writes(SHOOT);
     let at = |write: String| writes[up..].iter().position(|w| *w == write);
-    let (scaled, next) = (at(format!("scale {MCM} 0")), at(format!("record {KCM} 1")));
+    let (scaled, next) = (at(format!("down {MCM} 1")), at(format!("down {KCM} 1")));
     assert!(scaled.is_some() && scaled < next, "{:?}", &writes[up..]);
     assert_eq!(seed.annotation(SHOOT, MCM, RECORDED).as_deref(), Some("1"));
 }

@@ -239,10 +239,15 @@ impl Seed {
                 let body: Value = serde_json::from_slice(&entry.body).unwrap_or_default();
                 let what = match name.strip_suffix("/scale") {
                     Some(name) => format!("scale {name} {}", body["spec"]["replicas"]),
-                    None => match body["metadata"]["annotations"].get(RECORDED) {
-                        Some(count) => format!("record {name} {}", count.as_str().unwrap()),
-                        None => format!("clean {name}"),
-                    },
+                    None => {
+                        let recorded = body["metadata"]["annotations"].get(RECORDED);
+                        match (recorded, body["spec"].get("replicas")) {
+                            (Some(count), Some(_)) => format!("down {name} {}", count.as_str().unwrap()),
+                            (Some(count), None) => format!("record {name} {}", count.as_str().unwrap()),
+                            (None, Some(replicas)) => format!("scale {name} {replicas}"),
+                            (None, None) => format!("clean {name}"),
+                        }
+                    }
                 };
                 Some(if entry.code == 200 {
                     what

@@ -150,10 +150,10 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
     story.until_settled(Up).await;
 
     // Down: machine-controller-manager is slow to stop, kube-controller-manager is throttled until its level fails.
-    let scale_kcm = format!("/apis/apps/v1/namespaces/{SHOOT}/deployments/{KCM}/scale");
+    let kcm = format!("/apis/apps/v1/namespaces/{SHOOT}/deployments/{KCM}");
     let throttled = FaultAction::TooManyRequests { retry_after: 1 };
     seed.api
-        .inject(Fault::always(throttled).verb("update").path(&scale_kcm).times(3));
+        .inject(Fault::always(throttled).verb("patch").path(&kcm).times(3));
     for name in [KCM, MCM] {
         seed.freeze(SHOOT, name);
     }
@@ -176,10 +176,6 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
     story
         .until(KCM, Step::Waiting, "does not speak of that yet")
         .await;
-    eventually("it is cleaned up", || {
-        seed.annotation(SHOOT, KCM, crate::seed::PROTECTED).is_none()
-    })
-    .await;
     seed.thaw(SHOOT, KCM);
     story
         .until(MCM, Step::Waiting, "does not speak of that yet")
@@ -227,10 +223,9 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
             0,
             [
                 passing(),
-                vec![
-                    must(Step::Waiting, "does not speak of that yet"),
-                    must(Step::Reached, "2 are ready"),
-                ],
+                vec![must(Step::Waiting, "does not speak of that yet")],
+                passing(),
+                vec![must(Step::Reached, "2 are ready")],
             ],
         ),
     ];
@@ -257,10 +252,9 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
                     must(Step::Delayed, "initial delay of 2s"),
                 ],
                 passing(),
-                vec![
-                    must(Step::Waiting, "does not speak of that yet"),
-                    must(Step::Reached, "1 are ready"),
-                ],
+                vec![must(Step::Waiting, "does not speak of that yet")],
+                passing(),
+                vec![must(Step::Reached, "1 are ready")],
             ],
         ),
     ];

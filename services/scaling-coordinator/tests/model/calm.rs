@@ -1,5 +1,6 @@
 //! S6 as a promise: from every state, once nothing goes wrong any more and the verdict is healthy, everything is
-//! restored to its recorded count and nothing stays marked.
+//! restored to its recorded count and nothing stays marked. Of a shoot that is not protected any more nothing stays
+//! marked either.
 
 use std::collections::HashSet;
 
@@ -19,23 +20,19 @@ pub struct Calm {
 impl Calm {
     /// Whether everything is restored from here.
     pub fn check(&mut self, from: &World, rules: Rules) -> Result<(), String> {
-        // A shoot that hibernates is nobody's to restore.
-        if !from.is_allowed() {
-            return Ok(());
-        }
         let mut world = from.clone();
         world.calm_down(rules)?;
         let mut path = Vec::new();
         for _ in 0..ROUNDS {
             let now = fingerprint(&world);
             // A path that joins one that was followed before ends as that one did.
-            if world.is_restored() || self.good.contains(&now) {
+            if world.is_calm() || self.good.contains(&now) {
                 self.good.extend(path);
                 return Ok(());
             }
             path.push(now);
             world.calm_round(rules)?;
         }
-        Err("S6: it is not restored although nothing goes wrong any more".to_owned())
+        Err("S6: it is not restored or released although nothing goes wrong any more".to_owned())
     }
 }

@@ -6,9 +6,15 @@ use crate::world::World;
 
 /// Explores with a rule switched off and expects `invariant` to break.
 fn breaks(rules: Rules, budget: Budget, invariant: &str) {
-    let explored = explore(&World::new(budget), rules);
-    let broken = explored.broken.expect("the search finds nothing wrong");
-    assert!(broken.starts_with(invariant), "{broken}");
+    for in_two_steps in [false, true] {
+        let rules = Rules {
+            in_two_steps,
+            ..rules
+        };
+        let explored = explore(&World::new(budget), rules);
+        let broken = explored.broken.expect("the search finds nothing wrong");
+        assert!(broken.starts_with(invariant), "{broken}");
+    }
 }
 
 #[test]
@@ -61,6 +67,15 @@ fn the_cluster_is_not_asked_for() {
         },
         "S4",
     );
+}
+
+#[test]
+fn what_hibernates_is_not_released() {
+    let rules = Rules {
+        release: false,
+        ..Rules::default()
+    };
+    breaks(rules, Budget { stops: 1, ..NONE }, "S6");
 }
 
 #[test]

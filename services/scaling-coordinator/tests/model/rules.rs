@@ -3,12 +3,16 @@
 /// The rules; all hold unless a test switches one off.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
-    /// The replicas are recorded before anything is scaled down.
+    /// The kinds have only a scale sub-resource, which takes two steps down.
+    pub in_two_steps: bool,
+    /// The replicas are recorded before anything is scaled down, or with it.
     pub record: bool,
     /// The configured levels are those that must be kept; otherwise the code is told that all are the same.
     pub order: bool,
     /// The API server is asked for the Cluster right before a write.
     pub cluster: bool,
+    /// A shoot that hibernates, migrates or is deleted is released.
+    pub release: bool,
     /// The validity of a verdict counts.
     pub validity: bool,
     /// All observers are heard; otherwise only one.
@@ -35,9 +39,11 @@ pub struct Rules {
 impl Default for Rules {
     fn default() -> Self {
         Self {
+            in_two_steps: false,
             record: true,
             order: true,
             cluster: true,
+            release: true,
             validity: true,
             observers: true,
             precondition: true,

@@ -140,10 +140,6 @@ impl World {
         self.look(rules);
     }
 
-    pub const fn is_allowed(&self) -> bool {
-        self.allowed
-    }
-
     /// Lets something happen.
     ///
     /// # Errors
@@ -221,7 +217,7 @@ impl World {
     }
 
     fn next(&self, c: usize, flow: &mut Flow, rules: Rules) -> Steps {
-        let dependents = dependents(rules.order);
+        let dependents = dependents(rules.order, rules.in_two_steps);
         let view = dependents.iter().zip(&self.coordinators[c].view);
         let items: Vec<_> = view
             .map(|(dependent, object)| Item {
@@ -235,7 +231,7 @@ impl World {
 
     fn direction(&self, c: usize, rules: Rules) -> Option<Direction> {
         if !self.coordinators[c].cluster {
-            return None;
+            return rules.release.then_some(Direction::Release);
         }
         let said = |observer: &str, outcome, valid: bool| Verdict {
             outcome,

@@ -65,6 +65,7 @@ struct Annotations {
 impl Annotations {
     fn hear(&mut self, change: Change<PartialObjectMeta<Service>>) {
         match change {
+            Change::ListBegins => {}
             Change::Applied(service) => self.applied(service.metadata),
             Change::Deleted(key) => self.forget(&ServiceKey::new(key.namespace, key.name)),
             Change::Synced(keys) => {

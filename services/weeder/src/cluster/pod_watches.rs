@@ -17,7 +17,7 @@ use kube::api::{ListParams, WatchEvent, WatchParams};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_kube::client::{RequestError, request};
+use watchdog_kube::client::{RequestError, WATCH_SECONDS, request};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::Failure;
 use watchdog_runtime::readiness::Readiness;
@@ -30,10 +30,6 @@ use crate::state::State;
 
 /// Name of these watches in /readyz and in metrics.
 const LOOP: &str = "pods";
-
-/// A watch is opened anew this often, from where it was. That costs one request a minute, and one whose connection
-/// died without a sign is noticed then.
-const WATCH_SECONDS: u32 = 60;
 
 /// So long after that the connection counts as dead.
 const DEAD_AFTER: Duration = Duration::from_secs(5);

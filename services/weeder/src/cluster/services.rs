@@ -21,10 +21,6 @@ use super::objects::{EndpointsObject, SliceObject};
 use crate::domain::readiness::{Slice, SliceKey};
 use crate::state::State;
 
-/// A watch is opened anew this often, from where it was; one whose connection died without a sign is noticed then.
-/// Nothing else of the weeder is as urgent, and a watch costs one request a minute.
-const WATCH_SECONDS: u32 = 60;
-
 /// Names that a selector holds at most: that many make at most 4 kB, which every proxy lets through. Should extensions
 /// annotate services of more names, the endpoints of all services are watched and held.
 const MAX_NAMES: usize = 64;
@@ -143,7 +139,7 @@ async fn watches(
 ) -> anyhow::Result<()> {
     match (source, followed) {
         (Source::EndpointSlices, _) => {
-            let mut config = Config::default().timeout(WATCH_SECONDS);
+            let mut config = Config::default();
             if let Followed::Named(services) = followed {
                 let names = services.iter().map(String::as_str).collect::<Vec<_>>().join(",");
                 config = config.labels(&format!("{SERVICE_NAME_LABEL} in ({names})"));
@@ -160,7 +156,7 @@ async fn watches(
             let watch = Watch {
                 name: source.watch_name(),
                 api: Api::<EndpointsObject>::all(client.clone()),
-                config: Config::default().timeout(WATCH_SECONDS),
+                config: Config::default(),
             };
             let hear = |change| hear(state, None, change, EndpointsObject::into_slice);
             watch.run(readiness.clone(), stop, hear).await
@@ -173,7 +169,7 @@ async fn watches(
                 let watch = Watch {
                     name: source.watch_name(),
                     api: Api::<EndpointsObject>::all(client.clone()),
-                    config: config.timeout(WATCH_SECONDS),
+                    config,
                 };
                 let hear = move |change| hear(state, Some(service), change, EndpointsObject::into_slice);
                 watch.run(readiness.clone(), stop.clone(), hear)
@@ -192,6 +188,7 @@ fn hear<K>(state: &State, service: Option<&str>, change: Change<K>, into_slice: 
         name: key.name.into(),
     };
     match change {
+        Change::ListBegins => {}
         Change::Applied(object) => {
             if let Some(slice) = into_slice(object) {
                 state.update(|model, owns, now| model.slice_applied(slice, owns, now));

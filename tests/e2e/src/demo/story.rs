@@ -257,12 +257,11 @@ impl<'a> Story<'a> {
     /// Names of the resources of a shoot that were scaled, in the order of the writes.
     fn scale_writes(&self, shoot: &Shoot) -> Vec<String> {
         let prefix = format!("/apis/apps/v1/namespaces/{}/deployments/", shoot.namespace());
-        let scaled = |path: &str| Some(path.strip_prefix(&prefix)?.strip_suffix("/scale")?.to_owned());
         let audit = self.seed.seed().audit();
         audit
             .iter()
             .filter(|entry| entry.is_write() && entry.code < 300)
-            .filter_map(|entry| scaled(&entry.path))
+            .filter_map(|entry| crate::sandboxed::scaled(entry, &prefix))
             .collect()
     }
 

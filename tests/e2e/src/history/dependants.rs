@@ -25,17 +25,15 @@ pub(super) fn judge<'a>(
         let Some((name, is_scale)) = resource(&write.path) else {
             continue;
         };
-        if is_scale {
-            let Some(to) = number(write.body.pointer("/spec/replicas")) else {
-                continue;
-            };
+        if let Some(to) = replicas_written(&write.body, is_scale) {
             if let Some(what) = too_early(name, to, counts, &replicas) {
                 report.violations.push(order(shoot, what, write.done));
             }
             if let Some(now) = replicas.get_mut(name) {
                 *now = to;
             }
-        } else if let Some(recorded) = write.body.pointer(RECORDED) {
+        }
+        if let Some(recorded) = write.body.pointer(RECORDED) {
             let expected = counts.iter().find(|(of, _)| *of == name);
             let expected = expected.map(|(_, count)| count.to_string());
             if recorded.as_str() != expected.as_deref() {
@@ -83,7 +81,10 @@ fn resource(path: &str) -> Option<(&str, bool)> {
     })
 }
 
-/// The API's JSON leaves out a zero.
-fn number(value: Option<&Value>) -> Option<u32> {
-    value.map_or(Some(0), |value| u32::try_from(value.as_u64()?).ok())
+/// The replica count that a write sets, if it sets one. A scale leaves out a zero.
+fn replicas_written(body: &Value, is_scale: bool) -> Option<u32> {
+    match body.pointer("/spec/replicas") {
+        Some(replicas) => u32::try_from(replicas.as_u64()?).ok(),
+        None => is_scale.then_some(0),
+    }
 }

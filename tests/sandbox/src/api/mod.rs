@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub(crate) options: ApiOptions,
     /// Any change ends all running watches.
     pub(crate) drop_watches: signal::Sender<u64>,
+    /// Silences the running watches when it changes.
+    pub(crate) silence_watches: signal::Sender<u64>,
     pub(crate) open_watches: Arc<AtomicUsize>,
     /// Whether a watch from a forgotten version gets HTTP 410 instead of an ERROR event.
     pub(crate) gone_as_status: AtomicBool,

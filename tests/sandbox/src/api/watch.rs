@@ -60,6 +60,7 @@ struct Running {
     initial_end: bool,
     ended: bool,
     dropped: signal::Receiver<u64>,
+    silenced: signal::Receiver<u64>,
     _open: OpenWatch,
 }
 
@@ -111,6 +112,7 @@ pub(super) fn start(
         initial_end: initial,
         ended: false,
         dropped: state.drop_watches.subscribe(),
+        silenced: state.silence_watches.subscribe(),
         _open: OpenWatch::new(&state.open_watches),
     };
     let frames = stream::unfold(running, |mut running| async move {
@@ -131,6 +133,10 @@ impl Running {
             return None;
         }
         loop {
+            if self.silenced.has_changed().unwrap_or(false) {
+                // For as long as the connection lives.
+                return std::future::pending().await;
+            }
             let revision = match self.watch.step() {
                 WatchStep::Events(events) => return Some(self.lines(&events)),
                 WatchStep::Gone(error) => {
@@ -159,6 +165,7 @@ impl Running {
             tokio::select! {
                 served = self.watch.changed() => if !served { return None },
                 _ = self.dropped.changed() => return None,
+                Ok(()) = self.silenced.changed() => return std::future::pending().await,
                 () = tokio::time::sleep_until(wake) => {}
             }
         }

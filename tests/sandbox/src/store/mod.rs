@@ -44,6 +44,13 @@ pub struct Store {
     log_capacity: usize,
 }
 
+/// All objects at one revision, as a snapshot of etcd has them.
+#[derive(Debug, Clone)]
+pub struct Backup {
+    revision: u64,
+    objects: HashMap<ResourceKey, BTreeMap<ObjectKey, Arc<Object>>>,
+}
+
 #[derive(Debug)]
 struct Inner {
     revision: u64,
@@ -113,6 +120,29 @@ impl Store {
     /// The newest revision.
     pub fn revision(&self) -> u64 {
         self.inner.lock().revision
+    }
+
+    /// Everything as it is now.
+    pub fn backup(&self) -> Backup {
+        let inner = self.inner.lock();
+        let objects = inner.tables.iter();
+        Backup {
+            revision: inner.revision,
+            objects: objects
+                .map(|(key, table)| (key.clone(), table.objects.clone()))
+                .collect(),
+        }
+    }
+
+    /// Goes back to a backup: objects and revision are as they were then, and there is no history. A watch that goes on
+    /// from a revision after that of the backup brings nothing until that revision is reached again.
+    pub fn restore(&self, backup: &Backup) {
+        let mut inner = self.inner.lock();
+        inner.revision = backup.revision;
+        for (key, table) in &mut inner.tables {
+            table.objects = backup.objects.get(key).cloned().unwrap_or_default();
+            table.log = Log::new(self.log_capacity, backup.revision);
+        }
     }
 
     /// Forgets all history, so that watches and pages from before get 410 Gone.

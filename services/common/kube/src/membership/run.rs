@@ -23,7 +23,7 @@ use super::roster::Moment;
 use super::state::{Answer, Note, Request, State};
 use super::timing::Timing;
 use super::{MembershipConfig, Ownership};
-use crate::client::RequestError;
+use crate::client::{RequestError, WATCH_SECONDS};
 use crate::metrics::WATCH_ERRORS;
 use crate::watch;
 
@@ -312,7 +312,9 @@ pub(crate) fn retries(timing: &Timing) -> Backoff {
 
 /// Follows the Leases of a service.
 pub(crate) fn follow(leases: &Leases) -> Watch {
-    let config = watcher::Config::default().labels(&leases.selector());
+    let config = watcher::Config::default()
+        .labels(&leases.selector())
+        .timeout(WATCH_SECONDS);
     // It never ends; if it did, the lists would go on.
     watcher(leases.api.clone(), config)
         .default_backoff()

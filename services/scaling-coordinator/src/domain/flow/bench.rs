@@ -118,7 +118,10 @@ fn text(action: &Action) -> String {
     match &action.what {
         What::Read => format!("read {name}"),
         What::Write(Write::Record { replicas }) => format!("record {name} {replicas}"),
-        What::Write(Write::Scale { to, .. }) => format!("scale {name} {to}"),
+        What::Write(Write::Scale {
+            to, record: false, ..
+        }) => format!("scale {name} {to}"),
+        What::Write(Write::Scale { from, .. }) => format!("down {name} {from}"),
         What::Write(Write::CleanUp) => format!("clean {name}"),
     }
 }

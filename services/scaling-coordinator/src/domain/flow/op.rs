@@ -30,6 +30,13 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// The watch brings an applied write within milliseconds. When it has not after so long, the object is read.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
+/// A resource that is waited for and of which nothing new is seen is read after so long, because its watch may be half
+/// open. The pause doubles from one such read to the next, up to [`LONGEST_READ_PAUSE`].
+pub(super) const READ_PAUSE: Duration = Duration::from_secs(2);
+
+/// See [`READ_PAUSE`]. A thousand shoots that never become ready then make 33 requests a second.
+const LONGEST_READ_PAUSE: Duration = Duration::from_secs(30);
+
 /// After a conflict the watch brings what somebody else wrote; when it has not after so long, the object is read.
 /// Grows with every conflict in a row.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
@@ -59,6 +66,14 @@ pub enum What {
     Write(Write),
     /// Read it, and its scale sub-resource where it does not show its replicas itself.
     Read,
+}
+
+impl What {
+    /// Whether the Cluster must be confirmed right before: it changes a replica count, or leads to that (S4).
+    #[must_use]
+    pub const fn needs_cluster(&self) -> bool {
+        matches!(self, Self::Write(Write::Record { .. } | Write::Scale { .. }))
+    }
 }
 
 /// What became of an [`Action`].
@@ -93,6 +108,8 @@ pub(super) struct Op {
     pub(super) sent: Option<Action>,
     /// A write whose effect has not been seen: what is seen of the resource is too old to decide upon.
     pub(super) unconfirmed: Option<Unconfirmed>,
+    /// The wait for something new of the resource.
+    pub(super) wait: Option<Wait>,
     /// When the try began that is under way.
     pub(super) since: Option<Instant>,
     /// Why the last try failed.
@@ -114,6 +131,14 @@ pub(super) struct Unconfirmed {
     against: Arc<str>,
     write: Option<Write>,
     pub(super) read_at: Instant,
+}
+
+/// A wait for something new of a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Wait {
+    version: Arc<str>,
+    read_at: Instant,
+    pause: Duration,
 }
 
 /// Why nothing is tried now.
@@ -142,6 +167,22 @@ impl Op {
             sent: self.sent,
             unconfirmed: self.unconfirmed,
             ..Self::default()
+        }
+    }
+
+    /// When to read the resource that is waited for unless something newer than this version is seen before.
+    pub(super) fn read_at(&mut self, now: Instant, version: &Arc<str>) -> Instant {
+        match &self.wait {
+            Some(wait) if wait.version == *version => wait.read_at,
+            _ => {
+                let (version, read_at) = (version.clone(), now + READ_PAUSE);
+                self.wait = Some(Wait {
+                    version,
+                    read_at,
+                    pause: READ_PAUSE,
+                });
+                read_at
+            }
         }
     }
 
@@ -216,6 +257,12 @@ impl Op {
             What::Write(write) => (Some(write), sent.against),
             What::Read => (None, sent.against),
         };
+        if let (None, Some(wait)) = (&write, &mut self.wait) {
+            // Its failure is no failure of the resource: the wait goes on.
+            wait.pause = (wait.pause * 2).min(LONGEST_READ_PAUSE);
+            wait.read_at = now + wait.pause;
+            return;
+        }
         let unconfirmed = |read_at| {
             Some(Unconfirmed {
                 against,

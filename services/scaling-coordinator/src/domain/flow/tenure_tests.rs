@@ -40,8 +40,7 @@ fn what_was_read_or_written_once_is_believed() {
     );
     bench.answer(DOWN, "read mcm", Outcome::Done);
     bench.answer(DOWN, "read ca", Outcome::Done);
-    bench.done(DOWN, "record kcm 2", "kcm", recorded(2));
-    bench.done(DOWN, "scale kcm 0", "kcm", held(2));
+    bench.done(DOWN, "down kcm 2", "kcm", held(2));
     assert_eq!(bench.state(DOWN), State::Settled);
     bench.done(UP, "scale kcm 2", "kcm", recorded(2));
     bench.done(UP, "clean kcm", "kcm", seen(2, 2));
@@ -58,12 +57,11 @@ fn what_was_read_or_written_once_is_believed() {
 #[test]
 fn a_loss_of_a_healthy_shoot_needs_no_read() {
     let mut bench = taken_over(seen(2, 2), seen(1, 1), seen(1, 1));
-    assert_eq!(bench.wanted(DOWN), ["record mcm 1", "record ca 1"]);
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1", "down ca 1"]);
     for name in ["mcm", "ca"] {
-        bench.done(DOWN, &format!("record {name} 1"), name, recorded(1));
-        bench.done(DOWN, &format!("scale {name} 0"), name, held(1));
+        bench.done(DOWN, &format!("down {name} 1"), name, held(1));
     }
-    assert_eq!(bench.wanted(DOWN), ["record kcm 2"]);
+    assert_eq!(bench.wanted(DOWN), ["down kcm 2"]);
 }
 
 #[test]
@@ -101,13 +99,13 @@ fn a_read_that_fails_is_tried_again_and_nothing_is_written_before() {
     let failed = bench.next(DOWN);
     assert_eq!(failed.status.level, Some(0));
     bench.answer(DOWN, "read mcm", Outcome::Done);
-    assert_eq!(bench.wanted(DOWN), ["record kcm 2"]);
+    assert_eq!(bench.wanted(DOWN), ["down kcm 2"]);
 }
 
 #[test]
 fn another_tenure_begins_with_nothing() {
     let mut bench = Bench::new(seen(2, 2), held(1), held(1));
-    assert_eq!(bench.wanted(DOWN), ["record kcm 2"]);
+    assert_eq!(bench.wanted(DOWN), ["down kcm 2"]);
     bench.flow.take_over();
     assert_eq!(bench.wanted(DOWN), ["read mcm", "read ca"]);
     // A read that was under way when the shoot went elsewhere and came back tells nothing.
@@ -127,7 +125,7 @@ fn another_tenure_begins_with_nothing() {
 #[test]
 fn a_conflict_confirms_nothing() {
     let mut bench = taken_over(seen(2, 2), recorded(1), held(1));
-    bench.answer(DOWN, "scale mcm 0", Outcome::Conflict);
+    bench.answer(DOWN, "down mcm 1", Outcome::Conflict);
     bench.see("mcm", held(1));
     assert_eq!(bench.wanted(DOWN), ["read mcm", "read ca"]);
 }

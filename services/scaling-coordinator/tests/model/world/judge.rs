@@ -14,12 +14,16 @@ impl World {
             }
         };
         match (action.direction, self.saying) {
+            (Direction::Release, _) => because(!self.allowed, "S2: it is still to be protected")?,
             (Direction::Up, Saying::Healthy)
             | (Direction::Down, Saying::LeasesExpired | Saying::ExternalUnreachable) => {}
             (_, Saying::Stale) => return because(false, "S1: a verdict that is not valid any more"),
             _ => return because(false, "S2: no verdict asks for it"),
         }
-        because(self.allowed, "S4: the shoot is not to be written to")?;
+        because(
+            self.allowed || !action.what.needs_cluster(),
+            "S4: a replica count of a shoot that is not to be acted on",
+        )?;
         if !rules.judged {
             return Ok(());
         }
@@ -28,12 +32,15 @@ impl World {
             !other.acts && other.sent.is_empty(),
             "S5: another replica acts on it",
         )?;
-        let dependents = dependents(true);
+        let dependents = dependents(true, rules.in_two_steps);
         let level = action.direction.info(&dependents[index(action)]).level;
         for (i, dependent) in dependents.iter().enumerate() {
             // What came out of the blue and has not been seen yet cannot be taken into account.
             let known = self.coordinators[c].view[i].version >= self.objects[i].surprise;
-            if known && action.direction.info(dependent).level < level {
+            if known
+                && action.direction != Direction::Release
+                && action.direction.info(dependent).level < level
+            {
                 because(
                     self.objects[i].has_reached(action.direction),
                     "S3: the level before is not reached",
@@ -46,7 +53,8 @@ impl World {
     /// What must hold in every state: nothing lost, nothing doubled.
     pub(super) fn check(&self) -> Checked {
         for (object, wanted) in self.objects.iter().zip(self.wanted) {
-            if object.replicas == 0 && (object.recorded, object.protected) != (Some(wanted), true) {
+            let held = object.recorded == Some(wanted) && (object.protected || !self.allowed);
+            if object.replicas == 0 && !held {
                 return Err(format!("S6: it is down, {wanted} should be recorded: {object:?}"));
             }
             if object.replicas != 0 && object.replicas != wanted {
@@ -59,8 +67,10 @@ impl World {
         Ok(())
     }
 
-    pub fn is_restored(&self) -> bool {
-        let restored = |(object, wanted): (&Object, i32)| object.ready == wanted && !object.protected;
+    /// Whether everything is as it should be in the end: restored, or left to others where they want that.
+    pub fn is_calm(&self) -> bool {
+        let restored =
+            |(object, wanted): (&Object, i32)| !object.protected && (object.ready == wanted || !self.allowed);
         self.objects.iter().zip(self.wanted).all(restored)
     }
 }

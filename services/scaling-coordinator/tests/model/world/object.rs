@@ -11,7 +11,7 @@ use watchdog_api::workload::RecordedReplicas;
 /// Two resources on two levels, in opposite orders: the first goes up first and down last.
 const NAMES: [&str; 2] = ["kube-controller-manager", "machine-controller-manager"];
 
-/// A Deployment as the API server has it.
+/// A Deployment, or something like it, as the API server has it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Object {
     pub(super) version: u32,
@@ -24,7 +24,8 @@ pub(super) struct Object {
     pub(super) surprise: u32,
 }
 
-pub(super) fn dependents(in_order: bool) -> Vec<DependentResource> {
+/// `in_two_steps`: kinds that have only a scale sub-resource.
+pub(super) fn dependents(in_order: bool, in_two_steps: bool) -> Vec<DependentResource> {
     let info = |level: i32| ScaleInfo {
         level: if in_order { level } else { 0 },
         initial_delay: Duration::ZERO,
@@ -34,8 +35,8 @@ pub(super) fn dependents(in_order: bool) -> Vec<DependentResource> {
     let levels = [(0, 1), (1, 0)];
     let dependent = |(name, (up, down)): (&&str, (i32, i32))| DependentResource {
         reference: ResourceRef {
-            api_version: "apps/v1".into(),
-            kind: "Deployment".into(),
+            api_version: if in_two_steps { "example.com/v1" } else { "apps/v1" }.into(),
+            kind: if in_two_steps { "Engine" } else { "Deployment" }.into(),
             name: (*name).into(),
         },
         optional: false,
@@ -74,7 +75,7 @@ impl Object {
     pub(super) fn has_reached(&self, direction: Direction) -> bool {
         match direction {
             Direction::Down => self.replicas == 0 && self.ready == 0,
-            Direction::Up => self.replicas > 0 && self.ready > 0,
+            Direction::Up | Direction::Release => self.replicas > 0 && self.ready > 0,
         }
     }
 }

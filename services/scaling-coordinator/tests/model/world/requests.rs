@@ -6,6 +6,24 @@ use scaling_coordinator::domain::needs::Write;
 use super::object::index;
 use super::{Checked, Fate, Rules, World};
 
+/// The write down as it would be if nothing were recorded.
+fn unrecorded(what: What) -> What {
+    match what {
+        What::Write(
+            Write::Record { replicas: from }
+            | Write::Scale {
+                from, record: true, ..
+            },
+        ) => What::Write(Write::Scale {
+            from,
+            to: 0,
+            record: false,
+            unreadable: None,
+        }),
+        what => what,
+    }
+}
+
 impl World {
     pub(super) fn send(&mut self, c: usize, action: usize, rules: Rules) -> Checked {
         let mut action = self.steps(c, rules).actions.remove(action);
@@ -18,7 +36,7 @@ impl World {
             self.coordinators[c].flow.finish(self.now, &action, Outcome::Done);
             return Ok(());
         }
-        if rules.cluster && !self.allowed {
+        if rules.cluster && action.what.needs_cluster() && !self.allowed {
             self.coordinators[c].cluster = false;
             self.coordinators[c]
                 .flow
@@ -26,12 +44,8 @@ impl World {
             return Ok(());
         }
         self.check_sending(c, &action, rules)?;
-        if let (What::Write(Write::Record { replicas }), false) = (&action.what, rules.record) {
-            action.what = What::Write(Write::Scale {
-                from: *replicas,
-                to: 0,
-                unreadable: None,
-            });
+        if !rules.record {
+            action.what = unrecorded(action.what);
         }
         if !rules.exclusive && c == 0 {
             return self.answer(c, action, Fate::Answered, rules);
@@ -89,7 +103,13 @@ impl World {
                     ));
                 }
             }
-            Write::Scale { to, .. } => {
+            Write::Scale { from, to, record, .. } => {
+                if *record {
+                    (object.recorded, object.protected) = (Some(*from), true);
+                }
+                if *record && *from != object.replicas {
+                    return Err(format!("S6: {from} are recorded, there are {}", object.replicas));
+                }
                 object.scale(*to);
                 if *to > 0 && *to != wanted {
                     return Err(format!("S6: restored to {to} instead of {wanted}"));

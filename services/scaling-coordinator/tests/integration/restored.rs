@@ -1,0 +1,92 @@
+//! The seed's etcd is restored from a backup: resource versions are lower than before.
+
+use watchdog_proto::scaling::v1::{Direction, Step};
+
+use crate::coordinator::{Coordinator, step};
+use crate::probe::{Outcome, Probe};
+use crate::seed::{PROTECTED, RECORDED, Seed};
+use crate::{KCM, MCM, SHOOT};
+
+/// Objects that have nothing to do with the shoot change: the backup is older by so many revisions.
+fn time_passes(seed: &Seed) {
+    for turn in 0..200 {
+        seed.annotate("shoot--other", KCM, "example.com/turn", &turn.to_string());
+    }
+}
+
+async fn start() -> (Seed, Probe, Coordinator) {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    for shoot in [SHOOT, "shoot--other"] {
+        seed.shoot(shoot, 2, false).await;
+    }
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    (seed, probe, coordinator)
+}
+
+#[tokio::test]
+async fn in_the_middle_of_a_flow_down() {
+    let (seed, probe, coordinator) = start().await;
+    let up = seed.api.store().backup();
+    time_passes(&seed);
+    seed.freeze(SHOOT, MCM);
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator
+        .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
+        .await;
+    seed.api.restore(&up);
+    seed.thaw(SHOOT, MCM);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, -1]);
+    assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("2"));
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [2, 1, -1]);
+}
+
+#[tokio::test]
+async fn in_the_middle_of_a_flow_up() {
+    let (seed, probe, coordinator) = start().await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let down = seed.api.store().backup();
+    time_passes(&seed);
+    seed.freeze(SHOOT, KCM);
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator
+        .until(SHOOT, "kcm is waited for", |s| step(s, KCM) == Step::Waiting)
+        .await;
+    seed.api.restore(&down);
+    assert_eq!(seed.all(SHOOT), [0, 0, -1]);
+    seed.thaw(SHOOT, KCM);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [2, 1, -1]);
+    for name in [KCM, MCM] {
+        assert_eq!(seed.annotation(SHOOT, name, PROTECTED), None);
+    }
+}
+
+#[tokio::test]
+async fn when_nothing_is_under_way() {
+    let (seed, probe, coordinator) = start().await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let down = seed.api.store().backup();
+    time_passes(&seed);
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    let before = seed.writes(SHOOT).len();
+    seed.api.restore(&down);
+    // Its watches go on from versions that do not exist yet and bring nothing.
+    crate::eventually("the shoot is restored again", || {
+        seed.all(SHOOT) == [2, 1, -1] && seed.annotation(SHOOT, MCM, PROTECTED).is_none()
+    })
+    .await;
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    let writes = seed.writes(SHOOT).split_off(before);
+    let expected = [(KCM, 2), (MCM, 1)]
+        .iter()
+        .flat_map(|(name, n)| [format!("scale {name} {n}"), format!("clean {name}")]);
+    assert_eq!(writes, expected.collect::<Vec<_>>(), "once each");
+}
