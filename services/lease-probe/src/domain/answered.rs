@@ -20,7 +20,8 @@ pub const SLOW: Duration = Duration::from_millis(2_500);
 const LONGEST_SPAN: f64 = 1.0;
 
 /// An outage that can have lasted for no longer than this costs a kubelet at most as long again: its pauses double. So
-/// little is no reason not to count.
+/// little is no reason not to count. But if the connection was lost in it, the server may have been restarted, and each
+/// such blip adds its length to what is needed, up to a renew interval: a kubelet may meet several.
 const BLIP: f64 = 0.25;
 
 /// An outage that may have lasted for longer than this may have been a restart, whose first answers to writes may fail
@@ -63,6 +64,9 @@ pub struct AnsweredTime {
     away_since: Option<Moment>,
     /// Throttles since then, and was not away before.
     throttles_since: Option<Moment>,
+    /// Whether the connection was lost since the last list.
+    disconnected: bool,
+    restarts: u32,
     outages: u32,
     long_outages: u32,
     /// `total` when the last long outage ended.
@@ -73,6 +77,7 @@ pub struct AnsweredTime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     total: Duration,
+    restarts: u32,
     outages: u32,
     long_outages: u32,
     first_sight: bool,
@@ -88,12 +93,18 @@ pub struct Span {
     /// Whether an outage falls into it.
     outage: bool,
     long: bool,
+    restart: bool,
 }
 
 impl AnsweredTime {
     /// The API server may have been away since then, and until the next list. Of several moments the first one noted counts.
     pub fn note_outage(&mut self, since: Moment) {
         self.away_since.get_or_insert(since);
+    }
+
+    /// The connection was lost since the last list.
+    pub fn note_disconnect(&mut self) {
+        self.disconnected = true;
     }
 
     /// The API server throttles since then, and until the next list: that time does not count, but an API server that
@@ -113,12 +124,14 @@ impl AnsweredTime {
         let end = if held_up { times.received } else { times.sent };
         let from = self.until.replace(end);
         let throttles_since = self.throttles_since.take();
+        let restart = std::mem::take(&mut self.disconnected);
         let span = match (from, self.away_since.take()) {
             (None, away) => Span {
                 counted: Duration::ZERO,
                 answered_until: times.sent,
                 outage: away.is_some(),
                 long: away.is_some(),
+                restart,
             },
             (Some(from), away) => {
                 let away = away.map(|since| since.max(from));
@@ -133,10 +146,12 @@ impl AnsweredTime {
                     answered_until,
                     outage,
                     long: away.is_some() && gap >= renew_interval.mul_f64(LONG),
+                    restart,
                 }
             }
         };
         self.total += span.counted;
+        self.restarts = self.restarts.saturating_add(u32::from(span.restart));
         if span.outage {
             self.outages = self.outages.saturating_add(1);
         }
@@ -162,6 +177,7 @@ impl AnsweredTime {
     pub const fn now(&self) -> Mark {
         Mark {
             total: self.total,
+            restarts: self.restarts,
             outages: self.outages,
             long_outages: self.long_outages,
             first_sight: true,
@@ -178,6 +194,7 @@ impl AnsweredTime {
     fn mark(&self, span: Span, silent: Duration) -> Mark {
         Mark {
             total: self.total - silent,
+            restarts: self.restarts - u32::from(span.restart),
             outages: self.outages - u32::from(span.outage),
             long_outages: self.long_outages - u32::from(span.long),
             first_sight: false,
@@ -202,7 +219,11 @@ impl AnsweredTime {
         let needed =
             |silence: Duration, since: Duration| micros(silence) - micros(self.total) + micros(since);
         let at_first_sight = renew_interval.mul_f64(AT_FIRST_SIGHT);
-        let proven = at_first_sight + renew_interval.min(WAY_BACK);
+        let restarts = self.restarts.saturating_sub(mark.restarts);
+        let blips = renew_interval
+            .mul_f64(BLIP * f64::from(restarts))
+            .min(renew_interval);
+        let proven = at_first_sight + renew_interval.min(WAY_BACK) + blips;
         let remaining = if self.long_outages != mark.long_outages {
             // A server that was restarted may fail the first writes as well: then a kubelet comes back an interval later.
             needed(proven, self.at_end_of_long.max(mark.total))

@@ -187,6 +187,11 @@ impl ProbeState {
         self.renewals.note_outage(since);
     }
 
+    /// The connection to the API server was lost.
+    pub fn note_disconnect(&mut self) {
+        self.renewals.note_disconnect();
+    }
+
     /// The API server throttles since then.
     pub fn note_throttling(&mut self, since: Moment) {
         self.renewals.note_throttling(since);

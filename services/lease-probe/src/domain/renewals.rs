@@ -71,6 +71,11 @@ impl Renewals {
         self.answered.note_outage(since);
     }
 
+    /// The connection to the API server was lost.
+    pub fn note_disconnect(&mut self) {
+        self.answered.note_disconnect();
+    }
+
     /// The API server throttles since then: perhaps kubelets as well.
     pub fn note_throttling(&mut self, since: Moment) {
         self.answered.note_throttling(since);

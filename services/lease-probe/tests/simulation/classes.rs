@@ -52,11 +52,11 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("loss in a shoot of 2 or 3 nodes", nodes::small_loss),
         class("loss in a shoot of 50 nodes", nodes::large_loss),
         class("clocks off by up to 120 s", nodes::skewed_clocks),
-        class("clocks off, loss", nodes::skewed_clocks_loss),
+        class("clocks off, loss", nodes::skewed_clocks_loss).may_be_late("a clock that is off by less than a renew interval cannot be told from a list that came late"),
         class("clocks that are set", nodes::clock_steps).may_be_late("kube-controller-manager takes nodes for dead whose clocks were set back; they live"),
-        class("clocks that are set, loss", nodes::clock_steps_loss),
+        class("clocks that are set, loss", nodes::clock_steps_loss).may_be_late("a clock that is off by less than a renew interval cannot be told from a list that came late"),
         class("nodes join and leave", nodes::joins_and_leaves),
-        class("nodes join and leave, loss", nodes::joins_and_leaves_loss),
+        class("nodes join and leave, loss", nodes::joins_and_leaves_loss).may_be_late("which leases are eligible changes in the middle of the loss, and kube-controller-manager marks all nodes"),
         class("machines terminate and conditions turn True", nodes::facts),
         class(
             "machines terminate and conditions turn True, loss",
@@ -88,7 +88,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("loss with an outage, HTTP/1.1 only", outages::http1_loss).may_be_late("an outage of less than 10 s does not reset kube-controller-manager, which counts through it"),
         class("flapping", outages::flapping),
         class("flapping, loss", outages::flapping_loss).may_be_late("outages of less than 10 s do not reset kube-controller-manager, which counts through them"),
-        class("restart loop", outages::restart_loop),
+        class("restart loop", outages::restart_loop).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
         class("restart loop, loss", outages::restart_loop_loss).may_be_late("outages of less than 10 s do not reset kube-controller-manager, which counts through them"),
         class("prober restarts", outages::prober_restarts),
         class(
@@ -106,12 +106,12 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class(
             "shared limiter, outage of all and loss of some",
             outages::shared_limiter,
-        )
+        ).may_be_late("an outage of less than 10 s does not reset kube-controller-manager, which counts through it")
         .one_in(20),
-        class("one failed request in a loss", failures::one_failure),
+        class("one failed request in a loss", failures::one_failure).may_be_late("with an interval of 30 s a failure at the only list of the first 20 s"),
         class("500 for 10 to 50 % of the requests", failures::errors),
-        class("500 for 50 to 90 % of the requests", failures::many_errors),
-        class("500 for 10 to 50 % of the requests, loss", failures::errors_loss),
+        class("500 for 50 to 90 % of the requests", failures::many_errors).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
+        class("500 for 10 to 50 % of the requests, loss", failures::errors_loss).may_be_late("lists and lists of nodes fail in a row; kube-controller-manager has a watch"),
         class(
             "500 for 50 to 90 % of the requests, loss",
             failures::many_errors_loss,
@@ -121,12 +121,12 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("401 for lease-probe", failures::unauthorized),
         class("401 for lease-probe, loss", failures::unauthorized_loss).may_be_late("the API server refuses lease-probe's credentials and not those of kube-controller-manager"),
         class("slow answers", failures::slow),
-        class("slow answers, loss", failures::slow_loss),
+        class("slow answers, loss", failures::slow_loss).may_be_late("lists take up to 8 s; kube-controller-manager has a watch"),
         class("connections closed after each answer", failures::closes),
         class(
             "connections closed after each answer, loss",
             failures::closes_loss,
-        ),
+        ).may_be_late("an outage of less than 10 s does not reset kube-controller-manager, which counts through it"),
         class("stale lists", failures::stale),
         class("stale lists, loss", failures::stale_loss),
         class("external endpoint away", failures::external),

@@ -170,7 +170,11 @@ impl Link for SimLink {
     fn end(&self) -> Option<(Instant, End)> {
         let (at, end) = self.ends_at()?;
         // Timers are exact to a millisecond only: what has ended is over when its timer says so.
-        (at <= self.peer.clock.now()).then(|| (self.instant_of(at), end))
+        let alive_until = match end {
+            End::Closed => at,
+            End::Silent => at - PING_INTERVAL - PING_TIME_OUT,
+        };
+        (at <= self.peer.clock.now()).then(|| (self.instant_of(alive_until), end))
     }
 
     async fn ended(&self) {
