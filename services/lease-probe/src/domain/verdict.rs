@@ -140,13 +140,13 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
             e.threshold * 100.0
         ),
     };
-    if let (Outcome::Pending, Some(crossing)) = (&assessment.outcome, assessment.crossing) {
-        if crossing > assessment.judged {
-            let remaining = crossing.since(assessment.judged).as_secs_f64().ceil();
-            text.push_str(&format!(
-                " Their silence is proven in {remaining:.0}s if the API server answers and they stay silent."
-            ));
-        }
+    if let (Outcome::Pending, Some(crossing)) = (&assessment.outcome, assessment.crossing)
+        && crossing > assessment.judged
+    {
+        let remaining = crossing.since(assessment.judged).as_secs_f64().ceil();
+        text.push_str(&format!(
+            " Their silence is proven in {remaining:.0}s if the API server answers and they stay silent."
+        ));
     }
     let dead: Vec<&str> = e
         .zones

@@ -2,6 +2,8 @@
 //!
 //! `HISTORIES` says how many, `CLASS` which, `SEED` from which seed on; `SAFETY_TABLE` names a file for the table.
 
+#![cfg(test)]
+
 mod builder;
 mod classes;
 mod classes_of_failures;
