@@ -1,7 +1,7 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
 .PHONY: help demo test fuzz lint fmt build image audit bench bench-fleet bench-check bench-profile pictures \
-  acceptance soak coverage nightly
+  acceptance soak safety coverage nightly
 SHELL := /bin/bash
 
 # In CI the lock file is law; at a desk a new dependency may change it.
@@ -41,7 +41,11 @@ coverage: ## Lines of services/ and proto/ that unit and in-process tests run th
 	tests/tools/setup test >/dev/null
 	tests/tools/coverage
 
-nightly: acceptance soak ## What takes long: the whole suite, ten minutes of soak, twenty seeds of chaos
+safety: ## Judge the verdicts over HISTORIES=100000 simulated histories; writes the table of docs/safety.md
+	HISTORIES=$(or $(HISTORIES),100000) SAFETY_PAGE=$(CURDIR)/docs/safety.md \
+	  cargo test $(LOCKED) --release -p lease-probe --test simulation kube_controller_manager_confirms -- --nocapture
+
+nightly: acceptance soak safety ## What takes long: the whole suite, ten minutes of soak, twenty seeds of chaos
 	CHAOS_SEEDS=$(or $(SEEDS),20) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test chaos
 
 fuzz: ## Fuzz the decoders of other people's objects, guided by coverage; SECONDS=600

@@ -1,6 +1,6 @@
 //! Judges the real prober by a simulated kube-controller-manager, over many histories in virtual time.
 //!
-//! `HISTORIES` says how many, `CLASS` which, `SEED` from which seed on; `SAFETY_TABLE` names a file for the table.
+//! `HISTORIES` says how many, `CLASS` which, `SEED` from which seed on; `SAFETY_PAGE` names the page with the table.
 
 #![cfg(test)]
 
@@ -57,8 +57,8 @@ fn kube_controller_manager_confirms_every_loss_verdict() {
         "{text}\n{histories} histories in {:.1} s",
         elapsed(began).as_secs_f64()
     );
-    if let Some(path) = setting("SAFETY_TABLE") {
-        std::fs::write(path, &text).unwrap();
+    if let Some(page) = setting("SAFETY_PAGE") {
+        write_table(&page, &format!("{text}\n{}", table::reasons()));
     }
     let accounts: Vec<_> = results.iter().flat_map(|result| &result.accounts).collect();
     for account in &accounts {
@@ -69,6 +69,16 @@ fn kube_controller_manager_confirms_every_loss_verdict() {
         defects, 0,
         "shoots with a false verdict, or a late one where none may be late"
     );
+}
+
+/// Replaces what stands between the marks.
+fn write_table(page: &str, table: &str) {
+    const MARKS: [&str; 2] = ["<!-- begin of the table -->\n", "<!-- end of the table -->\n"];
+    let text = std::fs::read_to_string(page).unwrap();
+    let (head, rest) = text.split_once(MARKS[0]).unwrap();
+    let (_, tail) = rest.split_once(MARKS[1]).unwrap();
+    let [begin, end] = MARKS;
+    std::fs::write(page, format!("{head}{begin}\n{table}\n{end}{tail}")).unwrap();
 }
 
 fn elapsed(since: Instant) -> Duration {

@@ -97,6 +97,18 @@ pub(crate) fn markdown(table: &Table) -> String {
     text
 }
 
+/// Why kube-controller-manager may be first, by class.
+pub(crate) fn reasons() -> String {
+    let classes = crate::classes::all();
+    let reason =
+        |class: &crate::classes::HistoryClass| Some(format!("| {} | {} |", class.name, class.may_be_late?));
+    let rows: Vec<String> = classes.iter().filter_map(reason).collect();
+    format!(
+        "| class | why kube-controller-manager may be first |\n| --- | --- |\n{}\n",
+        rows.join("\n")
+    )
+}
+
 fn row(name: &str, result: &mut ClassResult) -> String {
     let (p50, p99, max) = (
         result.detection(0.5),
