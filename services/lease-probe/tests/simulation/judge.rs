@@ -165,11 +165,11 @@ fn ever_marks(history: &ShootHistory, candidates: &[usize], at: Micros) -> bool 
 
 /// Whether the dependants are told to be down at `at`.
 fn is_down(verdicts: &[SeenVerdict], at: Micros) -> bool {
-    let settled = verdicts
+    let mut settled = verdicts
         .iter()
         .filter(|verdict| verdict.at <= at && verdict.direction != Direction::Hold);
     settled
-        .last()
+        .next_back()
         .is_some_and(|verdict| verdict.direction == Direction::Down)
 }
 

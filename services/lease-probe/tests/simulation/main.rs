@@ -2,6 +2,8 @@
 //!
 //! `HISTORIES` says how many, `CLASS` which, `SEED` from which seed on; `SAFETY_TABLE` names a file for the table.
 
+#![cfg(test)]
+
 mod builder;
 mod classes;
 mod classes_of_failures;
@@ -14,6 +16,8 @@ mod kubelet;
 mod leadership;
 mod network;
 mod node_lifecycle;
+mod node_lifecycle_input;
+mod node_lifecycle_tests;
 mod objects;
 mod random;
 mod run;
