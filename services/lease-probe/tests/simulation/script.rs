@@ -1,9 +1,10 @@
 //! What happens in a history: to shoots, their nodes and API servers, and to the probers.
 
 use crate::kubelet::{KubeletModel, last_write};
-use crate::leadership::{LeadershipTerm, terms, watch_gaps};
+use crate::leadership::{terms, watch_gaps};
 use crate::network::NetworkPath;
 use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel, ReadyChange, is_unknown};
+use crate::node_lifecycle_input::LeadershipTerm;
 use crate::random::{Micros, SECOND};
 use crate::timeline::{Client, Cut, FOREVER, ServerTimeline, frozen_cuts};
 
