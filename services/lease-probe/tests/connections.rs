@@ -185,7 +185,7 @@ async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_w
     assert_eq!(answer.status, 200);
     assert!(answer.sent > sent, "the second request was answered");
     assert_eq!(server.counters().connections, 2);
-    assert!(matches!(connection.take_suspicion(), Some(Suspicion::NoticedAt(at)) if at < answer.sent));
+    assert!(matches!(connection.take_suspicion(), Some(Suspicion::SilentAt(at)) if at < answer.sent));
 }
 
 /// Nobody knows of a kept connection whether it lives: a server is judged by one that is new.
@@ -221,7 +221,7 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
     server.thaw();
     assert_eq!(connection.get("/version").await.unwrap().status, 200);
     assert_eq!(server.counters().connections, 2);
-    let Some(Suspicion::AwaySince(since)) = connection.take_suspicion() else {
+    let Some(Suspicion::SilentSince(since)) = connection.take_suspicion() else {
         panic!("nothing is suspected")
     };
     assert!(

@@ -39,8 +39,12 @@ pub struct Answer {
 /// A reason to believe that the API server was away for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suspicion {
-    /// From that moment on: until then there was a living connection.
+    /// From that moment on: then the connection was closed.
     AwaySince(Instant),
+    /// From that moment on, perhaps: the connection brought nothing more. Those of kubelets may be dead as well.
+    SilentSince(Instant),
+    /// A request that was sent then brought no answer in time, on a connection that may be dead.
+    SilentAt(Instant),
     /// At that moment; since when is not known.
     NoticedAt(Instant),
 }
@@ -105,7 +109,7 @@ impl<T: Transport> CachedConnection<T> {
             match tokio::time::timeout(SLOW.max(2 * self.latency), &mut head).await {
                 Ok(head) => head,
                 Err(_) => {
-                    self.suspect(Suspicion::NoticedAt(sent));
+                    self.suspect(Suspicion::SilentAt(sent));
                     let mut fresh = pin!(self.request_fresh(call));
                     tokio::select! {
                         head = &mut head => match head {
@@ -214,8 +218,10 @@ impl<T: Transport> CachedConnection<T> {
         };
         let after_answer = end == End::Closed && self.is_after_only_answer(alive_until);
         let before = std::mem::replace(&mut self.ended_after_answer, after_answer);
-        if !(after_answer && before) {
-            self.suspect(Suspicion::AwaySince(alive_until));
+        match end {
+            End::Silent => self.suspect(Suspicion::SilentSince(alive_until)),
+            End::Closed if after_answer && before => {}
+            End::Closed => self.suspect(Suspicion::AwaySince(alive_until)),
         }
     }
 

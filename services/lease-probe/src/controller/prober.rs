@@ -420,9 +420,10 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
 /// Takes over why the API server may have been away.
 fn note_suspicion(shared: &Shared, client: &mut impl ShootClient, state: &mut ProbeState) {
     match client.take_suspicion() {
-        Some(Suspicion::AwaySince(instant)) => {
-            state.note_disconnect();
-            state.note_outage(shared.moment(instant));
+        Some(Suspicion::AwaySince(instant)) => state.note_disconnect(shared.moment(instant), false),
+        Some(Suspicion::SilentSince(instant)) => state.note_disconnect(shared.moment(instant), true),
+        Some(Suspicion::SilentAt(instant)) => {
+            state.note_disconnect(shared.moment(instant).before(state.renew_interval()), true);
         }
         // Since when is not known. It was away for at most a renew interval, or the connection would have ended.
         Some(Suspicion::NoticedAt(instant)) => {

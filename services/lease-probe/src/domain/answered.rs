@@ -24,6 +24,9 @@ const LONGEST_SPAN: f64 = 1.0;
 /// such blip adds its length to what is needed, up to a renew interval: a kubelet may meet several.
 const BLIP: f64 = 0.25;
 
+/// Of a renew interval: what a connection that fell silent adds, and the most that several add.
+const QUARTERS: u32 = 4;
+
 /// An outage that may have lasted for longer than this may have been a restart, whose first answers to writes may fail
 /// as well.
 const LONG: f64 = 1.5;
@@ -64,9 +67,10 @@ pub struct AnsweredTime {
     away_since: Option<Moment>,
     /// Throttles since then, and was not away before.
     throttles_since: Option<Moment>,
-    /// Whether the connection was lost since the last list.
-    disconnected: bool,
-    restarts: u32,
+    /// What connections that were lost since the last list add to what is needed, in quarters of a renew interval.
+    disconnects: u32,
+    /// The same, in all.
+    quarters: u32,
     outages: u32,
     long_outages: u32,
     /// `total` when the last long outage ended.
@@ -77,7 +81,7 @@ pub struct AnsweredTime {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     total: Duration,
-    restarts: u32,
+    quarters: u32,
     outages: u32,
     long_outages: u32,
     first_sight: bool,
@@ -93,7 +97,7 @@ pub struct Span {
     /// Whether an outage falls into it.
     outage: bool,
     long: bool,
-    restart: bool,
+    quarters: u32,
 }
 
 impl AnsweredTime {
@@ -102,9 +106,11 @@ impl AnsweredTime {
         self.away_since.get_or_insert(since);
     }
 
-    /// The connection was lost since the last list.
-    pub fn note_disconnect(&mut self) {
-        self.disconnected = true;
+    /// The connection was lost, and the server may have been away since then. If it fell silent, those of kubelets may have
+    /// died without a sign as well: then they lose two requests, each with its timeout, and not one.
+    pub fn note_disconnect(&mut self, since: Moment, silent: bool) {
+        self.disconnects = if silent { QUARTERS } else { self.disconnects.max(1) };
+        self.note_outage(since);
     }
 
     /// The API server throttles since then, and until the next list: that time does not count, but an API server that
@@ -124,14 +130,14 @@ impl AnsweredTime {
         let end = if held_up { times.received } else { times.sent };
         let from = self.until.replace(end);
         let throttles_since = self.throttles_since.take();
-        let restart = std::mem::take(&mut self.disconnected);
+        let quarters = std::mem::take(&mut self.disconnects);
         let span = match (from, self.away_since.take()) {
             (None, away) => Span {
                 counted: Duration::ZERO,
                 answered_until: times.sent,
                 outage: away.is_some(),
                 long: away.is_some(),
-                restart,
+                quarters,
             },
             (Some(from), away) => {
                 let away = away.map(|since| since.max(from));
@@ -146,12 +152,12 @@ impl AnsweredTime {
                     answered_until,
                     outage,
                     long: away.is_some() && gap >= renew_interval.mul_f64(LONG),
-                    restart,
+                    quarters,
                 }
             }
         };
         self.total += span.counted;
-        self.restarts = self.restarts.saturating_add(u32::from(span.restart));
+        self.quarters = self.quarters.saturating_add(span.quarters);
         if span.outage {
             self.outages = self.outages.saturating_add(1);
         }
@@ -177,7 +183,7 @@ impl AnsweredTime {
     pub const fn now(&self) -> Mark {
         Mark {
             total: self.total,
-            restarts: self.restarts,
+            quarters: self.quarters,
             outages: self.outages,
             long_outages: self.long_outages,
             first_sight: true,
@@ -194,7 +200,7 @@ impl AnsweredTime {
     fn mark(&self, span: Span, silent: Duration) -> Mark {
         Mark {
             total: self.total - silent,
-            restarts: self.restarts - u32::from(span.restart),
+            quarters: self.quarters.saturating_sub(span.quarters),
             outages: self.outages - u32::from(span.outage),
             long_outages: self.long_outages - u32::from(span.long),
             first_sight: false,
@@ -219,19 +225,17 @@ impl AnsweredTime {
         let needed =
             |silence: Duration, since: Duration| micros(silence) - micros(self.total) + micros(since);
         let at_first_sight = renew_interval.mul_f64(AT_FIRST_SIGHT);
-        let restarts = self.restarts.saturating_sub(mark.restarts);
-        let blips = renew_interval
-            .mul_f64(BLIP * f64::from(restarts))
-            .min(renew_interval);
-        let proven = at_first_sight + renew_interval.min(WAY_BACK) + blips;
+        let proven = at_first_sight + renew_interval.min(WAY_BACK);
+        let quarters = self.quarters.saturating_sub(mark.quarters).min(QUARTERS);
+        let over_disconnects = proven + renew_interval * quarters / QUARTERS;
         let remaining = if self.long_outages != mark.long_outages {
             // A server that was restarted may fail the first writes as well: then a kubelet comes back an interval later.
             needed(proven, self.at_end_of_long.max(mark.total))
-                .min(needed(proven + renew_interval, mark.total))
+                .min(needed(over_disconnects + renew_interval, mark.total))
         } else if mark.first_sight && !self.outage_since(mark) {
             needed(at_first_sight, mark.total)
         } else {
-            needed(proven, mark.total)
+            needed(over_disconnects, mark.total)
         };
         self.until.unwrap_or_default().shifted(remaining)
     }

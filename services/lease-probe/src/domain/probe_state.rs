@@ -187,9 +187,10 @@ impl ProbeState {
         self.renewals.note_outage(since);
     }
 
-    /// The connection to the API server was lost.
-    pub fn note_disconnect(&mut self) {
-        self.renewals.note_disconnect();
+    /// The connection to the API server was lost, and the server may have been away since then. If it fell silent, those
+    /// of kubelets may have died without a sign as well.
+    pub fn note_disconnect(&mut self, since: Moment, silent: bool) {
+        self.renewals.note_disconnect(since, silent);
     }
 
     /// The API server throttles since then.

@@ -71,9 +71,9 @@ impl Renewals {
         self.answered.note_outage(since);
     }
 
-    /// The connection to the API server was lost.
-    pub fn note_disconnect(&mut self) {
-        self.answered.note_disconnect();
+    /// The connection to the API server was lost: see [`AnsweredTime::note_disconnect`].
+    pub fn note_disconnect(&mut self, since: Moment, silent: bool) {
+        self.answered.note_disconnect(since, silent);
     }
 
     /// The API server throttles since then: perhaps kubelets as well.
