@@ -13,13 +13,15 @@ use watchdog_sandbox::{Fault, FaultAction};
 /// Of these, each of two replicas has enough for every point of a flow.
 const SHOOTS: usize = 40;
 
-/// Every point: which resource, which request, and whether the write is applied before its answer is lost.
-fn points() -> Vec<(&'static str, &'static str, FaultAction)> {
+/// Every point: which resource, after how many writes to it, and whether the next one is applied before its answer is lost.
+/// A resource is scaled down in one write; it is restored in one and cleaned up in another.
+fn points(to: Outcome) -> Vec<(&'static str, u32, FaultAction)> {
+    let writes = if to == Outcome::Healthy { 2 } else { 1 };
     let mut points = Vec::new();
     for (name, _) in COUNTS {
-        for verb in ["patch", "update"] {
+        for before in 0..writes {
             for action in [FaultAction::Hang, FaultAction::ApplyAndHang] {
-                points.push((*name, verb, action));
+                points.push((*name, before, action));
             }
         }
     }
@@ -27,8 +29,12 @@ fn points() -> Vec<(&'static str, &'static str, FaultAction)> {
 }
 
 /// Waits until the two share the shoots, and names those of the first: enough for every point.
-async fn share(field: &Field, victim: &Replica, heir: &Replica) -> anyhow::Result<Vec<String>> {
-    let enough = points().len();
+async fn share(
+    field: &Field,
+    victim: &Replica,
+    heir: &Replica,
+    enough: usize,
+) -> anyhow::Result<Vec<String>> {
     wait::until("the two share the shoots", BOUND, || async {
         let (mine, others) = tokio::try_join!(victim.owns(&field.shoots), heir.owns(&field.shoots))?;
         let (mine_len, others_len) = (mine.len(), others.len());
@@ -53,7 +59,8 @@ async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<(
         .try_into()
         .ok()
         .unwrap();
-    let mine = share(&field, &victim, &heir).await?;
+    let points = points(to);
+    let mine = share(&field, &victim, &heir, points.len()).await?;
     let settled = |outcome| {
         let up = outcome == Outcome::Healthy;
         move |wanted: i64, held: bool| (wanted > 0) == up && held != up
@@ -66,12 +73,13 @@ async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<(
     let api = field.world.sandbox.seed();
     let walls: Vec<_> = mine
         .iter()
-        .zip(points())
-        .map(|(shoot, (name, verb, action))| {
+        .zip(points)
+        .map(|(shoot, (name, before, action))| {
             let path = format!("/apis/apps/v1/namespaces/{shoot}/deployments/{name}");
             api.inject(
                 Fault::always(action)
-                    .verb(verb)
+                    .verb("patch")
+                    .skip(before)
                     .path(&path)
                     .user("victim")
                     .times(1),

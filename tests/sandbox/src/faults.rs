@@ -72,6 +72,9 @@ pub struct Fault {
     pub when: Matcher,
     /// What happens to them.
     pub action: FaultAction,
+    /// How many requests pass before the first one is hit.
+    #[serde(default)]
+    pub skip: u32,
     /// How many requests are hit before the fault ends; absent: until cleared.
     #[serde(default)]
     pub times: Option<u32>,
@@ -83,6 +86,7 @@ impl Fault {
         Self {
             when: Matcher::default(),
             action,
+            skip: 0,
             times: None,
         }
     }
@@ -112,6 +116,13 @@ impl Fault {
     #[must_use]
     pub fn user(mut self, user: &str) -> Self {
         self.when.user = Some(user.to_owned());
+        self
+    }
+
+    /// Only after this many requests.
+    #[must_use]
+    pub fn skip(mut self, requests: u32) -> Self {
+        self.skip = requests;
         self
     }
 
@@ -181,6 +192,10 @@ impl Faults {
                 || fault.times == Some(0)
                 || !fault.when.matches(verb, path, query, user)
             {
+                continue;
+            }
+            if fault.skip > 0 {
+                fault.skip -= 1;
                 continue;
             }
             if let Some(times) = &mut fault.times {
