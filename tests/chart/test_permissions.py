@@ -135,9 +135,9 @@ def test_a_permission_that_is_withdrawn_from_a_running_program_is_named(seed, sh
         coordinator = stack.enter_context(start("scaling-coordinator"))
         coordinator.wait_until_readyz_says("ready\n")
         # Nothing has told it to scale yet.
-        with without(seed, coordinator_role, "deployments/scale", "update"):
+        with without(seed, coordinator_role, "deployments", "patch"):
             probe = stack.enter_context(start("lease-probe"))
-            missing = f"he permission to update deployments.apps/scale in namespace {SHOOT} is missing"
+            missing = f"he permission to patch deployments.apps in namespace {SHOOT} is missing"
             wait(lambda: missing in json.dumps(scaling(coordinator)))
             wait(lambda: missing in coordinator.log.read_text())
         wait(lambda: set(shoot.replicas().values()) == {0})
@@ -249,8 +249,9 @@ def forbidden(metrics: str) -> bool:
 
 
 def kept(shoot, condition) -> bool:
-    """Whether it holds while the kubelets go on renewing."""
+    """Whether it holds while the kubelets go on renewing and Pods become ready."""
     shoot.renew()
+    shoot.settle()
     return condition()
 
 

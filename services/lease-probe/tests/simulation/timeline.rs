@@ -171,7 +171,8 @@ impl ServerTimeline {
             | Behaviour::Hangs
             | Behaviour::BlackHole { .. }
             | Behaviour::RefusesWrites => true,
-            Behaviour::Fails { of, .. } => of == FailsFor::Everybody,
+            // Of five PUTs in a row one gets through where half of the requests do.
+            Behaviour::Fails { of, share, .. } => of == FailsFor::Everybody && share > 0.5,
             Behaviour::Slow { .. } | Behaviour::ListsStale { .. } | Behaviour::ClosesAfterAnswers => false,
         };
         self.segments
