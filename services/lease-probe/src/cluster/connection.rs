@@ -251,7 +251,7 @@ impl<T: Transport> CachedConnection<T> {
         };
         CONNECTIONS.inc(&[("result", result.to_owned())]);
         if began.elapsed() > SLOW {
-            self.suspect(Suspicion::NoticedAt(began));
+            self.suspect(Suspicion::SilentAt(began));
         }
         let link = link?;
         self.answers = 0;

@@ -325,10 +325,11 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         self.report.failure(endpoint, failure);
         self.note_suspicion();
         let started = self.shared.moment(started);
+        let since = started.before(self.state.renew_interval());
         match failure.evidence() {
-            FailureEvidence::Away => self
-                .state
-                .note_outage(started.before(self.state.renew_interval())),
+            FailureEvidence::Away => self.state.note_outage(since),
+            FailureEvidence::Disconnected => self.state.note_disconnect(since, false),
+            FailureEvidence::Silent => self.state.note_disconnect(since, true),
             FailureEvidence::Throttles => self.state.note_throttling(now),
             FailureEvidence::None => {}
         }

@@ -225,12 +225,12 @@ impl AnsweredTime {
         let needed =
             |silence: Duration, since: Duration| micros(silence) - micros(self.total) + micros(since);
         let at_first_sight = renew_interval.mul_f64(AT_FIRST_SIGHT);
-        let proven = at_first_sight + renew_interval.min(WAY_BACK);
         let quarters = self.quarters.saturating_sub(mark.quarters).min(QUARTERS);
-        let over_disconnects = proven + renew_interval * quarters / QUARTERS;
+        let over_disconnects =
+            at_first_sight + renew_interval.min(WAY_BACK) + renew_interval * quarters / QUARTERS;
         let remaining = if self.long_outages != mark.long_outages {
             // A server that was restarted may fail the first writes as well: then a kubelet comes back an interval later.
-            needed(proven, self.at_end_of_long.max(mark.total))
+            needed(over_disconnects, self.at_end_of_long.max(mark.total))
                 .min(needed(over_disconnects + renew_interval, mark.total))
         } else if mark.first_sight && !self.outage_since(mark) {
             needed(at_first_sight, mark.total)

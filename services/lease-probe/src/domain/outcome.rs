@@ -110,6 +110,10 @@ pub enum Failure {
 pub enum FailureEvidence {
     /// The API server may have been away for a while.
     Away,
+    /// The same, and connections to it were closed or refused.
+    Disconnected,
+    /// The same, and connections to it may have died without a sign.
+    Silent,
     /// The API server answers, and may throttle kubelets as well.
     Throttles,
     /// Nothing.
@@ -145,12 +149,9 @@ impl Failure {
     #[must_use]
     pub const fn evidence(&self) -> FailureEvidence {
         match self {
-            Self::Connect(_)
-            | Self::Tls(_)
-            | Self::Timeout(_)
-            | Self::ListFailed(_)
-            | Self::ListBrokeOff(_)
-            | Self::ListTimeout(_) => FailureEvidence::Away,
+            Self::Timeout(_) | Self::ListTimeout(_) => FailureEvidence::Silent,
+            Self::Connect(_) | Self::Tls(_) => FailureEvidence::Disconnected,
+            Self::ListFailed(_) | Self::ListBrokeOff(_) => FailureEvidence::Away,
             Self::Throttled(_) => FailureEvidence::Throttles,
             // Of lease-probe's own affairs, or those of the seed.
             Self::Kubeconfig(_)

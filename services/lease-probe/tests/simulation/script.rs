@@ -147,7 +147,7 @@ impl ShootScript {
             let unseen = node
                 .cuts
                 .iter_mut()
-                .filter(|cut| cut.to > seen && !self.server.was_away(seen, at));
+                .filter(|cut| cut.to > at - SECOND || (cut.to > seen && !self.server.was_away(seen, at)));
             for cut in unseen {
                 cut.to = FOREVER;
             }

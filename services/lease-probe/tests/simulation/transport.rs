@@ -77,6 +77,12 @@ impl Transport for SimConnector {
         let began = peer.clock.now();
         peer.log("connects");
         match peer.path().open(began) {
+            // The process died in the middle of the handshake.
+            Opening::Opened(at) if peer.path().closed(began, at + MILLISECOND).is_some() => {
+                peer.clock.sleep_until(at).await;
+                peer.log("cannot connect");
+                Err(Failure::Connect("reset".to_owned()))
+            }
             Opening::Opened(at) => {
                 peer.clock.sleep_until(at).await;
                 peer.log("is connected");
