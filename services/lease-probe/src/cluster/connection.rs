@@ -213,7 +213,7 @@ impl<T: Transport> CachedConnection<T> {
     /// Draws conclusions from the end of a connection.
     fn note_end(&mut self, link: &T::Link) {
         let Some((alive_until, end)) = link.end() else {
-            // It broke right now, and whoever drives it has not said how yet.
+            // It broke right now, and its end is not recorded yet.
             return self.suspect(Suspicion::NoticedAt(Instant::now()));
         };
         let after_answer = end == End::Closed && self.is_after_only_answer(alive_until);

@@ -32,7 +32,7 @@ pub enum End {
 
 /// Makes transports from kubeconfigs.
 pub trait Connector: Clone + Send + Sync + 'static {
-    /// What it makes.
+    /// A transport for one kubeconfig.
     type Transport: Transport;
 
     /// The transport for a kubeconfig; opens nothing.
@@ -44,7 +44,7 @@ pub trait Connector: Clone + Send + Sync + 'static {
 
 /// Opens connections to one endpoint of one API server.
 pub trait Transport: Send + Sync + 'static {
-    /// What it opens.
+    /// An open connection.
     type Link: Link;
 
     /// Opens a connection, TCP and TLS, and does not bound the time that this takes. Cancelling gives up the attempt.

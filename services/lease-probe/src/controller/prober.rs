@@ -426,7 +426,8 @@ fn note_suspicion(shared: &Shared, client: &mut impl ShootClient, state: &mut Pr
         Some(Suspicion::SilentAt(instant)) => {
             state.note_disconnect(shared.moment(instant).before(state.renew_interval()), true);
         }
-        // Since when is not known. It was away for at most a renew interval, or the connection would have ended.
+        // Its start is not known. Pings would have ended the connection within a renew interval; without pings (HTTP/1.1)
+        // this is an assumption.
         Some(Suspicion::NoticedAt(instant)) => {
             state.note_outage(shared.moment(instant).before(state.renew_interval()));
         }
