@@ -162,7 +162,7 @@ fn simulate(skew: impl Fn(i64) -> i64, phase: i64, intervals: &[i64], dies_at: i
         // When the lease is about to expire, and while its silence is proven.
         let next = match now.since(age.renewed) > Duration::from_secs(15) {
             true => now.shifted(S),
-            false => age.old_from.shifted(-6 * S),
+            false => age.old_from.shifted(-7 * S),
         };
         now = due.min(next).max(now.shifted(S));
     }
@@ -184,13 +184,14 @@ proptest! {
         }
     }
 
-    /// kube-controller-manager acts 40 s after it saw the last renewal; the lists are further apart here than a prober's.
+    /// kube-controller-manager acts 40 s after it saw the last renewal. A clock that is ahead makes renewals look younger
+    /// by what its estimate falls short of, and a list that comes late proves less: both at once cost up to 4 s more.
     #[test]
     fn no_hidden_loss_whatever_the_clock_of_the_node(
         skew in -120_i64..=120, phase in 0_i64..10, intervals in intervals(), lived in 10_i64..200,
     ) {
         for probe in simulate(|_| skew, phase, &intervals, lived) {
-            prop_assert!(probe.expired || probe.silent <= 42.0, "a dead node is not judged expired: {probe:?}");
+            prop_assert!(probe.expired || probe.silent <= 44.0, "a dead node is not judged expired: {probe:?}");
         }
     }
 
