@@ -98,9 +98,7 @@ pub async fn version<T: Transport>(
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
         StatusCode::TOO_MANY_REQUESTS => Err(Failure::Throttled(answer.retry_after)),
         status if status.is_success() && is_json_object(&answer.body) => Ok(()),
-        status => Err(Failure::Connect(format!(
-            "GET /version answered {status}, which no API server does"
-        ))),
+        status => Err(Failure::VersionFailed(format!("GET /version answered {status}"))),
     }
 }
 

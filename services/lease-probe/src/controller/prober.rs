@@ -23,7 +23,7 @@ use crate::domain::moment::Moment;
 use crate::domain::outcome::{Failure, FailureEvidence, Outcome};
 use crate::domain::probe_state::{Next, ProbeState};
 use crate::domain::renewals::expiry_age;
-use crate::domain::schedule::{self, Pace, Recent, Seen};
+use crate::domain::schedule::{self, Failures, Pace, Recent, Seen};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
 
@@ -300,7 +300,8 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let mut next_due = schedule::after_assessment(now, pace, seen, &self.recent, rand::random());
         if let Some(failure) = throttled {
             count_throttled(&failure);
-            self.throttled_until = schedule::after_failure((now, now), pace, &failure, 1, rand::random());
+            self.throttled_until =
+                schedule::after_failure((now, now), pace, &failure, Failures::FIRST, rand::random());
             next_due = next_due.max(self.throttled_until);
         }
         let message = verdict::sentence(&found, result.counting);
@@ -327,7 +328,10 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let started = self.shared.moment(started);
         let since = started.before(self.state.renew_interval());
         match failure.evidence() {
-            FailureEvidence::Away => self.state.note_outage(since),
+            FailureEvidence::Away => {
+                self.state.note_outage(since);
+                self.state.note_error();
+            }
             FailureEvidence::Disconnected => self.state.note_disconnect(since, false),
             FailureEvidence::Silent => self.state.note_disconnect(since, true),
             FailureEvidence::Throttles => self.state.note_throttling(now),
@@ -341,7 +345,10 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             (started, now),
             self.shared.pace(&inputs.config),
             failure,
-            self.failures,
+            Failures {
+                in_a_row: self.failures,
+                close: self.close.is_some(),
+            },
             rand::random(),
         );
         if failure.is_throttled() {

@@ -27,6 +27,12 @@ const BLIP: f64 = 0.25;
 /// Of a renew interval: what a connection that fell silent adds, and the most that several add.
 const QUARTERS: u32 = 4;
 
+/// What one probe weighs in the share of those that are answered with an error: the last twenty or so count.
+const WEIGHT: f64 = 0.1;
+
+/// An API server whose share is larger answers less than every second probe: one that fails every second stays below 0.527.
+const MOST: f64 = 0.53;
+
 /// An outage that may have lasted for longer than this may have been a restart, whose first answers to writes may fail
 /// as well.
 const LONG: f64 = 1.5;
@@ -65,6 +71,8 @@ pub struct AnsweredTime {
     until: Option<Moment>,
     latency: Duration,
     away_since: Option<Moment>,
+    /// The share of the probes that the API server answered with an error, the last ones first.
+    failing: f64,
     /// Throttles since then, and was not away before.
     throttles_since: Option<Moment>,
     /// What connections that were lost since the last list add to what is needed, in quarters of a renew interval.
@@ -106,6 +114,12 @@ impl AnsweredTime {
         self.away_since.get_or_insert(since);
     }
 
+    /// The API server answered a probe with an error. One that does so with most of them does it with the renewals of kubelets
+    /// as well: meanwhile nothing counts, however short the time between two lists.
+    pub fn note_error(&mut self) {
+        self.failing += (1.0 - self.failing) * WEIGHT;
+    }
+
     /// The connection was lost, and the server may have been away since then. If it fell silent, those of kubelets may have
     /// died without a sign as well: then they lose two requests, each with its timeout, and not one.
     pub fn note_disconnect(&mut self, since: Moment, silent: bool) {
@@ -130,6 +144,8 @@ impl AnsweredTime {
         let end = if held_up { times.received } else { times.sent };
         let from = self.until.replace(end);
         let throttles_since = self.throttles_since.take();
+        let fails_most = self.failing > MOST;
+        self.failing *= 1.0 - WEIGHT;
         let quarters = std::mem::take(&mut self.disconnects);
         let span = match (from, self.away_since.take()) {
             (None, away) => Span {
@@ -146,9 +162,12 @@ impl AnsweredTime {
                 let outage = gap > renew_interval.mul_f64(BLIP);
                 let answered_until = since.filter(|_| outage).unwrap_or(times.sent);
                 Span {
-                    counted: answered_until
-                        .since(from)
-                        .min(renew_interval.mul_f64(LONGEST_SPAN)),
+                    counted: match fails_most {
+                        true => Duration::ZERO,
+                        false => answered_until
+                            .since(from)
+                            .min(renew_interval.mul_f64(LONGEST_SPAN)),
+                    },
                     answered_until,
                     outage,
                     long: away.is_some() && gap >= renew_interval.mul_f64(LONG),
@@ -328,6 +347,26 @@ mod tests {
         answered.record(list(40.0), R);
         assert_eq!(answered.proven_at(renewed, R), at(62.5));
         assert_eq!(answered.proven_at(first, R), at(56.5));
+    }
+
+    /// The answered time of a minute in which each list comes after `errors` probes that were answered with an error.
+    fn with_errors(errors: u32) -> f64 {
+        let mut answered = AnsweredTime::default();
+        for second in 0..=60 {
+            for _ in 0..errors {
+                answered.note_outage(at(f64::from(second) - 0.5));
+                answered.note_error();
+            }
+            answered.record(list(f64::from(second)), R);
+        }
+        answered.total().as_secs_f64()
+    }
+
+    #[test]
+    fn a_server_that_answers_less_than_every_second_probe_proves_nothing() {
+        assert_eq!(with_errors(0), 60.0);
+        assert_eq!(with_errors(1), 60.0);
+        assert_eq!(with_errors(2), 3.0, "until it is known");
     }
 
     #[test]

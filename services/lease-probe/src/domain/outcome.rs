@@ -83,6 +83,8 @@ pub enum Failure {
     Connect(String),
     /// The TLS handshake failed: wrong authority, wrong name, expired certificate.
     Tls(String),
+    /// What answers is no API server, or one that fails all requests: GET /version failed as well.
+    VersionFailed(String),
     /// No answer in time, not even to GET /version.
     Timeout(Duration),
     /// The API server was not asked: for this long the request waited in this process for a permit to open a connection.
@@ -125,7 +127,9 @@ impl Failure {
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         match self {
-            Self::Connect(_) | Self::Tls(_) | Self::Timeout(_) => Outcome::ApiServerUnreachable,
+            Self::Connect(_) | Self::Tls(_) | Self::VersionFailed(_) | Self::Timeout(_) => {
+                Outcome::ApiServerUnreachable
+            }
             Self::Throttled(_) => Outcome::Throttled,
             Self::Kubeconfig(_)
             | Self::ConnectQueueTimeout(_)
@@ -151,7 +155,7 @@ impl Failure {
         match self {
             Self::Timeout(_) | Self::ListTimeout(_) => FailureEvidence::Silent,
             Self::Connect(_) | Self::Tls(_) => FailureEvidence::Disconnected,
-            Self::ListFailed(_) | Self::ListBrokeOff(_) => FailureEvidence::Away,
+            Self::VersionFailed(_) | Self::ListFailed(_) | Self::ListBrokeOff(_) => FailureEvidence::Away,
             Self::Throttled(_) => FailureEvidence::Throttles,
             // Of lease-probe's own affairs, or those of the seed.
             Self::Kubeconfig(_)
@@ -170,6 +174,7 @@ impl Failure {
             Self::Kubeconfig(_) => "kubeconfig",
             Self::Connect(_) => "connect",
             Self::Tls(_) => "tls",
+            Self::VersionFailed(_) => "version_failed",
             Self::Timeout(_) => "timeout",
             Self::ConnectQueueTimeout(_) => "connect_queue_timeout",
             Self::Throttled(_) => "throttled",
@@ -190,6 +195,7 @@ impl std::fmt::Display for Failure {
             Self::Kubeconfig(why) => write!(f, "The kubeconfig cannot be used: {why}."),
             Self::Connect(why) => write!(f, "The API server cannot be reached: {why}."),
             Self::Tls(why) => write!(f, "The TLS handshake with the API server failed: {why}."),
+            Self::VersionFailed(why) => write!(f, "No API server answers: {why}."),
             Self::Timeout(limit) => {
                 write!(f, "The API server did not answer within {}.", watchdog_api::duration::format(*limit))
             }

@@ -187,6 +187,12 @@ impl ProbeState {
         self.renewals.note_outage(since);
     }
 
+    /// The API server answered a probe with an error: see
+    /// [`AnsweredTime::note_error`](super::answered::AnsweredTime::note_error).
+    pub fn note_error(&mut self) {
+        self.renewals.note_error();
+    }
+
     /// The connection to the API server was lost, and the server may have been away since then. If it fell silent, those
     /// of kubelets may have died without a sign as well.
     pub fn note_disconnect(&mut self, since: Moment, silent: bool) {

@@ -71,6 +71,12 @@ impl Renewals {
         self.answered.note_outage(since);
     }
 
+    /// The API server answered a probe with an error: see
+    /// [`AnsweredTime::note_error`](super::answered::AnsweredTime::note_error).
+    pub fn note_error(&mut self) {
+        self.answered.note_error();
+    }
+
     /// The connection to the API server was lost: see [`AnsweredTime::note_disconnect`].
     pub fn note_disconnect(&mut self, since: Moment, silent: bool) {
         self.answered.note_disconnect(since, silent);

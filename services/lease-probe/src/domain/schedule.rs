@@ -6,7 +6,7 @@ use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 
 use super::assessment::LookAhead;
 use super::moment::Moment;
-use super::outcome::{Failure, Outcome};
+use super::outcome::{Failure, FailureEvidence, Outcome};
 
 /// Two probes of one shoot are never closer than this, but for those that are due at a crossing.
 pub const MIN_SPACING: Duration = Duration::from_secs(1);
@@ -40,6 +40,10 @@ const LOST: Duration = Duration::from_secs(2);
 /// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: half a core (at 171 us each, see
 /// docs/performance.md).
 const CLOSE_PROBES_PER_SECOND: u32 = 2_500;
+
+/// And a list that the API server refused with an error is asked for again after this: the time between two lists counts as
+/// answered only if it is short, and an API server that fails every second request answers one of them.
+const TENSE_RETRY: Duration = Duration::from_millis(500);
 
 /// An API server that does not answer is asked again at least this often: from when it is back, kube-controller-manager
 /// counts its grace period.
@@ -126,6 +130,23 @@ impl Recent {
     }
 }
 
+/// The failures of a probe up to now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failures {
+    /// How many followed each other, from 1.
+    pub in_a_row: u32,
+    /// Whether the shoot is probed closely.
+    pub close: bool,
+}
+
+impl Failures {
+    /// One failure, of a shoot of which nothing else is known.
+    pub const FIRST: Self = Self {
+        in_a_row: 1,
+        close: false,
+    };
+}
+
 /// What a list of the leases says about when to list them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen<'a> {
@@ -187,14 +208,13 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
     due
 }
 
-/// When to probe again after the `failures`-th failure in a row (from 1), of a probe that began at `started`. `random` is
-/// in [0, 1).
+/// When to probe again after `failures`, of a probe that began at `started`. `random` is in [0, 1).
 #[must_use]
 pub fn after_failure(
     (started, now): (Moment, Moment),
     pace: Pace,
     failure: &Failure,
-    failures: u32,
+    failures: Failures,
     random: f64,
 ) -> Moment {
     if let Failure::Throttled(wait) | Failure::MachinesThrottled(wait) = failure {
@@ -203,10 +223,17 @@ pub fn after_failure(
             .clamp(BACK_OFF_FOR_THROTTLED_REQUESTS, LONGEST_THROTTLE);
         return now.after(jittered(wait, pace.jitter, random));
     }
+    if failures.close && failure.evidence() == FailureEvidence::Away {
+        return started
+            .after(pace.bounded(TENSE_RETRY))
+            .max(now.after(SHORTEST_TICK));
+    }
+    let failures = failures.in_a_row;
     // A missing permission or Secret is not back sooner for asking every second; an API server is, and what an outage hides
     // is as long as the outage and the pause after it.
     let (growth, most) = match failure {
         Failure::Connect(_)
+        | Failure::VersionFailed(_)
         | Failure::Tls(_)
         | Failure::Timeout(_)
         | Failure::ListFailed(_)
@@ -409,27 +436,55 @@ mod tests {
     fn after_a_failure() {
         let connect = Failure::Connect(String::new());
         let pauses: Vec<_> = (1..=4)
-            .map(|n| after_failure((at(0), at(0)), PACE, &connect, n, 0.0))
+            .map(|in_a_row| {
+                let failures = Failures {
+                    in_a_row,
+                    ..Failures::FIRST
+                };
+                after_failure((at(0), at(0)), PACE, &connect, failures, 0.0)
+            })
             .collect();
         assert_eq!(
             pauses,
             [1.0, 1.25, 1.5625, 1.953_125].map(|seconds| Moment((seconds * 1e6) as i64))
         );
         assert_eq!(
-            after_failure((at(0), at(0)), PACE, &Failure::Throttled(None), 1, 0.0),
+            after_failure(
+                (at(0), at(0)),
+                PACE,
+                &Failure::Throttled(None),
+                Failures::FIRST,
+                0.0
+            ),
             at(10)
         );
         let long = Failure::Throttled(Some(Duration::from_secs(25)));
         assert_eq!(
-            after_failure((at(0), at(0)), PACE, &long, 1, 0.0),
+            after_failure((at(0), at(0)), PACE, &long, Failures::FIRST, 0.0),
             at(25),
             "Retry-After is honoured"
         );
         let short = Failure::Throttled(Some(Duration::from_secs(1)));
         assert_eq!(
-            after_failure((at(0), at(0)), PACE, &short, 1, 0.0),
+            after_failure((at(0), at(0)), PACE, &short, Failures::FIRST, 0.0),
             at(10),
             "but 10 s is the least"
+        );
+        let failed = Failure::ListFailed("500".into());
+        let alone = Pace { close: 1, ..PACE };
+        let close = Failures {
+            in_a_row: 9,
+            close: true,
+        };
+        assert_eq!(
+            after_failure((at(0), at(0)), alone, &failed, close, 0.0),
+            at(0).after(TENSE_RETRY),
+            "while seconds decide"
+        );
+        assert_eq!(
+            after_failure((at(0), at(0)), PACE, &failed, close, 0.0),
+            at(4),
+            "of 10,000 shoots at once"
         );
     }
 
@@ -446,7 +501,7 @@ mod tests {
                 Failure::Throttled(Some(asked)),
                 Failure::MachinesThrottled(Some(asked)),
             ] {
-                let due = after_failure((at(0), at(0)), PACE, &failure, 1, 0.0);
+                let due = after_failure((at(0), at(0)), PACE, &failure, Failures::FIRST, 0.0);
                 assert_eq!(due, at(300), "{failure}");
                 assert_eq!(valid_until(due, Duration::from_secs(30)), at(335));
             }

@@ -41,14 +41,14 @@ pub(crate) fn all() -> Vec<HistoryClass> {
     vec![
         class("quiet", nodes::quiet),
         class("loss, interval 10 s", nodes::loss_10),
-        class("loss, interval 30 s", nodes::loss_30).may_be_late("with an interval of 30 s a list comes every 17 s; kube-controller-manager has a watch"),
+        class("loss, interval 30 s", nodes::loss_30),
         class(
             "loss of a share around the threshold",
             nodes::loss_around_threshold,
-        ).may_be_late("with an interval of 30 s a list comes every 17 s; kube-controller-manager has a watch"),
-        class("loss one node after the other", nodes::creeping_loss).may_be_late("with an interval of 30 s a list comes every 17 s; kube-controller-manager has a watch"),
-        class("loss that heals", nodes::healed_loss).may_be_late("with an interval of 30 s a list comes every 17 s; kube-controller-manager has a watch"),
-        class("share that swings around the threshold", nodes::swinging_share).may_be_late("with an interval of 30 s a list comes every 17 s; kube-controller-manager has a watch"),
+        ),
+        class("loss one node after the other", nodes::creeping_loss).may_be_late("with an interval of 30 s only 10 s between two lists count, for an etcd may have been away unseen (ADR 0013)"),
+        class("loss that heals", nodes::healed_loss),
+        class("share that swings around the threshold", nodes::swinging_share).may_be_late("with an interval of 30 s only 10 s between two lists count, for an etcd may have been away unseen (ADR 0013)"),
         class("loss in a shoot of 2 or 3 nodes", nodes::small_loss),
         class("loss in a shoot of 50 nodes", nodes::large_loss),
         class("clocks off by up to 120 s", nodes::skewed_clocks),
@@ -65,7 +65,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class(
             "lease durations from 20 to 80 s, loss",
             nodes::lease_durations_loss,
-        ).may_be_late("with an interval of 30 s a list comes every 17 s; kube-controller-manager has a watch"),
+        ),
         class("outage, refused", outages::refused),
         class("outage, hangs", outages::hangs),
         class("outage, black hole", outages::black_hole),
@@ -111,7 +111,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("one failed request in a loss", failures::one_failure).may_be_late("with an interval of 30 s a failure at the only list of the first 20 s"),
         class("500 for 10 to 50 % of the requests", failures::errors),
         class("500 for 50 to 90 % of the requests", failures::many_errors).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
-        class("500 for 10 to 50 % of the requests, loss", failures::errors_loss).may_be_late("lists and lists of nodes fail in a row; kube-controller-manager has a watch"),
+        class("500 for 10 to 50 % of the requests, loss", failures::errors_loss).may_be_late("most probes of a while happen to fail; kube-controller-manager has a watch"),
         class(
             "500 for 50 to 90 % of the requests, loss",
             failures::many_errors_loss,
@@ -130,7 +130,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("stale lists", failures::stale),
         class("stale lists, loss", failures::stale_loss),
         class("external endpoint away", failures::external),
-        class("external endpoint away, loss", failures::external_loss).may_be_late("with an interval of 30 s a list comes every 17 s; kube-controller-manager has a watch"),
+        class("external endpoint away, loss", failures::external_loss).may_be_late("with an interval of 30 s only 10 s between two lists count, for an etcd may have been away unseen (ADR 0013)"),
         class("anything", failures::anything).may_be_late("any of the above"),
     ]
 }
