@@ -96,6 +96,21 @@ impl Probe {
     pub async fn restart(&mut self) {
         self.kill();
         self.feed = Feed::new();
+        self.serve().await;
+    }
+
+    /// The process is there again, and its first snapshot says the same of all these shoots: the coordinator learns of
+    /// all of them at one instant.
+    pub async fn restart_saying(&mut self, shoots: impl IntoIterator<Item = String>, outcome: Outcome) {
+        self.kill();
+        self.feed = Feed::new();
+        for shoot in shoots {
+            self.say(&shoot, outcome);
+        }
+        self.serve().await;
+    }
+
+    async fn serve(&mut self) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
