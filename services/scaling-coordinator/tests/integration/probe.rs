@@ -1,5 +1,6 @@
 //! A lease-probe that says what the test tells it to say, over the real wire contract.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
@@ -117,10 +118,7 @@ impl Probe {
             .build()
             .unwrap();
         let address = self.address;
-        let listener = runtime
-            .spawn(async move { TcpListener::bind(address).await.unwrap() })
-            .await
-            .unwrap();
+        let listener = runtime.spawn(listen(address)).await.unwrap();
         self.address = listener.local_addr().unwrap();
         let service = Service {
             feed: self.feed.clone(),
@@ -131,6 +129,19 @@ impl Probe {
             .serve_with_incoming(TcpListenerStream::new(listener));
         runtime.spawn(async move { server.await.unwrap() });
         self.runtime = Some(runtime);
+    }
+}
+
+/// The runtime of the one before ends in the background: its listener may hold the address a moment longer.
+async fn listen(address: SocketAddr) -> TcpListener {
+    let end = Instant::now() + LONG;
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            bound => return bound.unwrap(),
+        }
     }
 }
 
