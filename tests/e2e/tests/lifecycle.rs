@@ -324,9 +324,15 @@ async fn a_shoot_that_is_skipped_during_a_loss_is_held() {
         .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Skipped, BOUND)
         .await
         .unwrap();
-    until_true("the coordinator holds", BOUND, || async {
-        Ok(world.scaling(&coordinator, shoot.namespace()).await?.direction() == scaling::Direction::Hold)
-    })
+    // A shoot that migrates is not protected any more: the coordinator holds and removes meltdown-protection-active.
+    until_true(
+        "the coordinator holds and has released the shoot",
+        BOUND,
+        || async {
+            let scaling = world.scaling(&coordinator, shoot.namespace()).await?;
+            Ok(scaling.direction() == scaling::Direction::Hold && !scaling.meltdown_protection_active)
+        },
+    )
     .await
     .unwrap();
     let before = world.writes(&shoot).len();

@@ -47,6 +47,15 @@ const AT_FIRST_SIGHT: f64 = 1.25;
 /// `apimachinery/lease/controller.go`. An interval where that is shorter.
 const WAY_BACK: Duration = Duration::from_secs(10);
 
+/// The longest pause between two lists after which the silence of a node that stops renewing is still proven when its lease
+/// reaches the expiry age: of the pause [`LONGEST_SPAN`] counts, and the expiry age is longer than the silence that is
+/// needed.
+#[must_use]
+pub fn longest_pause(renew_interval: Duration, expiry_age: Duration) -> Duration {
+    let needed = renew_interval.mul_f64(AT_FIRST_SIGHT) + renew_interval.min(WAY_BACK);
+    renew_interval.mul_f64(LONGEST_SPAN) + expiry_age.saturating_sub(needed)
+}
+
 /// When a list was asked for and when its answer was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListTimes {

@@ -108,6 +108,9 @@ pub struct LookAhead {
     pub crossing: Moment,
     /// How long before it at most.
     pub window: Duration,
+    /// When the leases must be listed again at the latest, or silence that began before this list is proven only after the
+    /// crossing.
+    pub list_by: Moment,
 }
 
 /// How many of `candidates` must be expired for the threshold to be reached: the smallest number whose share, as the

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answered::ListTimes;
+use super::answered::{ListTimes, longest_pause};
 use super::assessment::{Assessment, Context, ExternalOutage, Leases, LookAhead, Rule, assess};
 use super::candidates::{Exclusion, NodeIndex};
 use super::moment::Moment;
@@ -84,7 +84,12 @@ impl ProbeState {
         let suspicious = imminent || assessment.evidence.expired > 0 || assessment.evidence.unconfirmed > 0;
         if !suspicious && !ahead {
             self.nodes = None;
-            assessment.look_ahead = assessment.crossing.map(|crossing| LookAhead { crossing, window });
+            let list_by = now.after(longest_pause(self.renew_interval(), rule.expiry_age));
+            assessment.look_ahead = assessment.crossing.map(|crossing| LookAhead {
+                crossing,
+                window,
+                list_by,
+            });
         }
         // How many leases count is not known exactly, so neither is the crossing: it cannot come before the first
         // expiry, and then the nodes are listed.
@@ -414,6 +419,8 @@ mod tests {
         let ahead = healthy.look_ahead.unwrap();
         // Two of three leases make a loss; two renew intervals without a renewal make it near.
         assert_eq!((ahead.crossing, ahead.window), (at(31), Duration::from_secs(10)));
+        // Of a longer pause than 17.5 s too little counts: the loss would be proven after the crossing.
+        assert_eq!(ahead.list_by, at(22).after(Duration::from_millis(500)));
         let Next::Ahead(near) = state.leases(listing(21), &leases, RULE) else {
             panic!("did not look ahead")
         };

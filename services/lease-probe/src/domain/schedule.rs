@@ -190,8 +190,15 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
     }
     // At random within the window, so that the shoots of a seed that are lost at once do not all ask at once. Neither
     // early, for most kubelets would have renewed by then, nor so late that there is no time left.
-    if let Some(LookAhead { crossing, window }) = seen.look_ahead {
-        due = due.min(crossing.before(window.mul_f64(0.3_f64.mul_add(random, 0.7))));
+    if let Some(LookAhead {
+        crossing,
+        window,
+        list_by,
+    }) = seen.look_ahead
+    {
+        due = due
+            .min(crossing.before(window.mul_f64(0.3_f64.mul_add(random, 0.7))))
+            .min(list_by);
     }
     due = due.at_multiple_of(pace.tick()).max(now.after(MIN_SPACING));
     // One that came before the leases were judged was judged. One that came since was not: it is looked at now.
@@ -345,18 +352,26 @@ mod tests {
 
     #[test]
     fn the_nodes_are_listed_ahead_of_a_crossing() {
-        let look_ahead = Some(LookAhead {
-            crossing: at(26),
-            window: RENEW,
-        });
-        let ahead = |random| {
+        let look_ahead = |list_by| {
+            Some(LookAhead {
+                crossing: at(26),
+                window: RENEW,
+                list_by: at(list_by),
+            })
+        };
+        let ahead = |random, list_by| {
             let seen = Seen {
-                look_ahead,
+                look_ahead: look_ahead(list_by),
                 ..seen(&Outcome::Healthy, false, Some(at(25)))
             };
             after_assessment(at(0), PACE, seen, &Recent::default(), random)
         };
-        assert_eq!((ahead(0.0), ahead(1.0)), (at(19), at(16)));
+        assert_eq!((ahead(0.0, 20), ahead(1.0, 20)), (at(19), at(16)));
+        assert_eq!(
+            (ahead(0.0, 17), ahead(1.0, 17)),
+            (at(17), at(16)),
+            "not so late that the pause does not count"
+        );
     }
 
     #[test]
@@ -398,6 +413,7 @@ mod tests {
             look_ahead: Some(LookAhead {
                 crossing: at(24),
                 window,
+                list_by: at(24),
             }),
             ..seen(&Outcome::Healthy, false, Some(first_expiry))
         };
@@ -534,7 +550,7 @@ mod tests {
                 starts.push(now);
                 let crossing = millis.map(|millis| now.shifted(millis * 1_000));
                 let look_ahead = crossing.filter(|_| !known);
-                let look_ahead = look_ahead.map(|crossing| LookAhead { crossing, window: RENEW });
+                let look_ahead = look_ahead.map(|crossing| LookAhead { crossing, window: RENEW, list_by: crossing });
                 let seen = Seen { judged: now, look_ahead, ..seen(&Outcome::Healthy, counting, crossing) };
                 let due = after_assessment(now, PACE, seen, &recent, random);
                 prop_assert!(due <= now.after(Duration::from_secs(36)));

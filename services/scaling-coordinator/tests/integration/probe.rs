@@ -1,5 +1,6 @@
 //! A lease-probe that says what the test tells it to say, over the real wire contract.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
@@ -96,16 +97,28 @@ impl Probe {
     pub async fn restart(&mut self) {
         self.kill();
         self.feed = Feed::new();
+        self.serve().await;
+    }
+
+    /// The process is there again, and its first snapshot says the same of all these shoots: the coordinator learns of
+    /// all of them at one instant.
+    pub async fn restart_saying(&mut self, shoots: impl IntoIterator<Item = String>, outcome: Outcome) {
+        self.kill();
+        self.feed = Feed::new();
+        for shoot in shoots {
+            self.say(&shoot, outcome);
+        }
+        self.serve().await;
+    }
+
+    async fn serve(&mut self) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
         let address = self.address;
-        let listener = runtime
-            .spawn(async move { TcpListener::bind(address).await.unwrap() })
-            .await
-            .unwrap();
+        let listener = runtime.spawn(listen(address)).await.unwrap();
         self.address = listener.local_addr().unwrap();
         let service = Service {
             feed: self.feed.clone(),
@@ -116,6 +129,19 @@ impl Probe {
             .serve_with_incoming(TcpListenerStream::new(listener));
         runtime.spawn(async move { server.await.unwrap() });
         self.runtime = Some(runtime);
+    }
+}
+
+/// The runtime of the one before ends in the background: its listener may hold the address a moment longer.
+async fn listen(address: SocketAddr) -> TcpListener {
+    let end = Instant::now() + LONG;
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            bound => return bound.unwrap(),
+        }
     }
 }
 

@@ -4,11 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
+use watchdog_proto::scaling::v1::{Direction, FlowState, GetScalingRequest};
 
 use super::COUNTS;
 use super::backend::{Backend, Plan, SandboxBackend};
@@ -19,6 +22,7 @@ use super::shoot::Shoot;
 use super::slot::Slot;
 use super::stage::Stage;
 use crate::history::History;
+use crate::wait;
 
 /// How long things go wrong.
 const STORM: Duration = Duration::from_secs(60);
@@ -72,7 +76,7 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
     let shared = backend.seed().0;
     // Verdicts are missed while lease-probe is dead.
     shared.chronicle.note_gap();
-    let slots = replicas(&backend, &shared).await?;
+    let Replicas { slots, coordinators } = Replicas::start(&backend, &shared).await?;
     let (planes, _following) = Planes::start(&shared).await?;
     let stage = Stage::new(backend.clone(), planes, &format!("c{seed}"));
     let mut shoots = Vec::new();
@@ -93,7 +97,11 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
     for shoot in &shoots {
         shoot.reconnect().await;
     }
+    // A shoot that was cut off shortly before looks restored as long as nobody has noticed: what counts is what the
+    // coordinator does when it knows of the recovery.
     for shoot in &shoots {
+        shoot.wait_recovered().await?;
+        wait_settled(&shared, &coordinators, shoot).await?;
         shoot.wait_restored().await?;
     }
     plane.wait_runs(stage.times().bound).await?;
@@ -111,23 +119,58 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
 }
 
 /// Two of each but the weeder: a watchdog as it is deployed.
-async fn replicas(backend: &Backend, seed: &Seed) -> anyhow::Result<Vec<Arc<Slot>>> {
-    let mut slots: Vec<_> = seed.services().into_iter().cloned().collect();
-    let probe = "lease-probe-1";
-    let probe = seed
-        .setup
-        .lease_probe(probe, &backend.seed_kubeconfig(probe)?)
-        .await?;
-    let coordinator = "scaling-coordinator-1";
-    let coordinator = seed
-        .setup
-        .coordinator(coordinator, &backend.seed_kubeconfig(coordinator)?, &[])
-        .await?;
-    for service in [probe, coordinator] {
-        service.wait_ready().await?;
-        slots.push(Slot::new(service));
+struct Replicas {
+    /// All services.
+    slots: Vec<Arc<Slot>>,
+    /// Those that are scaling-coordinators.
+    coordinators: [Arc<Slot>; 2],
+}
+
+impl Replicas {
+    async fn start(backend: &Backend, seed: &Seed) -> anyhow::Result<Self> {
+        let probe = "lease-probe-1";
+        let probe = seed
+            .setup
+            .lease_probe(probe, &backend.seed_kubeconfig(probe)?)
+            .await?;
+        let coordinator = "scaling-coordinator-1";
+        let coordinator = seed
+            .setup
+            .coordinator(coordinator, &backend.seed_kubeconfig(coordinator)?, &[])
+            .await?;
+        for service in [&probe, &coordinator] {
+            service.wait_ready().await?;
+        }
+        let coordinators = [seed.coordinator.clone(), Slot::new(coordinator)];
+        let [_, second] = &coordinators;
+        let mut slots: Vec<_> = seed.services().into_iter().cloned().collect();
+        slots.extend([Slot::new(probe), second.clone()]);
+        Ok(Self { slots, coordinators })
     }
-    Ok(slots)
+}
+
+/// Waits until one coordinator owns the shoot, wants its dependants up and has nothing left to do.
+async fn wait_settled(seed: &Seed, coordinators: &[Arc<Slot>], shoot: &Shoot) -> anyhow::Result<()> {
+    let what = format!("{} is settled", shoot.namespace());
+    wait::until_true(&what, shoot.times().bound, || async {
+        let mut owners = 0;
+        for slot in coordinators {
+            let mut client = ScalingServiceClient::new(slot.channel(&seed.setup)?);
+            let shoot = shoot.namespace().to_owned();
+            let answer = client.get_scaling(GetScalingRequest { shoot }).await?;
+            let scaling = answer.into_inner().scaling.context("no scaling in the answer")?;
+            if scaling.owner != slot.get().process.name() {
+                continue;
+            }
+            let state = (scaling.direction(), scaling.state());
+            let settled = state == (Direction::Up, FlowState::Settled);
+            anyhow::ensure!(settled, "{}: {state:?}: {}", scaling.owner, scaling.reason);
+            owners += 1;
+        }
+        anyhow::ensure!(owners == 1, "{owners} coordinators own it");
+        Ok(true)
+    })
+    .await
 }
 
 async fn storm(seed: u64, shared: &Seed, slots: &[Arc<Slot>], shoots: &[Arc<Shoot>]) -> anyhow::Result<()> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -11,7 +12,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_proto::probe::v1::Outcome;
+use watchdog_proto::probe::v1::{Outcome, Verdict};
 
 use super::Shoot;
 use crate::acceptance::chronicle::Fact;
@@ -41,11 +42,7 @@ impl Shoot {
         let before = self.renewals().await?;
         self.hand_over().await?;
         self.wait_outcome(Outcome::Healthy).await?;
-        wait::until_true("every lease is renewed", self.times.bound, || async {
-            let now = self.renewals().await?;
-            Ok(before.iter().all(|(node, time)| now.get(node) != Some(time)))
-        })
-        .await
+        self.wait_renewed(&before).await
     }
 
     /// Sets `status.lastOperation` of the Shoot.
@@ -143,6 +140,35 @@ impl Shoot {
     /// When it does not come up.
     pub async fn start_api_server(&self) -> anyhow::Result<()> {
         self.half.site.start_api_server().await
+    }
+
+    /// Waits until every kubelet has renewed its lease after this call and lease-probe has found the shoot healthy after
+    /// that. Until then a loss that began before the nodes were reconnected may still lead to a scale-down.
+    ///
+    /// # Errors
+    /// When a lease is not renewed, or the shoot is not found healthy, in time.
+    pub async fn wait_recovered(&self) -> anyhow::Result<()> {
+        let before = self.renewals().await?;
+        self.wait_renewed(&before).await?;
+        let renewed = Timestamp::now();
+        // Service and test have the same clock.
+        let observed = |verdict: &Verdict| {
+            let at = verdict.observed_at.as_ref()?;
+            Timestamp::new(at.seconds, at.nanos).ok()
+        };
+        self.wait_verdict("it is healthy by the renewed leases", |verdict| {
+            verdict.outcome() == Outcome::Healthy && observed(verdict).is_some_and(|at| at > renewed)
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn wait_renewed(&self, before: &BTreeMap<String, String>) -> anyhow::Result<()> {
+        wait::until_true("every lease is renewed", self.times.bound, || async {
+            let now = self.renewals().await?;
+            Ok(before.iter().all(|(node, time)| now.get(node) != Some(time)))
+        })
+        .await
     }
 
     // --- its objects
