@@ -28,8 +28,7 @@ EVERYWHERE = {
         ("create", "events.k8s.io", "events", ""),
         ("patch", "events.k8s.io", "events", ""),
     }
-    | {(verb, "apps", "deployments", name) for name in GARDENER_DEPENDANTS for verb in ("get", "list", "watch", "patch")}
-    | {(verb, "apps", "deployments/scale", name) for name in GARDENER_DEPENDANTS for verb in ("get", "update")},
+    | {(verb, "apps", "deployments", name) for name in GARDENER_DEPENDANTS for verb in ("get", "list", "watch", "patch")},
     "weeder": {
         ("list", "discovery.k8s.io", "endpointslices", ""),
         ("watch", "discovery.k8s.io", "endpointslices", ""),
@@ -58,6 +57,7 @@ NOWHERE = {
     ("patch", "apps", "deployments", "kube-apiserver", "shoot--a--b"),
     ("update", "apps", "deployments", "kube-controller-manager", "shoot--a--b"),
     ("patch", "apps", "deployments/scale", "etcd", "shoot--a--b"),
+    ("update", "apps", "deployments/scale", "kube-controller-manager", "shoot--a--b"),
     ("delete", "apps", "deployments", "kube-controller-manager", "shoot--a--b"),
     ("create", "", "pods", "", "garden"),
     ("create", "", "pods/exec", "", "shoot--a--b"),

@@ -74,7 +74,6 @@ def test_rules_follow_the_configuration(releases):
     scaled = {(group, resource, name) for _, group, resource, name in coordinator if name}
     assert scaled == {
         ("apps", "statefulsets", "etcd"),
-        ("apps", "statefulsets/scale", "etcd"),
         ("example.org", "proxies", "egress"),
         ("example.org", "proxies/scale", "egress"),
     }

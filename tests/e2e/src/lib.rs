@@ -20,4 +20,5 @@ pub mod scratch;
 mod spawner;
 pub mod tools;
 pub mod wait;
+pub mod watch_proxy;
 pub mod watchdog;

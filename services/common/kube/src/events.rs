@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
 
-use crate::client::request;
+use crate::client::{RequestError, request};
 use crate::metrics::EVENTS;
 
 /// Events that wait to be published. A seed-wide incident makes some for every shoot; what does not fit is counted
@@ -147,9 +147,15 @@ impl Publisher {
             self.recorders.clear();
         }
         let fresh = || (Recorder::new(self.client.clone(), self.reporter.clone()), now);
-        let (recorder, used) = self.recorders.entry(note).or_insert_with(fresh);
+        let (recorder, used) = self.recorders.entry(note).or_insert_with(&fresh);
         *used = now;
-        let result = match request(recorder.publish(&event, &notice.about)).await {
+        let mut published = request(recorder.publish(&event, &notice.about)).await;
+        if published.as_ref().is_err_and(RequestError::is_not_found) {
+            // The Event that this would repeat is gone: deleted, or lost with an etcd that was restored from a backup.
+            *recorder = fresh().0;
+            published = request(recorder.publish(&event, &notice.about)).await;
+        }
+        let result = match published {
             Ok(()) => {
                 self.readiness.recovered(LOOP);
                 "published"

@@ -13,6 +13,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason, chain};
@@ -64,6 +65,21 @@ where
         self,
         readiness: Readiness,
         stop: CancellationToken,
+        hear: impl FnMut(Change<K>) + Send,
+    ) -> anyhow::Result<()> {
+        let (_, never) = watch::channel(());
+        self.run_with_relists(never, readiness, stop, hear).await
+    }
+
+    /// The same, and lists everything again whenever `relist` changes.
+    ///
+    /// # Errors
+    /// Never; the type is that of a critical task.
+    pub async fn run_with_relists(
+        self,
+        mut relist: watch::Receiver<()>,
+        readiness: Readiness,
+        stop: CancellationToken,
         mut hear: impl FnMut(Change<K>) + Send,
     ) -> anyhow::Result<()> {
         let name = self.name;
@@ -105,6 +121,12 @@ where
                 event = events.next() => event,
                 Some(()) = restores.next() => {
                     tracing::warn!(watch = name, "resource versions went back, etcd was restored from a backup; listing again");
+                    events = open();
+                    continue;
+                }
+                Ok(()) = relist.changed() => {
+                    // Whoever asks for it knows why. The list begins with another version.
+                    newest.store(0, Ordering::Relaxed);
                     events = open();
                     continue;
                 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use watchdog_kube::events::{Notice, recorder};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::store::Preconditions;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
 /// Bound of every wait: generous, because the machine may be busy.
@@ -76,6 +77,39 @@ async fn another_note_is_another_event_and_the_same_one_a_series() {
     drop(sink);
     tokio::time::timeout(PATIENCE, publish).await.unwrap().unwrap();
     assert_eq!(told(&api), [("429".to_owned(), 3), ("a Pod hangs".to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn an_event_that_is_gone_is_published_anew() {
+    let (api, client) = server().await;
+    let (sink, publish) = recorder(
+        client,
+        "coordinator",
+        "coordinator-0",
+        Readiness::default(),
+        CancellationToken::new(),
+    );
+    let publish = tokio::spawn(publish);
+    sink.publish(notice("429"));
+    let until_told = async || {
+        while told(&api).is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, until_told()).await.unwrap();
+    let events = api.store().all(&keys::EVENTS, Some("shoot--a"));
+    let preconditions = Preconditions::default();
+    api.store()
+        .delete(&keys::EVENTS, "shoot--a", events[0].name(), &preconditions, false)
+        .unwrap();
+    sink.publish(notice("429"));
+    drop(sink);
+    tokio::time::timeout(PATIENCE, publish)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert_eq!(told(&api), [("429".to_owned(), 1)]);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use watchdog_kube::permissions::{Permission, Preflight};
 use watchdog_runtime::readiness::Readiness;
 
 use super::resources::Resources;
+use crate::domain::needs::has_spec_replicas;
 
 /// The permissions for these resources, those of the membership not included.
 #[must_use]
@@ -22,6 +23,10 @@ pub fn permissions(resources: &Resources) -> Vec<Permission> {
     for (reference, served) in resources.all_served() {
         for verb in ["get", "list", "watch", "patch"] {
             needed.push(Permission::new(verb, &served.group, &served.plural).named(&reference.name));
+        }
+        if has_spec_replicas(&reference) {
+            // One patch of the object scales it.
+            continue;
         }
         for verb in ["get", "update"] {
             let scale = format!("{}/scale", served.plural);
@@ -53,5 +58,48 @@ pub async fn check(
             () = preflight.keep_asking(&needed) => {}
             Ok(()) = kinds_known.changed() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::{ApiResource, GroupVersionKind};
+    use watchdog_api::prober::ResourceRef;
+
+    use super::*;
+    use crate::cluster::resources::Listing;
+    use crate::wake::Wakes;
+
+    /// The verbs asked for on a resource and its scale sub-resource.
+    fn verbs(group: &str, kind: &str, plural: &str) -> (Vec<&'static str>, Vec<&'static str>) {
+        let reference = ResourceRef {
+            api_version: format!("{group}/v1"),
+            kind: kind.into(),
+            name: "one".into(),
+        };
+        let resources = Resources::new(Arc::new(Wakes::default()));
+        resources.add(&reference);
+        let served = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
+        resources.listing(&reference, Listing::Listed, Some(served));
+        let asked = permissions(&resources);
+        let on = |resource: &str| {
+            let named = asked
+                .iter()
+                .filter(|p| p.group == group && p.name == "one" && p.resource == resource);
+            named.map(|p| p.verb).collect()
+        };
+        (on(plural), on(&format!("{plural}/scale")))
+    }
+
+    #[test]
+    fn the_scale_sub_resource_is_asked_for_only_where_it_is_written() {
+        let on_object = vec!["get", "list", "watch", "patch"];
+        for (kind, plural) in [("Deployment", "deployments"), ("StatefulSet", "statefulsets")] {
+            assert_eq!(verbs("apps", kind, plural), (on_object.clone(), vec![]));
+        }
+        let of_engine = verbs("machines.example.com", "Engine", "engines");
+        assert_eq!(of_engine, (on_object.clone(), vec!["get", "update"]));
+        let of_replica_set = verbs("apps", "ReplicaSet", "replicasets");
+        assert_eq!(of_replica_set, (on_object, vec!["get", "update"]));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The watches feed it, and so do the answers to our own writes and reads, which are often earlier. Watch events and
 //! answers to writes never take an object back to an older version; complete lists and consistent reads may
-//! ([`version`](super::version)). Kinds whose objects do not show their replicas in `spec.replicas` are completed from
+//! ([`version`](super::version)). An object that went back means that etcd was restored from a backup: then nothing is known
+//! of any resource until all are listed again, because levels follow from what is known of several. Kinds whose objects do not show their replicas in `spec.replicas` are completed from
 //! their scale sub-resource, which is read only when a direction asks for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,10 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::ApiResource;
 use parking_lot::RwLock;
+use tokio::sync::watch;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::{IgnoreScaling, Workload};
 
-use super::version::{Mark, Origin, absence_replaces, replaces};
+use super::version::{Mark, Origin, absence_replaces, is_newer, replaces};
 use crate::domain::sight::{Item, Seen, Sight};
 use crate::wake::Wakes;
 
@@ -50,6 +52,9 @@ pub struct Resources {
     inner: RwLock<BTreeMap<ResourceRef, Configured>>,
     // The last mark. Changes only while `inner` is locked.
     mark: AtomicU64,
+    // When etcd was last found to have been restored. Changes only while `inner` is locked.
+    restored: AtomicU64,
+    relist: watch::Sender<()>,
 }
 
 #[derive(Debug)]
@@ -80,7 +85,15 @@ impl Resources {
             wakes,
             inner: RwLock::default(),
             mark: AtomicU64::new(0),
+            restored: AtomicU64::new(0),
+            relist: watch::Sender::new(()),
         }
+    }
+
+    /// Changes when every resource must be listed again.
+    #[must_use]
+    pub fn relists(&self) -> watch::Receiver<()> {
+        self.relist.subscribe()
     }
 
     /// The mark of what was taken in last: to be taken before a list or read is asked for.
@@ -185,11 +198,36 @@ impl Resources {
         // What the scale sub-resource said of another version stays known, but is not believed any more.
         entry.scale = old.and_then(|old| old.scale.clone());
         let changed = old.is_none_or(|old| (&old.version, &old.sight) != (&entry.version, &entry.sight));
+        // What was taken in before the restore that is known went back with it.
+        let restored = old.is_some_and(|old| {
+            old.uid == entry.uid
+                && old.taken.0 > self.restored.load(Ordering::SeqCst)
+                && is_newer(&old.version, &entry.version)
+        });
         entry.taken = self.next_mark();
         configured.objects.insert(shoot.into(), entry);
+        if restored {
+            self.doubt_all(&mut inner);
+        }
         drop(inner);
+        if restored {
+            tracing::warn!(resource = %reference, shoot, "a resource version went back, etcd was restored from a backup; listing all resources again");
+            self.relist.send_replace(());
+            self.wakes.all();
+        }
         if changed {
             self.wakes.one(shoot);
+        }
+    }
+
+    /// Nothing is known of any resource until it is listed again.
+    fn doubt_all(&self, inner: &mut BTreeMap<ResourceRef, Configured>) {
+        self.restored.store(self.next_mark().0, Ordering::SeqCst);
+        for configured in inner.values_mut() {
+            if matches!(configured.listing, Listing::Listed) {
+                let why = "etcd was restored from a backup: its objects are not listed again yet";
+                configured.listing = Listing::Pending(why.to_owned());
+            }
         }
     }
 
@@ -231,8 +269,11 @@ impl Resources {
                 configured.objects.remove(shoot);
                 configured.removed = self.next_mark();
             }
-            first = !matches!(configured.listing, Listing::Listed);
-            configured.listing = Listing::Listed;
+            // A list from before the restore says nothing; another one is on its way.
+            if asked.0 >= self.restored.load(Ordering::SeqCst) {
+                first = !matches!(configured.listing, Listing::Listed);
+                configured.listing = Listing::Listed;
+            }
         }
         for shoot in gone {
             self.wakes.one(&shoot);

@@ -155,6 +155,7 @@ fn a_read_takes_an_object_back_unless_something_came_in_meanwhile() {
     resources.applied(&kcm(), &at("10", 0), Origin::Update);
     let before = resources.mark();
     resources.applied(&kcm(), &at("7", 3), Origin::Read(before));
+    resources.synced(&kcm(), &["shoot--a".to_owned()].into(), LATEST);
     assert_eq!(now(), Some(3), "etcd was restored from a backup");
     resources.applied(&kcm(), &at("8", 0), Origin::Update);
     assert_eq!(now(), Some(0), "versions count from there");
@@ -170,4 +171,43 @@ fn a_read_takes_an_object_back_unless_something_came_in_meanwhile() {
     resources.deleted(&kcm(), "shoot--a", Origin::Update);
     resources.applied(&kcm(), &at("8", 0), Origin::Read(before));
     assert_eq!(now(), None, "it was deleted after it was read");
+}
+
+#[test]
+fn what_goes_back_puts_everything_in_doubt_until_it_is_listed_again() {
+    let (resources, _) = listed();
+    let mcm = ResourceRef {
+        name: "mcm".into(),
+        ..kcm()
+    };
+    resources.add(&mcm);
+    let exist = BTreeSet::from(["shoot--a".to_owned()]);
+    let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
+    for reference in [&kcm(), &mcm] {
+        resources.applied(reference, &at("10", 0), Origin::Update);
+        resources.synced(reference, &exist, resources.mark());
+    }
+    let known = |reference: &ResourceRef| replicas(&resources.sight(reference, "shoot--a"));
+    let relists = resources.relists();
+    let list_under_way = resources.mark();
+    resources.applied(&kcm(), &at("7", 3), Origin::Read(resources.mark()));
+    assert!(relists.has_changed().unwrap());
+    assert_eq!(
+        (known(&kcm()), known(&mcm)),
+        (None, None),
+        "one has gone back, so may the other"
+    );
+    resources.synced(&mcm, &exist, list_under_way);
+    assert_eq!(known(&mcm), None, "that list may be from before");
+
+    let relists = resources.relists();
+    let asked = resources.mark();
+    for reference in [&kcm(), &mcm] {
+        resources.applied(reference, &at("7", 3), Origin::Read(asked));
+        resources.synced(reference, &exist, asked);
+    }
+    assert_eq!((known(&kcm()), known(&mcm)), (Some(3), Some(3)));
+    assert!(!relists.has_changed().unwrap(), "that was the same restore");
+    resources.applied(&mcm, &at("6", 2), Origin::Read(resources.mark()));
+    assert!(relists.has_changed().unwrap(), "and this is another");
 }

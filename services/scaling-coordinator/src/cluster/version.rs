@@ -35,7 +35,8 @@ pub fn absence_replaces(taken: Mark, origin: Origin) -> bool {
 
 /// Whether `version` is known to be newer than `other`. Resource versions are numbers on every API server that keeps
 /// its objects in etcd.
-fn is_newer(version: &str, other: &str) -> bool {
+#[must_use]
+pub fn is_newer(version: &str, other: &str) -> bool {
     match (version.parse::<u64>(), other.parse::<u64>()) {
         (Ok(version), Ok(other)) => version > other,
         _ => false,

@@ -173,6 +173,7 @@ impl Follow {
             api: Api::<Workload>::all_with(seed.clone(), &served),
             config: Config::default().fields(&format!("metadata.name={}", reference.name)),
         };
+        let relist = resources.relists();
         let mut listing = None;
         let take_in = |change| match change {
             Change::ListBegins => listing = Some(resources.mark()),
@@ -183,7 +184,9 @@ impl Follow {
                 resources.synced(reference, &exist, listing.take().unwrap_or_default());
             }
         };
-        watch.run(readiness.clone(), stop, take_in).await
+        watch
+            .run_with_relists(relist, readiness.clone(), stop, take_in)
+            .await
     }
 }
 

@@ -95,7 +95,8 @@ async fn what_leaves_the_configuration_is_not_scaled_down_any_more() {
 async fn permissions_of_what_left_the_configuration_are_not_asked_for() {
     let (seed, probe) = (Seed::new().await, Probe::start("p").await);
     seed.api.deny(Rule {
-        resources: vec!["statefulsets/scale".into()],
+        verbs: vec!["patch".into()],
+        resources: vec!["statefulsets".into()],
         ..Rule::default()
     });
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
@@ -106,7 +107,7 @@ async fn permissions_of_what_left_the_configuration_are_not_asked_for() {
   scaleDown: {{level: 0}}
 "
     ));
-    let missing = "update statefulsets.apps/scale named etcd-main";
+    let missing = "patch statefulsets.apps named etcd-main";
     eventually("readiness names the permission", || {
         coordinator.blockers().iter().any(|line| line.contains(missing))
     })

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::{Direction, FlowState, Step};
+use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::{ResourceKey, ResourceType, ScalePaths, keys};
 use watchdog_sandbox::store::{Part, WriteOptions};
 
@@ -59,6 +60,11 @@ async fn any_kind_with_a_scale_sub_resource_works() {
         "engines",
         Some(paths),
     ));
+    // The chart does not grant it either.
+    seed.api.deny(Rule {
+        resources: vec!["statefulsets/scale".into()],
+        ..Rule::default()
+    });
     seed.cluster(SHOOT, json!({}));
     let set = json!({
         "metadata": { "name": "etcd-events" },

@@ -3,7 +3,7 @@
 
 mod answers;
 mod relay;
-mod tls;
+pub(crate) mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

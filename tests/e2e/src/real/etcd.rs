@@ -1,5 +1,7 @@
 //! etcd on loopback, without fsync: its data is thrown away.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -27,6 +29,7 @@ pub(super) struct Etcd {
 #[derive(Debug)]
 struct Member {
     url: String,
+    data: PathBuf,
     command: Command,
     /// Held for its end: dropping it kills the member.
     process: Mutex<Arc<Process>>,
@@ -67,9 +70,10 @@ impl Etcd {
             .map(|(name, _, peer)| format!("{name}={peer}"))
             .collect();
         let start = |(name, url, peer): &(String, String, String)| {
+            let data = scratch.join(name);
             let command = Command::new(name.clone(), &assets.etcd)
                 .arg(format!("--name={name}"))
-                .arg(format!("--data-dir={}", scratch.join(name).display()))
+                .arg(format!("--data-dir={}", data.display()))
                 .arg(format!("--listen-client-urls={url}"))
                 .arg(format!("--advertise-client-urls={url}"))
                 .arg(format!("--listen-peer-urls={peer}"))
@@ -79,6 +83,7 @@ impl Etcd {
             let process = Mutex::new(Arc::new(command.spawn(scratch)?));
             anyhow::Ok(Member {
                 url: url.clone(),
+                data,
                 command,
                 process,
             })
@@ -129,6 +134,34 @@ impl Etcd {
         Ok(())
     }
 
+    /// Copies the data of the only member. It is stopped meanwhile: etcd offers a snapshot while it runs, but what makes
+    /// a member of one (etcdctl, etcdutl) is not among the assets.
+    pub(super) async fn back_up(&self, name: &str) -> anyhow::Result<EtcdBackup> {
+        let backup = EtcdBackup(self.scratch.join(name));
+        self.while_stopped(|data| copy_folder(data, &backup.0)).await?;
+        Ok(backup)
+    }
+
+    /// Puts a copy back. Revisions go on from those of the backup, as after a restore from a snapshot.
+    pub(super) async fn restore(&self, backup: &EtcdBackup) -> anyhow::Result<()> {
+        self.while_stopped(|data| {
+            fs::remove_dir_all(data)?;
+            copy_folder(&backup.0, data)
+        })
+        .await
+    }
+
+    async fn while_stopped(&self, act: impl FnOnce(&Path) -> std::io::Result<()>) -> anyhow::Result<()> {
+        let [member] = self.members.as_slice() else {
+            bail!("the backup of one member is no backup of several");
+        };
+        let running = member.process.lock().clone();
+        running.kill_9().await?;
+        act(&member.data).context("copy the data of etcd")?;
+        *member.process.lock() = Arc::new(member.command.spawn(&self.scratch)?);
+        self.wait_listening().await
+    }
+
     /// Kills the leader and starts it again; the others have elected another one by then, or do now.
     pub(super) async fn kill_leader(&self) -> anyhow::Result<()> {
         for member in &self.members {
@@ -144,6 +177,26 @@ impl Etcd {
         }
         bail!("etcd has no leader")
     }
+}
+
+/// The data of etcd at an earlier time.
+#[derive(Debug)]
+pub struct EtcdBackup(PathBuf);
+
+fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir(to)?;
+    // As etcd wants it.
+    fs::set_permissions(to, fs::metadata(from)?.permissions())?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &to)?;
+        } else {
+            fs::copy(entry.path(), to)?;
+        }
+    }
+    Ok(())
 }
 
 /// A call of etcd's API in JSON.

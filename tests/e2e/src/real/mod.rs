@@ -35,6 +35,7 @@ pub use assets::Assets;
 pub use controller_manager::{ControllerManager, ControllerManagerOptions};
 pub use crds::{cluster_resource, install_seed_crds, machine_resource};
 pub use deployment_runner::{Change, DeploymentRunner, DeploymentRunnerOptions};
+pub use etcd::EtcdBackup;
 pub use fleet::{Fleet, FleetOptions, MachineOptions};
 pub use kubeconfig::kubeconfig;
 pub use node_recorder::{NodeRecorder, NodeTransition, node_readiness};
@@ -133,6 +134,23 @@ impl RealControlPlane {
     /// When there is none.
     pub async fn kill_etcd_leader(&self) -> anyhow::Result<()> {
         self.etcd.kill_leader().await
+    }
+
+    /// Copies the data of etcd, which is away for a moment. `name` is that of the copy.
+    ///
+    /// # Errors
+    /// When etcd has several members, or does not come back.
+    pub async fn back_up_etcd(&self, name: &str) -> anyhow::Result<EtcdBackup> {
+        self.etcd.back_up(name).await
+    }
+
+    /// Takes etcd back to a backup: revisions become lower than they were. The API servers must be stopped, because they
+    /// remember what is no longer true.
+    ///
+    /// # Errors
+    /// When etcd does not come back.
+    pub async fn restore_etcd(&self, backup: &EtcdBackup) -> anyhow::Result<()> {
+        self.etcd.restore(backup).await
     }
 
     /// The test's folder.

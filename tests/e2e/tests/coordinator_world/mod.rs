@@ -17,7 +17,8 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_e2e::coordinator::{Coordinator, FakeProbe, Outcome, forget_leases};
 use watchdog_e2e::fixtures::{self, CA, KCM, MCM};
 use watchdog_e2e::real::{
-    ApiServer, RealControlPlane, create_cluster, create_deployment, create_namespace, install_seed_crds,
+    ApiServer, ApiServerOptions, RealControlPlane, create_cluster, create_deployment, create_namespace,
+    install_seed_crds,
 };
 use watchdog_e2e::scratch::Scratch;
 use watchdog_e2e::wait;
@@ -55,7 +56,11 @@ impl Seed {
 
     pub async fn real(name: &str) -> anyhow::Result<Self> {
         let plane = RealControlPlane::start(name).await?;
-        let server = plane.api_server("seed").await?;
+        Self::real_on(plane, ApiServerOptions::new("seed")).await
+    }
+
+    pub async fn real_on(plane: RealControlPlane, options: ApiServerOptions) -> anyhow::Result<Self> {
+        let server = plane.api_server_with(options).await?;
         install_seed_crds(&server.client()).await?;
         Ok(Self::Real(Box::new((server, plane))))
     }
@@ -72,7 +77,23 @@ impl Seed {
         }
     }
 
-    fn kubeconfig(&self) -> anyhow::Result<String> {
+    /// The real API server.
+    pub fn server(&self) -> anyhow::Result<&ApiServer> {
+        match self {
+            Self::Sandbox(_) => anyhow::bail!("the API server is in memory"),
+            Self::Real(real) => Ok(&real.0),
+        }
+    }
+
+    /// What the real API server stands on.
+    pub fn plane(&self) -> anyhow::Result<&RealControlPlane> {
+        match self {
+            Self::Sandbox(_) => anyhow::bail!("the API server is in memory"),
+            Self::Real(real) => Ok(&real.1),
+        }
+    }
+
+    pub fn kubeconfig(&self) -> anyhow::Result<String> {
         match self {
             Self::Sandbox(api) => Ok(api.kubeconfig("watchdog")),
             Self::Real(real) => real.0.kubeconfig_for("admin"),
@@ -105,9 +126,11 @@ pub struct World {
     pub coordinator: Coordinator,
     scratch: Arc<Scratch>,
     config: std::path::PathBuf,
-    _following: Vec<AbortOnDropHandle<()>>,
+    kubeconfig: String,
+    kinds: Vec<ApiResource>,
+    following: Vec<AbortOnDropHandle<()>>,
     // Last, so that it outlives what talks to it.
-    seed: Seed,
+    pub seed: Seed,
 }
 
 // === impl World ===
@@ -121,30 +144,34 @@ impl World {
         config: &str,
         kinds: Vec<ApiResource>,
     ) -> anyhow::Result<Self> {
+        let kubeconfig = seed.kubeconfig()?;
+        Self::start_with(name, seed, kubeconfig, shoots, config, kinds).await
+    }
+
+    /// The same with a kubeconfig for the coordinator that is not the test's own.
+    pub async fn start_with(
+        name: &str,
+        seed: Seed,
+        kubeconfig: String,
+        shoots: &[String],
+        config: &str,
+        kinds: Vec<ApiResource>,
+    ) -> anyhow::Result<Self> {
         let client = seed.client().await?;
         if kinds.iter().any(|kind| kind.kind == "Engine") {
             seed.install_engines().await?;
         }
         create_namespace(&client, "garden").await?;
         let follower = Follower::new(&client);
-        let following = kinds.into_iter().map(|kind| follower.follow(kind)).collect();
+        let following = follow_all(&follower, &kinds);
         stream::iter(shoots.iter().map(anyhow::Ok))
-            .try_for_each_concurrent(AT_ONCE, |shoot| {
-                let client = client.clone();
-                async move {
-                    create_namespace(&client, shoot).await?;
-                    for (name, replicas) in COUNTS {
-                        create_deployment(&client, shoot, name, i32::try_from(replicas)?).await?;
-                    }
-                    create_cluster(&client, shoot, fixtures::shoot("40s")).await
-                }
-            })
+            .try_for_each_concurrent(AT_ONCE, |shoot| create_shoot(&client, shoot))
             .await?;
         let scratch = Scratch::new(name)?;
         let probe = FakeProbe::start().await?;
         probe.say(shoots.iter().map(String::as_str), Outcome::Healthy);
         let config = scratch.write("prober.yaml", config)?;
-        let coordinator = Coordinator::start(&scratch, &config, &seed.kubeconfig()?, &probe).await?;
+        let coordinator = Coordinator::start(&scratch, &config, &kubeconfig, &probe).await?;
         let world = Self {
             client,
             probe,
@@ -152,11 +179,18 @@ impl World {
             coordinator,
             scratch,
             config,
-            _following: following,
+            kubeconfig,
+            kinds,
+            following,
             seed,
         };
         world.until_all(shoots, Direction::Up).await?;
         Ok(world)
+    }
+
+    /// Plays the controllers from a list on: watches know nothing of an etcd that was restored.
+    pub fn follow_anew(&mut self) {
+        self.following = follow_all(&self.follower, &self.kinds);
     }
 
     pub async fn until_all(&self, shoots: &[String], direction: Direction) -> anyhow::Result<()> {
@@ -168,12 +202,25 @@ impl World {
         Ok(())
     }
 
+    /// Waits until the coordinator sees all replicas of a shoot ready. A shoot that never was counts as settled too.
+    pub async fn until_ready(&self, shoot: &str) -> anyhow::Result<()> {
+        wait::until(&format!("{shoot} is ready"), BOUND, || async {
+            let state = self.coordinator.get(shoot).await?;
+            for resource in state.resources {
+                let (wanted, ready) = (resource.spec_replicas, resource.ready_replicas);
+                anyhow::ensure!(wanted.is_some() && wanted == ready, "{resource:?}");
+            }
+            Ok(Some(()))
+        })
+        .await
+    }
+
     /// The coordinator dies at once, and another process takes its place.
     pub async fn crash(&mut self) -> anyhow::Result<()> {
         self.coordinator.process.kill_9().await?;
         forget_leases(&self.client).await?;
-        let kubeconfig = self.seed.kubeconfig()?;
-        self.coordinator = Coordinator::start(&self.scratch, &self.config, &kubeconfig, &self.probe).await?;
+        let (config, kubeconfig) = (&self.config, &self.kubeconfig);
+        self.coordinator = Coordinator::start(&self.scratch, config, kubeconfig, &self.probe).await?;
         Ok(())
     }
 
@@ -238,6 +285,20 @@ impl World {
         clusters.patch(shoot, &PatchParams::default(), &patch).await?;
         Ok(())
     }
+}
+
+fn follow_all(follower: &Follower, kinds: &[ApiResource]) -> Vec<AbortOnDropHandle<()>> {
+    let kinds = kinds.iter().cloned();
+    kinds.map(|kind| follower.follow(kind)).collect()
+}
+
+/// The namespace of a shoot with its Deployments and its Cluster.
+pub async fn create_shoot(seed: &Client, shoot: &str) -> anyhow::Result<()> {
+    create_namespace(seed, shoot).await?;
+    for (name, replicas) in COUNTS {
+        create_deployment(seed, shoot, name, i32::try_from(replicas)?).await?;
+    }
+    create_cluster(seed, shoot, fixtures::shoot("40s")).await
 }
 
 async fn define_engines(seed: &Client) -> anyhow::Result<()> {

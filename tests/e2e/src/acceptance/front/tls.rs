@@ -16,8 +16,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 use super::HANDSHAKE_BOUND;
 
 /// Both sides' TLS.
-pub(super) struct Identity {
-    pub(super) ca_pem: String,
+pub(crate) struct Identity {
+    pub(crate) ca_pem: String,
     server: Arc<ServerConfig>,
     client: ClientConfig,
 }
@@ -25,7 +25,7 @@ pub(super) struct Identity {
 // === impl Identity ===
 
 impl Identity {
-    pub(super) fn new(upstream_ca: &str) -> anyhow::Result<Self> {
+    pub(crate) fn new(upstream_ca: &str) -> anyhow::Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let (ca_pem, server) = server_config(provider.clone())?;
         let mut roots = RootCertStore::empty();
@@ -44,13 +44,13 @@ impl Identity {
     }
 
     /// The client's side; none when it gives up.
-    pub(super) async fn accept(&self, stream: TcpStream) -> Option<server::TlsStream<TcpStream>> {
+    pub(crate) async fn accept(&self, stream: TcpStream) -> Option<server::TlsStream<TcpStream>> {
         let accepted = TlsAcceptor::from(self.server.clone()).accept(stream);
         timeout(HANDSHAKE_BOUND, accepted).await.ok()?.ok()
     }
 
     /// The upstream's side, speaking what the client chose; none when it is not there.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         &self,
         address: SocketAddr,
         protocol: Option<&[u8]>,
