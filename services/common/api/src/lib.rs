@@ -14,7 +14,7 @@
 //! | [`lenient`] | [`lenient::Lenient`]: a value, or why it cannot be read |
 //! | [`kubeconfig`] | `parse(&[u8])` to a [`kubeconfig::ShootAccess`] |
 //! | [`prober`], [`weeder`] | `parse(&[u8])` to [`prober::ProberConfig`] and [`weeder::WeederConfig`] |
-//! | [`selector`] | [`selector::Selector`]: label selectors of the weeder's configuration |
+//! | [`selector`] | [`selector::Selector`]: label selectors of the weeder's configuration, of kube |
 //! | [`config`] | [`config::ConfigErrors`]: all that is wrong in a file, with its places |
 //!
 //! Three rules hold throughout:
