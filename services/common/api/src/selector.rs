@@ -8,8 +8,8 @@ use kube::core::Expression;
 pub use kube::core::{Selector, SelectorExt};
 use std::collections::BTreeSet;
 
-const FIELDS: &[Field] = &[Field::new("matchLabels"), Field::new("matchExpressions")];
-const EXPRESSION_FIELDS: &[Field] = &[Field::new("key"), Field::new("operator"), Field::new("values")];
+const FIELDS: &[Field] = &[&["matchLabels"], &["matchExpressions"]];
+const EXPRESSION_FIELDS: &[Field] = &[&["key"], &["operator"], &["values"]];
 
 /// Reads a selector from a configuration file. It names at least one label: an empty one would match every pod.
 ///
@@ -107,7 +107,7 @@ fn label_value(value: &Value<'_>) -> Option<String> {
 /// An optional DNS subdomain and a name.
 fn is_label_key(key: &str) -> bool {
     match key.split_once('/') {
-        Some((prefix, name)) => crate::prober::is_object_name(prefix) && is_label_name(name),
+        Some((prefix, name)) => crate::names::is_dns_subdomain(prefix) && is_label_name(name),
         None => is_label_name(key),
     }
 }
