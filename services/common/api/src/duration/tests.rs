@@ -150,6 +150,14 @@ fn writes_what_go_writes() {
 }
 
 #[test]
+fn pauses_double_up_to_their_limit() {
+    let [first, longest] = [10, 300].map(Duration::from_secs);
+    let pauses = [0, 1, 4, 5, 31, 32, u32::MAX].map(|times| doubled(first, times, longest).as_secs());
+    assert_eq!(pauses, [10, 20, 160, 300, 300, 300, 300]);
+    assert_eq!(doubled(first, 40, Duration::MAX), first * u32::MAX);
+}
+
+#[test]
 fn objects_hold_go_durations() {
     #[derive(Debug, Deserialize)]
     struct Object {
