@@ -4,7 +4,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`names`] | every annotation, label, condition, namespace and default, with its source |
-//! | [`duration`] | `parse`, `format` and serde helpers for durations in Go's notation |
+//! | [`duration`] | `parse` and `format` for durations in Go's notation, in serde too; `doubled` for pauses |
 //! | [`cluster`] | [`cluster::Cluster`] with the subset of its Shoot that matters |
 //! | [`eligibility`] | `eligibility(&Cluster)` and `may_continue(&Cluster)`: which shoots are probed, and how |
 //! | [`lease`], [`node`], [`machine`] | items of lists, and their lists |
