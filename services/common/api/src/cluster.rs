@@ -1,7 +1,7 @@
 //! Gardener's Cluster object, which carries a whole Shoot, reduced to what decides whether and how a shoot is probed.
 
 use crate::{
-    duration::serde_go_option,
+    duration,
     lenient::{Keep, Lenient, Subset},
     meta, names,
 };
@@ -92,7 +92,7 @@ pub struct Kubernetes {
 #[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct KubeControllerManager {
     /// How long a node may be silent before it counts as lost; absent means the configured default.
-    #[serde(default, with = "serde_go_option")]
+    #[serde(default, deserialize_with = "duration::deserialize_option")]
     pub node_monitor_grace_period: Option<Duration>,
 }
 

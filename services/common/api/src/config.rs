@@ -4,6 +4,7 @@ mod reader;
 
 pub(crate) use reader::{Field, Section, Value, read};
 
+use crate::yaml::Pos;
 use std::fmt;
 
 /// One thing that is wrong in a configuration file.
@@ -37,6 +38,17 @@ impl fmt::Display for ConfigError {
             write!(f, "{}: ", self.path)?;
         }
         f.write_str(&self.message)
+    }
+}
+
+impl ConfigError {
+    pub(crate) fn new(pos: Pos, path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            line: pos.line,
+            column: pos.column,
+            path: path.into(),
+            message: message.into(),
+        }
     }
 }
 
@@ -74,11 +86,10 @@ impl ConfigErrors {
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.errors.iter().enumerate() {
-            if index > 0 {
-                f.write_str("\n")?;
-            }
-            write!(f, "{}:{error}", self.file)?;
+        let mut separator = "";
+        for error in &self.errors {
+            write!(f, "{separator}{}:{error}", self.file)?;
+            separator = "\n";
         }
         Ok(())
     }

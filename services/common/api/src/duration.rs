@@ -4,7 +4,8 @@
 //! of crates accepts other units and spaces, so this is own code. Nothing in the watchdog may be negative, therefore a
 //! negative duration is an error here. The largest value is Go's: 2^63 - 1 nanoseconds, about 292 years.
 
-use serde::{Deserialize, Deserializer, Serializer};
+use crate::yaml::cut;
+use serde::{Deserialize, Deserializer};
 use std::{borrow::Cow, time::Duration};
 
 const MICRO: u64 = 1_000;
@@ -50,10 +51,10 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     };
     let nanos = parse_magnitude(magnitude, text)?;
     if negative && nanos > 0 {
-        return Err(DurationError::Negative(shown(text)));
+        return Err(DurationError::Negative(cut(text)));
     }
     if nanos > MAX_NANOS {
-        return Err(DurationError::TooLong(shown(text)));
+        return Err(DurationError::TooLong(cut(text)));
     }
     Ok(Duration::from_nanos(nanos))
 }
@@ -64,9 +65,9 @@ fn parse_magnitude(magnitude: &str, text: &str) -> Result<u64, DurationError> {
         return Ok(0);
     }
     if magnitude.is_empty() {
-        return Err(DurationError::Invalid(shown(text)));
+        return Err(DurationError::Invalid(cut(text)));
     }
-    let too_long = || DurationError::TooLong(shown(text));
+    let too_long = || DurationError::TooLong(cut(text));
     let mut rest = magnitude;
     let mut total: u64 = 0;
     while !rest.is_empty() {
@@ -76,14 +77,14 @@ fn parse_magnitude(magnitude: &str, text: &str) -> Result<u64, DurationError> {
             None => ("", after_whole),
         };
         if whole.is_empty() && fraction.is_empty() {
-            return Err(DurationError::Invalid(shown(text)));
+            return Err(DurationError::Invalid(cut(text)));
         }
         let unit_end = after_number
             .find(|c: char| c == '.' || c.is_ascii_digit())
             .unwrap_or(after_number.len());
         let (unit_text, after_unit) = after_number.split_at(unit_end);
         let unit = match unit_text {
-            "" => return Err(DurationError::MissingUnit(shown(text))),
+            "" => return Err(DurationError::MissingUnit(cut(text))),
             "ns" => 1,
             // U+00B5 (micro sign) and U+03BC (Greek mu).
             "us" | "\u{b5}s" | "\u{3bc}s" => MICRO,
@@ -93,8 +94,8 @@ fn parse_magnitude(magnitude: &str, text: &str) -> Result<u64, DurationError> {
             "h" => HOUR,
             other => {
                 return Err(DurationError::UnknownUnit {
-                    text: shown(text),
-                    unit: shown(other),
+                    text: cut(text),
+                    unit: cut(other),
                 });
             }
         };
@@ -137,85 +138,40 @@ fn scaled_fraction(digits: &str, unit: u64) -> u64 {
     (value as f64 * (unit as f64 / scale)) as u64
 }
 
-/// The input, cut to a length that fits a log line.
-fn shown(text: &str) -> String {
-    const LIMIT: usize = 64;
-    if text.chars().count() <= LIMIT {
-        text.to_owned()
-    } else {
-        text.chars().take(LIMIT).chain(['…']).collect()
-    }
-}
-
 /// Writes a duration as Go's `time.Duration.String` does: `1m30s`, `1.5s`, `500ms`, `0s`.
 #[must_use]
 pub fn format(duration: Duration) -> String {
-    let nanos = duration.as_nanos();
-    if nanos == 0 {
+    let (minutes, seconds) = (duration.as_secs() / 60, duration.as_secs() % 60);
+    if duration.is_zero() {
         return "0s".to_owned();
     }
-    if nanos < u128::from(SECOND) {
-        let (unit, name) = match nanos {
-            n if n < u128::from(MICRO) => (1, "ns"),
-            n if n < u128::from(MILLI) => (u128::from(MICRO), "µs"),
-            _ => (u128::from(MILLI), "ms"),
-        };
-        return format!("{}{name}", decimal(nanos, unit));
+    if minutes == 0 {
+        // Below a minute Rust writes as Go does.
+        return format!("{duration:?}");
     }
-    let seconds = decimal(nanos % u128::from(MINUTE), u128::from(SECOND));
-    let minutes = nanos / u128::from(MINUTE);
+    let nanos = format!("{:09}", duration.subsec_nanos());
+    let seconds = match nanos.trim_end_matches('0') {
+        "" => format!("{seconds}s"),
+        fraction => format!("{seconds}.{fraction}s"),
+    };
     match (minutes / 60, minutes % 60) {
-        (0, 0) => format!("{seconds}s"),
-        (0, minutes) => format!("{minutes}m{seconds}s"),
-        (hours, minutes) => format!("{hours}h{minutes}m{seconds}s"),
+        (0, minutes) => format!("{minutes}m{seconds}"),
+        (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
     }
 }
 
-/// `nanos / unit` as a decimal number without trailing zeros; `unit` is a power of ten.
-fn decimal(nanos: u128, unit: u128) -> String {
-    let (whole, fraction) = (nanos / unit, nanos % unit);
-    if fraction == 0 {
-        return whole.to_string();
-    }
-    let width = usize::try_from(unit.ilog10()).unwrap_or(0);
-    let digits = format!("{fraction:0width$}");
-    format!("{whole}.{}", digits.trim_end_matches('0'))
+/// A pause that began with `first` and has doubled so many times since, at most `longest`.
+#[must_use]
+pub fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
+    let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
+    first.saturating_mul(factor).min(longest)
 }
 
-/// Serde's `with` for a `metav1.Duration`: a string in Go's notation.
-pub mod serde_go {
-    use super::{Cow, Deserialize, Deserializer, Duration, Serializer, format, parse};
-
-    /// Reads a string in Go's notation.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let text = Cow::<str>::deserialize(deserializer)?;
-        parse(&text).map_err(serde::de::Error::custom)
-    }
-
-    /// Writes Go's notation.
-    pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&format(*duration))
-    }
-}
-
-/// Serde's `with` for an optional `metav1.Duration`; null counts as absent. Use it with `#[serde(default)]`.
-pub mod serde_go_option {
-    use super::{Cow, Deserialize, Deserializer, Duration, Serializer, parse, serde_go};
-
-    /// Reads null or a string in Go's notation.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-        let text = Option::<Cow<str>>::deserialize(deserializer)?;
-        text.map(|text| parse(&text).map_err(serde::de::Error::custom))
-            .transpose()
-    }
-
-    /// Writes null or Go's notation.
-    pub fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-        match duration {
-            Some(duration) => serde_go::serialize(duration, serializer),
-            None => serializer.serialize_none(),
-        }
-    }
+/// Serde's `deserialize_with` for an optional `metav1.Duration`; null counts as absent. Use it with `#[serde(default)]`.
+pub fn deserialize_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = Option::<Cow<str>>::deserialize(deserializer)?;
+    text.map(|text| parse(&text).map_err(serde::de::Error::custom))
+        .transpose()
 }
 
 #[cfg(test)]

@@ -25,18 +25,14 @@ pub struct ShootAccess {
     pub credentials: Credentials,
 }
 
-/// How to authenticate.
+/// How to authenticate: with all that is there, as kubectl does, or not at all. Given both, the API server takes the
+/// certificate if it is valid.
 #[derive(Clone, Debug, Default)]
-pub enum Credentials {
-    /// Not at all; the API server treats the client as anonymous.
-    #[default]
-    None,
-    /// With a bearer token.
-    Token(SecretString),
-    /// With a certificate in the TLS handshake.
-    ClientCertificate(ClientCertificate),
-    /// With both, as kubectl does when both are there; the API server takes the certificate if it is valid.
-    TokenAndClientCertificate(SecretString, ClientCertificate),
+pub struct Credentials {
+    /// The bearer token.
+    pub token: Option<SecretString>,
+    /// The certificate of the TLS handshake.
+    pub client_certificate: Option<ClientCertificate>,
 }
 
 /// A client certificate and its key.
@@ -56,30 +52,6 @@ pub struct KubeconfigError {
     pub field: String,
     /// What is wrong, and what to do.
     pub reason: String,
-}
-
-// === impl Credentials ===
-
-impl Credentials {
-    /// The bearer token, if there is one.
-    #[must_use]
-    pub fn token(&self) -> Option<&SecretString> {
-        match self {
-            Self::Token(token) | Self::TokenAndClientCertificate(token, _) => Some(token),
-            Self::None | Self::ClientCertificate(_) => None,
-        }
-    }
-
-    /// The client certificate, if there is one.
-    #[must_use]
-    pub fn client_certificate(&self) -> Option<&ClientCertificate> {
-        match self {
-            Self::ClientCertificate(certificate) | Self::TokenAndClientCertificate(_, certificate) => {
-                Some(certificate)
-            }
-            Self::None | Self::Token(_) => None,
-        }
-    }
 }
 
 // === impl ClientCertificate ===

@@ -4,7 +4,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`names`] | every annotation, label, condition, namespace and default, with its source |
-//! | [`duration`] | `parse`, `format` and serde helpers for durations in Go's notation |
+//! | [`duration`] | `parse` and `format` for durations in Go's notation, in serde too; `doubled` for pauses |
 //! | [`cluster`] | [`cluster::Cluster`] with the subset of its Shoot that matters |
 //! | [`eligibility`] | `eligibility(&Cluster)` and `may_continue(&Cluster)`: which shoots are probed, and how |
 //! | [`lease`], [`node`], [`machine`] | items of lists, and their lists |
@@ -14,7 +14,7 @@
 //! | [`lenient`] | [`lenient::Lenient`]: a value, or why it cannot be read |
 //! | [`kubeconfig`] | `parse(&[u8])` to a [`kubeconfig::ShootAccess`] |
 //! | [`prober`], [`weeder`] | `parse(&[u8])` to [`prober::ProberConfig`] and [`weeder::WeederConfig`] |
-//! | [`selector`] | [`selector::Selector`]: label selectors of the weeder's configuration |
+//! | [`selector`] | [`selector::Selector`]: label selectors of the weeder's configuration, of kube |
 //! | [`config`] | [`config::ConfigErrors`]: all that is wrong in a file, with its places |
 //!
 //! Three rules hold throughout:

@@ -152,3 +152,59 @@ pub const DEFAULT_SCALE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `watchDuration`: life of a weeder after a service became ready. Source: DWD, `internal/weeder/config.go`.
 pub const DEFAULT_WATCH_DURATION: Duration = Duration::from_secs(300);
+
+// === the syntax of names ===
+
+/// Whether this is a DNS label (RFC 1123), as the names of namespaces and Services are.
+#[must_use]
+pub fn is_dns_label(name: &str) -> bool {
+    name.len() <= 63 && is_dns_part(name)
+}
+
+/// Whether this is a DNS subdomain (RFC 1123), as the names of most objects are. Kubernetes bounds the whole, not its
+/// parts.
+#[must_use]
+pub fn is_dns_subdomain(name: &str) -> bool {
+    name.len() <= 253 && name.split('.').all(is_dns_part)
+}
+
+fn is_dns_part(part: &str) -> bool {
+    let inner = part
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    inner && !part.is_empty() && !part.starts_with('-') && !part.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_judged_as_by_kubernetes() {
+        let (longest_label, longest_name) = ("x".repeat(63), "x".repeat(253));
+        for (name, label, subdomain) in [
+            ("etcd-main-client", true, true),
+            ("0", true, true),
+            ("a.b", false, true),
+            ("", false, false),
+            (".a", false, false),
+            ("a..b", false, false),
+            ("-a", false, false),
+            ("a-", false, false),
+            ("a.b-", false, false),
+            ("Etcd", false, false),
+            ("a_b", false, false),
+            ("é", false, false),
+            (&longest_label, true, true),
+            (&format!("{longest_label}x"), false, true),
+            (&longest_name, false, true),
+            (&format!("{longest_name}x"), false, false),
+        ] {
+            assert_eq!(
+                (is_dns_label(name), is_dns_subdomain(name)),
+                (label, subdomain),
+                "{name:?}"
+            );
+        }
+    }
+}

@@ -44,24 +44,24 @@ pub struct ProberConfig {
 }
 
 const FIELDS: &[Field] = &[
-    Field::with_aliases("kubeConfigSecretName", &["internalKubeConfigSecretName"]),
-    Field::new("externalKubeConfigSecretName"),
-    Field::new("probeInterval"),
-    Field::new("initialDelay"),
-    Field::new("probeTimeout"),
+    &["kubeConfigSecretName", "internalKubeConfigSecretName"],
+    &["externalKubeConfigSecretName"],
+    &["probeInterval"],
+    &["initialDelay"],
+    &["probeTimeout"],
     // Go does not look at the case, so backOffJitterFactor is the same name.
-    Field::new("backoffJitterFactor"),
-    Field::new("kcmNodeMonitorGraceDuration"),
-    Field::with_aliases("nodeLeaseFailureFraction", &["leaseFailureThresholdFraction"]),
-    Field::new("successThreshold"),
-    Field::new("failureThreshold"),
-    Field::with_aliases(
+    &["backoffJitterFactor"],
+    &["kcmNodeMonitorGraceDuration"],
+    &["nodeLeaseFailureFraction", "leaseFailureThresholdFraction"],
+    &["successThreshold"],
+    &["failureThreshold"],
+    &[
         "internalProbeFailureBackOffDuration",
-        &["apiServerProbeFailureBackoffDuration"],
-    ),
-    Field::new("name"),
-    Field::new("namespace"),
-    Field::new("dependentResourceInfos"),
+        "apiServerProbeFailureBackoffDuration",
+    ],
+    &["name"],
+    &["namespace"],
+    &["dependentResourceInfos"],
 ];
 
 /// Probes and leases are never looked at more often: kubelets renew every 10 s.
@@ -170,7 +170,7 @@ fn fraction(value: &Value<'_>) -> Option<f64> {
 /// The name of a Kubernetes object: a DNS subdomain.
 fn object_name(value: &Value<'_>) -> Option<String> {
     let name = value.text()?;
-    if is_object_name(name) {
+    if names::is_dns_subdomain(name) {
         return Some(name.to_owned());
     }
     let rule = "must be the name of an object: lower-case letters, digits, - and ., at most 253 characters";
@@ -180,16 +180,6 @@ fn object_name(value: &Value<'_>) -> Option<String> {
         rule
     });
     None
-}
-
-pub(crate) fn is_object_name(name: &str) -> bool {
-    let part = |part: &str| {
-        let inner = part
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        inner && !part.is_empty() && !part.starts_with('-') && !part.ends_with('-')
-    };
-    name.len() <= 253 && name.split('.').all(part)
 }
 
 #[cfg(test)]

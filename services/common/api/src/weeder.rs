@@ -16,11 +16,8 @@ pub struct WeederConfig {
     pub services: BTreeMap<String, Vec<Selector>>,
 }
 
-const FIELDS: &[Field] = &[
-    Field::new("watchDuration"),
-    Field::new("servicesAndDependantSelectors"),
-];
-const SERVICE_FIELDS: &[Field] = &[Field::new("podSelectors")];
+const FIELDS: &[Field] = &[&["watchDuration"], &["servicesAndDependantSelectors"]];
+const SERVICE_FIELDS: &[Field] = &[&["podSelectors"]];
 
 /// Selectors that one Service may declare: ten times what Gardener's own services have, and few enough to list each.
 pub const MAX_DECLARED_SELECTORS: usize = 16;
@@ -71,7 +68,7 @@ fn services(value: &Value<'_>) -> Option<BTreeMap<String, Vec<Selector>>> {
     }
     let mut services = BTreeMap::new();
     for (name, value) in entries {
-        if !is_service_name(name) {
+        if !names::is_dns_label(name) {
             value.error(
                 "the name of a service has lower-case letters, digits and -, and at most 63 characters",
             );
@@ -94,14 +91,6 @@ fn selector_list(list: &Value<'_>) -> Option<Vec<Selector>> {
         list.error("must hold at least one selector");
     }
     Some(items.iter().filter_map(selector::convert).collect())
-}
-
-/// A DNS label, as for Services.
-fn is_service_name(name: &str) -> bool {
-    let characters = name
-        .bytes()
-        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-    characters && (1..=63).contains(&name.len()) && !name.starts_with('-') && !name.ends_with('-')
 }
 
 #[cfg(test)]

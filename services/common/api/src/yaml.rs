@@ -1,20 +1,20 @@
 //! YAML (and so JSON) as a tree whose every key and value knows its place, built on granit-parser's events.
 //!
-//! serde-saphyr, which sits on the same parser, stops at the first duplicate key and resolves scalars before their
-//! wanted type is known; a configuration file wants every duplicate reported and `name: 007` read as the text it is.
+//! No crate's tree keeps what a configuration file needs: every duplicate key with its place, and scalars as they are
+//! written (ADR 0022).
 //!
 //! Input is bounded: [`MAX_BYTES`], [`MAX_DEPTH`] and [`MAX_NODES`], the last two counted after aliases are expanded.
 
 mod compose;
 
-pub(crate) use compose::parse;
+pub(crate) use compose::{parse, text};
 
 /// Largest file that is read: the size limit of a ConfigMap or Secret.
 pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// Deepest nesting; a configuration file has 7 levels, a kubeconfig 5.
-pub(crate) const MAX_DEPTH: u32 = 32;
+pub(crate) const MAX_DEPTH: usize = 32;
 /// Most values in a file, aliases expanded.
-pub(crate) const MAX_NODES: u32 = 100_000;
+pub(crate) const MAX_NODES: usize = 100_000;
 
 /// A place in a file; both numbers start at 1, columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,23 +23,11 @@ pub(crate) struct Pos {
     pub(crate) column: usize,
 }
 
-/// Why a file has no tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct YamlError {
-    pub(crate) pos: Pos,
-    /// May quote a few characters of the file.
-    pub(crate) message: String,
-}
-
 /// A value and where it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) pos: Pos,
     pub(crate) kind: Kind,
-    /// Number of nodes of this subtree, itself included.
-    size: u32,
-    /// Height of this subtree, itself included.
-    depth: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -98,18 +86,6 @@ impl Node {
             "false" | "no" | "off" => Some(false),
             _ => None,
         }
-    }
-
-    /// The first entry of a mapping with this key, unless its value is null.
-    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
-        let Kind::Mapping(entries) = &self.kind else {
-            return None;
-        };
-        entries
-            .iter()
-            .find(|entry| entry.key == key)
-            .map(|entry| &entry.value)
-            .filter(|value| !value.is_null())
     }
 
     /// What the value is, for messages: `a mapping`, `a list`, `the number 7`, ...

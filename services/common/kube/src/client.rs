@@ -4,6 +4,8 @@ use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
+use http::HeaderMap;
+use http::header::RETRY_AFTER;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
 use watchdog_runtime::failure::{Failure, Reason, chain};
@@ -18,6 +20,18 @@ pub const WATCH_SECONDS: u32 = 20;
 
 /// A connection on which a request waits and nothing arrives for so long counts as dead.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a server asks to wait: by its header, which API servers send, else by the Status that it answers. Zero, and
+/// the notation as a date, which no API server uses, count as nothing.
+#[must_use]
+pub fn retry_after(headers: &HeaderMap, status: Option<&Status>) -> Option<Duration> {
+    let header = headers
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
+    let body = || Some(u64::from(status?.details.as_ref()?.retry_after_seconds));
+    let seconds = header.or_else(body).filter(|seconds| *seconds > 0);
+    seconds.map(Duration::from_secs)
+}
 
 /// Why a request to a Kubernetes API did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -65,10 +79,7 @@ impl RequestError {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Refused(status) => {
-                let seconds = status.details.as_ref()?.retry_after_seconds;
-                (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
-            }
+            Self::Refused(status) => retry_after(&HeaderMap::new(), Some(status)),
             _ => None,
         }
     }
@@ -233,5 +244,19 @@ mod tests {
         assert!(log.contains("kube_client"), "{log}");
         assert!(!log.contains("classified"), "{log}");
         assert!(!error.to_string().contains("classified"), "{error}");
+    }
+
+    #[test]
+    fn retry_after_is_read_from_the_header_first() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(retry_after(&headers, None), None);
+        let status: Status = serde_json::from_str(r#"{"details": {"retryAfterSeconds": 3}}"#).unwrap();
+        assert_eq!(retry_after(&headers, Some(&status)), Some(Duration::from_secs(3)));
+        headers.insert(RETRY_AFTER, "7".parse().unwrap());
+        assert_eq!(retry_after(&headers, Some(&status)), Some(Duration::from_secs(7)));
+        headers.insert(RETRY_AFTER, "Wed, 21 Oct 2026 07:28:00 GMT".parse().unwrap());
+        assert_eq!(retry_after(&headers, None), None);
+        headers.insert(RETRY_AFTER, "0".parse().unwrap());
+        assert_eq!(retry_after(&headers, Some(&status)), None);
     }
 }

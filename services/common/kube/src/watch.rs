@@ -23,6 +23,10 @@ use crate::client::{RequestError, WATCH_SECONDS, request};
 use crate::key::ObjectKey;
 use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS};
 
+/// Clusters in one page of a list. They are large, mostly because of the cloud profile in them: pages of 50 keep an
+/// answer near a megabyte.
+pub const CLUSTER_PAGE: u32 = 50;
+
 /// What a watch tells its index.
 #[derive(Debug)]
 pub enum Change<K> {

@@ -26,6 +26,7 @@ pub mod sole;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;
+pub mod token_bucket;
 pub mod trace;
 
 /// The allocator of every program that links this crate. A service probes or writes a thousand times a second from several

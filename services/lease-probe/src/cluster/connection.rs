@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, StatusCode, header};
+use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
+use watchdog_kube::client::retry_after;
 
 use super::connect_limiter::{ConnectLimiter, Permit};
 use super::transport::{Call, End, Link, Transport};
@@ -282,7 +283,7 @@ impl<T: Transport> CachedConnection<T> {
         Ok(Answer {
             sent,
             status: head.status,
-            retry_after: retry_after(&head.headers),
+            retry_after: retry_after(&head.headers, None),
             body: body.to_bytes(),
         })
     }
@@ -294,10 +295,4 @@ fn get(path: &str) -> Call {
         path: path.to_owned(),
         body: Bytes::new(),
     }
-}
-
-/// `Retry-After` in seconds; the notation as a date, which no API server uses, counts as none.
-pub(super) fn retry_after(headers: &header::HeaderMap) -> Option<Duration> {
-    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
-    seconds.trim().parse().ok().map(Duration::from_secs)
 }

@@ -81,7 +81,8 @@ impl Connector for HttpConnector {
             tls,
             authorization: access
                 .credentials
-                .token()
+                .token
+                .as_ref()
                 .map(bearer)
                 .transpose()
                 .map_err(|()| bad("the token holds characters that cannot stand in a header"))?,

@@ -11,9 +11,8 @@ use kube::core::Status;
 use watchdog_api::list::{Item, ItemList};
 use watchdog_api::machine::MachineItem;
 use watchdog_api::names;
-use watchdog_kube::client::{RequestError, request};
+use watchdog_kube::client::{RequestError, request, retry_after};
 
-use super::connection::retry_after;
 use crate::domain::outcome::Failure;
 
 /// Lists the machines in the shoot's namespace.
@@ -56,12 +55,10 @@ fn refusal(head: &http::response::Parts, body: &[u8]) -> Failure {
         let text: String = String::from_utf8_lossy(body).trim().chars().take(200).collect();
         Status::failure(&text, "no Status").with_code(code)
     });
-    let refused = RequestError::Refused(Box::new(status));
     match head.status {
-        // The header is what API servers send; the body carries the same in some cases only.
         StatusCode::TOO_MANY_REQUESTS => {
-            Failure::MachinesThrottled(retry_after(&head.headers).or_else(|| refused.retry_after()))
+            Failure::MachinesThrottled(retry_after(&head.headers, Some(&status)))
         }
-        _ => Failure::Machines(refused.to_string()),
+        _ => Failure::Machines(RequestError::Refused(Box::new(status)).to_string()),
     }
 }

@@ -53,7 +53,7 @@ pub fn build(access: &ShootAccess) -> Result<ShootTls, String> {
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
         .with_root_certificates(roots);
-    let mut config = match access.credentials.client_certificate() {
+    let mut config = match &access.credentials.client_certificate {
         None => builder.with_no_client_auth(),
         Some(client) => {
             let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&client.cert_pem).collect();

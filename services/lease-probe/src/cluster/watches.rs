@@ -11,14 +11,11 @@ use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::secret::KubeconfigSecret;
 use watchdog_kube::permissions::{self, Permission, Preflight};
-use watchdog_kube::watch::{Change, Watch};
+use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use crate::controller::prober::Endpoint;
 use crate::controller::prober_manager::ProberManager;
-
-/// Clusters are large, mostly because of the cloud profile in them: pages of 50 keep an answer near a megabyte.
-const CLUSTER_PAGE: u32 = 50;
 
 /// Asks the seed for all that lease-probe must be allowed, at the start and whenever a change of the configuration
 /// changes it, until `stop` is cancelled. Its membership Lease is in `namespace`.

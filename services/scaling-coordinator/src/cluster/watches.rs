@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
-use watchdog_kube::watch::{Change, Watch};
+use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
 
@@ -23,9 +23,6 @@ use super::followed::Followed;
 use super::kinds::{self, Kind};
 use super::resources::{Listing, Resources};
 use super::version::{Mark, Origin};
-
-/// Clusters are large, mostly because of the cloud profile in them: pages of 50 keep an answer near a megabyte.
-const CLUSTER_PAGE: u32 = 50;
 
 /// How often it is looked whether a resource that was dropped from the configuration is still held down: in the index,
 /// and only while there is one.

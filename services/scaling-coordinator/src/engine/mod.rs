@@ -21,10 +21,11 @@ use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
 use watchdog_feed::server::Feed;
 use watchdog_kube::events::EventSink;
+use watchdog_runtime::token_bucket::TokenBucket;
 use watchdog_runtime::trace::{Span, Tracer};
 
 use self::inputs::Inputs;
-use self::queue::{Bucket, Queue};
+use self::queue::Queue;
 use self::shoot::Shoot;
 use self::tally::Tally;
 use self::traces::Traces;
@@ -54,7 +55,7 @@ pub struct Engine {
     shoots: HashMap<Arc<str>, Shoot>,
     timers: DelayQueue<Arc<str>>,
     queue: Queue,
-    bucket: Bucket,
+    bucket: TokenBucket,
     requests: JoinSet<Outcome>,
     under_way: HashMap<Id, UnderWay>,
     traces: Traces,
@@ -92,6 +93,7 @@ impl Engine {
         events: EventSink,
         request_rate: u32,
     ) -> Self {
+        let rate = f64::from(request_rate);
         Self {
             inputs,
             wakes,
@@ -102,7 +104,8 @@ impl Engine {
             shoots: HashMap::new(),
             timers: DelayQueue::new(),
             queue: Queue::default(),
-            bucket: Bucket::new(request_rate, Instant::now()),
+            // A tenth of a second's requests at once.
+            bucket: TokenBucket::new(rate, rate / 10.0, Instant::now()),
             requests: JoinSet::new(),
             under_way: HashMap::new(),
             traces: Traces::new(Tracer::off(), Arc::default()),
@@ -175,7 +178,7 @@ impl Engine {
     fn make_requests(&mut self) -> Option<Instant> {
         let mut next_token = None;
         while self.requests.len() < MAX_REQUESTS && self.queue.len() > 0 {
-            if let Err(at) = self.bucket.look(Instant::now()) {
+            if let Err(at) = self.bucket.check(Instant::now()) {
                 next_token = Some(at);
                 break;
             }

@@ -1,10 +1,7 @@
-//! Who may make the next request: a rate for the seed's sake, and turns for the shoots' sake.
+//! Who may make the next request: turns, for the shoots' sake.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use crate::domain::Direction;
 
@@ -74,50 +71,6 @@ impl Queue {
     }
 }
 
-/// A token bucket: so many requests a second, and a tenth of that at once.
-#[derive(Debug)]
-pub(super) struct Bucket {
-    rate: f64,
-    burst: f64,
-    tokens: f64,
-    filled: Instant,
-}
-
-impl Bucket {
-    /// A full bucket; `rate` is in requests a second, at least 1.
-    pub(super) fn new(rate: u32, now: Instant) -> Self {
-        let rate = f64::from(rate.max(1));
-        let burst = (rate / 10.0).max(1.0);
-        Self {
-            rate,
-            burst,
-            tokens: burst,
-            filled: now,
-        }
-    }
-
-    /// Whether a request may be made now.
-    ///
-    /// # Errors
-    /// When it may not: the instant from which it may.
-    pub(super) fn look(&mut self, now: Instant) -> Result<(), Instant> {
-        let passed = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = passed.mul_add(self.rate, self.tokens).min(self.burst);
-        self.filled = now;
-        if self.tokens >= 1.0 {
-            return Ok(());
-        }
-        // A timer fires a millisecond late rather than early; a little more is waited so that the token is there.
-        let wait = (1.0 - self.tokens) / self.rate + 1e-6;
-        Err(now + Duration::from_secs_f64(wait))
-    }
-
-    /// So many requests are made. What is missing for the last of them is waited for before the next.
-    pub(super) fn take(&mut self, requests: u32) {
-        self.tokens -= f64::from(requests);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,23 +117,5 @@ mod tests {
         queue.push(&"a".into(), DOWN);
         assert_eq!(queue.len(), 1);
         assert_eq!(drain(&mut queue), ["a"]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_rate_is_kept() {
-        let start = Instant::now();
-        let mut bucket = Bucket::new(100, start);
-        let (mut now, mut made) = (start, 0);
-        while now < start + Duration::from_secs(10) {
-            match bucket.look(now) {
-                Ok(()) => {
-                    let requests = 1 + made % 2;
-                    bucket.take(requests);
-                    made += requests;
-                }
-                Err(at) => now = at,
-            }
-        }
-        assert!((1_000..=1_012).contains(&made), "{made} requests in 10 s");
     }
 }

@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::RETRY_AFTER;
-use http::{HeaderMap, Request, StatusCode};
+use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::Resource;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::client::Body;
 use kube::core::Status;
 use watchdog_api::list::{Item, ItemList};
-use watchdog_kube::client::REQUEST_DEADLINE;
+use watchdog_kube::client::{REQUEST_DEADLINE, retry_after};
 use watchdog_kube::permissions::Permission;
 use watchdog_runtime::failure::chain;
 
@@ -149,23 +148,6 @@ async fn send(
     })
 }
 
-/// The header is what API servers send; the body carries the same in some cases only.
-fn retry_after(headers: &HeaderMap, status: Option<&Status>) -> Option<Duration> {
-    let header = headers
-        .get(RETRY_AFTER)
-        .and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
-    let body = || {
-        status?
-            .details
-            .as_ref()
-            .map(|details| u64::from(details.retry_after_seconds))
-    };
-    header
-        .or_else(body)
-        .filter(|seconds| *seconds > 0)
-        .map(Duration::from_secs)
-}
-
 fn said(status: Option<&Status>, body: &Bytes) -> String {
     let text = match status {
         Some(status) => status.message.clone(),
@@ -192,18 +174,6 @@ fn lost(error: &(dyn std::error::Error + 'static)) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn retry_after_is_read_from_the_header_first() {
-        let mut headers = HeaderMap::new();
-        assert_eq!(retry_after(&headers, None), None);
-        let status: Status = serde_json::from_str(r#"{"details": {"retryAfterSeconds": 3}}"#).unwrap();
-        assert_eq!(retry_after(&headers, Some(&status)), Some(Duration::from_secs(3)));
-        headers.insert(RETRY_AFTER, "7".parse().unwrap());
-        assert_eq!(retry_after(&headers, Some(&status)), Some(Duration::from_secs(7)));
-        headers.insert(RETRY_AFTER, "Wed, 21 Oct 2026 07:28:00 GMT".parse().unwrap());
-        assert_eq!(retry_after(&headers, None), None);
-    }
 
     #[test]
     fn what_a_server_says_is_cut() {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use watchdog_api::duration::doubled;
+
 use super::moment::Moment;
 
 /// kubelet's first back-off after a crash. Source: Kubernetes, `pkg/kubelet/kubelet.go` (`initialBackOff`,
@@ -15,8 +17,8 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// once, then waits 10 s, and doubles that up to 5 min.
 #[must_use]
 pub fn pause(restarts: i32) -> Duration {
-    let doublings = u32::try_from(restarts.saturating_sub(1)).unwrap_or(0).min(16);
-    FIRST.saturating_mul(1 << doublings).min(LONGEST)
+    let doublings = u32::try_from(restarts.saturating_sub(1)).unwrap_or(0);
+    doubled(FIRST, doublings, LONGEST)
 }
 
 /// What is left of the pause. Where it is not known when the container ended, half of the pause: that is how much is

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use watchdog_api::selector::Selector;
+use watchdog_api::selector::{Selector, SelectorExt};
 
 /// Watches on pods at most. Seeds have two or three selectors; should there be more than so many at once, one watch on
 /// all pods takes the place of all of them.
@@ -39,7 +39,7 @@ impl Dependants {
         Self {
             selectors: selectors
                 .iter()
-                .map(|s| (s.clone(), s.to_query().into()))
+                .map(|s| (s.clone(), s.to_string().into()))
                 .collect(),
         }
     }

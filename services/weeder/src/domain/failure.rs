@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use watchdog_api::duration::doubled;
+
 /// A missing permission is not back sooner for asking every second.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(10);
 
@@ -51,10 +53,7 @@ impl Failure {
             Self::Gone | Self::Changed => Duration::ZERO,
             Self::Forbidden(_) => FORBIDDEN_PAUSE,
             Self::Throttled(asked) => asked.unwrap_or(FIRST_PAUSE).clamp(FIRST_PAUSE, LONGEST_THROTTLE),
-            Self::Failed(_) => {
-                let doublings = failures.saturating_sub(1).min(16);
-                FIRST_PAUSE.saturating_mul(1 << doublings).min(LONGEST_PAUSE)
-            }
+            Self::Failed(_) => doubled(FIRST_PAUSE, failures.saturating_sub(1), LONGEST_PAUSE),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Domain -> proto.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use prost_types::Timestamp;
-use watchdog_feed::message::{Event, Message, Position};
+use watchdog_feed::message::{Event, Message};
+use watchdog_feed::wire::{self, duration};
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::weeder::v1 as pb;
 
@@ -27,7 +27,7 @@ pub fn readiness_response(
         Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
     };
     pb::WatchEndpointReadinessResponse {
-        position: Some(position(&message.position)),
+        position: Some(wire::position(&message.position)),
         event: Some(event),
     }
 }
@@ -47,7 +47,7 @@ pub fn weeding_response(
         Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
     };
     pb::WatchWeedingResponse {
-        position: Some(position(&message.position)),
+        position: Some(wire::position(&message.position)),
         event: Some(event),
     }
 }
@@ -116,32 +116,14 @@ fn key(service: &ServiceKey) -> pb::ServiceKey {
     }
 }
 
-fn position(position: &Position) -> feed::Position {
-    feed::Position {
-        epoch: position.epoch.to_string(),
-        revision: position.revision,
-        uptime: Some(duration(position.uptime)),
-    }
-}
-
 const fn timestamp(moment: Moment) -> Timestamp {
-    Timestamp {
-        seconds: moment.0.div_euclid(1_000_000),
-        // Below 10^9.
-        nanos: (moment.0.rem_euclid(1_000_000) * 1_000) as i32,
-    }
-}
-
-fn duration(duration: Duration) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        // Below 10^9.
-        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),
-    }
+    wire::timestamp(moment.0)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::domain::failure::Failure;
     use crate::domain::fixtures::{at, crashing, dependants};

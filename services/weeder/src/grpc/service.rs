@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::Stream;
 use prost::Message as _;
 use tonic::{Request, Response, Status};
+use watchdog_api::names::is_dns_label;
 use watchdog_feed::stream::Streams;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
@@ -121,8 +122,7 @@ fn filter(
 
 /// Names of namespaces and of Services are DNS labels.
 fn check(field: &str, kind: &str, name: &str) -> Result<(), Status> {
-    let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    if name.len() <= 63 && name.bytes().all(valid) && !name.starts_with('-') && !name.ends_with('-') {
+    if is_dns_label(name) {
         return Ok(());
     }
     let shown: String = name.chars().take(80).collect();

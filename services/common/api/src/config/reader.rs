@@ -5,7 +5,12 @@ use crate::{
     duration,
     yaml::{self, Entry, Kind, Node, Pos, cut},
 };
-use std::{cell::RefCell, collections::BTreeMap, ops::RangeInclusive, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
+    time::Duration,
+};
 
 /// Longest duration that a configuration may ask for; more is a slip of the unit.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
@@ -17,13 +22,8 @@ const MAX_ERRORS: usize = 100;
 #[derive(Default)]
 pub(crate) struct Sink(RefCell<Vec<ConfigError>>);
 
-/// A field that a section may have.
-pub(crate) struct Field {
-    /// Its name.
-    pub(crate) name: &'static str,
-    /// Names that older releases of DWD used.
-    pub(crate) aliases: &'static [&'static str],
-}
+/// The names of a field that a section may have: its own, and those that older releases of DWD used.
+pub(crate) type Field = &'static [&'static str];
 
 /// A value in the file, with the way to it.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ pub(crate) struct Value<'d> {
 pub(crate) struct Section<'d> {
     /// The mapping itself.
     pub(crate) at: Value<'d>,
-    fields: BTreeMap<&'static str, Value<'d>>,
+    fields: BTreeMap<&'d str, Value<'d>>,
 }
 
 /// Reads a file whose root is a mapping. `convert` reports through the values that it is given; what it returns counts
@@ -46,19 +46,11 @@ pub(crate) fn read<T>(
     bytes: &[u8],
     convert: impl FnOnce(&Value<'_>) -> Option<T>,
 ) -> Result<T, ConfigErrors> {
-    let whole = |pos: Pos, message: String| {
-        let error = ConfigError {
-            line: pos.line,
-            column: pos.column,
-            path: String::new(),
-            message,
-        };
-        ConfigErrors::new(vec![error])
-    };
+    let failed = |error| Err(ConfigErrors::new(vec![error]));
     let root = match yaml::parse(bytes) {
         Ok(Some(root)) if !root.is_null() => root,
-        Ok(_) => return Err(whole(Pos::START, "the file is empty".to_owned())),
-        Err(error) => return Err(whole(error.pos, error.message)),
+        Ok(_) => return failed(ConfigError::new(Pos::START, "", "the file is empty")),
+        Err(error) => return failed(error),
     };
     let sink = Sink::default();
     let result = convert(&Value {
@@ -66,11 +58,12 @@ pub(crate) fn read<T>(
         path: String::new(),
         sink: &sink,
     });
-    let errors = sink.0.into_inner();
-    match result {
-        Some(result) if errors.is_empty() => Ok(result),
-        _ if errors.is_empty() => Err(whole(Pos::START, "the file cannot be read".to_owned())),
-        _ => Err(ConfigErrors::new(errors)),
+    match (result, sink.0.into_inner()) {
+        (Some(result), errors) if errors.is_empty() => Ok(result),
+        (None, errors) if errors.is_empty() => {
+            failed(ConfigError::new(Pos::START, "", "the file cannot be read"))
+        }
+        (_, errors) => Err(ConfigErrors::new(errors)),
     }
 }
 
@@ -83,41 +76,14 @@ impl Sink {
 
     fn add(&self, pos: Pos, path: String, message: String) {
         let mut errors = self.0.borrow_mut();
-        let (path, message) = match errors.len() {
-            len if len < MAX_ERRORS => (path, message),
-            MAX_ERRORS => (
-                String::new(),
-                "there are more errors; they are not shown".to_owned(),
-            ),
-            _ => return,
-        };
-        errors.push(ConfigError {
-            line: pos.line,
-            column: pos.column,
-            path,
-            message,
-        });
-    }
-}
-
-// === impl Field ===
-
-impl Field {
-    pub(crate) const fn new(name: &'static str) -> Self {
-        Self { name, aliases: &[] }
-    }
-
-    pub(crate) const fn with_aliases(name: &'static str, aliases: &'static [&'static str]) -> Self {
-        Self { name, aliases }
-    }
-
-    /// Go's JSON decoder, by which DWD reads its files, does not look at the case of a name.
-    fn is_named(&self, key: &str) -> bool {
-        self.names().any(|name| name.eq_ignore_ascii_case(key))
-    }
-
-    fn names(&self) -> impl Iterator<Item = &'static str> {
-        std::iter::once(self.name).chain(self.aliases.iter().copied())
+        match errors.len() {
+            len if len < MAX_ERRORS => errors.push(ConfigError::new(pos, path, message)),
+            MAX_ERRORS => {
+                let more = "there are more errors; they are not shown";
+                errors.push(ConfigError::new(pos, "", more));
+            }
+            _ => {}
+        }
     }
 }
 
@@ -152,46 +118,45 @@ impl<'d> Value<'d> {
 
     /// The mapping with these fields; unknown and repeated ones are reported.
     pub(crate) fn section(&self, known: &'static [Field]) -> Option<Section<'d>> {
-        let Kind::Mapping(entries) = &self.node.kind else {
-            return self.wrong("a mapping");
-        };
-        let mut fields: BTreeMap<&'static str, Value<'d>> = BTreeMap::new();
-        let mut seen: BTreeMap<&'static str, &Entry> = BTreeMap::new();
-        for entry in entries {
-            let Some(field) = known.iter().find(|field| field.is_named(&entry.key)) else {
+        // Go's JSON decoder, by which DWD reads its files, does not look at the case of a name.
+        let is_named = |names: &Field, key: &str| names.iter().any(|name| name.eq_ignore_ascii_case(key));
+        let fields = self.distinct(|entry| {
+            let names = known.iter().find(|names| is_named(names, &entry.key));
+            if names.is_none() {
                 self.unknown(entry, known);
-                continue;
-            };
-            if let Some(first) = seen.get(field.name) {
-                self.repeated(entry, first);
-                continue;
             }
-            seen.insert(field.name, entry);
-            // Null is how Go writes a field that is not set.
-            if !entry.value.is_null() {
-                fields.insert(field.name, self.child(&entry.key, &entry.value));
-            }
-        }
+            names.and_then(|names| names.first().copied())
+        })?;
+        // Null is how Go writes a field that is not set.
+        let set = fields.into_iter().filter(|(_, value)| !value.node.is_null());
         Some(Section {
             at: self.clone(),
-            fields,
+            fields: set.collect(),
         })
     }
 
     /// The entries of a mapping whose keys are free; repeated ones are reported.
     pub(crate) fn entries(&self) -> Option<Vec<(&'d str, Self)>> {
+        self.distinct(|entry| Some(&entry.key))
+    }
+
+    /// The entries of a mapping by the names of their keys; repeated ones are reported, those without a name left out.
+    fn distinct(&self, name: impl Fn(&'d Entry) -> Option<&'d str>) -> Option<Vec<(&'d str, Self)>> {
         let Kind::Mapping(entries) = &self.node.kind else {
             return self.wrong("a mapping");
         };
-        let mut seen: BTreeMap<&str, &Entry> = BTreeMap::new();
+        let mut seen: HashMap<&str, &Entry> = HashMap::new();
         let mut found = Vec::with_capacity(entries.len());
         for entry in entries {
-            if let Some(first) = seen.get(entry.key.as_str()) {
+            let Some(name) = name(entry) else {
+                continue;
+            };
+            if let Some(first) = seen.get(name) {
                 self.repeated(entry, first);
                 continue;
             }
-            seen.insert(&entry.key, entry);
-            found.push((entry.key.as_str(), self.child(&entry.key, &entry.value)));
+            seen.insert(name, entry);
+            found.push((name, self.child(&entry.key, &entry.value)));
         }
         Some(found)
     }
@@ -233,20 +198,15 @@ impl<'d> Value<'d> {
         {
             return self.wrong("a whole number without leading zeros");
         }
-        match text.parse::<i128>() {
-            Ok(number) => match i32::try_from(number).ok().filter(|number| range.contains(number)) {
-                Some(number) => Some(number),
-                None => {
-                    self.error(format!(
-                        "must be from {} to {}, not {text}",
-                        range.start(),
-                        range.end()
-                    ));
-                    None
-                }
-            },
-            Err(_) => self.wrong("a whole number"),
+        let Ok(number) = text.parse::<i128>() else {
+            return self.wrong("a whole number");
+        };
+        let number = i32::try_from(number).ok().filter(|number| range.contains(number));
+        if number.is_none() {
+            let (least, most) = range.into_inner();
+            self.error(format!("must be from {least} to {most}, not {text}"));
         }
+        number
     }
 
     /// A finite number.
@@ -272,23 +232,14 @@ impl<'d> Value<'d> {
                 return None;
             }
         };
-        if duration < min {
-            self.error(format!(
-                "must be at least {}, not {}",
-                duration::format(min),
-                cut(text)
-            ));
-            return None;
-        }
-        if duration > MAX_DURATION {
-            self.error(format!(
-                "must be at most {}, not {}",
-                duration::format(MAX_DURATION),
-                cut(text)
-            ));
-            return None;
-        }
-        Some(duration)
+        let (bound, limit) = match duration {
+            short if short < min => ("least", min),
+            long if long > MAX_DURATION => ("most", MAX_DURATION),
+            _ => return Some(duration),
+        };
+        let limit = duration::format(limit);
+        self.error(format!("must be at {bound} {limit}, not {}", cut(text)));
+        None
     }
 
     fn plain_text(&self, wanted: &str) -> Option<&'d str> {
@@ -362,10 +313,7 @@ fn nearest(key: &str, known: &[Field]) -> Option<&'static str> {
         return None;
     }
     let score = |name: &str| strsim::normalized_damerau_levenshtein(&key, &name.to_ascii_lowercase());
-    let names = known
-        .iter()
-        .flat_map(Field::names)
-        .map(|name| (score(name), name));
+    let names = known.iter().copied().flatten().map(|name| (score(name), *name));
     let best = names.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
     (best.0 >= LIKELY).then_some(best.1)
 }

@@ -150,31 +150,29 @@ fn writes_what_go_writes() {
 }
 
 #[test]
-fn serde_helpers_read_and_write_go() {
-    #[derive(Debug, PartialEq, serde::Serialize, Deserialize)]
+fn pauses_double_up_to_their_limit() {
+    let [first, longest] = [10, 300].map(Duration::from_secs);
+    let pauses = [0, 1, 4, 5, 31, 32, u32::MAX].map(|times| doubled(first, times, longest).as_secs());
+    assert_eq!(pauses, [10, 20, 160, 300, 300, 300, 300]);
+    assert_eq!(doubled(first, 40, Duration::MAX), first * u32::MAX);
+}
+
+#[test]
+fn objects_hold_go_durations() {
+    #[derive(Debug, Deserialize)]
     struct Object {
-        #[serde(with = "serde_go")]
-        grace: Duration,
-        #[serde(default, with = "serde_go_option")]
+        #[serde(default, deserialize_with = "deserialize_option")]
         period: Option<Duration>,
     }
-    let object: Object = serde_json::from_str(r#"{"grace":"1m30s"}"#).unwrap();
+    let period = |json: &str| serde_json::from_str::<Object>(json).map(|object| object.period);
     assert_eq!(
-        object,
-        Object {
-            grace: Duration::from_secs(90),
-            period: None
-        }
+        period(r#"{"period":"1m30s"}"#).unwrap(),
+        Some(Duration::from_secs(90))
     );
-    let object: Object = serde_json::from_str(r#"{"grace":"0s","period":"2m"}"#).unwrap();
-    assert_eq!(
-        serde_json::to_string(&object).unwrap(),
-        r#"{"grace":"0s","period":"2m0s"}"#
-    );
-    assert!(serde_json::from_str::<Object>(r#"{"grace":40}"#).is_err());
-    assert!(serde_json::from_str::<Object>(r#"{"grace":"-4s"}"#).is_err());
-    let null: Object = serde_json::from_str(r#"{"grace":"1s","period":null}"#).unwrap();
-    assert_eq!(null.period, None);
+    assert_eq!(period("{}").unwrap(), None);
+    assert_eq!(period(r#"{"period":null}"#).unwrap(), None);
+    assert!(period(r#"{"period":40}"#).is_err());
+    assert!(period(r#"{"period":"-4s"}"#).is_err());
 }
 
 proptest! {

@@ -1,12 +1,16 @@
-//! From YAML or JSON to a [`ShootAccess`].
+//! From YAML or JSON, decoded into kube's own types, to a [`ShootAccess`].
 
 use super::{ClientCertificate, Credentials, KubeconfigError, ShootAccess};
-use crate::yaml::{self, Kind, Node, Pos};
+use crate::yaml::{self, MAX_DEPTH, MAX_NODES};
 use base64::Engine as _;
 use http::Uri;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use secrecy::SecretString;
-use std::collections::HashSet;
+use kube::config::{AuthInfo, Cluster, Context, Kubeconfig};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use serde_path_to_error::{Path, Segment, Track};
+use serde_saphyr::Error as YamlError;
+use std::fmt::Display;
 
 type Result<T> = std::result::Result<T, KubeconfigError>;
 
@@ -15,218 +19,145 @@ type Result<T> = std::result::Result<T, KubeconfigError>;
 /// # Errors
 /// The first thing that is wrong or refused, by field; never a value of the file.
 pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
-    let root = match yaml::parse(bytes) {
-        Ok(Some(root)) if !root.is_null() => root,
-        Ok(_) => return refuse("kubeconfig", "is empty"),
-        // The parser's message may quote the file.
-        Err(error) => {
-            let at = format!(
-                "is not valid YAML at line {}, column {}",
-                error.pos.line, error.pos.column
-            );
-            return refuse("kubeconfig", at);
+    let config = decode(bytes)?;
+    let context = context(&config)?;
+    let clusters = config.clusters.iter().map(|c| (&c.name, &c.cluster));
+    let (cluster, cluster_path) = named("clusters", "cluster", clusters, &context.cluster, "the context")?;
+    refuse_unsafe_cluster(cluster, &cluster_path)?;
+    let credentials = match &context.user {
+        None => Credentials::default(),
+        Some(name) => {
+            let users = config.auth_infos.iter().map(|u| (&u.name, &u.auth_info));
+            let (user, path) = named("users", "user", users, name, "the context")?;
+            refuse_unsafe_user(user, &path)?;
+            credentials(user, &path)?
         }
-    };
-    if !matches!(root.kind, Kind::Mapping(_)) {
-        return refuse(
-            "kubeconfig",
-            "must be a mapping with clusters, contexts and users",
-        );
-    }
-    if let Some(pos) = repeated_key(&root) {
-        // Which of the two counts differs between libraries.
-        return refuse(
-            "kubeconfig",
-            format!(
-                "has the same field twice, at line {}, column {}",
-                pos.line, pos.column
-            ),
-        );
-    }
-    let (context, context_path) = context(&root)?;
-    let cluster_name = text(context, &context_path, "cluster")?;
-    let Some(cluster_name) = cluster_name else {
-        return refuse(join(&context_path, "cluster"), "is required");
-    };
-    let (cluster, cluster_path) = named(&root, "clusters", "cluster", cluster_name)?;
-    let user = match text(context, &context_path, "user")? {
-        Some(name) => Some(named(&root, "users", "user", name)?),
-        None => None,
-    };
-    for field in REFUSED_IN_CLUSTER {
-        field.check(cluster, &cluster_path)?;
-    }
-    let credentials = match user {
-        Some((user, path)) => credentials(user, &path)?,
-        None => Credentials::None,
     };
     Ok(ShootAccess {
         server: server(cluster, &cluster_path)?,
-        ca_pem: certificates(cluster, &cluster_path, "certificate-authority-data")?,
+        ca_pem: certificates(
+            cluster.certificate_authority_data.as_deref(),
+            &join(&cluster_path, "certificate-authority-data"),
+        )?,
         tls_server_name: server_name(cluster, &cluster_path)?,
         credentials,
     })
 }
 
-fn repeated_key(node: &Node) -> Option<Pos> {
-    match &node.kind {
-        Kind::Scalar(_) => None,
-        Kind::Sequence(items) => items.iter().find_map(repeated_key),
-        Kind::Mapping(entries) => {
-            let mut seen = HashSet::new();
-            let twice = entries.iter().find(|entry| !seen.insert(entry.key.as_str()));
-            twice
-                .map(|entry| entry.key_pos)
-                .or_else(|| entries.iter().find_map(|entry| repeated_key(&entry.value)))
-        }
-    }
-}
-
-/// A field that is refused wherever it has a value.
-struct Refused {
-    field: &'static str,
-    /// What to do instead.
-    instead: &'static str,
-}
-
-const REFUSED_IN_CLUSTER: &[Refused] = &[
-    Refused {
-        field: "certificate-authority",
-        instead: "files are not read; put the PEM into certificate-authority-data",
-    },
-    Refused {
-        field: "proxy-url",
-        instead: "proxies are not used; name the address of the kube-apiserver itself",
-    },
-    Refused {
-        field: "insecure-skip-tls-verify",
-        instead: "the server must be verified; set certificate-authority-data and, if need be, tls-server-name",
-    },
-];
-
-const REFUSED_IN_USER: &[Refused] = &[
-    Refused {
-        field: "exec",
-        instead: "programs are not run; use token or client-certificate-data",
-    },
-    Refused {
-        field: "auth-provider",
-        instead: "auth providers are not used; use token or client-certificate-data",
-    },
-    Refused {
-        field: "tokenFile",
-        instead: "files are not read; use token",
-    },
-    Refused {
-        field: "client-certificate",
-        instead: "files are not read; use client-certificate-data",
-    },
-    Refused {
-        field: "client-key",
-        instead: "files are not read; use client-key-data",
-    },
-    Refused {
-        field: "username",
-        instead: "basic authentication is not used; use token or client-certificate-data",
-    },
-    Refused {
-        field: "password",
-        instead: "basic authentication is not used; use token or client-certificate-data",
-    },
-    Refused {
-        field: "as",
-        instead: "impersonation is not used; give the user itself the permissions",
-    },
-    Refused {
-        field: "as-uid",
-        instead: "impersonation is not used; give the user itself the permissions",
-    },
-    Refused {
-        field: "as-groups",
-        instead: "impersonation is not used; give the user itself the permissions",
-    },
-    Refused {
-        field: "as-user-extra",
-        instead: "impersonation is not used; give the user itself the permissions",
-    },
-];
-
-impl Refused {
-    fn check(&self, node: &Node, path: &str) -> Result<()> {
-        match node.get(self.field) {
-            // Unset, or switched off.
-            None => Ok(()),
-            Some(value) if value.as_text() == Some("") || value.as_bool() == Some(false) => Ok(()),
-            Some(_) => refuse(
-                join(path, self.field),
-                format!("is not supported: {}", self.instead),
-            ),
-        }
-    }
-}
-
-/// The context in use, and the way to it.
-fn context(root: &Node) -> Result<(&Node, String)> {
-    if let Some(current) = text(root, "", "current-context")?.filter(|name| !name.is_empty()) {
-        return named(root, "contexts", "context", current);
-    }
-    match entries(root, "contexts")? {
-        [] => refuse("contexts", "must hold a context"),
-        [only] => inner(only, "contexts[0]", "context"),
-        _ => refuse("current-context", "is required when there are several contexts"),
-    }
-}
-
-/// The entry of a list by its name: kubeconfigs keep `[{name: ..., cluster: {...}}, ...]`.
-fn named<'n>(root: &'n Node, list: &str, field: &str, name: &str) -> Result<(&'n Node, String)> {
-    let is_named = |(_, entry): &(usize, &Node)| entry.get("name").and_then(Node::as_text) == Some(name);
-    let mut found = entries(root, list)?.iter().enumerate().filter(is_named);
-    if let Some((index, entry)) = found.next() {
-        if let Some((second, _)) = found.next() {
-            return refuse(
-                format!("{list}[{second}].name"),
-                "is the same as that of an entry before",
-            );
-        }
-        return inner(entry, &format!("{list}[{index}]"), field);
-    }
-    let referrer = if field == "context" {
-        "current-context"
-    } else {
-        "the context"
+fn decode(bytes: &[u8]) -> Result<Kubeconfig> {
+    let text = yaml::text(bytes)
+        .or_else(|error| refuse("kubeconfig", located(&error.message, error.line, error.column)))?;
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MAX_NODES },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_NODES },
+        reject_unsupported_tags: true,
+        with_snippet: false,
     };
-    refuse(list, format!("no entry has the name that {referrer} refers to"))
-}
-
-fn inner<'n>(entry: &'n Node, path: &str, field: &str) -> Result<(&'n Node, String)> {
-    let path = join(path, field);
-    match entry.get(field) {
-        Some(node) if matches!(node.kind, Kind::Mapping(_)) => Ok((node, path)),
-        _ => refuse(path, "must be a mapping"),
+    let mut track = Track::new();
+    let decoded = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
+        Option::<Kubeconfig>::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
+    });
+    match decoded {
+        Ok(Some(config)) => Ok(config),
+        Ok(None) => refuse("kubeconfig", "is empty"),
+        Err(error) => refuse(known_path(&track.path()), undecodable(&error)),
     }
 }
 
-fn entries<'n>(root: &'n Node, list: &str) -> Result<&'n [Node]> {
-    match root.get(list).map(|node| &node.kind) {
-        None => Ok(&[]),
-        Some(Kind::Sequence(items)) => Ok(items),
-        Some(_) => refuse(list, "must be a list"),
+/// The way to where decoding stopped, as far as every kubeconfig has it: other keys may be anything.
+fn known_path(path: &Path) -> String {
+    const KEYS: [&str; 7] = [
+        "current-context",
+        "contexts",
+        "context",
+        "clusters",
+        "cluster",
+        "users",
+        "user",
+    ];
+    let is_known = |segment: &&Segment| match segment {
+        Segment::Map { key } => KEYS.contains(&key.as_str()),
+        Segment::Seq { .. } => true,
+        _ => false,
+    };
+    let known: Vec<_> = path
+        .iter()
+        .take_while(is_known)
+        .map(ToString::to_string)
+        .collect();
+    match known.join(".").replace(".[", "[") {
+        path if path.is_empty() => "kubeconfig".to_owned(),
+        path => path,
     }
 }
 
-fn text<'n>(node: &'n Node, path: &str, field: &str) -> Result<Option<&'n str>> {
-    match node.get(field) {
-        None => Ok(None),
-        Some(value) => match value.as_text() {
-            Some(text) => Ok(Some(text)),
-            None => refuse(join(path, field), "must be a text"),
-        },
+/// Why and where a file cannot be decoded. What the decoder says is not shown, because it quotes the file.
+fn undecodable(error: &YamlError) -> String {
+    let cause = match error {
+        YamlError::AliasError { error, .. } => error,
+        other => other,
+    };
+    let what = match cause {
+        // Which of the two counts differs between libraries.
+        YamlError::DuplicateMappingKey { .. } => "has the same field twice".to_owned(),
+        YamlError::SerdeMissingField { field, .. } => format!("lacks the field {field}"),
+        YamlError::Unexpected { .. }
+        | YamlError::SerdeInvalidType { .. }
+        | YamlError::NullIntoString { .. } => "has a value of the wrong type".to_owned(),
+        YamlError::Budget { .. } | YamlError::AliasReplayLimitExceeded { .. } => {
+            "is too large or too deep".to_owned()
+        }
+        _ => "is not valid YAML".to_owned(),
+    };
+    let at = error.location().unwrap_or(serde_saphyr::Location::UNKNOWN);
+    located(&what, at.line(), at.column())
+}
+
+fn located(what: &str, line: impl Display, column: impl Display) -> String {
+    format!("{what} at line {line}, column {column}")
+}
+
+/// The context in use.
+fn context(config: &Kubeconfig) -> Result<&Context> {
+    let current = given(config.current_context.as_deref());
+    let name = match (current, config.contexts.as_slice()) {
+        (Some(current), _) => current,
+        (None, [only]) => &only.name,
+        (None, []) => return refuse("contexts", "must hold a context"),
+        (None, _) => return refuse("current-context", "is required when there are several contexts"),
+    };
+    let contexts = config.contexts.iter().map(|c| (&c.name, &c.context));
+    Ok(named("contexts", "context", contexts, name, "current-context")?.0)
+}
+
+/// The entry of a list by its name, and the way to it: kubeconfigs keep `[{name: ..., cluster: {...}}, ...]`.
+fn named<'c, T: 'c>(
+    list: &str,
+    field: &str,
+    entries: impl Iterator<Item = (&'c String, &'c Option<T>)>,
+    name: &str,
+    referrer: &str,
+) -> Result<(&'c T, String)> {
+    let mut found = entries.enumerate().filter(|(_, (own, _))| *own == name);
+    let Some((index, (_, entry))) = found.next() else {
+        return refuse(list, format!("no entry has the name that {referrer} refers to"));
+    };
+    if let Some((second, _)) = found.next() {
+        return refuse(
+            format!("{list}[{second}].name"),
+            "is the same as that of an entry before",
+        );
+    }
+    let path = format!("{list}[{index}].{field}");
+    match entry {
+        Some(entry) => Ok((entry, path)),
+        None => refuse(path, "must be a mapping"),
     }
 }
 
-fn server(cluster: &Node, path: &str) -> Result<Uri> {
+fn server(cluster: &Cluster, path: &str) -> Result<Uri> {
     let field = join(path, "server");
-    let Some(server) = text(cluster, path, "server")? else {
+    let Some(server) = &cluster.server else {
         return refuse(field, "is required");
     };
     let Ok(uri) = server.parse::<Uri>() else {
@@ -243,11 +174,11 @@ fn server(cluster: &Node, path: &str) -> Result<Uri> {
     }
 }
 
-fn server_name(cluster: &Node, path: &str) -> Result<Option<String>> {
-    let Some(name) = text(cluster, path, "tls-server-name")?.filter(|name| !name.is_empty()) else {
+fn server_name(cluster: &Cluster, path: &str) -> Result<Option<String>> {
+    let Some(name) = given(cluster.tls_server_name.as_deref()) else {
         return Ok(None);
     };
-    match rustls_pki_types::ServerName::try_from(name) {
+    match ServerName::try_from(name) {
         Ok(_) => Ok(Some(name.to_owned())),
         Err(_) => refuse(
             join(path, "tls-server-name"),
@@ -256,100 +187,145 @@ fn server_name(cluster: &Node, path: &str) -> Result<Option<String>> {
     }
 }
 
-fn credentials(user: &Node, path: &str) -> Result<Credentials> {
-    for field in REFUSED_IN_USER {
-        field.check(user, path)?;
+fn credentials(user: &AuthInfo, path: &str) -> Result<Credentials> {
+    let token = given(exposed(&user.token).map(str::trim));
+    if token.is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())) {
+        return refuse(
+            join(path, "token"),
+            "has characters that no HTTP header can carry",
+        );
     }
-    let token = text(user, path, "token")?
-        .map(str::trim)
-        .filter(|token| !token.is_empty());
-    let token = match token {
-        Some(token) if token.bytes().all(|b| b.is_ascii_graphic()) => Some(SecretString::from(token)),
-        Some(_) => {
-            return refuse(
-                join(path, "token"),
-                "has characters that no HTTP header can carry",
-            );
-        }
-        None => None,
-    };
-    let certificate = certificates(user, path, "client-certificate-data")?;
-    let key = private_key(user, path)?;
-    let certificate = match (certificate, key) {
+    let (cert_field, key_field) = (
+        join(path, "client-certificate-data"),
+        join(path, "client-key-data"),
+    );
+    let cert_pem = certificates(user.client_certificate_data.as_deref(), &cert_field)?;
+    let key_pem = private_key(exposed(&user.client_key_data), &key_field)?;
+    let client_certificate = match (cert_pem, key_pem) {
         (Some(cert_pem), Some(key_pem)) => Some(ClientCertificate { cert_pem, key_pem }),
         (None, None) => None,
-        (Some(_), None) => {
-            return refuse(
-                join(path, "client-key-data"),
-                "is required beside client-certificate-data",
-            );
-        }
-        (None, Some(_)) => {
-            return refuse(
-                join(path, "client-certificate-data"),
-                "is required beside client-key-data",
-            );
-        }
+        (Some(_), None) => return refuse(key_field, "is required beside client-certificate-data"),
+        (None, Some(_)) => return refuse(cert_field, "is required beside client-key-data"),
     };
-    Ok(match (token, certificate) {
-        (None, None) => Credentials::None,
-        (Some(token), None) => Credentials::Token(token),
-        (None, Some(certificate)) => Credentials::ClientCertificate(certificate),
-        (Some(token), Some(certificate)) => Credentials::TokenAndClientCertificate(token, certificate),
+    Ok(Credentials {
+        token: token.map(SecretString::from),
+        client_certificate,
     })
 }
 
 /// Base64 of PEM with one certificate or more.
-fn certificates(node: &Node, path: &str, field: &str) -> Result<Option<Vec<u8>>> {
-    let Some(pem) = base64(node, path, field)? else {
+fn certificates(encoded: Option<&str>, field: &str) -> Result<Option<Vec<u8>>> {
+    let Some(pem) = base64(encoded, field)? else {
         return Ok(None);
     };
-    let mut sections = 0;
-    for section in CertificateDer::pem_slice_iter(&pem) {
-        if section.is_err() {
-            return refuse(join(path, field), "is not PEM");
-        }
-        sections += 1;
-    }
-    if sections == 0 {
-        refuse(join(path, field), "holds no certificate in PEM")
-    } else {
-        Ok(Some(pem))
+    match CertificateDer::pem_slice_iter(&pem).collect::<std::result::Result<Vec<_>, _>>() {
+        Err(_) => refuse(field, "is not PEM"),
+        Ok(certificates) if certificates.is_empty() => refuse(field, "holds no certificate in PEM"),
+        Ok(_) => Ok(Some(pem)),
     }
 }
 
 /// Base64 of PEM with a private key.
-fn private_key(user: &Node, path: &str) -> Result<Option<SecretString>> {
-    let Some(pem) = base64(user, path, "client-key-data")? else {
+fn private_key(encoded: Option<&str>, field: &str) -> Result<Option<SecretString>> {
+    let Some(pem) = base64(encoded, field)? else {
         return Ok(None);
     };
     if PrivateKeyDer::from_pem_slice(&pem).is_err() {
-        return refuse(join(path, "client-key-data"), "holds no private key in PEM");
+        return refuse(field, "holds no private key in PEM");
     }
     match String::from_utf8(pem) {
         Ok(pem) => Ok(Some(SecretString::from(pem))),
-        Err(_) => refuse(join(path, "client-key-data"), "is not PEM"),
+        Err(_) => refuse(field, "is not PEM"),
     }
 }
 
-fn base64(node: &Node, path: &str, field: &str) -> Result<Option<Vec<u8>>> {
-    let Some(encoded) = text(node, path, field)?.filter(|text| !text.is_empty()) else {
+fn base64(encoded: Option<&str>, field: &str) -> Result<Option<Vec<u8>>> {
+    let Some(encoded) = given(encoded) else {
         return Ok(None);
     };
     // Folded YAML leaves line breaks or spaces in between.
     let compact: String = encoded.split_ascii_whitespace().collect();
     match base64::engine::general_purpose::STANDARD.decode(compact) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(_) => refuse(join(path, field), "is not base64"),
+        Err(_) => refuse(field, "is not base64"),
     }
 }
 
-fn join(path: &str, field: &str) -> String {
-    if path.is_empty() {
-        field.to_owned()
-    } else {
-        format!("{path}.{field}")
+/// What a cluster must not ask for.
+fn refuse_unsafe_cluster(cluster: &Cluster, path: &str) -> Result<()> {
+    const FILES: &str = "files are not read; put the PEM into certificate-authority-data";
+    const PROXIES: &str = "proxies are not used; name the address of the kube-apiserver itself";
+    const INSECURE: &str =
+        "the server must be verified; set certificate-authority-data and, if need be, tls-server-name";
+    let insecure = cluster.insecure_skip_tls_verify == Some(true);
+    let fields = [
+        (
+            "certificate-authority",
+            is_given(&cluster.certificate_authority),
+            FILES,
+        ),
+        ("proxy-url", is_given(&cluster.proxy_url), PROXIES),
+        ("insecure-skip-tls-verify", insecure, INSECURE),
+    ];
+    refuse_fields(path, &fields)
+}
+
+/// What a user must not ask for.
+fn refuse_unsafe_user(user: &AuthInfo, path: &str) -> Result<()> {
+    const EXEC: &str = "programs are not run; use token or client-certificate-data";
+    const PROVIDERS: &str = "auth providers are not used; use token or client-certificate-data";
+    const TOKEN_FILES: &str = "files are not read; use token";
+    const CERTIFICATE_FILES: &str = "files are not read; use client-certificate-data";
+    const KEY_FILES: &str = "files are not read; use client-key-data";
+    const BASIC: &str = "basic authentication is not used; use token or client-certificate-data";
+    const IMPERSONATION: &str = "impersonation is not used; give the user itself the permissions";
+    let password = given(exposed(&user.password)).is_some();
+    let fields = [
+        ("exec", user.exec.is_some(), EXEC),
+        ("auth-provider", user.auth_provider.is_some(), PROVIDERS),
+        ("tokenFile", is_given(&user.token_file), TOKEN_FILES),
+        (
+            "client-certificate",
+            is_given(&user.client_certificate),
+            CERTIFICATE_FILES,
+        ),
+        ("client-key", is_given(&user.client_key), KEY_FILES),
+        ("username", is_given(&user.username), BASIC),
+        ("password", password, BASIC),
+        ("as", is_given(&user.impersonate), IMPERSONATION),
+        ("as-uid", is_given(&user.impersonate_uid), IMPERSONATION),
+        ("as-groups", user.impersonate_groups.is_some(), IMPERSONATION),
+        (
+            "as-user-extra",
+            user.impersonate_user_extra.is_some(),
+            IMPERSONATION,
+        ),
+    ];
+    refuse_fields(path, &fields)
+}
+
+/// Refuses the first field that is set; each comes with what to do instead.
+fn refuse_fields(path: &str, fields: &[(&str, bool, &str)]) -> Result<()> {
+    match fields.iter().find(|(_, is_set, _)| *is_set) {
+        None => Ok(()),
+        Some((field, _, instead)) => refuse(join(path, field), format!("is not supported: {instead}")),
     }
+}
+
+fn is_given(text: &Option<String>) -> bool {
+    given(text.as_deref()).is_some()
+}
+
+fn given(text: Option<&str>) -> Option<&str> {
+    text.filter(|text| !text.is_empty())
+}
+
+fn exposed(secret: &Option<SecretString>) -> Option<&str> {
+    secret.as_ref().map(ExposeSecret::expose_secret)
+}
+
+fn join(path: &str, field: &str) -> String {
+    format!("{path}.{field}")
 }
 
 fn refuse<T>(field: impl Into<String>, reason: impl Into<String>) -> Result<T> {

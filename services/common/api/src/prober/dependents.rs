@@ -51,20 +51,15 @@ enum Direction {
 }
 
 const FIELDS: &[Field] = &[
-    Field::new("ref"),
-    Field::new("optional"),
+    &["ref"],
+    &["optional"],
     // Until 2022: the opposite of optional.
-    Field::new("shouldExist"),
-    Field::new("scaleUp"),
-    Field::new("scaleDown"),
+    &["shouldExist"],
+    &["scaleUp"],
+    &["scaleDown"],
 ];
-const REF_FIELDS: &[Field] = &[Field::new("apiVersion"), Field::new("kind"), Field::new("name")];
-const SCALE_FIELDS: &[Field] = &[
-    Field::new("level"),
-    Field::new("initialDelay"),
-    Field::new("timeout"),
-    Field::new("replicas"),
-];
+const REF_FIELDS: &[Field] = &[&["apiVersion"], &["kind"], &["name"]];
+const SCALE_FIELDS: &[Field] = &[&["level"], &["initialDelay"], &["timeout"], &["replicas"]];
 
 /// Bounds the work per shoot; Gardener has three.
 const MAX_DEPENDENTS: usize = 100;
@@ -167,7 +162,7 @@ fn is_api_version(text: &str) -> bool {
         && version
             .bytes()
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    is_version && group.is_none_or(super::is_object_name)
+    is_version && group.is_none_or(names::is_dns_subdomain)
 }
 
 fn is_kind(text: &str) -> bool {

@@ -2,6 +2,7 @@ use super::*;
 use crate::config;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
 
 fn selector(json: &Json) -> Selector {
     config::read(json.to_string().as_bytes(), convert).unwrap()
@@ -48,6 +49,165 @@ fn operators_match_as_in_kubernetes() {
     }
 }
 
+/// The rows of Kubernetes' own tests (`TestLabelSelectorAsSelector`, `TestSetMatches` of k8s.io/apimachinery), and one for
+/// each case in which a label is missing: a difference here deletes the wrong pod.
+#[test]
+fn selectors_select_what_the_api_server_selects() {
+    let expressions = |list: Json| json!({"matchExpressions": list});
+    type Labels = &'static [(&'static str, &'static str)];
+    let rows: &[(Json, Labels, bool)] = &[
+        (json!({"matchLabels": {"foo": "bar"}}), &[("foo", "bar")], true),
+        (
+            json!({"matchLabels": {"foo": "bar"}}),
+            &[("foo", "bar"), ("baz", "blah")],
+            true,
+        ),
+        (json!({"matchLabels": {"foo": "bar"}}), &[("foo", "Bar")], false),
+        (json!({"matchLabels": {"foo": "bar"}}), &[("Foo", "bar")], false),
+        (json!({"matchLabels": {"foo": "bar"}}), &[], false),
+        (
+            json!({"matchLabels": {"foo": "bar", "baz": "blah"}}),
+            &[("foo", "bar")],
+            false,
+        ),
+        // An empty value is a value.
+        (json!({"matchLabels": {"foo": ""}}), &[("foo", "")], true),
+        (json!({"matchLabels": {"foo": ""}}), &[], false),
+        (
+            expressions(json!([{"key": "foo", "operator": "In", "values": ["", "x"]}])),
+            &[("foo", "")],
+            true,
+        ),
+        (
+            expressions(json!([{"key": "foo", "operator": "In", "values": ["", "x"]}])),
+            &[("bar", "x")],
+            false,
+        ),
+        // What is absent is in no set.
+        (
+            expressions(json!([{"key": "foo", "operator": "NotIn", "values": ["x"]}])),
+            &[],
+            true,
+        ),
+        (
+            expressions(json!([{"key": "foo", "operator": "NotIn", "values": ["x"]}])),
+            &[("bar", "x")],
+            true,
+        ),
+        (
+            expressions(json!([{"key": "foo", "operator": "NotIn", "values": [""]}])),
+            &[("foo", "")],
+            false,
+        ),
+        (
+            expressions(json!([{"key": "foo", "operator": "NotIn", "values": [""]}])),
+            &[],
+            true,
+        ),
+        (
+            expressions(json!([{"key": "foo", "operator": "Exists", "values": []}])),
+            &[("foo", "")],
+            true,
+        ),
+        (
+            expressions(json!([{"key": "foo", "operator": "Exists"}])),
+            &[("bar", "foo")],
+            false,
+        ),
+        (
+            expressions(json!([{"key": "foo", "operator": "DoesNotExist"}])),
+            &[],
+            true,
+        ),
+        (
+            expressions(json!([{"key": "foo", "operator": "DoesNotExist"}])),
+            &[("foo", "")],
+            false,
+        ),
+        // All of a selector must hold, also two expressions on one label.
+        (
+            json!({"matchLabels": {"foo": "bar"}, "matchExpressions": [
+                {"key": "baz", "operator": "In", "values": ["qux", "norf"]},
+            ]}),
+            &[("foo", "bar"), ("baz", "norf")],
+            true,
+        ),
+        (
+            json!({"matchLabels": {"foo": "bar"}, "matchExpressions": [
+                {"key": "baz", "operator": "In", "values": ["qux", "norf"]},
+            ]}),
+            &[("foo", "bar")],
+            false,
+        ),
+        (
+            json!({"matchLabels": {"foo": "bar"}, "matchExpressions": [
+                {"key": "foo", "operator": "NotIn", "values": ["bar"]},
+            ]}),
+            &[("foo", "bar")],
+            false,
+        ),
+        (
+            expressions(json!([
+                {"key": "foo", "operator": "Exists"},
+                {"key": "foo", "operator": "DoesNotExist"},
+            ])),
+            &[],
+            false,
+        ),
+    ];
+    for (json, entries, expected) in rows {
+        let (selector, labels) = (selector(json), labels(entries));
+        assert_eq!(selector.matches(&labels), *expected, "{json} on {labels:?}");
+        // What a watch with the query sees is the same.
+        assert_eq!(
+            query_selects(&selector.to_string(), &labels),
+            *expected,
+            "{selector} on {labels:?}"
+        );
+    }
+}
+
+/// The API server's empty selector selects everything, so none is read: not from an empty file, nor from empty fields.
+#[test]
+fn an_empty_selector_is_refused() {
+    for empty in [
+        json!({}),
+        json!({"matchLabels": {}}),
+        json!({"matchLabels": null, "matchExpressions": null}),
+        json!({"matchExpressions": []}),
+    ] {
+        let errors = config::read(empty.to_string().as_bytes(), convert).unwrap_err();
+        assert!(errors.lines().contains("selects every pod"), "{empty}: {errors}");
+    }
+}
+
+/// Each would be a selector of something else, or none, to the API server.
+#[test]
+fn what_the_api_server_would_refuse_is_refused() {
+    let expression = |key: &str, operator: &str, values: Json| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+    for wrong in [
+        json!({"matchLabels": {"foo": null}}),
+        json!({"matchLabels": {"foo": "a b"}}),
+        json!({"matchLabels": {"foo": "x".repeat(64)}}),
+        json!({"matchLabels": {"": "x"}}),
+        json!({"matchLabels": {"a/b/c": "x"}}),
+        json!({"matchLabels": {"Upper.Prefix/b": "x"}}),
+        expression("foo", "In", json!([])),
+        expression("foo", "NotIn", json!(null)),
+        expression("foo", "Exists", json!(["x"])),
+        expression("foo", "DoesNotExist", json!([""])),
+        expression("foo", "in", json!(["x"])),
+        expression("foo", "Gt", json!(["1"])),
+        expression("foo", "In", json!(["x,y"])),
+        expression("foo bar", "Exists", json!([])),
+    ] {
+        assert!(
+            config::read(wrong.to_string().as_bytes(), convert).is_err(),
+            "{wrong}"
+        );
+    }
+}
+
 #[test]
 fn queries_are_kubectls() {
     let selector = selector(&json!({
@@ -60,11 +220,11 @@ fn queries_are_kubectls() {
         ],
     }));
     assert_eq!(
-        selector.to_query(),
-        "app in (etcd),empty in (),example.com/x,!gone,tier notin (a,b)"
+        selector.to_string(),
+        "app in (etcd),empty in (),tier notin (a,b),example.com/x,!gone"
     );
     assert_eq!(
-        selector.requirements().len(),
+        selector.into_iter().count(),
         5,
         "a repeated requirement counts once"
     );
@@ -131,7 +291,7 @@ proptest! {
         labels in prop::collection::btree_map("a|b|c\\.d/e|other", "|x|y|z-1|w", 0..4),
     ) {
         let selector = selector(&selector_json);
-        prop_assert_eq!(selector.matches(&labels), query_selects(&selector.to_query(), &labels), "{}", selector);
+        prop_assert_eq!(selector.matches(&labels), query_selects(&selector.to_string(), &labels), "{}", selector);
     }
 
     /// An object that satisfies every requirement of the file, read naively, is selected, and no other.

@@ -25,11 +25,11 @@ fn the_file_that_gardener_deploys_loads_unchanged() {
         panic!("{services:?}")
     };
     assert_eq!(
-        etcd.to_query(),
+        etcd.to_string(),
         "gardener.cloud/role in (controlplane),role in (apiserver)"
     );
     assert_eq!(
-        apiserver.to_query(),
+        apiserver.to_string(),
         "gardener.cloud/role in (controlplane),role notin (apiserver,main)"
     );
 }
@@ -143,7 +143,7 @@ fn a_service_declares_its_dependants_as_the_file_does() {
         let queries: Vec<String> = parse_dependants(text)
             .unwrap()
             .iter()
-            .map(Selector::to_query)
+            .map(ToString::to_string)
             .collect();
         assert_eq!(queries, ["role in (app)", "role"]);
     }

@@ -5,9 +5,20 @@ fn tree(text: &str) -> Node {
     parse(text.as_bytes()).unwrap().unwrap()
 }
 
+impl Node {
+    /// The first entry of a mapping with this key, unless its value is null.
+    fn get(&self, key: &str) -> Option<&Self> {
+        let Kind::Mapping(entries) = &self.kind else {
+            return None;
+        };
+        let entry = entries.iter().find(|entry| entry.key == key)?;
+        Some(&entry.value).filter(|value| !value.is_null())
+    }
+}
+
 fn error(text: &str) -> (usize, usize, String) {
     let error = parse(text.as_bytes()).unwrap_err();
-    (error.pos.line, error.pos.column, error.message)
+    (error.line, error.column, error.message)
 }
 
 fn texts(node: &Node) -> Vec<&str> {
@@ -129,8 +140,8 @@ fn says_where_the_syntax_breaks() {
     );
     let latin = parse(b"a: 1\nb: caf\xe9\n").unwrap_err();
     assert_eq!(
-        (latin.pos, latin.message.as_str()),
-        (Pos { line: 2, column: 7 }, "the file is not UTF-8")
+        (latin.line, latin.column, latin.message.as_str()),
+        (2, 7, "the file is not UTF-8")
     );
 }
 
@@ -193,9 +204,15 @@ fn the_largest_files_are_read_in_time() {
         "&a ".repeat(300_000),
         "? ".repeat(500_000),
         "%".repeat(1_000_000),
+        format!("users:\n{}", "- {name: u, user: {token: t}}\n".repeat(16_000)),
+        format!(
+            "users:\n- name: u\n  user: &a\n    {0}\n- user:\n    <<: *a\n",
+            keys.replace('\n', "\n    ")
+        ),
     ];
     for file in files {
         let _ = parse(file.as_bytes());
+        let _ = crate::kubeconfig::parse(file.as_bytes());
     }
 }
 
@@ -210,7 +227,7 @@ proptest! {
     #[test]
     fn any_yaml_like_text_is_a_tree_or_an_error(text in "[-a:{}\\[\\], \n&*!<'\"|>#?%@~.\t]{0,120}") {
         if let Err(error) = parse(text.as_bytes()) {
-            prop_assert!(error.pos.line <= text.matches('\n').count() + 2);
+            prop_assert!(error.line <= text.matches('\n').count() + 2);
         }
     }
 }

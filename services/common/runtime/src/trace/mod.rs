@@ -26,6 +26,7 @@ use tokio::time::Instant;
 pub use self::endpoint::OtlpEndpoint;
 pub(crate) use self::export::start;
 use crate::metrics::Metric;
+use crate::token_bucket::TokenBucket;
 
 /// What became of spans.
 pub const SPANS: Metric = Metric::counter(
@@ -54,7 +55,7 @@ pub struct Tracer(Option<Arc<On>>);
 #[derive(Debug)]
 struct On {
     tracer: SdkTracer,
-    roots: Mutex<Bucket>,
+    roots: Mutex<TokenBucket>,
 }
 
 impl Tracer {
@@ -72,7 +73,7 @@ impl Tracer {
             .build();
         Self(Some(Arc::new(On {
             tracer: provider.tracer("dependency-watchdog"),
-            roots: Mutex::new(Bucket::full(Instant::now())),
+            roots: Mutex::new(TokenBucket::new(TRACES_PER_SECOND, BURST, Instant::now())),
         })))
     }
 
@@ -91,7 +92,7 @@ impl Tracer {
         attributes: impl FnOnce() -> Vec<KeyValue>,
     ) -> Option<Span> {
         let on = self.0.as_ref()?;
-        if !on.roots.lock().take(Instant::now()) {
+        if !on.roots.lock().try_take(Instant::now()) {
             SPANS.inc(&[("result", "limited".to_owned())]);
             return None;
         }
@@ -176,33 +177,6 @@ impl Span {
 fn at(moment: Instant) -> SystemTime {
     let now = SystemTime::now();
     now.checked_sub(moment.elapsed()).unwrap_or(now)
-}
-
-/// How many traces may begin.
-#[derive(Debug)]
-struct Bucket {
-    tokens: f64,
-    filled: Instant,
-}
-
-impl Bucket {
-    const fn full(now: Instant) -> Self {
-        Self {
-            tokens: BURST,
-            filled: now,
-        }
-    }
-
-    fn take(&mut self, now: Instant) -> bool {
-        let since = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + since * TRACES_PER_SECOND).min(BURST);
-        self.filled = now;
-        let enough = self.tokens >= 1.0;
-        if enough {
-            self.tokens -= 1.0;
-        }
-        enough
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use watchdog_api::duration::doubled;
 use watchdog_api::prober::ResourceRef;
 
 use crate::domain::Direction;
@@ -230,14 +231,12 @@ impl Op {
 
     /// Notes a failed try.
     pub(super) fn fail(&mut self, now: Instant, why: String, retry_after: Option<Duration>) {
-        let doubled =
-            |first: Duration, times: u32| first.saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX));
         self.since = None;
         self.tries = self.tries.saturating_add(1);
         let pause = if self.tries < MAX_TRIES {
-            doubled(TRY_PAUSE, self.tries - 1)
+            doubled(TRY_PAUSE, self.tries - 1, LONGEST_PAUSE)
         } else {
-            let pause = doubled(FAILED_PAUSE, self.rounds.min(16)).min(LONGEST_PAUSE);
+            let pause = doubled(FAILED_PAUSE, self.rounds, LONGEST_PAUSE);
             self.rounds = self.rounds.saturating_add(1);
             self.exhausted = true;
             self.alert = Some(why.clone());
@@ -259,7 +258,7 @@ impl Op {
         };
         if let (None, Some(wait)) = (&write, &mut self.wait) {
             // Its failure is no failure of the resource: the wait goes on.
-            wait.pause = (wait.pause * 2).min(LONGEST_READ_PAUSE);
+            wait.pause = doubled(wait.pause, 1, LONGEST_READ_PAUSE);
             wait.read_at = now + wait.pause;
             return;
         }

@@ -106,23 +106,27 @@ fn malformed_fields_are_refused_by_name() {
         (
             "/current-context",
             json!(["b"]),
-            "current-context: must be a text",
+            "current-context: has a value of the wrong type at",
         ),
         (
             "/contexts",
             json!([]),
             "contexts: no entry has the name that current-context refers to",
         ),
-        ("/contexts", json!({}), "contexts: must be a list"),
+        (
+            "/contexts",
+            json!({}),
+            "contexts: has a value of the wrong type at",
+        ),
         (
             "/contexts/1/context",
             json!("c"),
-            "contexts[1].context: must be a mapping",
+            "contexts[1].context: has a value of the wrong type at",
         ),
         (
             "/contexts/1/context/cluster",
             json!(null),
-            "contexts[1].context.cluster: is required",
+            "contexts[1].context.cluster: has a value of the wrong type at",
         ),
         (
             "/contexts/1/context/cluster",
@@ -213,11 +217,12 @@ fn malformed_fields_are_refused_by_name() {
         ),
     ];
     for (pointer, value, expected) in rows {
-        assert_eq!(
-            error(&with(pointer, value.clone())),
-            expected,
-            "{pointer} = {value}"
-        );
+        let error = error(&with(pointer, value.clone()));
+        // What cannot be decoded is shown with its place.
+        let place = error
+            .find(" at line 1, column ")
+            .map_or(error.len(), |at| at + " at".len());
+        assert_eq!(&error[..place], expected, "{pointer} = {value}");
     }
 }
 
@@ -229,7 +234,7 @@ fn documents_that_are_no_kubeconfig_are_refused() {
     assert_eq!(refused(b"null"), format!("{prefix}is empty"));
     assert_eq!(
         refused(b"hunter2"),
-        format!("{prefix}must be a mapping with clusters, contexts and users")
+        format!("{prefix}has a value of the wrong type at line 1, column 1")
     );
     assert_eq!(
         refused(b"a: [hunter2\nb: 1"),
@@ -237,18 +242,64 @@ fn documents_that_are_no_kubeconfig_are_refused() {
     );
     assert_eq!(
         refused(b"a: \xff"),
-        format!("{prefix}is not valid YAML at line 1, column 4")
+        format!("{prefix}the file is not UTF-8 at line 1, column 4")
     );
     assert_eq!(
         refused(b"users: []\nusers: []"),
-        format!("{prefix}has the same field twice, at line 2, column 1")
+        format!("{prefix}has the same field twice at line 2, column 1")
     );
     assert_eq!(
         refused(b"a: {b: 1, b: 2}"),
-        format!("{prefix}has the same field twice, at line 1, column 11")
+        format!("{prefix}has the same field twice at line 1, column 11")
+    );
+    assert_eq!(
+        refused(b"contexts:\n- context:\n    user: u\n"),
+        "the kubeconfig cannot be used: contexts[0].context: lacks the field cluster at line 3, column 5"
+    );
+    assert_eq!(
+        refused(b"users:\n- name: u\n  user: {hunter2: {hunter3: 1, hunter3: 2}}\n"),
+        "the kubeconfig cannot be used: users[0].user: has the same field twice at line 3, column 32"
+    );
+    assert_eq!(
+        refused(b"users: []\n---\nusers: []\n"),
+        format!("{prefix}is not valid YAML at line 3, column 1")
+    );
+    assert_eq!(
+        refused(b"users: !hunter2 []\n"),
+        format!("{prefix}is not valid YAML at line 1, column 17")
     );
     assert_eq!(
         refused(b"apiVersion: v1"),
         "the kubeconfig cannot be used: contexts: must hold a context"
     );
+}
+
+/// What is larger than a Secret can be, or grows when aliases are expanded, takes neither memory nor time.
+#[test]
+fn size_depth_and_aliases_are_bounded() {
+    let refused = |text: &str| parse(text.as_bytes()).unwrap_err().to_string();
+    let prefix = "the kubeconfig cannot be used: kubeconfig: ";
+    let large = refused(&" ".repeat((1 << 20) + 1));
+    assert_eq!(
+        large,
+        format!("{prefix}the file has 1048577 bytes; the limit is 1048576 at line 1, column 1")
+    );
+    let deep = format!("a: {}x{}", "[".repeat(33), "]".repeat(33));
+    let mut bomb = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
+    for i in 1..10 {
+        let list = vec![format!("*a{}", i - 1); 9].join(", ");
+        bomb.push_str(&format!("a{i}: &a{i} [{list}]\n"));
+    }
+    let wide = format!("a: [{}]", vec!["x"; 100_001].join(","));
+    // Deeper than a stack: refused by the parser, or by us.
+    for deep in ["[", "- ", "{a: ", "? ", "users: [{user: "] {
+        assert!(refused(&deep.repeat(60_000)).starts_with("the kubeconfig cannot be used: "));
+    }
+    for text in [deep, bomb, wide] {
+        let error = refused(&text);
+        assert!(
+            error.starts_with(&format!("{prefix}is too large or too deep at line ")),
+            "{error}"
+        );
+    }
 }
