@@ -156,7 +156,7 @@ impl<T: Transport> CachedConnection<T> {
         let limiter = self.limiter.clone();
         let permit = tokio::time::timeout(limit, limiter.acquire()).await;
         let permit = permit.map_err(|_| Failure::ConnectQueueTimeout(limit))?;
-        let answer = tokio::time::timeout(limit, self.on_fresh(permit, &call)).await;
+        let answer = tokio::time::timeout(limit, Box::pin(self.on_fresh(permit, &call))).await;
         answer.unwrap_or(Err(Failure::Timeout(limit)))
     }
 
@@ -237,7 +237,7 @@ impl<T: Transport> CachedConnection<T> {
         let limiter = self.limiter.clone();
         let permit = limiter.acquire().await;
         self.queueing = false;
-        // On the heap: it is rare, and every shoot's probe would keep room for it.
+        // On the heap: it is rare, and every probe would have room for it.
         Box::pin(self.on_fresh(permit, call)).await
     }
 

@@ -217,7 +217,8 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             due = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                due = self.probe(&inputs) => due,
+                // On the heap while it runs: a shoot is idle most of the time and would keep room for it.
+                due = Box::pin(self.probe(&inputs)) => due,
             };
         }
     }
