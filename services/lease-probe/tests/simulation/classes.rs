@@ -108,7 +108,8 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             outages::shared_limiter,
         ).may_be_late("an outage of less than 10 s does not reset kube-controller-manager, which counts through it")
         .one_in(20),
-        class("one failed request in a loss", failures::one_failure).may_be_late("with an interval of 30 s a failure at the only list of the first 20 s"),
+        class("one failed request in a loss", failures::one_failure),
+        class("one 429 in a loss", failures::one_throttled).may_be_late("the API server asks lease-probe to leave it alone for 10 s"),
         class("500 for 10 to 50 % of the requests", failures::errors),
         class("500 for 50 to 90 % of the requests", failures::many_errors).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
         class("500 for 10 to 50 % of the requests, loss", failures::errors_loss).may_be_late("most probes of a while happen to fail; kube-controller-manager has a watch"),

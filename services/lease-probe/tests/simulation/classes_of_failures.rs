@@ -20,8 +20,8 @@ fn with_loss(mut history: Builder) -> History {
     history.build()
 }
 
-/// In a second or two within 25 s after a loss.
-pub(crate) fn one_failure(class: &'static str, seed: u64) -> History {
+/// In a second or two within 40 s after a loss.
+fn failing_once(class: &'static str, seed: u64, statuses: &[u16]) -> History {
     let mut history = Builder::new(class, seed);
     let at = history.some_time();
     history.lose(at);
@@ -29,7 +29,7 @@ pub(crate) fn one_failure(class: &'static str, seed: u64) -> History {
         at + history.random.seconds(0.0, 40.0),
         history.random.seconds(0.5, 2.0),
     );
-    let status = history.random.pick(&[500, 500, 503, 429]);
+    let status = history.random.pick(statuses);
     let of = history.random.pick(&[FailsFor::Everybody, FailsFor::LeaseProbe]);
     history.server(
         fails,
@@ -41,6 +41,14 @@ pub(crate) fn one_failure(class: &'static str, seed: u64) -> History {
         },
     );
     history.build()
+}
+
+pub(crate) fn one_failure(class: &'static str, seed: u64) -> History {
+    failing_once(class, seed, &[500, 503])
+}
+
+pub(crate) fn one_throttled(class: &'static str, seed: u64) -> History {
+    failing_once(class, seed, &[429])
 }
 
 fn erring(class: &'static str, seed: u64, share: (f64, f64)) -> Builder {
