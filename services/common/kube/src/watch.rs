@@ -210,14 +210,22 @@ where
         };
         stream::unfold(params, move |params| async move {
             loop {
-                if let Ok(list) = request(self.api.list_metadata(&params)).await
-                    && let Some(version) = list.metadata.resource_version
-                    && let Ok(version) = version.parse::<u64>()
-                {
-                    let restored = version < newest.load(Ordering::Relaxed);
-                    newest.store(version, Ordering::Relaxed);
-                    if restored {
-                        return Some(((), params));
+                // Events that come while the list is under way may be newer than it.
+                let before = newest.load(Ordering::Relaxed);
+                match request(self.api.list_metadata(&params)).await {
+                    Ok(list) => {
+                        let version = list.metadata.resource_version;
+                        if let Some(version) = version.and_then(|version| version.parse::<u64>().ok()) {
+                            if version < before {
+                                newest.store(version, Ordering::Relaxed);
+                                return Some(((), params));
+                            }
+                            newest.fetch_max(version, Ordering::Relaxed);
+                        }
+                    }
+                    Err(error) => {
+                        let name = self.name;
+                        tracing::debug!(name, %error, "could not check whether etcd was restored");
                     }
                 }
                 tokio::time::sleep(RESTORE_CHECK).await;

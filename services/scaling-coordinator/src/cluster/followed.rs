@@ -87,7 +87,7 @@ impl Followed {
         let before = self.0.len();
         self.0.retain(|reference, one| {
             let over = one.dropped_at.is_some_and(|at| now >= at + LAST_WRITES);
-            if !over || !resources.held_down_in(reference).is_empty() {
+            if !over || !resources.is_listed(reference) || !resources.held_down_in(reference).is_empty() {
                 return true;
             }
             tracing::info!(resource = %reference, "it is not configured and not held down any more");

@@ -124,13 +124,13 @@ impl Resources {
         }
     }
 
-    /// A resource is not configured any more. Says whether it was listed, so that it may have been scaled down by this
-    /// process.
+    /// A resource is not configured any more. Says whether it was ever listed, so that it may have been scaled down by this
+    /// process: while etcd was restored and it is listed again, its objects are still there.
     pub fn drop_from_configuration(&self, reference: &ResourceRef) -> bool {
         let mut inner = self.inner.write();
         let listed = inner.get_mut(reference).is_some_and(|configured| {
             configured.dropped = true;
-            matches!(configured.listing, Listing::Listed)
+            matches!(configured.listing, Listing::Listed) || !configured.objects.is_empty()
         });
         drop(inner);
         self.wakes.all();

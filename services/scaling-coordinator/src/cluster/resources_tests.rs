@@ -192,6 +192,11 @@ fn what_goes_back_puts_everything_in_doubt_until_it_is_listed_again() {
     let list_under_way = resources.mark();
     resources.applied(&kcm(), &at("7", 3), Origin::Read(resources.mark()));
     assert!(relists.has_changed().unwrap());
+    assert!(
+        resources.drop_from_configuration(&mcm) && !resources.is_listed(&mcm),
+        "what leaves the configuration in doubt may be held down"
+    );
+    resources.add(&mcm);
     assert_eq!(
         (known(&kcm()), known(&mcm)),
         (None, None),
