@@ -65,7 +65,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class(
             "lease durations from 20 to 80 s, loss",
             nodes::lease_durations_loss,
-        ),
+        ).may_be_late("silence of kubelets that renew every 20 s is proven after 35 s (ADR 0013)"),
         class("outage, refused", outages::refused),
         class("outage, hangs", outages::hangs),
         class("outage, black hole", outages::black_hole),
