@@ -161,8 +161,8 @@ pub fn is_dns_label(name: &str) -> bool {
     name.len() <= 63 && is_dns_part(name)
 }
 
-/// Whether this is a DNS subdomain (RFC 1123), as the names of most objects are. Kubernetes bounds the whole, not its
-/// parts.
+/// Whether this is a DNS subdomain (RFC 1123), as the names of most objects are: at most 253 characters, in parts of any
+/// length.
 #[must_use]
 pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_dns_part)

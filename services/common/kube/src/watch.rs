@@ -129,7 +129,7 @@ where
                     continue;
                 }
                 Ok(()) = relist.changed() => {
-                    // Whoever asks for it knows why. The list begins with another version.
+                    // The caller has logged why. Versions may be lower from here on.
                     newest.store(0, Ordering::Relaxed);
                     events = open();
                     continue;
@@ -224,8 +224,8 @@ where
                         }
                     }
                     Err(error) => {
-                        let name = self.name;
-                        tracing::debug!(name, %error, "could not check whether etcd was restored");
+                        let (watch, reason) = (self.name, error.failure().reason.as_str());
+                        tracing::warn!(watch, reason, %error, "could not check whether etcd was restored, trying again");
                     }
                 }
                 tokio::time::sleep(RESTORE_CHECK).await;

@@ -26,7 +26,7 @@ impl TokenBucket {
         }
     }
 
-    /// Whether there is a token now.
+    /// Succeeds while at least one token is left; takes none.
     ///
     /// # Errors
     /// When there is none: the instant from which there is one.

@@ -329,10 +329,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let started = self.shared.moment(started);
         let since = started.before(self.state.renew_interval());
         match failure.evidence() {
-            FailureEvidence::Away => {
-                self.state.note_outage(since);
-                self.state.note_error();
-            }
+            FailureEvidence::Away => self.state.note_error(since),
             FailureEvidence::Disconnected => self.state.note_disconnect(since, false),
             FailureEvidence::Silent => self.state.note_disconnect(since, true),
             FailureEvidence::Throttles => self.state.note_throttling(now),

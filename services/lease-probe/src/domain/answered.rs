@@ -27,12 +27,12 @@ const BLIP: f64 = 0.25;
 /// Of a renew interval: what a connection that fell silent adds, and the most that several add.
 const QUARTERS: u32 = 4;
 
-/// What one probe weighs in the share of those that are answered with an error: the last twenty or so count.
+/// Weight of the last probe in the moving share of probes that failed with an error; about twenty probes matter.
 const WEIGHT: f64 = 0.1;
 
-/// An API server whose share is larger fails too much to prove anything. A probe asks twice: one that answers every second request
-/// fails a quarter of the probes.
-const MOST: f64 = 0.45;
+/// Above this share of failed probes nothing is proven. A probe asks twice, so an API server that fails half of its requests
+/// fails a quarter of its probes.
+const TOO_MANY_ERRORS: f64 = 0.45;
 
 /// An outage that may have lasted for longer than this may have been a restart, whose first answers to writes may fail
 /// as well.
@@ -81,13 +81,13 @@ pub struct AnsweredTime {
     until: Option<Moment>,
     latency: Duration,
     away_since: Option<Moment>,
-    /// The share of the probes that the API server answered with an error, the last ones first.
-    failing: f64,
+    /// Moving share of the probes that the API server answered with an error.
+    error_share: f64,
     /// Throttles since then, and was not away before.
     throttles_since: Option<Moment>,
-    /// What connections that were lost since the last list add to what is needed, in quarters of a renew interval.
+    /// By how many quarters of a renew interval the connections that were lost since the last list prolong the proof.
     disconnects: u32,
-    /// The same, in all.
+    /// The sum of these quarters up to the last list.
     quarters: u32,
     outages: u32,
     long_outages: u32,
@@ -124,10 +124,11 @@ impl AnsweredTime {
         self.away_since.get_or_insert(since);
     }
 
-    /// The API server answered a probe with an error. One that does so with most of them does it with the renewals of kubelets
-    /// as well: meanwhile nothing counts, however short the time between two lists.
-    pub fn note_error(&mut self) {
-        self.failing += (1.0 - self.failing) * WEIGHT;
+    /// The API server answered a probe with an error, and may have been away since then. If it fails too many probes, it fails
+    /// renewals as well: until that is over nothing counts, however short the time between two lists.
+    pub fn note_error(&mut self, since: Moment) {
+        self.error_share += (1.0 - self.error_share) * WEIGHT;
+        self.note_outage(since);
     }
 
     /// The connection was lost, and the server may have been away since then. If it fell silent, those of kubelets may have
@@ -154,8 +155,8 @@ impl AnsweredTime {
         let end = if held_up { times.received } else { times.sent };
         let from = self.until.replace(end);
         let throttles_since = self.throttles_since.take();
-        let fails_most = self.failing > MOST;
-        self.failing *= 1.0 - WEIGHT;
+        let fails_too_often = self.error_share > TOO_MANY_ERRORS;
+        self.error_share *= 1.0 - WEIGHT;
         let quarters = std::mem::take(&mut self.disconnects);
         let span = match (from, self.away_since.take()) {
             (None, away) => Span {
@@ -172,7 +173,7 @@ impl AnsweredTime {
                 let outage = gap > renew_interval.mul_f64(BLIP);
                 let answered_until = since.filter(|_| outage).unwrap_or(times.sent);
                 Span {
-                    counted: match fails_most {
+                    counted: match fails_too_often {
                         true => Duration::ZERO,
                         false => answered_until
                             .since(from)
@@ -359,13 +360,12 @@ mod tests {
         assert_eq!(answered.proven_at(first, R), at(56.5));
     }
 
-    /// The answered time of a minute in which after each so many lists a probe is answered with an error.
+    /// The answered time of a minute with one error per so many lists.
     fn with_errors(lists: u32) -> f64 {
         let mut answered = AnsweredTime::default();
         for second in 0..=60 {
             if second % lists == 0 {
-                answered.note_outage(at(f64::from(second) - 0.5));
-                answered.note_error();
+                answered.note_error(at(f64::from(second) - 0.5));
             }
             answered.record(list(f64::from(second)), R);
         }

@@ -83,7 +83,7 @@ pub enum Failure {
     Connect(String),
     /// The TLS handshake failed: wrong authority, wrong name, expired certificate.
     Tls(String),
-    /// What answers is no API server, or one that fails all requests: GET /version failed as well.
+    /// The list and GET /version both failed: an API server that fails all requests, or something else in its place.
     VersionFailed(String),
     /// No answer in time, not even to GET /version.
     Timeout(Duration),
@@ -195,7 +195,7 @@ impl std::fmt::Display for Failure {
             Self::Kubeconfig(why) => write!(f, "The kubeconfig cannot be used: {why}."),
             Self::Connect(why) => write!(f, "The API server cannot be reached: {why}."),
             Self::Tls(why) => write!(f, "The TLS handshake with the API server failed: {why}."),
-            Self::VersionFailed(why) => write!(f, "No API server answers: {why}."),
+            Self::VersionFailed(why) => write!(f, "The API server fails every request, or something else answers in its place: {why}."),
             Self::Timeout(limit) => {
                 write!(f, "The API server did not answer within {}.", watchdog_api::duration::format(*limit))
             }

@@ -194,8 +194,8 @@ impl ProbeState {
 
     /// The API server answered a probe with an error: see
     /// [`AnsweredTime::note_error`](super::answered::AnsweredTime::note_error).
-    pub fn note_error(&mut self) {
-        self.renewals.note_error();
+    pub fn note_error(&mut self, since: Moment) {
+        self.renewals.note_error(since);
     }
 
     /// The connection to the API server was lost, and the server may have been away since then. If it fell silent, those

@@ -73,8 +73,8 @@ impl Renewals {
 
     /// The API server answered a probe with an error: see
     /// [`AnsweredTime::note_error`](super::answered::AnsweredTime::note_error).
-    pub fn note_error(&mut self) {
-        self.answered.note_error();
+    pub fn note_error(&mut self, since: Moment) {
+        self.answered.note_error(since);
     }
 
     /// The connection to the API server was lost: see [`AnsweredTime::note_disconnect`].

@@ -8,7 +8,7 @@ use super::assessment::LookAhead;
 use super::moment::Moment;
 use super::outcome::{Failure, FailureEvidence, Outcome};
 
-/// Two probes of one shoot are never closer than this, but for those that are due at a crossing.
+/// Two probes of one shoot are never closer than this, except for those due at a crossing and [`TENSE_RETRY`].
 pub const MIN_SPACING: Duration = Duration::from_secs(1);
 
 /// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with those of
@@ -41,8 +41,8 @@ const LOST: Duration = Duration::from_secs(2);
 /// docs/performance.md).
 const CLOSE_PROBES_PER_SECOND: u32 = 2_500;
 
-/// And a list that the API server refused with an error is asked for again after this: the time between two lists counts as
-/// answered only if it is short, and an API server that fails every second request answers one of them.
+/// While a shoot is probed closely, a probe that the API server answered with an error is repeated after this pause. A gap
+/// between two lists counts as answered only if it is short.
 const TENSE_RETRY: Duration = Duration::from_millis(500);
 
 /// An API server that does not answer is asked again at least this often: from when it is back, kube-controller-manager
@@ -130,12 +130,12 @@ impl Recent {
     }
 }
 
-/// The failures of a probe up to now.
+/// What is known of a shoot whose probe failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failures {
-    /// How many followed each other, from 1.
+    /// Failed probes in a row, at least 1.
     pub in_a_row: u32,
-    /// Whether the shoot is probed closely.
+    /// Set while a loss stands or seconds decide.
     pub close: bool,
 }
 

@@ -3,8 +3,10 @@
 //! The watches feed it, and so do the answers to our own writes and reads, which are often earlier. Watch events and
 //! answers to writes never take an object back to an older version; complete lists and consistent reads may
 //! ([`version`](super::version)). An object that went back means that etcd was restored from a backup: then nothing is known
-//! of any resource until all are listed again, because levels follow from what is known of several. Kinds whose objects do not show their replicas in `spec.replicas` are completed from
-//! their scale sub-resource, which is read only when a direction asks for it.
+//! of any resource until all are listed again, because levels follow from what is known of several.
+//!
+//! Kinds whose objects do not show their replicas in `spec.replicas` are completed from their scale sub-resource, which is
+//! read only when a direction asks for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -251,7 +251,7 @@ fn base64(encoded: Option<&str>, field: &str) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// What a cluster must not ask for.
+/// Refuses fields of a cluster that would read files, use a proxy or skip verification.
 fn refuse_unsafe_cluster(cluster: &Cluster, path: &str) -> Result<()> {
     const FILES: &str = "files are not read; put the PEM into certificate-authority-data";
     const PROXIES: &str = "proxies are not used; name the address of the kube-apiserver itself";
@@ -270,7 +270,7 @@ fn refuse_unsafe_cluster(cluster: &Cluster, path: &str) -> Result<()> {
     refuse_fields(path, &fields)
 }
 
-/// What a user must not ask for.
+/// Refuses fields of a user that would run programs, read files or impersonate.
 fn refuse_unsafe_user(user: &AuthInfo, path: &str) -> Result<()> {
     const EXEC: &str = "programs are not run; use token or client-certificate-data";
     const PROVIDERS: &str = "auth providers are not used; use token or client-certificate-data";
