@@ -76,14 +76,15 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     );
 
     let clusters = Arc::new(Clusters::new(seed.clone(), wakes.clone()));
+    let resources = Arc::new(Resources::new(wakes.clone()));
     let follow = watches::clusters(
         seed.clone(),
         clusters.clone(),
+        resources.clone(),
         readiness.clone(),
         draining.clone(),
     );
     tasks.critical("clusters", follow);
-    let resources = Arc::new(Resources::new(wakes.clone()));
     let kinds_known = watch::Sender::new(0);
     let follow = watches::resources(
         seed.clone(),

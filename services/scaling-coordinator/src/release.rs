@@ -198,7 +198,13 @@ impl Indexes {
         let rules = config.file.subscribe();
         let file = rules.borrow().clone();
         let stop = tasks.draining();
-        let follow = watches::clusters(seed.clone(), clusters.clone(), readiness.clone(), stop.clone());
+        let follow = watches::clusters(
+            seed.clone(),
+            clusters.clone(),
+            resources.clone(),
+            readiness.clone(),
+            stop.clone(),
+        );
         tasks.critical("clusters", follow);
         let follow = watches::resources(
             seed.clone(),

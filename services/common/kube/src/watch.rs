@@ -13,7 +13,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason, chain};
@@ -34,10 +34,12 @@ pub enum Change<K> {
     ListBegins,
     /// An object is there, new or changed or merely seen again.
     Applied(K),
-    /// An object is gone.
-    Deleted(ObjectKey),
+    /// An object is gone; this is its last state.
+    Deleted(K),
     /// The list is complete; these objects exist and no others. Comes again after every relist.
     Synced(BTreeSet<ObjectKey>),
+    /// The seed's etcd was restored from a backup: what is known may be newer than what exists. A list follows.
+    Restored,
 }
 
 /// A watch: what it is called in logs, metrics and readiness, and what it asks for.
@@ -112,7 +114,8 @@ where
         let mut events = open();
         // The newest version that was seen of the collection or of an object of it.
         let newest = AtomicU64::new(0);
-        let mut restores = pin!(self.restores(&newest));
+        let check_now = Notify::new();
+        let mut restores = pin!(self.restores(&newest, &check_now));
         // The last watch failed before it brought anything.
         let mut was_silent = false;
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE);
@@ -125,6 +128,7 @@ where
                 event = events.next() => event,
                 Some(()) = restores.next() => {
                     tracing::warn!(watch = name, "resource versions went back, etcd was restored from a backup; listing again");
+                    hear(Change::Restored);
                     events = open();
                     continue;
                 }
@@ -148,6 +152,10 @@ where
                 let version = object.meta().resource_version.as_ref();
                 let version = version.and_then(|version| version.parse().ok());
                 newest.fetch_max(version.unwrap_or(0), Ordering::Relaxed);
+            }
+            if matches!(event, Some(Err(_))) {
+                // An API server whose etcd is restored is restarted.
+                check_now.notify_one();
             }
             if let Some(Err(error)) = &event
                 && (silent_again || must_list_again(error))
@@ -188,9 +196,8 @@ where
                 Some(Ok(Event::Delete(object))) => {
                     pauses.reset();
                     readiness.recovered(name);
-                    let key = ObjectKey::of(&object);
-                    live.remove(&key);
-                    hear(Change::Deleted(key));
+                    live.remove(&ObjectKey::of(&object));
+                    hear(Change::Deleted(object));
                 }
                 // Already logged; the watcher goes on.
                 Some(Err(_)) => {}
@@ -202,7 +209,7 @@ where
 
     /// An item whenever etcd is seen to have been restored from a backup: the resource version of the collection is
     /// lower than the newest one that was seen.
-    fn restores<'a>(&'a self, newest: &'a AtomicU64) -> impl Stream<Item = ()> + 'a {
+    fn restores<'a>(&'a self, newest: &'a AtomicU64, check_now: &'a Notify) -> impl Stream<Item = ()> + 'a {
         let params = ListParams {
             label_selector: self.config.label_selector.clone(),
             field_selector: self.config.field_selector.clone(),
@@ -228,13 +235,17 @@ where
                         tracing::warn!(watch, reason, %error, "could not check whether etcd was restored, trying again");
                     }
                 }
-                tokio::time::sleep(RESTORE_CHECK).await;
+                tokio::select! {
+                    () = tokio::time::sleep(RESTORE_CHECK) => {}
+                    () = check_now.notified() => {}
+                }
             }
         })
     }
 }
 
-/// How often it is checked that resource versions have not gone back: one list of one object each time.
+/// How often the watch checks that resource versions have not gone back: one list of one object each time. It also checks
+/// at once when a list or watch has failed.
 const RESTORE_CHECK: Duration = Duration::from_secs(20);
 
 /// The pause after the first failure; see [`LONGEST_PAUSE`].

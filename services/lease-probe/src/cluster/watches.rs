@@ -83,9 +83,9 @@ pub async fn clusters(
     };
     watch
         .run(readiness, stop, move |change| match change {
-            Change::ListBegins => {}
+            Change::ListBegins | Change::Restored => {}
             Change::Applied(cluster) => manager.cluster_applied(&cluster),
-            Change::Deleted(key) => manager.cluster_deleted(&key.name),
+            Change::Deleted(cluster) => manager.cluster_deleted(cluster.name()),
             Change::Synced(keys) => {
                 manager.clusters_synced(&keys.into_iter().map(|key| key.name).collect::<BTreeSet<_>>());
             }
@@ -168,12 +168,15 @@ async fn follow(
     };
     watch
         .run(readiness.clone(), stop, |change| match change {
-            Change::ListBegins => {}
+            Change::ListBegins | Change::Restored => {}
             Change::Applied(secret) => {
                 let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
                 manager.kubeconfig_applied(endpoint, namespace, secret.kubeconfig());
             }
-            Change::Deleted(key) => manager.kubeconfig_deleted(endpoint, &key.namespace),
+            Change::Deleted(secret) => {
+                let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
+                manager.kubeconfig_deleted(endpoint, namespace);
+            }
             Change::Synced(keys) => {
                 let exist = keys.into_iter().map(|key| key.namespace).collect();
                 manager.kubeconfigs_synced(endpoint, &exist);

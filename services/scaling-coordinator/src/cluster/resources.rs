@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::{IgnoreScaling, Workload};
 
-use super::version::{Mark, Origin, absence_replaces, is_newer, replaces};
+use super::version::{Mark, Origin, is_newer, replaces, replaces_absence};
 use crate::domain::sight::{Item, Seen, Sight};
 use crate::wake::Wakes;
 
@@ -190,9 +190,8 @@ impl Resources {
         let mut entry = Entry::of(workload);
         let old = configured.objects.get(shoot);
         let believed = match old {
-            Some(old) if old.uid == entry.uid => replaces(&old.version, old.taken, &entry.version, origin),
-            Some(_) => true,
-            None => absence_replaces(configured.removed, origin),
+            Some(old) => replaces(&old.version, old.taken, &entry.version, origin),
+            None => replaces_absence(configured.removed, origin),
         };
         if !believed {
             return;
@@ -202,28 +201,23 @@ impl Resources {
         let changed = old.is_none_or(|old| (&old.version, &old.sight) != (&entry.version, &entry.sight));
         // What was taken in before the restore that is known went back with it.
         let restored = old.is_some_and(|old| {
-            old.uid == entry.uid
-                && old.taken.0 > self.restored.load(Ordering::SeqCst)
-                && is_newer(&old.version, &entry.version)
+            old.taken.0 > self.restored.load(Ordering::SeqCst) && is_newer(&old.version, &entry.version)
         });
         entry.taken = self.next_mark();
         configured.objects.insert(shoot.into(), entry);
-        if restored {
-            self.doubt_all(&mut inner);
-        }
         drop(inner);
         if restored {
             tracing::warn!(resource = %reference, shoot, "a resource version went back, etcd was restored from a backup; listing all resources again");
-            self.relist.send_replace(());
-            self.wakes.all();
+            self.doubt_all();
         }
         if changed {
             self.wakes.one(shoot);
         }
     }
 
-    /// Nothing is known of any resource until it is listed again.
-    fn doubt_all(&self, inner: &mut BTreeMap<ResourceRef, Configured>) {
+    /// Etcd was restored from a backup: nothing is known of any resource until it is listed again.
+    pub fn doubt_all(&self) {
+        let mut inner = self.inner.write();
         self.restored.store(self.next_mark().0, Ordering::SeqCst);
         for configured in inner.values_mut() {
             if matches!(configured.listing, Listing::Listed) {
@@ -231,6 +225,15 @@ impl Resources {
                 configured.listing = Listing::Pending(why.to_owned());
             }
         }
+        drop(inner);
+        self.relist.send_replace(());
+        self.wakes.all();
+    }
+
+    /// The mark at which etcd was last found to have been restored.
+    #[must_use]
+    pub fn restored(&self) -> Mark {
+        Mark(self.restored.load(Ordering::SeqCst))
     }
 
     /// The scale sub-resource of an object was read.
@@ -243,11 +246,24 @@ impl Resources {
         self.wakes.one(shoot);
     }
 
-    /// An object is gone.
-    pub fn deleted(&self, reference: &ResourceRef, shoot: &str, origin: Origin) {
+    /// A watch says that an object is gone, and what it was last. An object of the same name that was created since stays.
+    pub fn deleted(&self, reference: &ResourceRef, last: &Workload) {
+        let (shoot, version) = (
+            last.metadata.namespace.as_deref(),
+            last.metadata.resource_version.as_deref(),
+        );
+        let (shoot, version) = (shoot.unwrap_or_default(), version.unwrap_or_default());
+        self.remove_object(reference, shoot, |known| !is_newer(&known.version, version));
+    }
+
+    /// A consistent read that was asked for at this mark found no object.
+    pub fn absent(&self, reference: &ResourceRef, shoot: &str, asked: Mark) {
+        self.remove_object(reference, shoot, |known| known.taken <= asked);
+    }
+
+    fn remove_object(&self, reference: &ResourceRef, shoot: &str, believed: impl FnOnce(&Entry) -> bool) {
         if let Some(configured) = self.inner.write().get_mut(reference)
-            && let Some(old) = configured.objects.get(shoot)
-            && absence_replaces(old.taken, origin)
+            && configured.objects.get(shoot).is_some_and(believed)
         {
             configured.objects.remove(shoot);
             configured.removed = self.next_mark();

@@ -66,13 +66,20 @@ fn an_object_never_goes_back_to_an_older_version() {
         Some(0),
         "the watch is behind our own write"
     );
-    let mut recreated = at("3", 1);
-    recreated.metadata.uid = Some("another".into());
-    resources.applied(&kcm(), &recreated, Origin::Update);
+    let another = |version: &str, n: i32| {
+        let mut object = at(version, n);
+        object.metadata.uid = Some("another".into());
+        object
+    };
+    resources.applied(&kcm(), &another("12", 1), Origin::Update);
+    for last in ["10", "11"] {
+        resources.applied(&kcm(), &at(last, 3), Origin::Update);
+        resources.deleted(&kcm(), &at(last, 3));
+    }
     assert_eq!(
         replicas(&resources.sight(&kcm(), "shoot--a")),
         Some(1),
-        "another object of the same name"
+        "the watch is behind a read that found another object of the same name"
     );
 }
 
@@ -165,10 +172,10 @@ fn a_read_takes_an_object_back_unless_something_came_in_meanwhile() {
         Some(0),
         "the answer was on its way while a newer version came in"
     );
-    resources.deleted(&kcm(), "shoot--a", Origin::Read(before));
+    resources.absent(&kcm(), "shoot--a", before);
     resources.synced(&kcm(), &BTreeSet::new(), before);
     assert_eq!(now(), Some(0), "so was this one");
-    resources.deleted(&kcm(), "shoot--a", Origin::Update);
+    resources.deleted(&kcm(), &at("9", 0));
     resources.applied(&kcm(), &at("8", 0), Origin::Read(before));
     assert_eq!(now(), None, "it was deleted after it was read");
 }

@@ -24,11 +24,11 @@ pub fn replaces(known: &str, taken: Mark, version: &str, origin: Origin) -> bool
     }
 }
 
-/// Whether the absence of an object that was seen like this replaces the known state of the mark `taken`.
+/// Whether an object replaces its absence that was taken in at the mark `removed`.
 #[must_use]
-pub fn absence_replaces(taken: Mark, origin: Origin) -> bool {
+pub fn replaces_absence(removed: Mark, origin: Origin) -> bool {
     match origin {
-        Origin::Read(asked) => taken <= asked,
+        Origin::Read(asked) => removed <= asked,
         Origin::Update => true,
     }
 }
@@ -60,8 +60,8 @@ mod tests {
         assert!(replaces(5, "3"), "etcd was restored");
         assert!(!replaces(6, "3"), "something newer came meanwhile");
         assert!(replaces(6, "11"));
-        assert!(absence_replaces(Mark(5), Origin::Read(Mark(5))));
-        assert!(!absence_replaces(Mark(6), Origin::Read(Mark(5))));
-        assert!(absence_replaces(Mark(6), Origin::Update));
+        assert!(replaces_absence(Mark(5), Origin::Read(Mark(5))));
+        assert!(!replaces_absence(Mark(6), Origin::Read(Mark(5))));
+        assert!(replaces_absence(Mark(6), Origin::Update));
     }
 }

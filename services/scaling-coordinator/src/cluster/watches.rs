@@ -28,13 +28,14 @@ use super::version::{Mark, Origin};
 /// and only while there is one.
 const LOOK_AT_DROPPED: Duration = Duration::from_secs(5);
 
-/// Follows the Clusters.
+/// Follows the Clusters. Where these went back in time because etcd was restored, the resources did, too.
 ///
 /// # Errors
 /// As [`Watch::run`].
 pub async fn clusters(
     seed: kube::Client,
     clusters: Arc<Clusters>,
+    resources: Arc<Resources>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -47,8 +48,9 @@ pub async fn clusters(
     watch
         .run(readiness, stop, move |change| match change {
             Change::ListBegins => listing = Some(clusters.mark()),
+            Change::Restored => resources.doubt_all(),
             Change::Applied(cluster) => clusters.applied(&cluster, origin(listing)),
-            Change::Deleted(key) => clusters.deleted(&key.name, Origin::Update),
+            Change::Deleted(cluster) => clusters.deleted(&cluster),
             Change::Synced(keys) => {
                 let exist = keys.into_iter().map(|key| key.name).collect();
                 clusters.synced(&exist, listing.take().unwrap_or_default());
@@ -174,8 +176,9 @@ impl Follow {
         let mut listing = None;
         let take_in = |change| match change {
             Change::ListBegins => listing = Some(resources.mark()),
+            Change::Restored => resources.doubt_all(),
             Change::Applied(workload) => resources.applied(reference, &workload, origin(listing)),
-            Change::Deleted(key) => resources.deleted(reference, &key.namespace, Origin::Update),
+            Change::Deleted(workload) => resources.deleted(reference, &workload),
             Change::Synced(keys) => {
                 let exist = keys.into_iter().map(|key| key.namespace).collect();
                 resources.synced(reference, &exist, listing.take().unwrap_or_default());

@@ -18,7 +18,7 @@ use watchdog_api::workload::Workload;
 use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, request_within};
 use watchdog_kube::membership::Permit;
 
-use super::clusters::Clusters;
+use super::clusters::{Clusters, Confirmation};
 use super::resources::{Resources, ScaleSeen};
 use super::version::Origin;
 use crate::domain::flow::{Action, Outcome, What};
@@ -54,20 +54,28 @@ impl Writer {
     /// What becomes of the writes when it does not.
     pub async fn confirm(&self, shoot: &str) -> Result<(), Outcome> {
         match self.clusters.confirm(shoot).await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Outcome::Withdrawn),
+            Ok(Confirmation::Allowed) => Ok(()),
+            Ok(Confirmation::NotAllowed) => Err(Outcome::Withdrawn),
+            Ok(Confirmation::Restored) => {
+                tracing::warn!(
+                    shoot,
+                    "the revision of etcd went back, it was restored from a backup; listing all resources again"
+                );
+                self.resources.doubt_all();
+                Err(Outcome::Withdrawn)
+            }
             Err(error) => Err(read_failed("reading the Cluster before the write", &error)),
         }
     }
 
     /// Makes a request of the flow of a shoot. A write is sent only once the Cluster is `confirmed`, where it needs
-    /// that, and with `leave`, which is asked for right before.
+    /// that, and only with the permit that `authorize` gives right before.
     pub async fn run(
         &self,
         shoot: &str,
         action: &Action,
         confirmed: impl Future<Output = Result<(), Outcome>>,
-        leave: impl FnOnce() -> Option<Permit>,
+        authorize: impl FnOnce() -> Option<Permit>,
     ) -> Outcome {
         let reference = &action.reference;
         if action.what == What::Read && self.resources.is_not_served(reference) {
@@ -87,7 +95,7 @@ impl Writer {
         {
             return outcome;
         }
-        let Some(permit) = leave() else {
+        let Some(permit) = authorize() else {
             return Outcome::Withdrawn;
         };
         let covered = permit.until().saturating_duration_since(Instant::now());
@@ -148,7 +156,7 @@ impl Writer {
         let workload = match request_within(within, api.get_opt(&reference.name)).await {
             Ok(Some(workload)) => workload,
             Ok(None) => {
-                self.resources.deleted(reference, shoot, Origin::Read(asked));
+                self.resources.absent(reference, shoot, asked);
                 return Outcome::Done;
             }
             Err(error) => return read_failed("reading it", &error),

@@ -12,6 +12,7 @@ use watchdog_kube::membership::{Membership, Permit};
 
 use crate::cluster::clusters::{Clusters, Standing};
 use crate::cluster::resources::Resources;
+use crate::cluster::version::Mark;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, Held, decide};
 use crate::domain::flow::{Action, Flow};
@@ -19,6 +20,16 @@ use crate::domain::overview::{Overview, ShootPlan, ShootScaling};
 use crate::domain::plan;
 use crate::domain::sight::Item;
 use crate::verdicts::Verdicts;
+
+/// A time in which nobody but this replica has acted on its shoots, and in which etcd has forgotten nothing. What was
+/// learnt of resources in an earlier epoch says nothing about the time since (S3).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OwnershipEpoch {
+    /// Changes whenever a shoot may have been another replica's for a while.
+    membership: u64,
+    /// Changes whenever etcd was found to have been restored from a backup.
+    restored: Mark,
+}
 
 /// What decisions rest on.
 pub struct Inputs {
@@ -65,17 +76,19 @@ impl Inputs {
         self.config.borrow().clone()
     }
 
-    /// A number that changes whenever a shoot may have been somebody else's for a while (S3): what was learnt of its
-    /// resources before says nothing about the time since.
+    /// The epoch that runs now.
     #[must_use]
-    pub fn tenure(&self) -> u64 {
-        *self.membership.subscribe().borrow()
+    pub fn ownership_epoch(&self) -> OwnershipEpoch {
+        OwnershipEpoch {
+            membership: *self.membership.subscribe().borrow(),
+            restored: self.resources.restored(),
+        }
     }
 
-    /// Leave to send a write, if all that it was decided on still holds (S1 to S5). The last thing that is asked
-    /// before it is sent. `tenure` is what [`Self::tenure`] was before the decision.
+    /// The permit to send a write, if all that it was decided on still holds (S1 to S5). The last thing that is asked
+    /// before it is sent. `epoch` is the one in which the decision was made.
     #[must_use]
-    pub fn leave(&self, shoot: &str, action: &Action, tenure: u64) -> Option<Permit> {
+    pub fn authorize(&self, shoot: &str, action: &Action, epoch: OwnershipEpoch) -> Option<Permit> {
         let direction = self.decide(shoot, Instant::now()).direction;
         let wanted = direction == Some(action.direction) && self.is_configured(action);
         if !wanted || self.draining.is_cancelled() {
@@ -83,7 +96,7 @@ impl Inputs {
         }
         let permit = self.membership.act(shoot)?;
         // After the permit, under which the shoot stays ours.
-        (self.tenure() == tenure).then_some(permit)
+        (self.ownership_epoch() == epoch).then_some(permit)
     }
 
     /// Whether the coordinator may act on a shoot, apart from its verdict.

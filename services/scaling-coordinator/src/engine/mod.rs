@@ -199,10 +199,10 @@ impl Engine {
             self.forget(shoot);
             return;
         }
-        let (now, tenure) = (Instant::now(), self.inputs.tenure());
+        let (now, epoch) = (Instant::now(), self.inputs.ownership_epoch());
         let (inputs, config) = (&self.inputs, self.inputs.config());
         let taken = self.shoots.get_mut(shoot).map(|known| {
-            known.keep_tenure(tenure);
+            known.keep_epoch(epoch);
             let decision = inputs.decide(shoot, now);
             let actions = known.take_actions(shoot, now, &decision, &inputs.items(&config, shoot));
             (actions, decision.reason, known.life)
@@ -217,8 +217,8 @@ impl Engine {
             let (inputs, writer) = (self.inputs.clone(), self.writer.clone());
             let (of_shoot, to_make, confirmed) = (shoot.clone(), action.clone(), confirmed.clone());
             let request = async move {
-                let leave = || inputs.leave(&of_shoot, &to_make, tenure);
-                writer.run(&of_shoot, &to_make, confirmed, leave).await
+                let authorize = || inputs.authorize(&of_shoot, &to_make, epoch);
+                writer.run(&of_shoot, &to_make, confirmed, authorize).await
             };
             let span = self.traces.request(shoot, &action);
             let id = self.requests.spawn(request).id();
@@ -262,12 +262,15 @@ impl Engine {
             return;
         };
         traces::ended(span, &outcome);
-        if let What::Write(write) = &action.what {
-            notices::written(&shoot, &action, write, &outcome);
-            if outcome == Outcome::Done {
-                self.tell(&shoot, &action, &reason);
+        match &action.what {
+            What::Read => notices::read(&shoot, &action, &outcome),
+            What::Write(write) => {
+                notices::written(&shoot, &action, write, &outcome);
+                if outcome == Outcome::Done {
+                    self.tell(&shoot, &action, &reason);
+                }
+                self.tally.count(&shoot, action.direction, &outcome);
             }
-            self.tally.count(&shoot, action.direction, &outcome);
         }
         if let Some(known) = self.shoots.get_mut(&shoot).filter(|known| known.life == life) {
             known.ended(Instant::now(), &action, reason, outcome);
@@ -281,7 +284,7 @@ impl Engine {
             self.forget(shoot);
             return;
         }
-        let (now, tenure) = (Instant::now(), self.inputs.tenure());
+        let (now, epoch) = (Instant::now(), self.inputs.ownership_epoch());
         let config = self.inputs.config();
         let decision = self.inputs.decide(shoot, now);
         let items = self.inputs.items(&config, shoot);
@@ -289,7 +292,7 @@ impl Engine {
             self.lives = self.lives.wrapping_add(1);
             Shoot::new(now, self.lives)
         });
-        known.keep_tenure(tenure);
+        known.keep_epoch(epoch);
         let looked = known.look(shoot, now, &decision, &items);
         known.set_timer(&mut self.timers, shoot, looked.wake);
         // A shoot that went and came back may have a request under way of which its flow knows nothing (S3). It is

@@ -42,6 +42,17 @@ pub(super) fn written(shoot: &str, action: &Action, write: &Write, outcome: &Out
     }
 }
 
+/// Logs why a read failed. It is made again.
+pub(super) fn read(shoot: &str, action: &Action, outcome: &Outcome) {
+    let (resource, direction) = (&action.reference, action.direction.as_str());
+    match outcome {
+        Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => {
+            tracing::warn!(shoot, %resource, direction, error = why, "reading a resource failed, reading it again later");
+        }
+        Outcome::Done | Outcome::Conflict | Outcome::Withdrawn => {}
+    }
+}
+
 /// The Kubernetes Events about an applied write.
 pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, reason: &str) -> Vec<Notice> {
     let (from, to, unreadable) = match write {

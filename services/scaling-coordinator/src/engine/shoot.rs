@@ -9,6 +9,7 @@ use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
 use watchdog_api::prober::ResourceRef;
 
+use super::inputs::OwnershipEpoch;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, Held};
 use crate::domain::flow::{Action, Flow, Outcome, Steps, What};
@@ -24,7 +25,7 @@ pub(super) struct Shoot {
     /// Which of the lives of this and all shoots in this process it is: a shoot that goes and comes back begins anew.
     pub(super) life: u64,
     flow: Flow,
-    tenure: u64,
+    epoch: OwnershipEpoch,
     direction: Option<Direction>,
     held: Option<Held>,
     reason: String,
@@ -62,7 +63,7 @@ impl Shoot {
         Self {
             life,
             flow: Flow::default(),
-            tenure: 0,
+            epoch: OwnershipEpoch::default(),
             direction: None,
             held: None,
             reason: String::new(),
@@ -77,9 +78,9 @@ impl Shoot {
         }
     }
 
-    /// Takes note of the tenure in which it is looked at; see [`super::inputs::Inputs::tenure`].
-    pub(super) fn keep_tenure(&mut self, tenure: u64) {
-        if std::mem::replace(&mut self.tenure, tenure) != tenure {
+    /// Takes note of the epoch in which it is looked at.
+    pub(super) fn keep_epoch(&mut self, epoch: OwnershipEpoch) {
+        if std::mem::replace(&mut self.epoch, epoch) != epoch {
             self.flow.take_over();
         }
     }

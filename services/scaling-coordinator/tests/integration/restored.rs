@@ -1,11 +1,12 @@
 //! The seed's etcd is restored from a backup: resource versions are lower than before.
 
 use watchdog_proto::scaling::v1::{Direction, Step};
+use watchdog_sandbox::Rule;
 
 use crate::coordinator::{Coordinator, step};
 use crate::probe::{Outcome, Probe};
-use crate::seed::{PROTECTED, RECORDED, Seed};
-use crate::{KCM, MCM, SHOOT};
+use crate::seed::{PROTECTED, RECORDED, Seed, USER};
+use crate::{KCM, MCM, SHOOT, eventually};
 
 /// Objects that have nothing to do with the shoot change: the backup is older by so many revisions.
 fn time_passes(seed: &Seed) {
@@ -68,6 +69,33 @@ async fn in_the_middle_of_a_flow_up() {
 }
 
 #[tokio::test]
+async fn a_level_that_etcd_has_forgotten_comes_first_although_the_watches_are_silent() {
+    let (seed, probe, coordinator) = start().await;
+    let up = seed.api.store().backup();
+    time_passes(&seed);
+    // The second level waits, so that etcd can be restored between the two.
+    seed.api.deny(Rule {
+        user: Some(USER.to_owned()),
+        verbs: vec!["patch".to_owned()],
+        names: vec![KCM.to_owned()],
+        ..Rule::default()
+    });
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    eventually("the write of the second level is refused", || {
+        seed.attempts(SHOOT).contains(&format!("down {KCM} 2: 403"))
+    })
+    .await;
+    seed.api.silence_watches();
+    seed.api.store().restore(&up);
+    let before = seed.writes(SHOOT).len();
+    seed.api.allow_all();
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    let mut writes = seed.writes(SHOOT).split_off(before);
+    writes.retain(|write| !write.ends_with(": 403"));
+    assert_eq!(writes, [format!("down {MCM} 1"), format!("down {KCM} 2")]);
+}
+
+#[tokio::test]
 async fn when_nothing_is_under_way() {
     let (seed, probe, coordinator) = start().await;
     probe.say(SHOOT, Outcome::LeasesExpired);
@@ -79,7 +107,7 @@ async fn when_nothing_is_under_way() {
     let before = seed.writes(SHOOT).len();
     seed.api.restore(&down);
     // Its watches go on from versions that do not exist yet and bring nothing.
-    crate::eventually("the shoot is restored again", || {
+    eventually("the shoot is restored again", || {
         seed.all(SHOOT) == [2, 1, -1] && seed.annotation(SHOOT, MCM, PROTECTED).is_none()
     })
     .await;

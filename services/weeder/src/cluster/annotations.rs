@@ -17,6 +17,7 @@ use watchdog_api::names::DEPENDANTS_ANNOTATION;
 use watchdog_api::selector::Selector;
 use watchdog_api::weeder::parse_dependants;
 use watchdog_kube::events::{EventSink, Notice};
+use watchdog_kube::key::ObjectKey;
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
@@ -65,11 +66,14 @@ struct Annotations {
 impl Annotations {
     fn hear(&mut self, change: Change<PartialObjectMeta<Service>>) {
         match change {
-            Change::ListBegins => {}
+            Change::ListBegins | Change::Restored => {}
             Change::Applied(service) => self.applied(service.metadata),
-            Change::Deleted(key) => self.forget(&ServiceKey::new(key.namespace, key.name)),
+            Change::Deleted(service) => {
+                let key = ObjectKey::of(&service);
+                self.forget(&ServiceKey::new(key.namespace, key.name));
+            }
             Change::Synced(keys) => {
-                let key = |key: watchdog_kube::key::ObjectKey| ServiceKey::new(key.namespace, key.name);
+                let key = |key: ObjectKey| ServiceKey::new(key.namespace, key.name);
                 let live: BTreeSet<ServiceKey> = keys.into_iter().map(key).collect();
                 self.reported.retain(|key, _| live.contains(key));
                 self.state

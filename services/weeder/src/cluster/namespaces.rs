@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube::Api;
 use kube::runtime::watcher::Config;
 use tokio_util::sync::CancellationToken;
+use watchdog_kube::key::ObjectKey;
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
@@ -28,12 +29,15 @@ pub async fn follow(
     };
     watch
         .run(readiness, stop, move |change| match change {
-            Change::ListBegins => {}
+            Change::ListBegins | Change::Restored => {}
             Change::Applied(namespace) => {
                 let (name, terminating) = namespace.name_and_end();
                 state.update(|model, _, now| model.namespace_applied(name, terminating, now));
             }
-            Change::Deleted(key) => state.update(|model, _, now| model.namespace_removed(&key.name, now)),
+            Change::Deleted(namespace) => {
+                let name = ObjectKey::of(&namespace).name;
+                state.update(|model, _, now| model.namespace_removed(&name, now));
+            }
             Change::Synced(keys) => {
                 let live = keys.into_iter().map(|key| key.name).collect();
                 state.update(|model, _, now| model.namespaces_synced(&live, now));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{select_all, try_join_all};
-use kube::Api;
 use kube::runtime::watcher::Config;
+use kube::{Api, Resource};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -182,20 +182,26 @@ async fn watches(
     }
 }
 
-fn hear<K>(state: &State, service: Option<&str>, change: Change<K>, into_slice: impl Fn(K) -> Option<Slice>) {
+fn hear<K: Resource>(
+    state: &State,
+    service: Option<&str>,
+    change: Change<K>,
+    into_slice: impl Fn(K) -> Option<Slice>,
+) {
     let slice_key = |key: ObjectKey| SliceKey {
         namespace: key.namespace.into(),
         name: key.name.into(),
     };
     match change {
-        Change::ListBegins => {}
+        Change::ListBegins | Change::Restored => {}
         Change::Applied(object) => {
             if let Some(slice) = into_slice(object) {
                 state.update(|model, owns, now| model.slice_applied(slice, owns, now));
             }
         }
-        Change::Deleted(key) => {
-            state.update(|model, owns, now| model.slice_removed(&slice_key(key), owns, now));
+        Change::Deleted(object) => {
+            let key = slice_key(ObjectKey::of(&object));
+            state.update(|model, owns, now| model.slice_removed(&key, owns, now));
         }
         Change::Synced(keys) => {
             let live = keys.into_iter().map(slice_key).collect();

@@ -257,7 +257,7 @@ impl Op {
             What::Read => (None, sent.against),
         };
         if let (None, Some(wait)) = (&write, &mut self.wait) {
-            // Its failure is no failure of the resource: the wait goes on.
+            // Its failure is no failure of the resource: the wait goes on. The caller logs why it failed.
             wait.pause = doubled(wait.pause, 1, LONGEST_READ_PAUSE);
             wait.read_at = now + wait.pause;
             return;
