@@ -156,13 +156,11 @@ async fn run_until(
         looks.tick().await;
         let now = Instant::now();
         let held = indexes.held(&file);
-        let can_change = held
-            .keys()
-            .any(|shoot| indexes.clusters.standing(shoot) == Standing::Allowed);
+        let can_change = held.keys().any(|shoot| indexes.why_left_alone(shoot).is_none());
         if (can_change || now < settled_at) && now < deadline {
             continue;
         }
-        let restored = report(&before, &held);
+        let restored = indexes.report(&before, &held);
         output.write_all(restored.as_bytes())?;
         let others = others(&membership);
         anyhow::ensure!(
@@ -261,9 +259,18 @@ impl Indexes {
     /// Says what would be done.
     fn plan(&self, file: &ProberConfig, output: &mut impl Write) -> anyhow::Result<()> {
         let held = self.held(file);
-        for shoot in held.keys() {
-            if let Some(why) = self.why_stopped(shoot) {
+        for (shoot, resources) in &held {
+            if let Some(why) = self.why_left_alone(shoot) {
                 writeln!(output, "{shoot}: left as it is: {why}")?;
+                continue;
+            }
+            if let Standing::Stopped(reason) = self.clusters.standing(shoot) {
+                for reference in resources {
+                    writeln!(
+                        output,
+                        "{shoot}: {reference}: remove meltdown-protection-active and leave its replicas to others: {reason}"
+                    )?;
+                }
                 continue;
             }
             for (level, resources) in plan::plan(Direction::Up, &self.resources.items(file, shoot)) {
@@ -350,14 +357,34 @@ impl Indexes {
         tasks.critical("engine", engine.run());
     }
 
-    /// Returns the reason for which a shoot must not be written to.
-    fn why_stopped(&self, shoot: &str) -> Option<String> {
+    /// Returns the reason for which nothing at all is written to a shoot.
+    fn why_left_alone(&self, shoot: &str) -> Option<String> {
         match self.clusters.standing(shoot) {
+            standing if standing.is_released() => None,
             Standing::Allowed => None,
             Standing::Unlisted => Some("the Clusters of the seed are not listed yet".to_owned()),
             Standing::Absent => Some("its Cluster is gone".to_owned()),
             Standing::Stopped(reason) => Some(reason.to_string()),
         }
+    }
+
+    /// A line for each resource that is not held down any more.
+    fn report(&self, before: &Held, now: &Held) -> String {
+        let mut lines = String::new();
+        for (shoot, resources) in before {
+            let done = if self.clusters.standing(shoot).is_released() {
+                "meltdown-protection-active removed, its replicas are left to others"
+            } else {
+                "restored"
+            };
+            for reference in resources {
+                if !now.get(shoot).is_some_and(|held| held.contains(reference)) {
+                    // Writing to a String cannot fail.
+                    let _ = writeln!(lines, "{shoot}: {reference}: {done}");
+                }
+            }
+        }
+        lines
     }
 
     /// A line for each resource that is still held down.
@@ -366,7 +393,7 @@ impl Indexes {
         for (shoot, resources) in held {
             let scaling = self.feed.get(&shoot.to_string());
             for reference in resources {
-                let why = self.why_stopped(shoot).unwrap_or_else(|| {
+                let why = self.why_left_alone(shoot).unwrap_or_else(|| {
                     let progress = scaling
                         .iter()
                         .flat_map(|scaling| &scaling.status.resources)
@@ -390,20 +417,6 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 fn references(file: &ProberConfig) -> impl Iterator<Item = &ResourceRef> {
     let dependents = file.dependent_resource_infos.iter();
     dependents.map(|dependent| &dependent.reference)
-}
-
-/// A line for each resource that is not held down any more.
-fn report(before: &Held, now: &Held) -> String {
-    let mut lines = String::new();
-    for (shoot, resources) in before {
-        for reference in resources {
-            if !now.get(shoot).is_some_and(|held| held.contains(reference)) {
-                // Writing to a String cannot fail.
-                let _ = writeln!(lines, "{shoot}: {reference}: restored");
-            }
-        }
-    }
-    lines
 }
 
 /// The other replicas of the coordinator that have not left.

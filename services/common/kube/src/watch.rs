@@ -42,6 +42,15 @@ pub enum Change<K> {
     Restored,
 }
 
+/// Why a watch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It was stopped.
+    Stopped,
+    /// The API server answered 404: it does not serve the kind.
+    NotServed,
+}
+
 /// A watch: what it is called in logs, metrics and readiness, and what it asks for.
 #[derive(Debug)]
 pub struct Watch<K> {
@@ -74,20 +83,32 @@ where
         hear: impl FnMut(Change<K>) + Send,
     ) -> anyhow::Result<()> {
         let (_, never) = watch::channel(());
-        self.run_with_relists(never, readiness, stop, hear).await
+        self.drive(never, false, readiness, stop, hear).await.map(drop)
     }
 
-    /// The same, and lists everything again whenever `relist` changes.
+    /// The same, lists everything again whenever `relist` changes, and ends when the API server does not serve the kind
+    /// (any more).
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
-    pub async fn run_with_relists(
+    pub async fn run_while_served(
+        self,
+        relist: watch::Receiver<()>,
+        readiness: Readiness,
+        stop: CancellationToken,
+        hear: impl FnMut(Change<K>) + Send,
+    ) -> anyhow::Result<Ended> {
+        self.drive(relist, true, readiness, stop, hear).await
+    }
+
+    async fn drive(
         self,
         mut relist: watch::Receiver<()>,
+        ends_if_not_served: bool,
         readiness: Readiness,
         stop: CancellationToken,
         mut hear: impl FnMut(Change<K>) + Send,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Ended> {
         let name = self.name;
         readiness.block(name, "not listed yet");
         WATCH_ERRORS.begin(&[("watch", name.to_owned())]);
@@ -123,7 +144,7 @@ where
             let event = tokio::select! {
                 () = stop.cancelled() => {
                     readiness.recovered(name);
-                    return Ok(());
+                    return Ok(Ended::Stopped);
                 }
                 event = events.next() => event,
                 Some(()) = restores.next() => {
@@ -153,9 +174,12 @@ where
                 let version = version.and_then(|version| version.parse().ok());
                 newest.fetch_max(version.unwrap_or(0), Ordering::Relaxed);
             }
-            if matches!(event, Some(Err(_))) {
+            if let Some(Err(error)) = &event {
                 // An API server whose etcd is restored is restarted.
                 check_now.notify_one();
+                if ends_if_not_served && code(error) == Some(404) {
+                    return Ok(Ended::NotServed);
+                }
             }
             if let Some(Err(error)) = &event
                 && (silent_again || must_list_again(error))
@@ -163,7 +187,7 @@ where
                 // kube's watcher lists only when it is new.
                 events = open();
                 tokio::select! {
-                    () = stop.cancelled() => return Ok(()),
+                    () = stop.cancelled() => return Ok(Ended::Stopped),
                     () = tokio::time::sleep(pauses.next_delay()) => continue,
                 }
             }

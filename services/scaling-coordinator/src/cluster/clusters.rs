@@ -30,6 +30,18 @@ pub enum Standing {
     Stopped(SkipReason),
 }
 
+impl Standing {
+    /// Whether the watchdog has no business with the shoot any more, by what its Cluster says: what is left of its
+    /// protection may be taken off. A Cluster that cannot be understood says nothing.
+    #[must_use]
+    pub const fn is_released(&self) -> bool {
+        match self {
+            Self::Stopped(reason) => !matches!(reason, SkipReason::Malformed(_)),
+            Self::Unlisted | Self::Absent | Self::Allowed => false,
+        }
+    }
+}
+
 /// What the API server says of a Cluster right before a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confirmation {

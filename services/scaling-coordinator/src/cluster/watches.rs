@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Api;
+use kube::core::ApiResource;
 use kube::runtime::watcher::Config;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -14,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
-use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch};
+use watchdog_kube::watch::{CLUSTER_PAGE, Change, Ended, Watch};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
 
@@ -27,6 +28,11 @@ use super::version::{Mark, Origin};
 /// How often it is looked whether a resource that was dropped from the configuration is still held down: in the index,
 /// and only while there is one.
 const LOOK_AT_DROPPED: Duration = Duration::from_secs(5);
+
+/// A kind that was served counts as absent when the seed has not served it for this long. An API server that starts
+/// serves custom resources some seconds after everything else, and what is absent and optional does not hold up the next
+/// level (S3).
+const GONE_AFTER: Duration = Duration::from_secs(30);
 
 /// Follows the Clusters. Where these went back in time because etcd was restored, the resources did, too.
 ///
@@ -123,56 +129,85 @@ struct Follow {
 
 impl Follow {
     async fn run(&self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut was_served = false;
+        loop {
+            let Some(served) = self.resolve(was_served, &stop).await else {
+                return Ok(());
+            };
+            self.pending("its objects are not listed yet", Some(served.clone()));
+            self.kinds_known
+                .send_modify(|count| *count = count.wrapping_add(1));
+            if self.watch(&served, stop.clone()).await? == Ended::Stopped {
+                return Ok(());
+            }
+            was_served = true;
+            tracing::warn!(resource = %self.reference, "the seed does not serve the kind of a resource any more, asking for it again");
+            self.pending("the seed does not serve its kind any more", None);
+        }
+    }
+
+    /// Returns how the seed serves the kind, as soon as it does; `None` when the process stops.
+    async fn resolve(&self, was_served: bool, stop: &CancellationToken) -> Option<ApiResource> {
         let Self {
             seed,
             resources,
             reference,
-            kinds_known,
             readiness,
+            ..
         } = self;
         let name = name(reference);
         readiness.block(name, "not listed yet");
+        let began = Instant::now();
         // A kind that is not served may come with the next component of the seed; nobody tells when.
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-        let served = loop {
+        loop {
             match kinds::resolve(seed, reference).await {
-                Ok(Kind::Scalable(served)) => break served,
+                Ok(Kind::Scalable(served)) => return Some(served),
                 Ok(Kind::NotServed) => {
                     let kind = format!("{} {}", reference.api_version, reference.kind);
                     readiness.block(
                         name,
                         format!("the seed does not serve {kind}: correct the configuration"),
                     );
-                    tracing::warn!(resource = %reference, "its kind is not served, it counts as absent");
-                    resources.listing(reference, Listing::NotServed, None);
+                    if was_served && began.elapsed() < GONE_AFTER {
+                        tracing::warn!(resource = %reference, "the seed does not serve the kind of a resource, asking again");
+                    } else {
+                        tracing::warn!(resource = %reference, "the seed does not serve the kind of a resource, which counts as absent");
+                        resources.listing(reference, Listing::NotServed, None);
+                    }
                 }
                 Ok(Kind::NotScalable(why)) => {
                     readiness.block(name, format!("{why}: correct the configuration"));
-                    tracing::warn!(resource = %reference, %why, "it cannot be scaled");
+                    tracing::warn!(resource = %reference, %why, "a configured resource cannot be scaled");
                     resources.listing(reference, Listing::NotScalable(why), None);
                 }
                 Err(error) => {
                     let failure = error.failure();
                     let reason = failure.reason.as_str();
                     readiness.block(name, "cannot ask the seed for its kind");
-                    tracing::warn!(resource = %reference, reason, %error, "cannot ask for its kind, trying again");
+                    tracing::warn!(resource = %reference, reason, %error, "cannot ask the seed for the kind of a resource, trying again");
                     readiness.failing(name, failure);
                 }
             }
             tokio::select! {
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => return None,
                 () = tokio::time::sleep(backoff.next_delay()) => {}
             }
-        };
-        let pending = Listing::Pending("its objects are not listed yet".to_owned());
-        resources.listing(reference, pending, Some(served.clone()));
-        kinds_known.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    fn pending(&self, why: &str, served: Option<ApiResource>) {
+        let pending = Listing::Pending(why.to_owned());
+        self.resources.listing(&self.reference, pending, served);
+    }
+
+    async fn watch(&self, served: &ApiResource, stop: CancellationToken) -> anyhow::Result<Ended> {
+        let (resources, reference) = (&self.resources, &self.reference);
         let watch = Watch {
-            name,
-            api: Api::<Workload>::all_with(seed.clone(), &served),
+            name: name(reference),
+            api: Api::<Workload>::all_with(self.seed.clone(), served),
             config: Config::default().fields(&format!("metadata.name={}", reference.name)),
         };
-        let relist = resources.relists();
         let mut listing = None;
         let take_in = |change| match change {
             Change::ListBegins => listing = Some(resources.mark()),
@@ -185,7 +220,7 @@ impl Follow {
             }
         };
         watch
-            .run_with_relists(relist, readiness.clone(), stop, take_in)
+            .run_while_served(resources.relists(), self.readiness.clone(), stop, take_in)
             .await
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_api::eligibility::SkipReason;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::membership::{Membership, Permit};
 
@@ -128,12 +127,7 @@ impl Inputs {
     /// Whether the watchdog has no business with a shoot any more, by what its Cluster says, and this replica may take
     /// off what is left of its protection.
     fn is_released(&self, shoot: &str) -> bool {
-        match self.clusters.standing(shoot) {
-            // It says nothing that can be understood.
-            Standing::Stopped(SkipReason::Malformed(_)) => false,
-            Standing::Stopped(_) => self.membership.may_act(shoot),
-            Standing::Unlisted | Standing::Absent | Standing::Allowed => false,
-        }
+        self.clusters.standing(shoot).is_released() && self.membership.may_act(shoot)
     }
 
     fn is_configured(&self, action: &Action) -> bool {

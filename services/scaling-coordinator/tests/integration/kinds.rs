@@ -183,3 +183,49 @@ async fn a_kind_without_a_scale_sub_resource_fails_its_level() {
     let rocks = |line: &String| line.contains("rocks have no scale sub-resource");
     assert!(coordinator.blockers().iter().any(rocks));
 }
+
+#[tokio::test]
+async fn a_kind_that_comes_back_is_followed_again() {
+    let (seed, probe) = (Seed::with_config(CONFIG).await, Probe::start("p").await);
+    let engines = || {
+        let paths = ScalePaths {
+            spec_replicas: "/spec/size".into(),
+            status_replicas: "/status/size".into(),
+            selector: "/status/selector".into(),
+        };
+        ResourceType::custom("machines.example.com", "v1", "Engine", "engines", Some(paths))
+    };
+    seed.api.register(engines());
+    seed.cluster(SHOOT, json!({}));
+    let engine = |size: i64| json!({ "metadata": { "name": "engine" }, "spec": { "size": size } });
+    seed.api.create(&ENGINES, SHOOT, engine(2)).unwrap();
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], 1_000).await;
+    coordinator
+        .until(SHOOT, "the engine is known", |s| {
+            step(s, "engine") != Step::Absent
+        })
+        .await;
+    // The backup of etcd from which the seed is restored does not know the CustomResourceDefinition yet.
+    seed.api.unregister(&ENGINES);
+    seed.api.drop_watches();
+    let not_served =
+        |line: &String| line.starts_with("engine.machines.example.com/engine: the seed does not serve");
+    eventually("the loss of the kind is seen", || {
+        coordinator.blockers().iter().any(not_served)
+    })
+    .await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator
+        .until(SHOOT, "the level waits for the kind", |s| {
+            resource(s, "engine")
+                .message
+                .contains("does not serve its kind any more")
+        })
+        .await;
+    seed.api.register(engines());
+    seed.api.create(&ENGINES, SHOOT, engine(3)).unwrap();
+    eventually("the engine is scaled down", || {
+        number(&seed, &ENGINES, "engine", "/spec/size") == 0
+    })
+    .await;
+}

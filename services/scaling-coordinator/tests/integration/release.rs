@@ -10,6 +10,7 @@ use watchdog_kube::membership::Timing;
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_runtime::command_line::CommandLine;
 use watchdog_runtime::process::Process;
+use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::keys;
 
 use crate::coordinator::Coordinator;
@@ -148,10 +149,37 @@ async fn no_replica_count_is_written_where_the_shoot_hibernates() {
     hold_down(&seed, SHOOT, KCM, "2");
     hold_down(&seed, OTHER, KCM, "1");
     seed.hibernate(OTHER);
+    let kcm = format!("apps/v1 Deployment {KCM}");
+    let (result, plan) = Run::start(&seed, "plan", &["--plan"]).end().await;
+    result.unwrap();
+    let planned =
+        format!("{OTHER}: {kcm}: remove meltdown-protection-active and leave its replicas to others: ");
+    assert!(plan.contains(&planned), "{planned} is not in {plan}");
+
+    // A refusal is tried again until the time is over, and is what is said then.
+    seed.api.deny(Rule {
+        verbs: vec!["patch".to_owned()],
+        namespaces: vec![OTHER.to_owned()],
+        ..Rule::default()
+    });
+    let (result, said) = Run::start(&seed, "coordinator", &["--release-timeout=20s"])
+        .end()
+        .await;
+    let error = format!("{:#}", result.unwrap_err());
+    assert!(
+        error.contains(OTHER) && error.contains("the permission to patch deployments.apps"),
+        "{error}"
+    );
+    assert_eq!(said, format!("{SHOOT}: {kcm}: restored\n"));
+    assert_eq!((seed.replicas(SHOOT, KCM), seed.replicas(OTHER, KCM)), (2, 0));
+
+    seed.api.allow_all();
     let (result, said) = Run::start(&seed, "coordinator", &[]).end().await;
     result.unwrap();
-    assert!(said.contains(SHOOT), "{said}");
-    assert_eq!((seed.replicas(SHOOT, KCM), seed.replicas(OTHER, KCM)), (2, 0));
+    let released =
+        format!("{OTHER}: {kcm}: meltdown-protection-active removed, its replicas are left to others\n");
+    assert_eq!(said, released + "nothing is held down\n");
+    assert_eq!(seed.replicas(OTHER, KCM), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

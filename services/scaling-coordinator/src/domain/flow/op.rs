@@ -260,6 +260,10 @@ impl Op {
             // Its failure is no failure of the resource: the wait goes on. The caller logs why it failed.
             wait.pause = doubled(wait.pause, 1, LONGEST_READ_PAUSE);
             wait.read_at = now + wait.pause;
+            self.error = match outcome {
+                Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => why,
+                Outcome::Done | Outcome::Conflict | Outcome::Withdrawn => String::new(),
+            };
             return;
         }
         let unconfirmed = |read_at| {
@@ -274,6 +278,7 @@ impl Op {
             Outcome::Done if write.is_none() => self.unconfirmed = None,
             Outcome::Done => {
                 self.conflicts = 0;
+                self.error.clear();
                 self.unconfirmed = unconfirmed(now + CONFIRM_WITHIN);
             }
             Outcome::Conflict => {

@@ -17,6 +17,12 @@ pub(super) fn progress(
     op: Option<&Op>,
 ) -> Progress {
     let seen = item.sight.seen();
+    let failed = op.map_or("", |op| &op.error);
+    let message = if failed.is_empty() || message.contains(failed) {
+        message
+    } else {
+        format!("{message}; the last try failed: {failed}")
+    };
     Progress {
         reference: item.dependent.reference.clone(),
         level,
