@@ -158,6 +158,15 @@ impl Setup {
             .await
     }
 
+    /// Starts a weeder that also takes the dependants of a Service from its annotation.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn weeder_with_annotations(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
+        let command = self.command(binaries::WEEDER, identity, kubeconfig, &self.weeder)?;
+        self.start(command.arg("--dependants-annotation")).await
+    }
+
     /// Starts a service with a command line of the test's own.
     ///
     /// # Errors

@@ -36,9 +36,10 @@ const OF_COORDINATOR: [&str; 5] = ["/clusters?", KCM, MCM, CA, "/leases?"];
 const OF_LEASE_PROBE: [&str; 3] = ["/clusters?", PROBE_SECRET, "/leases?"];
 
 /// The Services are named in the watches on EndpointSlices, or Endpoints, behind them.
-const OF_WEEDER: [&str; 5] = [
+const OF_WEEDER: [&str; 6] = [
     "/pods?",
     "/namespaces?",
+    "/services?",
     "etcd-main-client",
     "kube-apiserver",
     "/leases?",
@@ -179,7 +180,10 @@ async fn silent_watches_hold_up_no_flow_and_are_noticed() {
     let (to_lease_probe, kubeconfig) = proxy(server).await.unwrap();
     let lease_probe = setup.lease_probe("lease-probe-0", &kubeconfig).await.unwrap();
     let (to_weeder, kubeconfig) = proxy(server).await.unwrap();
-    let _weeder = setup.weeder("weeder-0", &kubeconfig).await.unwrap();
+    let _weeder = setup
+        .weeder_with_annotations("weeder-0", &kubeconfig)
+        .await
+        .unwrap();
     set_ready(&world.client, "etcd-main-client", false).await.unwrap();
     set_ready(&world.client, "kube-apiserver", true).await.unwrap();
     crashing_pod(&world.client, "apiserver").await.unwrap();
