@@ -1,5 +1,7 @@
 //! Joins the parts; the only place that knows all of them.
 
+pub mod release;
+
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -22,17 +24,17 @@ use crate::cluster::resources::Resources;
 use crate::cluster::writer::Writer;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
-use crate::contexts::Contexts;
-use crate::engine::Engine;
-use crate::engine::inputs::Inputs;
-use crate::engine::tally::Tally;
-use crate::engine::traces::Traces;
+use crate::controller::Controller;
+use crate::controller::inputs::Inputs;
+use crate::controller::trace_contexts::TraceContexts;
+use crate::controller::traces::Traces;
+use crate::controller::verdicts::Verdicts;
+use crate::controller::work_queue::WorkQueue;
+use crate::controller::write_counts::WriteCounts;
 use crate::grpc::observers::Observers;
 use crate::grpc::service::Service;
 use crate::metrics;
-use crate::scrape::Scrape;
-use crate::verdicts::Verdicts;
-use crate::wake::Wakes;
+use crate::metrics::collector::Scrape;
 
 /// Name of the service in membership Leases, in Kubernetes Events and in its requests.
 pub const SERVICE: &str = "scaling-coordinator";
@@ -63,20 +65,20 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let Replica { seed, membership } = Replica::join(&base, SERVICE, Ownership::Exclusive, timing).await?;
     let namespace = base.common.namespace.as_str();
 
-    let wakes = Arc::new(Wakes::default());
+    let work_queue = Arc::new(WorkQueue::default());
     tasks.critical(
         "ownership",
-        wake_all_on(membership.subscribe(), wakes.clone(), draining.clone()),
+        wake_all_on(membership.subscribe(), work_queue.clone(), draining.clone()),
     );
     // What is in force: the file, and what was dropped from it and is still to be restored.
     let in_force = watch::Sender::new(rules.borrow().clone());
     tasks.critical(
         "configuration",
-        wake_all_on(in_force.subscribe(), wakes.clone(), draining.clone()),
+        wake_all_on(in_force.subscribe(), work_queue.clone(), draining.clone()),
     );
 
-    let clusters = Arc::new(Clusters::new(seed.clone(), wakes.clone()));
-    let resources = Arc::new(Resources::new(wakes.clone()));
+    let clusters = Arc::new(Clusters::new(seed.clone(), work_queue.clone()));
+    let resources = Arc::new(Resources::new(work_queue.clone()));
     let follow = watches::clusters(
         seed.clone(),
         clusters.clone(),
@@ -106,7 +108,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     );
     tasks.critical("permissions", check);
 
-    let verdicts = Arc::new(Verdicts::new(wakes.clone()));
+    let verdicts = Arc::new(Verdicts::new(work_queue.clone()));
     let addresses = if lease_probe.is_empty() {
         discover(&base, seed.clone(), timing)
     } else {
@@ -120,10 +122,10 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         server_name,
     };
     let tracer = base.tracer(otlp_endpoint.as_ref(), SERVICE)?;
-    let contexts = Arc::new(Contexts::new(tracer.is_on()));
+    let trace_contexts = Arc::new(TraceContexts::new(tracer.is_on()));
     let audience = Observers {
         verdicts: verdicts.clone(),
-        contexts: contexts.clone(),
+        trace_contexts: trace_contexts.clone(),
     };
     tasks.critical(
         "observers",
@@ -153,18 +155,18 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         membership,
         draining: draining.clone(),
     });
-    let (shoots, tally) = (Feed::new(), Arc::new(Tally::default()));
+    let (shoots, write_counts) = (Feed::new(), Arc::new(WriteCounts::default()));
     let writer = Writer::new(seed, clusters, resources);
-    let engine = Engine::new(
+    let engine = Controller::new(
         inputs.clone(),
-        wakes,
+        work_queue,
         writer,
         shoots.clone(),
-        tally.clone(),
+        write_counts.clone(),
         events,
         request_rate,
     );
-    let engine = engine.traced(Traces::new(tracer, contexts));
+    let engine = engine.traced(Traces::new(tracer, trace_contexts));
     tasks.critical("engine", engine.run());
 
     let service = Service {
@@ -184,7 +186,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         api,
         vec![Arc::new(Scrape {
             shoots,
-            tally,
+            write_counts,
             verdicts,
         })],
     )
@@ -211,7 +213,7 @@ fn discover(base: &Foundation, seed: kube::Client, timing: Timing) -> watch::Rec
 /// Has every shoot looked at whenever something changes that concerns all of them.
 pub(crate) async fn wake_all_on<T: Send + Sync + 'static>(
     mut changes: watch::Receiver<T>,
-    wakes: Arc<Wakes>,
+    work_queue: Arc<WorkQueue>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     loop {
@@ -220,7 +222,7 @@ pub(crate) async fn wake_all_on<T: Send + Sync + 'static>(
             // What is followed ends only with the process.
             Ok(()) = changes.changed() => {
                 changes.mark_unchanged();
-                wakes.all();
+                work_queue.add_all();
             }
         }
     }

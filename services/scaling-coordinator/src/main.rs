@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use scaling_coordinator::{app, config::Args, release};
+use scaling_coordinator::app::{self, release};
+use scaling_coordinator::config::Args;
 
 fn main() -> ExitCode {
     match watchdog_runtime::command_line::configure::<Args>() {

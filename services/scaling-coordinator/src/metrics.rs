@@ -1,5 +1,7 @@
 //! The metrics of the scaling-coordinator.
 
+pub mod collector;
+
 use watchdog_runtime::metrics::{Metric, describe};
 
 /// Writes.

@@ -15,7 +15,7 @@ use lease_probe::domain::verdict::{Streak, Thresholds, VerdictBuilder, sentence}
 use scaling_coordinator::domain::Direction;
 use scaling_coordinator::domain::decision::{self, Streams, Verdict, decide};
 use scaling_coordinator::domain::flow::Flow;
-use scaling_coordinator::domain::sight::{Item, Seen, Sight};
+use scaling_coordinator::domain::observed::{Dependent, Observed, ResourceState};
 use tokio::time::Instant;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::lease::LeaseItem;
@@ -255,7 +255,7 @@ fn gardener() -> Vec<DependentResource> {
 
 fn flow() -> Work {
     let (config, mut flow, now) = (gardener(), Flow::default(), Instant::now());
-    let seen = Seen {
+    let seen = ResourceState {
         resource_version: "1".into(),
         replicas: Some(1),
         ready: 1,
@@ -266,13 +266,13 @@ fn flow() -> Work {
         invalid_ignore_scaling: None,
     };
     Box::new(move || {
-        let item = |dependent| Item {
-            dependent,
+        let dependent = |config| Dependent {
+            config,
             dropped: false,
-            sight: Sight::Present(seen.clone()),
+            observed: Observed::Present(seen.clone()),
         };
-        let items: Vec<Item<'_>> = config.iter().map(item).collect();
-        black_box(flow.next(now, Some(Direction::Down), &items));
+        let dependents: Vec<_> = config.iter().map(dependent).collect();
+        black_box(flow.next(now, Some(Direction::Down), &dependents));
     })
 }
 

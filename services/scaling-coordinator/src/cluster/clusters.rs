@@ -12,14 +12,14 @@ use watchdog_api::eligibility::{SkipReason, may_continue};
 use watchdog_kube::client::{RequestError, request_within};
 
 use super::version::{Mark, Origin, is_newer, replaces, replaces_absence};
-use crate::wake::Wakes;
+use crate::controller::work_queue::WorkQueue;
 
 /// One request for a Cluster may take so long: a write waits for it, and tries again when it fails.
 const CLUSTER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What the index says of a shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum WriteEligibility {
     /// The Clusters are not listed yet.
     Unlisted,
     /// There is no Cluster of this name.
@@ -30,7 +30,7 @@ pub enum Standing {
     Stopped(SkipReason),
 }
 
-impl Standing {
+impl WriteEligibility {
     /// Whether the watchdog has no business with the shoot any more, by what its Cluster says: what is left of its
     /// protection may be taken off. A Cluster that cannot be understood says nothing.
     #[must_use]
@@ -56,14 +56,14 @@ pub enum Confirmation {
 /// The index.
 pub struct Clusters {
     seed: kube::Client,
-    wakes: Arc<Wakes>,
+    work_queue: Arc<WorkQueue>,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     listed: bool,
-    known: HashMap<Arc<str>, Known>,
+    known: HashMap<Arc<str>, KnownCluster>,
     mark: Mark,
     /// When a Cluster was last removed.
     removed: Mark,
@@ -72,19 +72,19 @@ struct Inner {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownCluster {
     version: Arc<str>,
-    standing: Result<(), SkipReason>,
+    write_eligibility: Result<(), SkipReason>,
     taken: Mark,
 }
 
 impl Clusters {
     /// An empty index.
     #[must_use]
-    pub fn new(seed: kube::Client, wakes: Arc<Wakes>) -> Self {
+    pub fn new(seed: kube::Client, work_queue: Arc<WorkQueue>) -> Self {
         Self {
             seed,
-            wakes,
+            work_queue,
             inner: Mutex::default(),
         }
     }
@@ -101,7 +101,7 @@ impl Clusters {
         if shoot.is_empty() {
             return;
         }
-        let standing = may_continue(cluster).map(drop);
+        let write_eligibility = may_continue(cluster).map(drop);
         let version: Arc<str> = cluster
             .metadata
             .resource_version
@@ -118,21 +118,21 @@ impl Clusters {
             if !believed {
                 return;
             }
-            let changed = before.map(|known| &known.standing) != Some(&standing);
-            if changed && let Err(SkipReason::Malformed(reason)) = &standing {
+            let changed = before.map(|known| &known.write_eligibility) != Some(&write_eligibility);
+            if changed && let Err(SkipReason::Malformed(reason)) = &write_eligibility {
                 tracing::warn!(shoot, %reason, "the Cluster cannot be used, the shoot is left alone");
             }
             let taken = inner.next_mark();
-            let known = Known {
+            let known = KnownCluster {
                 version,
-                standing,
+                write_eligibility,
                 taken,
             };
             inner.known.insert(shoot.into(), known);
             changed
         };
         if changed {
-            self.wakes.one(shoot);
+            self.work_queue.add(shoot);
         }
     }
 
@@ -142,14 +142,14 @@ impl Clusters {
         self.remove(last.name(), |known| !is_newer(&known.version, version));
     }
 
-    fn remove(&self, shoot: &str, believed: impl FnOnce(&Known) -> bool) {
+    fn remove(&self, shoot: &str, believed: impl FnOnce(&KnownCluster) -> bool) {
         {
             let mut inner = self.inner.lock();
             if inner.known.get(shoot).is_some_and(believed) {
                 inner.remove(shoot);
             }
         }
-        self.wakes.one(shoot);
+        self.work_queue.add(shoot);
     }
 
     /// These Clusters exist and no others, by a list that was asked for at this mark.
@@ -168,25 +168,28 @@ impl Clusters {
             (gone, !std::mem::replace(&mut inner.listed, true))
         };
         for shoot in gone {
-            self.wakes.one(&shoot);
+            self.work_queue.add(&shoot);
         }
         if first {
-            self.wakes.all();
+            self.work_queue.add_all();
         }
     }
 
     /// What is known of a shoot.
     #[must_use]
-    pub fn standing(&self, shoot: &str) -> Standing {
+    pub fn write_eligibility(&self, shoot: &str) -> WriteEligibility {
         let inner = self.inner.lock();
         match inner.known.get(shoot) {
-            _ if !inner.listed => Standing::Unlisted,
-            None => Standing::Absent,
-            Some(Known { standing: Ok(()), .. }) => Standing::Allowed,
-            Some(Known {
-                standing: Err(reason),
+            _ if !inner.listed => WriteEligibility::Unlisted,
+            None => WriteEligibility::Absent,
+            Some(KnownCluster {
+                write_eligibility: Ok(()),
                 ..
-            }) => Standing::Stopped(reason.clone()),
+            }) => WriteEligibility::Allowed,
+            Some(KnownCluster {
+                write_eligibility: Err(reason),
+                ..
+            }) => WriteEligibility::Stopped(reason.clone()),
         }
     }
 
@@ -228,8 +231,8 @@ impl Clusters {
                 }
             }
         }
-        Ok(match self.standing(shoot) {
-            Standing::Allowed => Confirmation::Allowed,
+        Ok(match self.write_eligibility(shoot) {
+            WriteEligibility::Allowed => Confirmation::Allowed,
             _ => Confirmation::NotAllowed,
         })
     }

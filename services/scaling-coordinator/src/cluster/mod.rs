@@ -2,10 +2,10 @@
 //! the writes.
 
 pub mod clusters;
-pub mod followed;
 pub mod kinds;
 pub mod permissions;
 pub mod resources;
 pub mod version;
+pub mod watched_resources;
 pub mod watches;
 pub mod writer;

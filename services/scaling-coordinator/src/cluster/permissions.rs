@@ -8,7 +8,7 @@ use watchdog_kube::permissions::{Permission, Preflight};
 use watchdog_runtime::readiness::Readiness;
 
 use super::resources::Resources;
-use crate::domain::needs::has_spec_replicas;
+use crate::domain::next_step::has_spec_replicas;
 
 /// The permissions for these resources, those of the membership not included.
 #[must_use]
@@ -67,8 +67,8 @@ mod tests {
     use watchdog_api::prober::ResourceRef;
 
     use super::*;
-    use crate::cluster::resources::Listing;
-    use crate::wake::Wakes;
+    use crate::cluster::resources::ListState;
+    use crate::controller::work_queue::WorkQueue;
 
     /// The verbs asked for on a resource and its scale sub-resource.
     fn verbs(group: &str, kind: &str, plural: &str) -> (Vec<&'static str>, Vec<&'static str>) {
@@ -77,10 +77,10 @@ mod tests {
             kind: kind.into(),
             name: "one".into(),
         };
-        let resources = Resources::new(Arc::new(Wakes::default()));
+        let resources = Resources::new(Arc::new(WorkQueue::default()));
         resources.add(&reference);
         let served = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
-        resources.listing(&reference, Listing::Listed, Some(served));
+        resources.listing(&reference, ListState::Listed, Some(served));
         let asked = permissions(&resources);
         let on = |resource: &str| {
             let named = asked

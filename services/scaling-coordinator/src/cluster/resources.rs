@@ -20,12 +20,12 @@ use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::{IgnoreScaling, Workload};
 
 use super::version::{Mark, Origin, is_newer, replaces, replaces_absence};
-use crate::domain::sight::{Item, Seen, Sight};
-use crate::wake::Wakes;
+use crate::controller::work_queue::WorkQueue;
+use crate::domain::observed::{Dependent, Observed, ResourceState};
 
 /// Why nothing is known of a configured resource, or that its objects are.
 #[derive(Debug, Clone)]
-pub enum Listing {
+pub enum ListState {
     /// Not yet, for this reason.
     Pending(String),
     /// Its kind is not served: it is absent everywhere.
@@ -38,7 +38,7 @@ pub enum Listing {
 
 /// What the scale sub-resource said of one version of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScaleSeen {
+pub struct ObservedScale {
     /// The version of the object.
     pub version: Arc<str>,
     /// Wanted replicas.
@@ -50,7 +50,7 @@ pub struct ScaleSeen {
 /// The index.
 #[derive(Debug)]
 pub struct Resources {
-    wakes: Arc<Wakes>,
+    work_queue: Arc<WorkQueue>,
     inner: RwLock<BTreeMap<ResourceRef, Configured>>,
     // The last mark. Changes only while `inner` is locked.
     mark: AtomicU64,
@@ -61,30 +61,30 @@ pub struct Resources {
 
 #[derive(Debug)]
 struct Configured {
-    listing: Listing,
+    listing: ListState,
     served: Option<ApiResource>,
     /// Whether it is not configured any more.
     dropped: bool,
-    objects: HashMap<Arc<str>, Entry>,
+    objects: HashMap<Arc<str>, ResourceEntry>,
     /// When an object was last removed.
     removed: Mark,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
+struct ResourceEntry {
     uid: Option<String>,
     version: Arc<str>,
-    sight: Sight,
-    scale: Option<ScaleSeen>,
+    observed: Observed,
+    scale: Option<ObservedScale>,
     taken: Mark,
 }
 
 impl Resources {
     /// An empty index.
     #[must_use]
-    pub fn new(wakes: Arc<Wakes>) -> Self {
+    pub fn new(work_queue: Arc<WorkQueue>) -> Self {
         Self {
-            wakes,
+            work_queue,
             inner: RwLock::default(),
             mark: AtomicU64::new(0),
             restored: AtomicU64::new(0),
@@ -111,7 +111,7 @@ impl Resources {
     /// Takes a resource up; what is known of it already stays.
     pub fn add(&self, reference: &ResourceRef) {
         let configured = || Configured {
-            listing: Listing::Pending("its objects are not listed yet".to_owned()),
+            listing: ListState::Pending("its objects are not listed yet".to_owned()),
             served: None,
             dropped: false,
             objects: HashMap::new(),
@@ -122,7 +122,7 @@ impl Resources {
         let was_dropped = std::mem::take(&mut configured.dropped);
         drop(inner);
         if was_dropped {
-            self.wakes.all();
+            self.work_queue.add_all();
         }
     }
 
@@ -132,10 +132,10 @@ impl Resources {
         let mut inner = self.inner.write();
         let listed = inner.get_mut(reference).is_some_and(|configured| {
             configured.dropped = true;
-            matches!(configured.listing, Listing::Listed) || !configured.objects.is_empty()
+            matches!(configured.listing, ListState::Listed) || !configured.objects.is_empty()
         });
         drop(inner);
-        self.wakes.all();
+        self.work_queue.add_all();
         listed
     }
 
@@ -157,7 +157,7 @@ impl Resources {
             .into_iter()
             .flat_map(|configured| &configured.objects);
         objects
-            .filter(|(_, entry)| entry.sight.seen().is_some_and(|seen| seen.protected))
+            .filter(|(_, entry)| entry.observed.seen().is_some_and(|seen| seen.protected))
             .map(|(shoot, _)| shoot.clone())
             .collect()
     }
@@ -168,14 +168,14 @@ impl Resources {
     }
 
     /// Its listing has come to another state.
-    pub fn listing(&self, reference: &ResourceRef, listing: Listing, served: Option<ApiResource>) {
+    pub fn listing(&self, reference: &ResourceRef, listing: ListState, served: Option<ApiResource>) {
         if let Some(configured) = self.inner.write().get_mut(reference) {
             configured.listing = listing;
             if served.is_some() {
                 configured.served = served;
             }
         }
-        self.wakes.all();
+        self.work_queue.add_all();
     }
 
     /// An object is there, new or changed.
@@ -187,7 +187,7 @@ impl Resources {
         let Some(configured) = inner.get_mut(reference) else {
             return;
         };
-        let mut entry = Entry::of(workload);
+        let mut entry = ResourceEntry::of(workload);
         let old = configured.objects.get(shoot);
         let believed = match old {
             Some(old) => replaces(&old.version, old.taken, &entry.version, origin),
@@ -198,7 +198,8 @@ impl Resources {
         }
         // What the scale sub-resource said of another version stays known, but is not believed any more.
         entry.scale = old.and_then(|old| old.scale.clone());
-        let changed = old.is_none_or(|old| (&old.version, &old.sight) != (&entry.version, &entry.sight));
+        let changed =
+            old.is_none_or(|old| (&old.version, &old.observed) != (&entry.version, &entry.observed));
         // What was taken in before the restore that is known went back with it.
         let restored = old.is_some_and(|old| {
             old.taken.0 > self.restored.load(Ordering::SeqCst) && is_newer(&old.version, &entry.version)
@@ -211,7 +212,7 @@ impl Resources {
             self.doubt_all();
         }
         if changed {
-            self.wakes.one(shoot);
+            self.work_queue.add(shoot);
         }
     }
 
@@ -220,14 +221,14 @@ impl Resources {
         let mut inner = self.inner.write();
         self.restored.store(self.next_mark().0, Ordering::SeqCst);
         for configured in inner.values_mut() {
-            if matches!(configured.listing, Listing::Listed) {
+            if matches!(configured.listing, ListState::Listed) {
                 let why = "etcd was restored from a backup: its objects are not listed again yet";
-                configured.listing = Listing::Pending(why.to_owned());
+                configured.listing = ListState::Pending(why.to_owned());
             }
         }
         drop(inner);
         self.relist.send_replace(());
-        self.wakes.all();
+        self.work_queue.add_all();
     }
 
     /// The mark at which etcd was last found to have been restored.
@@ -237,13 +238,13 @@ impl Resources {
     }
 
     /// The scale sub-resource of an object was read.
-    pub fn scale_read(&self, reference: &ResourceRef, shoot: &str, scale: ScaleSeen) {
+    pub fn scale_read(&self, reference: &ResourceRef, shoot: &str, scale: ObservedScale) {
         if let Some(configured) = self.inner.write().get_mut(reference)
             && let Some(entry) = configured.objects.get_mut(shoot)
         {
             entry.scale = Some(scale);
         }
-        self.wakes.one(shoot);
+        self.work_queue.add(shoot);
     }
 
     /// A watch says that an object is gone, and what it was last. An object of the same name that was created since stays.
@@ -261,14 +262,19 @@ impl Resources {
         self.remove_object(reference, shoot, |known| known.taken <= asked);
     }
 
-    fn remove_object(&self, reference: &ResourceRef, shoot: &str, believed: impl FnOnce(&Entry) -> bool) {
+    fn remove_object(
+        &self,
+        reference: &ResourceRef,
+        shoot: &str,
+        believed: impl FnOnce(&ResourceEntry) -> bool,
+    ) {
         if let Some(configured) = self.inner.write().get_mut(reference)
             && configured.objects.get(shoot).is_some_and(believed)
         {
             configured.objects.remove(shoot);
             configured.removed = self.next_mark();
         }
-        self.wakes.one(shoot);
+        self.work_queue.add(shoot);
     }
 
     /// Objects exist in these shoots and in no others, by a list that was asked for at this mark.
@@ -289,42 +295,45 @@ impl Resources {
             }
             // A list from before the restore says nothing; another one is on its way.
             if asked.0 >= self.restored.load(Ordering::SeqCst) {
-                first = !matches!(configured.listing, Listing::Listed);
-                configured.listing = Listing::Listed;
+                first = !matches!(configured.listing, ListState::Listed);
+                configured.listing = ListState::Listed;
             }
         }
         for shoot in gone {
-            self.wakes.one(&shoot);
+            self.work_queue.add(&shoot);
         }
         if first {
-            self.wakes.all();
+            self.work_queue.add_all();
         }
     }
 
     /// What is seen of a resource in a shoot.
     #[must_use]
-    pub fn sight(&self, reference: &ResourceRef, shoot: &str) -> Sight {
+    pub fn observed(&self, reference: &ResourceRef, shoot: &str) -> Observed {
         let inner = self.inner.read();
         let Some(configured) = inner.get(reference) else {
-            return Sight::Unknown("its objects are not listed yet".to_owned());
+            return Observed::Unknown("its objects are not listed yet".to_owned());
         };
         match &configured.listing {
-            Listing::Pending(why) => Sight::Unknown(why.clone()),
-            Listing::NotServed => Sight::Absent,
-            Listing::NotScalable(why) => Sight::Unusable(why.clone()),
-            Listing::Listed => configured.objects.get(shoot).map_or(Sight::Absent, Entry::sight),
+            ListState::Pending(why) => Observed::Unknown(why.clone()),
+            ListState::NotServed => Observed::Absent,
+            ListState::NotScalable(why) => Observed::Unusable(why.clone()),
+            ListState::Listed => configured
+                .objects
+                .get(shoot)
+                .map_or(Observed::Absent, ResourceEntry::observed),
         }
     }
 
     /// The configured resources of a shoot and what is seen of them.
     #[must_use]
-    pub fn items<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Item<'a>> {
+    pub fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
         let dependents = config.dependent_resource_infos.iter();
         dependents
-            .map(|dependent| Item {
-                dependent,
-                dropped: self.is_dropped(&dependent.reference),
-                sight: self.sight(&dependent.reference, shoot),
+            .map(|config| Dependent {
+                config,
+                dropped: self.is_dropped(&config.reference),
+                observed: self.observed(&config.reference, shoot),
             })
             .collect()
     }
@@ -334,14 +343,14 @@ impl Resources {
     pub fn is_listed(&self, reference: &ResourceRef) -> bool {
         let inner = self.inner.read();
         let configured = inner.get(reference);
-        configured.is_some_and(|configured| !matches!(configured.listing, Listing::Pending(_)))
+        configured.is_some_and(|configured| !matches!(configured.listing, ListState::Pending(_)))
     }
 
     /// Whether the API server does not serve its kind, so that there is none.
     #[must_use]
     pub fn is_not_served(&self, reference: &ResourceRef) -> bool {
         let inner = self.inner.read();
-        matches!(inner.get(reference), Some(configured) if matches!(configured.listing, Listing::NotServed))
+        matches!(inner.get(reference), Some(configured) if matches!(configured.listing, ListState::NotServed))
     }
 
     /// How the API server serves a resource; `None` while that is not known.
@@ -378,7 +387,7 @@ impl Resources {
     }
 }
 
-impl Entry {
+impl ResourceEntry {
     fn of(workload: &Workload) -> Self {
         let version: Arc<str> = workload
             .metadata
@@ -388,7 +397,7 @@ impl Entry {
             .into();
         Self {
             uid: workload.metadata.uid.clone(),
-            sight: sight(workload, version.clone()),
+            observed: observed(workload, version.clone()),
             version,
             scale: None,
             taken: Mark::default(),
@@ -396,9 +405,9 @@ impl Entry {
     }
 
     /// What is seen, completed from the scale sub-resource where the object does not show its replicas.
-    fn sight(&self) -> Sight {
-        match (&self.sight, &self.scale) {
-            (Sight::Present(seen), Some(scale))
+    fn observed(&self) -> Observed {
+        match (&self.observed, &self.scale) {
+            (Observed::Present(seen), Some(scale))
                 if seen.replicas.is_none() && scale.version == self.version =>
             {
                 let ready = if seen.ready > 0 {
@@ -406,31 +415,31 @@ impl Entry {
                 } else {
                     scale.existing
                 };
-                Sight::Present(Seen {
+                Observed::Present(ResourceState {
                     replicas: Some(scale.replicas),
                     ready,
                     ..seen.clone()
                 })
             }
-            (sight, _) => sight.clone(),
+            (observed, _) => observed.clone(),
         }
     }
 }
 
-fn sight(workload: &Workload, resource_version: Arc<str>) -> Sight {
+fn observed(workload: &Workload, resource_version: Arc<str>) -> Observed {
     if workload.metadata.deletion_timestamp.is_some() {
-        return Sight::Deleting;
+        return Observed::Deleting;
     }
     let spec = match workload.spec.as_result() {
         Ok(spec) => spec,
-        Err(why) => return Sight::Unusable(format!("its spec cannot be read: {why}")),
+        Err(why) => return Observed::Unusable(format!("its spec cannot be read: {why}")),
     };
     let ready = match workload.ready_replicas() {
         Ok(ready) => ready,
-        Err(why) => return Sight::Unusable(format!("its status cannot be read: {why}")),
+        Err(why) => return Observed::Unusable(format!("its status cannot be read: {why}")),
     };
     let ignore_scaling = workload.ignore_scaling();
-    Sight::Present(Seen {
+    Observed::Present(ResourceState {
         resource_version,
         replicas: spec.replicas,
         ready,
@@ -446,5 +455,4 @@ fn sight(workload: &Workload, resource_version: Arc<str>) -> Sight {
 }
 
 #[cfg(test)]
-#[path = "resources_tests.rs"]
 mod tests;

@@ -20,10 +20,10 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
 
 use super::clusters::Clusters;
-use super::followed::Followed;
 use super::kinds::{self, Kind};
-use super::resources::{Listing, Resources};
+use super::resources::{ListState, Resources};
 use super::version::{Mark, Origin};
+use super::watched_resources::WatchedResources;
 
 /// How often it is looked whether a resource that was dropped from the configuration is still held down: in the index,
 /// and only while there is one.
@@ -80,23 +80,23 @@ pub async fn resources(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
-    let mut followed = Followed::default();
+    let mut watched = WatchedResources::default();
     loop {
         let now = Instant::now();
         let config = file.borrow_and_update().clone();
-        let (new, gone) = followed.configure(now, &config, &resources, &stop);
-        if followed.let_go(now, &resources) || gone {
+        let (new, gone) = watched.configure(now, &config, &resources, &stop);
+        if watched.unwatch(now, &resources) || gone {
             // Nobody needs permissions for them any more.
             kinds_known.send_modify(|count| *count = count.wrapping_add(1));
         }
         in_force.send_if_modified(|current| {
-            let next = followed.in_force(&config);
+            let next = watched.in_force(&config);
             let differs = *current != next;
             *current = next;
             differs
         });
         for (reference, stop_one) in new {
-            let follow = Follow {
+            let follow = ResourceWatch {
                 seed: seed.clone(),
                 resources: resources.clone(),
                 reference,
@@ -113,13 +113,13 @@ pub async fn resources(
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             Ok(()) = file.changed() => {}
-            () = tokio::time::sleep(LOOK_AT_DROPPED), if followed.has_dropped() => {}
+            () = tokio::time::sleep(LOOK_AT_DROPPED), if watched.has_dropped() => {}
             Some(ended) = tasks.join_next() => ended??,
         }
     }
 }
 
-struct Follow {
+struct ResourceWatch {
     seed: kube::Client,
     resources: Arc<Resources>,
     reference: ResourceRef,
@@ -127,7 +127,7 @@ struct Follow {
     readiness: Readiness,
 }
 
-impl Follow {
+impl ResourceWatch {
     async fn run(&self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut was_served = false;
         loop {
@@ -173,13 +173,13 @@ impl Follow {
                         tracing::warn!(resource = %reference, "the seed does not serve the kind of a resource, asking again");
                     } else {
                         tracing::warn!(resource = %reference, "the seed does not serve the kind of a resource, which counts as absent");
-                        resources.listing(reference, Listing::NotServed, None);
+                        resources.listing(reference, ListState::NotServed, None);
                     }
                 }
                 Ok(Kind::NotScalable(why)) => {
                     readiness.block(name, format!("{why}: correct the configuration"));
                     tracing::warn!(resource = %reference, %why, "a configured resource cannot be scaled");
-                    resources.listing(reference, Listing::NotScalable(why), None);
+                    resources.listing(reference, ListState::NotScalable(why), None);
                 }
                 Err(error) => {
                     let failure = error.failure();
@@ -197,7 +197,7 @@ impl Follow {
     }
 
     fn pending(&self, why: &str, served: Option<ApiResource>) {
-        let pending = Listing::Pending(why.to_owned());
+        let pending = ListState::Pending(why.to_owned());
         self.resources.listing(&self.reference, pending, served);
     }
 

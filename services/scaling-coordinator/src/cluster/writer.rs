@@ -19,10 +19,10 @@ use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, request_within};
 use watchdog_kube::membership::Permit;
 
 use super::clusters::{Clusters, Confirmation};
-use super::resources::{Resources, ScaleSeen};
+use super::resources::{ObservedScale, Resources};
 use super::version::Origin;
 use crate::domain::flow::{Action, Outcome, What};
-use crate::domain::needs::{Write, has_spec_replicas};
+use crate::domain::next_step::{Write, has_spec_replicas};
 
 /// A request gets at least so long, however little is left of its timeout: less would only make it fail.
 const LEAST_DEADLINE: Duration = Duration::from_millis(500);
@@ -55,14 +55,14 @@ impl Writer {
     pub async fn confirm(&self, shoot: &str) -> Result<(), Outcome> {
         match self.clusters.confirm(shoot).await {
             Ok(Confirmation::Allowed) => Ok(()),
-            Ok(Confirmation::NotAllowed) => Err(Outcome::Withdrawn),
+            Ok(Confirmation::NotAllowed) => Err(Outcome::Cancelled),
             Ok(Confirmation::Restored) => {
                 tracing::warn!(
                     shoot,
                     "the revision of etcd went back, it was restored from a backup; listing all resources again"
                 );
                 self.resources.doubt_all();
-                Err(Outcome::Withdrawn)
+                Err(Outcome::Cancelled)
             }
             Err(error) => Err(read_failed("reading the Cluster before the write", &error)),
         }
@@ -96,7 +96,7 @@ impl Writer {
             return outcome;
         }
         let Some(permit) = authorize() else {
-            return Outcome::Withdrawn;
+            return Outcome::Cancelled;
         };
         let covered = permit.until().saturating_duration_since(Instant::now());
         if covered < LEAST_DEADLINE {
@@ -166,7 +166,7 @@ impl Writer {
             return Outcome::Done;
         }
         match request_within(within, api.get_scale(&reference.name)).await {
-            Ok(scale) => match scale_seen(&scale) {
+            Ok(scale) => match observed_scale(&scale) {
                 Some(seen) => {
                     self.resources.scale_read(reference, shoot, seen);
                     Outcome::Done
@@ -215,8 +215,8 @@ fn scale(namespace: &str, name: &str, version: &str, replicas: i32) -> Scale {
     }
 }
 
-fn scale_seen(scale: &Scale) -> Option<ScaleSeen> {
-    Some(ScaleSeen {
+fn observed_scale(scale: &Scale) -> Option<ObservedScale> {
+    Some(ObservedScale {
         version: scale.metadata.resource_version.as_deref()?.into(),
         // The API server leaves out a zero.
         replicas: scale.spec.as_ref()?.replicas.unwrap_or(0),
@@ -287,5 +287,4 @@ fn classify(
 }
 
 #[cfg(test)]
-#[path = "writer_tests.rs"]
 mod tests;

@@ -101,7 +101,7 @@ pub struct Streams {
 
 /// Why a shoot is held, for statistics; the reason of the decision is for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Held {
+pub enum HoldReason {
     /// The Cluster forbids it, or is not known.
     Cluster,
     /// Another replica acts on it, or this one must not.
@@ -118,7 +118,7 @@ pub enum Held {
     Verdict,
 }
 
-impl Held {
+impl HoldReason {
     /// As a label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -146,7 +146,7 @@ pub struct Decision {
     /// The direction; `None` holds.
     pub direction: Option<Direction>,
     /// Why it is held, if it is.
-    pub held: Option<Held>,
+    pub held: Option<HoldReason>,
     /// One sentence for people.
     pub reason: String,
     /// When to decide again although nothing has happened: some validity ends then.
@@ -158,7 +158,7 @@ pub struct Decision {
 impl Decision {
     /// Holds.
     #[must_use]
-    pub fn hold(held: Held, reason: impl Into<String>) -> Self {
+    pub fn hold(held: HoldReason, reason: impl Into<String>) -> Self {
         Self {
             direction: None,
             held: Some(held),
@@ -173,7 +173,7 @@ impl Decision {
     pub fn release(reason: impl Into<String>) -> Self {
         Self {
             direction: Some(Direction::Release),
-            ..Self::hold(Held::Cluster, reason)
+            ..Self::hold(HoldReason::Cluster, reason)
         }
     }
 }
@@ -202,19 +202,19 @@ pub fn decide<'a>(
     counted.sort_by(|a, b| (b.observed, &b.observer).cmp(&(a.observed, &a.observer)));
     let Some(first) = counted.first() else {
         return match newest {
-            None => Decision::hold(Held::Unreported, silence(streams)),
+            None => Decision::hold(HoldReason::Unreported, silence(streams)),
             // These are never valid: they give no reason to act.
             Some(verdict) if matches!(verdict.outcome, Outcome::Pending | Outcome::Skipped) => {
-                Decision::hold(Held::Verdict, sentence(verdict))
+                Decision::hold(HoldReason::Verdict, sentence(verdict))
             }
-            Some(verdict) => Decision::hold(Held::Expired, expired(verdict)),
+            Some(verdict) => Decision::hold(HoldReason::Expired, expired(verdict)),
         };
     };
     if let Some(outdated) = counted.iter().find(|v| v.outcome == Outcome::Outdated) {
         return Decision {
             again_at,
             ..Decision::hold(
-                Held::Outdated,
+                HoldReason::Outdated,
                 format!(
                     "{} says {}: it counts again when it says something new.",
                     outdated.observer,
@@ -231,7 +231,7 @@ pub fn decide<'a>(
         return Decision {
             again_at,
             ..Decision::hold(
-                Held::Disagreement,
+                HoldReason::Disagreement,
                 format!(
                     "The observers disagree: {} says {}, {} says {}.",
                     first.observer,
@@ -244,7 +244,7 @@ pub fn decide<'a>(
     }
     Decision {
         direction,
-        held: direction.is_none().then_some(Held::Verdict),
+        held: direction.is_none().then_some(HoldReason::Verdict),
         reason: sentence(first),
         again_at,
         decided_by: Some(first.sent),
@@ -278,5 +278,4 @@ fn silence(streams: Streams) -> String {
 }
 
 #[cfg(test)]
-#[path = "decision_tests.rs"]
 mod tests;

@@ -11,9 +11,9 @@
 //! Holding stops the writes and forgets nothing: probes that fail now and then, each for a moment, must not start the
 //! initial delay anew every time. Only the contrary direction begins with nothing.
 
+mod handover;
 mod op;
 mod show;
-mod tenure;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
 
+use handover::Handover;
 pub use op::{Action, MAX_TRIES, Outcome, What};
-use op::{Op, Pause, READ_PAUSE};
+use op::{Operation, Pause, READ_PAUSE};
 use show::{idle, progress, rest, under_way};
-use tenure::Tenure;
 
 use super::Direction;
-use super::needs::{Assessment, Need, assess};
-use super::sight::Item;
+use super::next_step::{NextStep, PlannedStep, plan_step};
+use super::observed::Dependent;
 use super::status::{Progress, State, Status, Step};
 
 /// What a flow remembers.
@@ -43,8 +43,8 @@ pub struct Flow {
     // waits for it, whereas a shoot where nothing was done is settled even if a resource happens to be unready.
     running: bool,
     started: BTreeMap<i32, Instant>,
-    ops: BTreeMap<ResourceRef, Op>,
-    tenure: Tenure,
+    ops: BTreeMap<ResourceRef, Operation>,
+    handover: Handover,
 }
 
 /// What follows now.
@@ -99,7 +99,7 @@ impl Flow {
     /// flow knows nothing anyway.
     pub fn take_over(&mut self) {
         let under_way = self.ops.iter().filter(|(_, op)| op.sent.is_some());
-        self.tenure = Tenure::begins(under_way.map(|(reference, _)| reference.clone()));
+        self.handover = Handover::begins(under_way.map(|(reference, _)| reference.clone()));
         if self.direction.is_none() {
             // It may have been turned round and back meanwhile.
             self.course = None;
@@ -119,56 +119,67 @@ impl Flow {
         if let Some(op) = self.ops.get_mut(&action.reference)
             && op.sent.as_ref() == Some(action)
         {
-            self.tenure.ended(&action.reference, &outcome);
+            self.handover.ended(&action.reference, &outcome);
             op.finish(now, outcome, stale);
         }
     }
 
-    /// Tells what follows from what is seen now. `items` are all configured resources, in configuration order.
-    pub fn next(&mut self, now: Instant, direction: Option<Direction>, items: &[Item<'_>]) -> Steps {
+    /// Tells what follows from what is seen now. `dependents` are all configured resources, in configuration order.
+    pub fn next(
+        &mut self,
+        now: Instant,
+        direction: Option<Direction>,
+        dependents: &[Dependent<'_>],
+    ) -> Steps {
         if self.direction != direction {
-            self.turn(now, direction);
+            self.change_direction(now, direction);
         }
         self.ops.retain(|reference, op| {
-            op.sent.is_some() || items.iter().any(|item| item.dependent.reference == *reference)
+            op.sent.is_some()
+                || dependents
+                    .iter()
+                    .any(|dependent| dependent.config.reference == *reference)
         });
         let Some(direction) = direction else {
-            return self.hold(items);
+            return self.hold(dependents);
         };
-        let mut assessed: Vec<_> = items.iter().map(|item| (item, assess(direction, item))).collect();
+        let mut planned_steps: Vec<_> = dependents
+            .iter()
+            .map(|dependent| (dependent, plan_step(direction, dependent)))
+            .collect();
         if direction != Direction::Release {
-            self.tenure.doubt(direction, &mut assessed);
+            self.handover
+                .require_confirmed_reads(direction, &mut planned_steps);
         }
-        for (item, assessment) in &assessed {
-            if let Some(op) = self.ops.get_mut(&item.dependent.reference) {
+        for (dependent, planned) in &planned_steps {
+            if let Some(op) = self.ops.get_mut(&dependent.config.reference) {
                 op.observe(
-                    item.sight.seen().map(|seen| &seen.resource_version),
-                    Some(&assessment.need),
+                    dependent.observed.seen().map(|seen| &seen.resource_version),
+                    Some(&planned.next_step),
                 );
             }
         }
         let was_running = self.running;
         // What is protected and not where it should be was scaled by this watchdog, perhaps before a crash.
-        let unfinished = |item: &Item<'_>, need: &Need| {
-            *need == Need::Wait && item.sight.seen().is_some_and(|seen| seen.protected)
+        let unfinished = |dependent: &Dependent<'_>, next_step: &NextStep| {
+            *next_step == NextStep::Wait && dependent.observed.seen().is_some_and(|seen| seen.protected)
         };
-        self.running = assessed
+        self.running = planned_steps.iter().any(|(dependent, a)| {
+            a.next_step.is_work() || unfinished(dependent, &a.next_step) || self.is_busy(dependent)
+        }) || (was_running && planned_steps.iter().any(|(_, a)| !a.next_step.is_done()));
+        let current = planned_steps
             .iter()
-            .any(|(item, a)| a.need.is_work() || unfinished(item, &a.need) || self.is_busy(item))
-            || (was_running && assessed.iter().any(|(_, a)| !a.need.is_done()));
-        let current = assessed
-            .iter()
-            .filter(|(item, a)| self.is_busy(item) || self.keeps(&a.need))
-            .map(|(item, _)| direction.info(item.dependent).level)
+            .filter(|(dependent, a)| self.is_busy(dependent) || self.keeps(&a.next_step))
+            .map(|(dependent, _)| direction.info(dependent.config).level)
             .min();
         match current {
-            Some(current) => self.run(now, direction, current, &assessed),
-            None if direction == Direction::Release => self.hold(items),
-            None => self.settle(direction, &assessed, was_running),
+            Some(current) => self.run(now, direction, current, &planned_steps),
+            None if direction == Direction::Release => self.hold(dependents),
+            None => self.settle(direction, &planned_steps, was_running),
         }
     }
 
-    fn turn(&mut self, now: Instant, direction: Option<Direction>) {
+    fn change_direction(&mut self, now: Instant, direction: Option<Direction>) {
         self.direction = direction;
         let Some(direction) = direction else {
             self.held = Some(now);
@@ -188,41 +199,43 @@ impl Flow {
             held: None,
             running: false,
             started: BTreeMap::new(),
-            tenure: std::mem::take(&mut self.tenure),
+            handover: std::mem::take(&mut self.handover),
             // What is on its way to a resource does not turn round with us.
             ops: ops
                 .filter(|(_, op)| op.is_busy())
-                .map(|(reference, op)| (reference, op.turned()))
+                .map(|(reference, op)| (reference, op.carried_over()))
                 .collect(),
         };
     }
 
-    fn is_busy(&self, item: &Item<'_>) -> bool {
-        self.ops.get(&item.dependent.reference).is_some_and(Op::is_busy)
+    fn is_busy(&self, dependent: &Dependent<'_>) -> bool {
+        self.ops
+            .get(&dependent.config.reference)
+            .is_some_and(Operation::is_busy)
     }
 
     /// Whether a resource with this need keeps its level open.
-    fn keeps(&self, need: &Need) -> bool {
-        match need {
-            Need::Wait => self.running,
-            need => !need.is_done(),
+    fn keeps(&self, next_step: &NextStep) -> bool {
+        match next_step {
+            NextStep::Wait => self.running,
+            next_step => !next_step.is_done(),
         }
     }
 
-    fn hold(&mut self, items: &[Item<'_>]) -> Steps {
-        for item in items {
-            if let Some(op) = self.ops.get_mut(&item.dependent.reference) {
-                let need = self.course.map(|course| assess(course, item).need);
+    fn hold(&mut self, dependents: &[Dependent<'_>]) -> Steps {
+        for dependent in dependents {
+            if let Some(op) = self.ops.get_mut(&dependent.config.reference) {
+                let next_step = self.course.map(|course| plan_step(course, dependent).next_step);
                 op.observe(
-                    item.sight.seen().map(|seen| &seen.resource_version),
-                    need.as_ref(),
+                    dependent.observed.seen().map(|seen| &seen.resource_version),
+                    next_step.as_ref(),
                 );
             }
         }
-        let resources = items.iter().map(|item| {
-            let op = self.ops.get(&item.dependent.reference);
-            let (step, message) = idle(item, op);
-            progress(item, 0, step, message, None, op)
+        let resources = dependents.iter().map(|dependent| {
+            let op = self.ops.get(&dependent.config.reference);
+            let (step, message) = idle(dependent, op);
+            progress(dependent, 0, step, message, None, op)
         });
         Steps::showing(State::Holding, None, resources.collect())
     }
@@ -230,19 +243,19 @@ impl Flow {
     fn settle(
         &mut self,
         direction: Direction,
-        assessed: &[(&Item<'_>, Assessment)],
+        planned_steps: &[(&Dependent<'_>, PlannedStep)],
         was_running: bool,
     ) -> Steps {
         self.started.clear();
         self.ops.clear();
-        let resources = assessed.iter().map(|(item, assessment)| {
-            let level = direction.info(item.dependent).level;
+        let resources = planned_steps.iter().map(|(dependent, planned)| {
+            let level = direction.info(dependent.config).level;
             progress(
-                item,
+                dependent,
                 level,
-                rest(&assessment.need),
-                assessment.why.clone(),
-                assessment.target,
+                rest(&planned.next_step),
+                planned.why.clone(),
+                planned.target,
                 None,
             )
         });
@@ -258,25 +271,29 @@ impl Flow {
         now: Instant,
         direction: Direction,
         current: i32,
-        assessed: &[(&Item<'_>, Assessment)],
+        planned_steps: &[(&Dependent<'_>, PlannedStep)],
     ) -> Steps {
-        let mut steps = Steps::showing(State::Running, Some(current), Vec::with_capacity(assessed.len()));
-        for (item, assessment) in assessed {
-            let reference = &item.dependent.reference;
-            let level = direction.info(item.dependent).level;
-            let busy = self.is_busy(item);
+        let mut steps = Steps::showing(
+            State::Running,
+            Some(current),
+            Vec::with_capacity(planned_steps.len()),
+        );
+        for (dependent, planned) in planned_steps {
+            let reference = &dependent.config.reference;
+            let level = direction.info(dependent.config).level;
+            let busy = self.is_busy(dependent);
             let sent = self.ops.get(reference).and_then(|op| op.sent.as_ref());
             let waits = self.ops.get(reference).is_some_and(|op| op.wait.is_some());
             let (step, message) = if let Some(sent) = sent {
                 if waits {
-                    (Step::Waiting, assessment.why.clone())
+                    (Step::Waiting, planned.why.clone())
                 } else {
                     (Step::Writing, under_way(&sent.what))
                 }
-            } else if level == current && (busy || self.keeps(&assessment.need)) {
-                let advance = self.advance(now, direction, item, assessment);
+            } else if level == current && (busy || self.keeps(&planned.next_step)) {
+                let advance = self.advance(now, direction, dependent, planned);
                 if let (Some(what), Some(op)) = (advance.action, self.ops.get(reference)) {
-                    steps.actions.extend(action(now, direction, item, op, what));
+                    steps.actions.extend(action(now, direction, dependent, op, what));
                 }
                 steps.wake = earliest(steps.wake, advance.wake);
                 if advance.step == Step::Failed {
@@ -284,16 +301,16 @@ impl Flow {
                     steps.status.retry_at = earliest(steps.status.retry_at, advance.wake);
                 }
                 (advance.step, advance.message)
-            } else if level > current && !assessment.need.is_done() {
+            } else if level > current && !planned.next_step.is_done() {
                 (
                     Step::Pending,
-                    format!("level {current} comes first; {}", assessment.why),
+                    format!("level {current} comes first; {}", planned.why),
                 )
             } else {
                 if !busy {
                     self.ops.remove(reference);
                 }
-                (rest(&assessment.need), assessment.why.clone())
+                (rest(&planned.next_step), planned.why.clone())
             };
             if let Some(op) = self.ops.get_mut(reference)
                 && let Some(alert) = op.alert.take()
@@ -304,7 +321,7 @@ impl Flow {
             steps
                 .status
                 .resources
-                .push(progress(item, level, step, message, assessment.target, op));
+                .push(progress(dependent, level, step, message, planned.target, op));
         }
         steps
     }
@@ -314,38 +331,34 @@ impl Flow {
         &mut self,
         now: Instant,
         direction: Direction,
-        item: &Item<'_>,
-        assessment: &Assessment,
+        dependent: &Dependent<'_>,
+        planned: &PlannedStep,
     ) -> Advance {
-        let info = direction.info(item.dependent);
-        let op = self.ops.entry(item.dependent.reference.clone()).or_default();
+        let info = direction.info(dependent.config);
+        let op = self.ops.entry(dependent.config.reference.clone()).or_default();
         let advance = |step, message, wake| Advance {
             step,
             message,
             wake,
             action: None,
         };
-        if assessment.need.is_broken() {
+        if planned.next_step.is_broken() {
             if !std::mem::replace(&mut op.told_broken, true) {
-                op.alert = Some(assessment.why.clone());
+                op.alert = Some(planned.why.clone());
             }
-            return advance(Step::Failed, assessment.why.clone(), None);
+            return advance(Step::Failed, planned.why.clone(), None);
         }
         op.told_broken = false;
-        if assessment.need != Need::Wait {
+        if planned.next_step != NextStep::Wait {
             op.wait = None;
         }
-        if assessment.need == Need::Sight {
-            return advance(Step::Waiting, assessment.why.clone(), None);
+        if planned.next_step == NextStep::NotObserved {
+            return advance(Step::Waiting, planned.why.clone(), None);
         }
         let times_out = op.since.map(|since| since + info.timeout);
         if times_out.is_some_and(|at| now >= at) {
             let timeout = watchdog_api::duration::format(info.timeout);
-            op.fail(
-                now,
-                format!("not done within {timeout}: {}", assessment.why),
-                None,
-            );
+            op.fail(now, format!("not done within {timeout}: {}", planned.why), None);
         }
         match op.paused(now) {
             Some(Pause::BackingOff(until)) => {
@@ -369,8 +382,8 @@ impl Flow {
                 ..advance(Step::Waiting, message, times_out)
             };
         }
-        match &assessment.need {
-            Need::Write(write) => {
+        match &planned.next_step {
+            NextStep::Write(write) => {
                 let initial_delay = match direction {
                     Direction::Down | Direction::Up => info.initial_delay,
                     Direction::Release => Duration::ZERO,
@@ -380,37 +393,43 @@ impl Flow {
                     // A read that had to come first is no part of the operation that the timeout bounds.
                     op.since = None;
                     let delay = watchdog_api::duration::format(info.initial_delay);
-                    let message = format!("{}; the initial delay of {delay} runs", assessment.why);
+                    let message = format!("{}; the initial delay of {delay} runs", planned.why);
                     return advance(Step::Delayed, message, Some(due));
                 }
                 let what = What::Write(write.clone());
-                let message = format!("{}; the write waits for its turn", assessment.why);
+                let message = format!("{}; the write waits for its turn", planned.why);
                 Advance {
                     action: Some(what),
                     ..advance(Step::Writing, message, times_out)
                 }
             }
-            Need::Read => Advance {
+            NextStep::Read => Advance {
                 action: Some(What::Read),
-                ..advance(Step::Waiting, assessment.why.clone(), times_out)
+                ..advance(Step::Waiting, planned.why.clone(), times_out)
             },
             _ => {
                 let times_out = *op.since.get_or_insert(now) + info.timeout;
-                let version = item.sight.seen().map(|seen| &seen.resource_version);
+                let version = dependent.observed.seen().map(|seen| &seen.resource_version);
                 let read_at = version.map(|version| op.read_at(now, version));
                 let due = read_at.is_some_and(|at| now >= at);
                 let wake = earliest(read_at.filter(|_| !due), Some(times_out));
                 Advance {
                     action: due.then_some(What::Read),
-                    ..advance(Step::Waiting, assessment.why.clone(), wake)
+                    ..advance(Step::Waiting, planned.why.clone(), wake)
                 }
             }
         }
     }
 }
 
-fn action(now: Instant, direction: Direction, item: &Item<'_>, op: &Op, what: What) -> Option<Action> {
-    let timeout = direction.info(item.dependent).timeout;
+fn action(
+    now: Instant,
+    direction: Direction,
+    dependent: &Dependent<'_>,
+    op: &Operation,
+    what: What,
+) -> Option<Action> {
+    let timeout = direction.info(dependent.config).timeout;
     let left = op
         .since
         .map_or(timeout, |since| (since + timeout).saturating_duration_since(now));
@@ -421,9 +440,12 @@ fn action(now: Instant, direction: Direction, item: &Item<'_>, op: &Op, what: Wh
         left
     };
     // A read can be about an object that is gone; it has no version then and no write follows from it.
-    let against = item.sight.seen().map(|seen| seen.resource_version.clone());
+    let against = dependent
+        .observed
+        .seen()
+        .map(|seen| seen.resource_version.clone());
     (against.is_some() || what == What::Read).then(|| Action {
-        reference: item.dependent.reference.clone(),
+        reference: dependent.config.reference.clone(),
         direction,
         against: against.unwrap_or_else(|| "".into()),
         what,
@@ -441,11 +463,8 @@ fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
-#[path = "flow_tests.rs"]
 mod tests;
 #[cfg(test)]
-#[path = "flow_tries_tests.rs"]
 mod tries_tests;
 #[cfg(test)]
-#[path = "flow_world_tests.rs"]
 mod world_tests;

@@ -1,16 +1,16 @@
 //! The rules of scaling, pure: where the dependants of a shoot are to go, what each of them needs for that, and in
 //! which order. Time is an argument everywhere; nothing here does I/O or reads a clock.
 //!
-//! [`decision`] makes one direction out of the verdicts on a shoot. [`needs`] tells what one resource needs in a
+//! [`decision`] makes one direction out of the verdicts on a shoot. [`next_step`] tells what one resource needs in a
 //! direction, from what is seen of it and nothing else. [`plan`] orders the needs by level, for people to look at;
 //! [`flow`] does the same for the coordinator to act upon, with time, tries and writes under way.
 
 pub mod decision;
 pub mod flow;
-pub mod needs;
+pub mod next_step;
+pub mod observed;
 pub mod overview;
 pub mod plan;
-pub mod sight;
 pub mod status;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Direction;
-use super::decision::Held;
+use super::decision::HoldReason;
 use super::plan::Planned;
 use super::status::Status;
 
@@ -16,7 +16,7 @@ pub struct ShootScaling {
     /// Where its dependants are to go; `None` holds.
     pub direction: Option<Direction>,
     /// Why it is held, if it is.
-    pub held: Option<Held>,
+    pub held: Option<HoldReason>,
     /// One sentence for people: why.
     pub reason: String,
     /// When the direction last changed.

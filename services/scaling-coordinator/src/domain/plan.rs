@@ -6,8 +6,8 @@ use std::time::Duration;
 use watchdog_api::prober::ResourceRef;
 
 use super::Direction;
-use super::needs::{Need, Write, assess};
-use super::sight::Item;
+use super::next_step::{NextStep, Write, plan_step};
+use super::observed::Dependent;
 
 /// What a plan does with one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,38 +50,40 @@ pub struct Planned {
 /// Plans a direction: what it would do to each resource once the levels before have reached their targets. The levels
 /// come in the order in which they run, the resources of a level in configuration order.
 #[must_use]
-pub fn plan(direction: Direction, items: &[Item<'_>]) -> BTreeMap<i32, Vec<Planned>> {
+pub fn plan(direction: Direction, dependents: &[Dependent<'_>]) -> BTreeMap<i32, Vec<Planned>> {
     let mut levels = BTreeMap::<i32, Vec<Planned>>::new();
-    for item in items {
-        let level = direction.info(item.dependent).level;
-        levels.entry(level).or_default().push(planned(direction, item));
+    for dependent in dependents {
+        let level = direction.info(dependent.config).level;
+        levels
+            .entry(level)
+            .or_default()
+            .push(planned(direction, dependent));
     }
     levels
 }
 
-fn planned(direction: Direction, item: &Item<'_>) -> Planned {
-    let assessment = assess(direction, item);
-    let action = match &assessment.need {
-        Need::Nothing => Action::Nothing,
-        Need::Ignored => Action::Ignore,
-        Need::AbsentOptional => Action::SkipAbsent,
-        Need::Wait | Need::Read | Need::Sight => Action::Wait,
-        Need::Write(Write::Record { .. } | Write::Scale { .. }) => Action::Scale,
-        Need::Write(Write::CleanUp) => Action::CleanUp,
-        Need::Absent | Need::Repair => Action::Fail,
+fn planned(direction: Direction, dependent: &Dependent<'_>) -> Planned {
+    let planned = plan_step(direction, dependent);
+    let action = match &planned.next_step {
+        NextStep::Nothing => Action::Nothing,
+        NextStep::Ignored => Action::Ignore,
+        NextStep::AbsentOptional => Action::SkipAbsent,
+        NextStep::Wait | NextStep::Read | NextStep::NotObserved => Action::Wait,
+        NextStep::Write(Write::Record { .. } | Write::Scale { .. }) => Action::Scale,
+        NextStep::Write(Write::CleanUp) => Action::CleanUp,
+        NextStep::Absent | NextStep::Repair => Action::Fail,
     };
-    let info = direction.info(item.dependent);
+    let info = direction.info(dependent.config);
     Planned {
-        reference: item.dependent.reference.clone(),
+        reference: dependent.config.reference.clone(),
         action,
-        replicas: item.sight.seen().and_then(|seen| seen.replicas),
-        target: assessment.target.filter(|_| action == Action::Scale),
+        replicas: dependent.observed.seen().and_then(|seen| seen.replicas),
+        target: planned.target.filter(|_| action == Action::Scale),
         initial_delay: info.initial_delay,
         timeout: info.timeout,
-        why: item.with_warning(assessment.why),
+        why: dependent.with_warning(planned.why),
     }
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;

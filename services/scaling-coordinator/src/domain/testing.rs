@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
 use watchdog_api::workload::RecordedReplicas;
 
-use super::sight::{Item, Seen, Sight};
+use super::observed::{Dependent, Observed, ResourceState};
 
 pub(crate) const S: Duration = Duration::from_secs(1);
 
@@ -54,8 +54,8 @@ pub(crate) fn gardener() -> Vec<DependentResource> {
     all
 }
 
-pub(crate) fn seen(replicas: i32, ready: i32) -> Seen {
-    Seen {
+pub(crate) fn seen(replicas: i32, ready: i32) -> ResourceState {
+    ResourceState {
         resource_version: "1".into(),
         replicas: Some(replicas),
         ready,
@@ -67,25 +67,25 @@ pub(crate) fn seen(replicas: i32, ready: i32) -> Seen {
     }
 }
 
-/// Held down by us with a recorded count.
-pub(crate) fn held(recorded: i32) -> Seen {
-    Seen {
+/// HoldReason down by us with a recorded count.
+pub(crate) fn held(recorded: i32) -> ResourceState {
+    ResourceState {
         recorded: RecordedReplicas::Count(recorded),
         protected: true,
         ..seen(0, 0)
     }
 }
 
-pub(crate) fn item(dependent: &DependentResource, sight: impl Into<Sight>) -> Item<'_> {
-    Item {
-        dependent,
+pub(crate) fn dependent_of(config: &DependentResource, observed: impl Into<Observed>) -> Dependent<'_> {
+    Dependent {
+        config,
         dropped: false,
-        sight: sight.into(),
+        observed: observed.into(),
     }
 }
 
-impl From<Seen> for Sight {
-    fn from(seen: Seen) -> Self {
+impl From<ResourceState> for Observed {
+    fn from(seen: ResourceState) -> Self {
         Self::Present(seen)
     }
 }

@@ -212,5 +212,4 @@ fn timestamp(clock: Clock, at: Instant) -> Timestamp {
 }
 
 #[cfg(test)]
-#[path = "convert_tests.rs"]
 mod tests;

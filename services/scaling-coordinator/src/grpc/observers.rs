@@ -7,9 +7,9 @@ use watchdog_feed::verdicts::Audience;
 use watchdog_proto::probe::v1 as pb;
 
 use super::convert;
-use crate::contexts::Contexts;
+use crate::controller::trace_contexts::TraceContexts;
+use crate::controller::verdicts::Verdicts;
 use crate::domain::decision::Verdict;
-use crate::verdicts::Verdicts;
 
 /// Writes what it hears into the verdicts.
 #[derive(Clone)]
@@ -17,14 +17,14 @@ pub struct Observers {
     /// Where the verdicts are kept.
     pub verdicts: Arc<Verdicts>,
     /// Where the traces are kept that they carry.
-    pub contexts: Arc<Contexts>,
+    pub trace_contexts: Arc<TraceContexts>,
 }
 
 impl Observers {
     fn read(&self, shoot: &str, received: &Received<pb::Verdict>) -> Verdict {
         let verdict = convert::verdict(received);
         let direction = verdict.outcome.direction();
-        self.contexts
+        self.trace_contexts
             .heard(shoot, &verdict.observer, direction, &received.value.traceparent);
         verdict
     }

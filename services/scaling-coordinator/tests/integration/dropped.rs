@@ -113,7 +113,7 @@ async fn permissions_of_what_left_the_configuration_are_not_asked_for() {
     })
     .await;
     seed.configure(CONFIG);
-    let longest = scaling_coordinator::cluster::followed::LAST_WRITES + PATIENCE;
+    let longest = scaling_coordinator::cluster::watched_resources::LAST_WRITES + PATIENCE;
     let ready = tokio::time::timeout(longest, async {
         while !coordinator.blockers().is_empty() {
             tokio::time::sleep(Duration::from_millis(50)).await;

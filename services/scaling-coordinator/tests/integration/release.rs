@@ -58,7 +58,8 @@ impl Run {
         let mut config = Args::parse_from(args.into_iter().chain(options)).check().unwrap();
         config.timing = Timing::PRODUCTION.faster(5);
         let (release, output) = (config.release.clone().unwrap(), Output::default());
-        let run = scaling_coordinator::release::run(config, release, Process::for_tests(), output.clone());
+        let run =
+            scaling_coordinator::app::release::run(config, release, Process::for_tests(), output.clone());
         Self {
             output,
             task: AbortOnDropHandle::new(tokio::spawn(run)),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use scaling_coordinator::domain::Direction;
 use scaling_coordinator::domain::decision::{Outcome as Says, Streams, Verdict, decide};
 use scaling_coordinator::domain::flow::{Action, Flow, Steps};
-use scaling_coordinator::domain::sight::{Item, Sight};
+use scaling_coordinator::domain::observed::{Dependent, Observed};
 use tokio::time::Instant;
 
 use self::object::{Object, dependents, index};
@@ -137,7 +137,7 @@ impl World {
     pub fn begin(&mut self, rules: Rules) {
         self.coordinators[1].acts = !rules.exclusive;
         self.saying = Saying::LeasesExpired;
-        self.look(rules);
+        self.reconcile(rules);
     }
 
     /// Lets something happen.
@@ -192,12 +192,12 @@ impl World {
                 self.now = self.wake(rules).unwrap_or(self.now);
             }
         }
-        self.look(rules);
+        self.reconcile(rules);
         self.check()
     }
 
     /// Every acting coordinator looks at the shoot, as after every wake.
-    fn look(&mut self, rules: Rules) {
+    fn reconcile(&mut self, rules: Rules) {
         if !rules.exclusive {
             // Two that both lag are too many states; the first sees everything at once, and is answered at once.
             self.coordinators[0].view = self.objects.clone();
@@ -219,14 +219,14 @@ impl World {
     fn next(&self, c: usize, flow: &mut Flow, rules: Rules) -> Steps {
         let dependents = dependents(rules.order, rules.in_two_steps);
         let view = dependents.iter().zip(&self.coordinators[c].view);
-        let items: Vec<_> = view
-            .map(|(dependent, object)| Item {
-                dependent,
+        let dependents: Vec<_> = view
+            .map(|(config, object)| Dependent {
+                config,
                 dropped: false,
-                sight: Sight::Present(object.seen()),
+                observed: Observed::Present(object.seen()),
             })
             .collect();
-        flow.next(self.now, self.direction(c, rules), &items)
+        flow.next(self.now, self.direction(c, rules), &dependents)
     }
 
     fn direction(&self, c: usize, rules: Rules) -> Option<Direction> {

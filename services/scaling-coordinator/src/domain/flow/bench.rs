@@ -6,9 +6,9 @@ use std::time::Duration;
 use watchdog_api::prober::DependentResource;
 
 use super::*;
-use crate::domain::needs::Write;
-use crate::domain::sight::{Seen, Sight};
-use crate::domain::testing::{gardener, held, item, start};
+use crate::domain::next_step::Write;
+use crate::domain::observed::{Observed, ResourceState};
+use crate::domain::testing::{dependent_of, gardener, held, start};
 
 pub(super) const DOWN: Option<Direction> = Some(Direction::Down);
 pub(super) const UP: Option<Direction> = Some(Direction::Up);
@@ -17,7 +17,7 @@ pub(super) const MS: Duration = Duration::from_millis(1);
 /// One shoot with Gardener's three resources (kcm, mcm, ca), whose writes the test answers.
 pub(super) struct Bench {
     config: Vec<DependentResource>,
-    sights: BTreeMap<&'static str, Sight>,
+    sights: BTreeMap<&'static str, Observed>,
     pub(super) flow: Flow,
     pub(super) now: Instant,
     version: u32,
@@ -38,11 +38,11 @@ fn short(reference: &ResourceRef) -> &'static str {
 
 impl Bench {
     /// A shoot that has been this replica's for long: all that is seen is believed.
-    pub(super) fn new(kcm: impl Into<Sight>, mcm: impl Into<Sight>, ca: impl Into<Sight>) -> Self {
+    pub(super) fn new(kcm: impl Into<Observed>, mcm: impl Into<Observed>, ca: impl Into<Observed>) -> Self {
         let sights = [("kcm", kcm.into()), ("mcm", mcm.into()), ("ca", ca.into())];
         let (config, mut flow) = (gardener(), Flow::default());
         for dependent in &config {
-            flow.tenure.ended(&dependent.reference, &Outcome::Done);
+            flow.handover.ended(&dependent.reference, &Outcome::Done);
         }
         Self {
             config,
@@ -54,12 +54,12 @@ impl Bench {
     }
 
     pub(super) fn next(&mut self, direction: Option<Direction>) -> Steps {
-        let items: Vec<_> = self
+        let dependents: Vec<_> = self
             .config
             .iter()
-            .map(|d| item(d, self.sights[short(&d.reference)].clone()))
+            .map(|d| dependent_of(d, self.sights[short(&d.reference)].clone()))
             .collect();
-        self.flow.next(self.now, direction, &items)
+        self.flow.next(self.now, direction, &dependents)
     }
 
     /// The requests that are to be made now, as text.
@@ -92,9 +92,9 @@ impl Bench {
     }
 
     /// The watch shows this.
-    pub(super) fn see(&mut self, name: &'static str, seen: Seen) {
+    pub(super) fn see(&mut self, name: &'static str, seen: ResourceState) {
         self.version += 1;
-        let seen = Seen {
+        let seen = ResourceState {
             resource_version: self.version.to_string().into(),
             ..seen
         };
@@ -106,7 +106,7 @@ impl Bench {
         direction: Option<Direction>,
         wanted: &str,
         name: &'static str,
-        then: Seen,
+        then: ResourceState,
     ) {
         self.answer(direction, wanted, Outcome::Done);
         self.see(name, then);
@@ -126,8 +126,8 @@ fn text(action: &Action) -> String {
     }
 }
 
-pub(super) fn recorded(replicas: i32) -> Seen {
-    Seen {
+pub(super) fn recorded(replicas: i32) -> ResourceState {
+    ResourceState {
         replicas: Some(replicas),
         ready: replicas,
         ..held(replicas)

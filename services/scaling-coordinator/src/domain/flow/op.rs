@@ -8,7 +8,7 @@ use watchdog_api::duration::doubled;
 use watchdog_api::prober::ResourceRef;
 
 use crate::domain::Direction;
-use crate::domain::needs::{Need, Write};
+use crate::domain::next_step::{NextStep, Write};
 
 /// Tries before a level has failed. Design 4.3; the same as in DWD.
 pub const MAX_TRIES: u32 = 3;
@@ -99,12 +99,12 @@ pub enum Outcome {
         retry_after: Option<Duration>,
     },
     /// Nothing was sent, because it was not allowed any more when its turn came.
-    Withdrawn,
+    Cancelled,
 }
 
 /// The operation on one resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Op {
+pub(super) struct Operation {
     /// The request under way.
     pub(super) sent: Option<Action>,
     /// A write whose effect has not been seen: what is seen of the resource is too old to decide upon.
@@ -151,7 +151,7 @@ pub(super) enum Pause {
     Failed(Instant),
 }
 
-impl Op {
+impl Operation {
     /// Whether what is seen of the resource cannot be trusted to be all that was done to it.
     pub(super) const fn is_busy(&self) -> bool {
         self.sent.is_some() || self.unconfirmed.is_some()
@@ -163,7 +163,7 @@ impl Op {
     }
 
     /// Forgets all but what is still on its way to the resource.
-    pub(super) fn turned(self) -> Self {
+    pub(super) fn carried_over(self) -> Self {
         Self {
             sent: self.sent,
             unconfirmed: self.unconfirmed,
@@ -192,8 +192,8 @@ impl Op {
         self.since = self.since.map(|since| since + held);
     }
 
-    /// Takes note of the version that is seen now; `need` is what follows from it.
-    pub(super) fn observe(&mut self, seen: Option<&Arc<str>>, need: Option<&Need>) {
+    /// Takes note of the version that is seen now; `next_step` is what follows from it.
+    pub(super) fn observe(&mut self, seen: Option<&Arc<str>>, next_step: Option<&NextStep>) {
         let Some(unconfirmed) = &self.unconfirmed else {
             return;
         };
@@ -201,8 +201,8 @@ impl Op {
             return;
         }
         // The try that seemed to fail has worked: what comes next need not wait.
-        let worked = match (&unconfirmed.write, need) {
-            (Some(write), Some(need)) => !matches!(need, Need::Write(next) if next == write),
+        let worked = match (&unconfirmed.write, next_step) {
+            (Some(write), Some(next_step)) => !matches!(next_step, NextStep::Write(next) if next == write),
             _ => false,
         };
         if worked && !self.exhausted {
@@ -262,7 +262,7 @@ impl Op {
             wait.read_at = now + wait.pause;
             self.error = match outcome {
                 Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => why,
-                Outcome::Done | Outcome::Conflict | Outcome::Withdrawn => String::new(),
+                Outcome::Done | Outcome::Conflict | Outcome::Cancelled => String::new(),
             };
             return;
         }
@@ -274,7 +274,7 @@ impl Op {
             })
         };
         match outcome {
-            Outcome::Withdrawn => {}
+            Outcome::Cancelled => {}
             Outcome::Done if write.is_none() => self.unconfirmed = None,
             Outcome::Done => {
                 self.conflicts = 0;

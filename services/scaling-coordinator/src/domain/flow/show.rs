@@ -2,21 +2,21 @@
 
 use watchdog_api::workload::RecordedReplicas;
 
-use super::op::{Op, What};
-use crate::domain::needs::{Need, Write};
-use crate::domain::sight::Item;
+use super::op::{Operation, What};
+use crate::domain::next_step::{NextStep, Write};
+use crate::domain::observed::Dependent;
 use crate::domain::status::{Progress, Step};
 
 /// A resource as it is shown.
 pub(super) fn progress(
-    item: &Item<'_>,
+    dependent: &Dependent<'_>,
     level: i32,
     step: Step,
     message: String,
     target: Option<i32>,
-    op: Option<&Op>,
+    op: Option<&Operation>,
 ) -> Progress {
-    let seen = item.sight.seen();
+    let seen = dependent.observed.seen();
     let failed = op.map_or("", |op| &op.error);
     let message = if failed.is_empty() || message.contains(failed) {
         message
@@ -24,7 +24,7 @@ pub(super) fn progress(
         format!("{message}; the last try failed: {failed}")
     };
     Progress {
-        reference: item.dependent.reference.clone(),
+        reference: dependent.config.reference.clone(),
         level,
         step,
         replicas: seen.and_then(|seen| seen.replicas),
@@ -35,16 +35,16 @@ pub(super) fn progress(
         }),
         protected: seen.is_some_and(|seen| seen.protected),
         target,
-        attempts: op.map_or(0, Op::attempts),
-        message: item.with_warning(message),
+        attempts: op.map_or(0, Operation::attempts),
+        message: dependent.with_warning(message),
     }
 }
 
 /// The step of a resource for which nothing is to be done.
-pub(super) const fn rest(need: &Need) -> Step {
-    match need {
-        Need::AbsentOptional => Step::Absent,
-        Need::Ignored => Step::Ignored,
+pub(super) const fn rest(next_step: &NextStep) -> Step {
+    match next_step {
+        NextStep::AbsentOptional => Step::Absent,
+        NextStep::Ignored => Step::Ignored,
         _ => Step::Reached,
     }
 }
@@ -60,13 +60,13 @@ pub(super) fn under_way(what: &What) -> String {
 }
 
 /// What a resource does while holding.
-pub(super) fn idle(item: &Item<'_>, op: Option<&Op>) -> (Step, String) {
+pub(super) fn idle(dependent: &Dependent<'_>, op: Option<&Operation>) -> (Step, String) {
     match op.and_then(|op| op.sent.as_ref()) {
         Some(sent) => (Step::Writing, under_way(&sent.what)),
-        None if item.sight.seen().is_some_and(|seen| seen.ignored) => {
+        None if dependent.observed.seen().is_some_and(|seen| seen.ignored) => {
             (Step::Ignored, "it carries ignore-scaling".to_owned())
         }
-        None if item.sight.seen().is_none() && item.dependent.optional => {
+        None if dependent.observed.seen().is_none() && dependent.config.optional => {
             (Step::Absent, "it is optional and absent".to_owned())
         }
         None => (Step::Pending, "nothing is done while holding".to_owned()),

@@ -28,14 +28,14 @@ impl World {
             self.coordinators[c].view = self.objects.clone();
             self.coordinators[c].cluster = self.allowed;
         }
-        self.look(rules);
+        self.reconcile(rules);
         let mut idle = true;
         for c in 0..2 {
             if self.coordinators[c].acts {
                 while !self.steps(c, rules).actions.is_empty() {
                     idle = false;
                     self.send(c, 0, rules)?;
-                    self.look(rules);
+                    self.reconcile(rules);
                 }
                 self.answer_all(c, rules)?;
             }
@@ -43,7 +43,7 @@ impl World {
         if idle {
             self.now = self.wake(rules).unwrap_or(self.now);
         }
-        self.look(rules);
+        self.reconcile(rules);
         self.check()
     }
 

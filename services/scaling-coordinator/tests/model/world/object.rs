@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
 use scaling_coordinator::domain::flow::Action;
-use scaling_coordinator::domain::sight::Seen;
+use scaling_coordinator::domain::observed::ResourceState;
 use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
 use watchdog_api::workload::RecordedReplicas;
 
@@ -52,8 +52,8 @@ pub(super) fn index(action: &Action) -> usize {
 }
 
 impl Object {
-    pub(super) fn seen(&self) -> Seen {
-        Seen {
+    pub(super) fn seen(&self) -> ResourceState {
+        ResourceState {
             resource_version: self.version.to_string().into(),
             replicas: Some(self.replicas),
             ready: self.ready,

@@ -1,7 +1,7 @@
 //! What becomes of requests, of processes, and of the shoot when it changes hands.
 
 use scaling_coordinator::domain::flow::{Action, Flow, Outcome, What};
-use scaling_coordinator::domain::needs::Write;
+use scaling_coordinator::domain::next_step::Write;
 
 use super::object::index;
 use super::{Checked, Fate, Rules, World};
@@ -40,7 +40,7 @@ impl World {
             self.coordinators[c].cluster = false;
             self.coordinators[c]
                 .flow
-                .finish(self.now, &action, Outcome::Withdrawn);
+                .finish(self.now, &action, Outcome::Cancelled);
             return Ok(());
         }
         self.check_sending(c, &action, rules)?;

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use watchdog_feed::server::Feed;
 use watchdog_runtime::metrics::{Collector, Exposition};
 
+use crate::controller::verdicts::Verdicts;
+use crate::controller::write_counts::WriteCounts;
 use crate::domain::Direction;
-use crate::domain::decision::Held;
+use crate::domain::decision::HoldReason;
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::State;
-use crate::engine::tally::Tally;
 use crate::metrics;
-use crate::verdicts::Verdicts;
 
 /// Reads the state of the shoots that this replica owns.
 pub struct Scrape {
     /// Their scaling states.
     pub shoots: Feed<String, ShootScaling>,
     /// Their writes.
-    pub tally: Arc<Tally>,
+    pub write_counts: Arc<WriteCounts>,
     /// The streams from lease-probe.
     pub verdicts: Arc<Verdicts>,
 }
@@ -31,7 +31,7 @@ impl Collector for Scrape {
         let (mut held_of, mut to_restore_of) = (Vec::new(), Vec::new());
         for (shoot, scaling) in self.shoots.snapshot() {
             let direction = scaling.direction.map_or("hold", Direction::as_str);
-            let why_held = scaling.held.map_or("no", Held::as_str);
+            let why_held = scaling.held.map_or("no", HoldReason::as_str);
             *shoots
                 .entry((direction, scaling.status.state.as_str(), why_held))
                 .or_default() += 1.0;
@@ -64,8 +64,8 @@ impl Collector for Scrape {
             &metrics::OBSERVERS,
             observers.map(|(state, n)| ([("state", state)], n as f64)),
         );
-        let tally = self.tally.all();
-        let series = tally.iter().flat_map(|(shoot, counts)| {
+        let write_counts = self.write_counts.all();
+        let series = write_counts.iter().flat_map(|(shoot, counts)| {
             counts.iter().map(|((direction, result), n)| {
                 (
                     [

@@ -23,17 +23,17 @@ const NAMED: usize = 10;
 
 /// The resources that are followed.
 #[derive(Debug, Default)]
-pub struct Followed(BTreeMap<ResourceRef, One>);
+pub struct WatchedResources(BTreeMap<ResourceRef, WatchedResource>);
 
 #[derive(Debug)]
-struct One {
+struct WatchedResource {
     stop: CancellationToken,
     /// As it was configured last.
     dependent: DependentResource,
     dropped_at: Option<Instant>,
 }
 
-impl Followed {
+impl WatchedResources {
     /// Takes up a configuration file. Returns the resources whose watches are to be started, with the token that stops
     /// each, and whether others were let go.
     pub fn configure(
@@ -71,7 +71,7 @@ impl Followed {
                 (one.dropped_at, one.dependent) = (None, dependent.clone());
                 continue;
             }
-            let one = One {
+            let one = WatchedResource {
                 stop: stop.child_token(),
                 dependent: dependent.clone(),
                 dropped_at: None,
@@ -83,7 +83,7 @@ impl Followed {
     }
 
     /// Lets those dropped resources go that are not held down anywhere. Returns whether there were any.
-    pub fn let_go(&mut self, now: Instant, resources: &Resources) -> bool {
+    pub fn unwatch(&mut self, now: Instant, resources: &Resources) -> bool {
         let before = self.0.len();
         self.0.retain(|reference, one| {
             let over = one.dropped_at.is_some_and(|at| now >= at + LAST_WRITES);
@@ -115,7 +115,7 @@ impl Followed {
     }
 }
 
-impl One {
+impl WatchedResource {
     fn forget(&self, reference: &ResourceRef, resources: &Resources) {
         self.stop.cancel();
         resources.remove(reference);
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::version::Origin;
-    use crate::wake::Wakes;
+    use crate::controller::work_queue::WorkQueue;
 
     const FILE: &str = "
 kubeConfigSecretName: probe
@@ -142,7 +142,7 @@ dependentResourceInfos:
 ";
 
     struct Bench {
-        followed: Followed,
+        watched: WatchedResources,
         resources: Resources,
         both: ProberConfig,
         only_kcm: ProberConfig,
@@ -156,8 +156,8 @@ dependentResourceInfos:
             let mut only_kcm = both.clone();
             let mcm = only_kcm.dependent_resource_infos.pop().unwrap().reference;
             let mut bench = Self {
-                followed: Followed::default(),
-                resources: Resources::new(Arc::new(Wakes::default())),
+                watched: WatchedResources::default(),
+                resources: Resources::new(Arc::new(WorkQueue::default())),
                 both,
                 only_kcm,
                 mcm,
@@ -170,7 +170,7 @@ dependentResourceInfos:
         fn configure(&mut self, both: bool) -> (Vec<(ResourceRef, CancellationToken)>, bool) {
             let file = if both { &self.both } else { &self.only_kcm };
             let stop = CancellationToken::new();
-            self.followed.configure(self.now, file, &self.resources, &stop)
+            self.watched.configure(self.now, file, &self.resources, &stop)
         }
 
         /// The watch brings mcm, held down or not.
@@ -191,11 +191,11 @@ dependentResourceInfos:
 
         fn let_go_after(&mut self, pause: Duration) -> bool {
             self.now += pause;
-            self.followed.let_go(self.now, &self.resources)
+            self.watched.unwatch(self.now, &self.resources)
         }
 
         fn in_force(&self) -> usize {
-            self.followed
+            self.watched
                 .in_force(&self.only_kcm)
                 .dependent_resource_infos
                 .len()
@@ -208,7 +208,7 @@ dependentResourceInfos:
         bench.see(1, true);
         assert!(!bench.configure(false).1);
         assert!(!bench.let_go_after(100 * LAST_WRITES));
-        assert!(bench.followed.has_dropped() && bench.resources.is_dropped(&bench.mcm));
+        assert!(bench.watched.has_dropped() && bench.resources.is_dropped(&bench.mcm));
         assert_eq!(bench.in_force(), 2);
         assert!(
             !bench.configure(false).1,
@@ -216,7 +216,7 @@ dependentResourceInfos:
         );
         bench.see(2, false);
         assert!(bench.let_go_after(Duration::ZERO));
-        assert_eq!((bench.in_force(), bench.followed.has_dropped()), (1, false));
+        assert_eq!((bench.in_force(), bench.watched.has_dropped()), (1, false));
         assert_eq!(
             bench.configure(true).0.len(),
             1,
@@ -251,6 +251,6 @@ dependentResourceInfos:
     fn what_was_never_listed_is_let_go_at_once() {
         let mut bench = Bench::new();
         assert!(bench.configure(false).1);
-        assert!(!bench.followed.has_dropped());
+        assert!(!bench.watched.has_dropped());
     }
 }

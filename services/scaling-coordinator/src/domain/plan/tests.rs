@@ -1,15 +1,15 @@
 use super::*;
-use crate::domain::sight::{Seen, Sight};
-use crate::domain::testing::{S, gardener, held, item, seen};
+use crate::domain::observed::{Observed, ResourceState};
+use crate::domain::testing::{S, dependent_of, gardener, held, seen};
 
-fn shown(direction: Direction, sights: [Sight; 3]) -> Vec<(i32, Vec<(String, Action)>)> {
+fn shown(direction: Direction, sights: [Observed; 3]) -> Vec<(i32, Vec<(String, Action)>)> {
     let config = gardener();
-    let items: Vec<_> = config
+    let dependents: Vec<_> = config
         .iter()
         .zip(sights)
-        .map(|(d, sight)| item(d, sight))
+        .map(|(d, observed)| dependent_of(d, observed))
         .collect();
-    plan(direction, &items)
+    plan(direction, &dependents)
         .into_iter()
         .map(|(level, all)| {
             (
@@ -34,19 +34,19 @@ fn levels_ascend_and_keep_the_order_of_the_configuration() {
     assert_eq!(
         shown(
             Direction::Down,
-            [seen(2, 2).into(), seen(1, 1).into(), Sight::Absent]
+            [seen(2, 2).into(), seen(1, 1).into(), Observed::Absent]
         ),
         [
             (0, vec![named(mcm, Action::Scale), named(ca, Action::SkipAbsent)]),
             (1, vec![named(kcm, Action::Scale)]),
         ]
     );
-    let ignored = Seen {
+    let ignored = ResourceState {
         ignored: true,
         ..held(1)
     };
     assert_eq!(
-        shown(Direction::Up, [held(2).into(), Sight::Absent, ignored.into()]),
+        shown(Direction::Up, [held(2).into(), Observed::Absent, ignored.into()]),
         [
             (0, vec![named(kcm, Action::Scale)]),
             (1, vec![named(mcm, Action::Fail)]),
@@ -59,7 +59,7 @@ fn levels_ascend_and_keep_the_order_of_the_configuration() {
             [
                 seen(2, 0).into(),
                 seen(1, 1).into(),
-                Sight::Unknown("not listed".into())
+                Observed::Unknown("not listed".into())
             ]
         ),
         [
@@ -73,7 +73,7 @@ fn levels_ascend_and_keep_the_order_of_the_configuration() {
 #[test]
 fn a_planned_resource_says_what_becomes_of_it_and_why() {
     let config = gardener();
-    let plan = plan(Direction::Up, &[item(&config[1], held(2))]);
+    let plan = plan(Direction::Up, &[dependent_of(&config[1], held(2))]);
     let planned = &plan[&1][0];
     assert_eq!((planned.replicas, planned.target), (Some(0), Some(2)));
     assert_eq!((planned.initial_delay, planned.timeout), (30 * S, 30 * S));

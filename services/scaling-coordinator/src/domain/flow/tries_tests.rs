@@ -1,6 +1,6 @@
 use super::bench::{Bench, DOWN, MS, recorded, unknown};
 use super::*;
-use crate::domain::sight::{Seen, Sight};
+use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, held, seen};
 
 #[test]
@@ -9,7 +9,7 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
         why: "forbidden".into(),
         retry_after: None,
     };
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
     for attempt in 1..=3 {
         bench.answer(DOWN, "down mcm 1", refused());
         let steps = bench.next(DOWN);
@@ -54,7 +54,7 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
 #[test]
 fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
     for (asked, expected) in [(0, 500 * MS), (7, 7 * S), (3600, 60 * S)] {
-        let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+        let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
         let retry_after = Some(asked * S);
         bench.answer(
             DOWN,
@@ -70,8 +70,8 @@ fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
 
 #[test]
 fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
-    bench.done(DOWN, "down mcm 1", "mcm", Seen { ready: 1, ..held(1) });
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
     let begun = bench.now;
     bench.next(DOWN);
     bench.now = begun + 30 * S;
@@ -94,7 +94,7 @@ fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
 
 #[test]
 fn the_timeout_covers_the_writes_of_a_try() {
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
     bench.answer(DOWN, "down mcm 1", Outcome::Conflict);
     bench.see("mcm", seen(2, 2));
     bench.now += 29 * S;
@@ -106,7 +106,7 @@ fn the_timeout_covers_the_writes_of_a_try() {
 
 #[test]
 fn a_write_that_may_have_been_applied_is_looked_at_before_the_next_one() {
-    let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
     bench.answer(DOWN, "down mcm 1", unknown());
     let pause = bench.next(DOWN);
     assert_eq!(pause.status.resources[1].step, Step::BackingOff);
@@ -121,7 +121,7 @@ fn a_write_that_may_have_been_applied_is_looked_at_before_the_next_one() {
 
 #[test]
 fn an_applied_write_is_waited_for_and_then_read() {
-    let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
     bench.answer(DOWN, "down mcm 1", Outcome::Done);
     let steps = bench.next(DOWN);
     assert_eq!(
@@ -139,7 +139,7 @@ fn an_applied_write_is_waited_for_and_then_read() {
 
 #[test]
 fn conflicts_are_decided_again_but_not_for_ever() {
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
     bench.answer(DOWN, "down mcm 1", Outcome::Conflict);
     assert_eq!(
         bench.steps(DOWN)[1],
@@ -164,7 +164,7 @@ fn conflicts_are_decided_again_but_not_for_ever() {
 
 #[test]
 fn tries_and_their_pauses_go_on_after_a_hold() {
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
     for attempt in 1..=3 {
         let refused = Outcome::Refused {
             why: "500".into(),
@@ -185,8 +185,8 @@ fn tries_and_their_pauses_go_on_after_a_hold() {
 
 #[test]
 fn no_try_times_out_while_holding() {
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
-    bench.done(DOWN, "down mcm 1", "mcm", Seen { ready: 1, ..held(1) });
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
     bench.next(DOWN);
     bench.now += 20 * S;
     bench.next(None);
@@ -205,7 +205,7 @@ fn no_try_times_out_while_holding() {
 
 #[test]
 fn the_end_of_a_request_counts_while_holding() {
-    let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
     let action = bench.next(DOWN).actions[0].clone();
     bench.flow.start(bench.now, &action);
     bench.next(None);
@@ -221,15 +221,15 @@ fn the_end_of_a_request_counts_while_holding() {
 
 #[test]
 fn a_withdrawn_write_costs_nothing() {
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
-    bench.answer(DOWN, "down mcm 1", Outcome::Withdrawn);
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    bench.answer(DOWN, "down mcm 1", Outcome::Cancelled);
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
 }
 
 #[test]
 fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Sight::Absent);
-    let stopping = || Seen { ready: 1, ..held(1) };
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    let stopping = || ResourceState { ready: 1, ..held(1) };
     bench.done(DOWN, "down mcm 1", "mcm", stopping());
     let begun = bench.now;
     let mut read_after = Vec::new();

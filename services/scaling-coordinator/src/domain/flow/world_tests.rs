@@ -6,9 +6,9 @@ use watchdog_api::prober::DependentResource;
 use watchdog_api::workload::RecordedReplicas;
 
 use super::*;
-use crate::domain::needs::Write;
-use crate::domain::sight::Seen;
-use crate::domain::testing::{S, dependent, gardener, item, scale_only, start};
+use crate::domain::next_step::Write;
+use crate::domain::observed::ResourceState;
+use crate::domain::testing::{S, dependent, dependent_of, gardener, scale_only, start};
 
 #[derive(Debug, Clone, PartialEq)]
 struct Object {
@@ -60,8 +60,8 @@ struct World {
     version: u64,
 }
 
-fn view(object: &Object) -> Seen {
-    Seen {
+fn view(object: &Object) -> ResourceState {
+    ResourceState {
         resource_version: object.version.to_string().into(),
         replicas: Some(object.replicas),
         ready: object.ready,
@@ -103,13 +103,13 @@ impl World {
     }
 
     fn next(&mut self) -> Steps {
-        let items: Vec<_> = self
+        let dependents: Vec<_> = self
             .config
             .iter()
             .zip(&self.view)
-            .map(|(d, o)| item(d, view(o)))
+            .map(|(d, o)| dependent_of(d, view(o)))
             .collect();
-        self.flow.next(self.now, self.direction, &items)
+        self.flow.next(self.now, self.direction, &dependents)
     }
 
     fn index(&self, action: &Action) -> usize {
@@ -135,10 +135,11 @@ impl World {
                         "S3: {action:?} while a write on {} is under way",
                         dependent.reference
                     );
-                    let need = assess(action.direction, &item(dependent, view(object))).need;
+                    let next_step =
+                        plan_step(action.direction, &dependent_of(dependent, view(object))).next_step;
                     assert!(
-                        need.is_done(),
-                        "S3: {action:?} while {} needs {need:?}",
+                        next_step.is_done(),
+                        "S3: {action:?} while {} needs {next_step:?}",
                         dependent.reference
                     );
                 }

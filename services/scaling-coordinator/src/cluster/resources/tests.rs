@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 use watchdog_api::workload::RecordedReplicas;
 
 use super::*;
-use crate::wake::Wake;
+use crate::controller::work_queue::WorkItem;
 
 /// After everything that was taken in.
 const LATEST: Mark = Mark(u64::MAX);
@@ -15,11 +15,11 @@ fn kcm() -> ResourceRef {
     }
 }
 
-fn listed() -> (Resources, Arc<Wakes>) {
-    let wakes = Arc::new(Wakes::default());
-    let resources = Resources::new(wakes.clone());
+fn listed() -> (Resources, Arc<WorkQueue>) {
+    let work_queue = Arc::new(WorkQueue::default());
+    let resources = Resources::new(work_queue.clone());
     resources.add(&kcm());
-    (resources, wakes)
+    (resources, work_queue)
 }
 
 fn workload(version: &str, spec: Value, status: Value) -> Workload {
@@ -31,27 +31,30 @@ fn workload(version: &str, spec: Value, status: Value) -> Workload {
     .unwrap()
 }
 
-fn replicas(sight: &Sight) -> Option<i32> {
-    sight.seen().and_then(|seen| seen.replicas)
+fn replicas(observed: &Observed) -> Option<i32> {
+    observed.seen().and_then(|seen| seen.replicas)
 }
 
 #[tokio::test]
 async fn nothing_is_absent_before_the_list_is_complete() {
-    let (resources, wakes) = listed();
+    let (resources, work_queue) = listed();
     resources.applied(
         &kcm(),
         &workload("5", json!({ "replicas": 2 }), json!({})),
         Origin::Update,
     );
-    assert!(matches!(resources.sight(&kcm(), "shoot--a"), Sight::Unknown(_)));
+    assert!(matches!(
+        resources.observed(&kcm(), "shoot--a"),
+        Observed::Unknown(_)
+    ));
     resources.synced(&kcm(), &["shoot--a".to_owned()].into(), LATEST);
-    assert_eq!(replicas(&resources.sight(&kcm(), "shoot--a")), Some(2));
-    assert_eq!(resources.sight(&kcm(), "shoot--b"), Sight::Absent);
-    assert_eq!(wakes.next().await, Wake::All);
+    assert_eq!(replicas(&resources.observed(&kcm(), "shoot--a")), Some(2));
+    assert_eq!(resources.observed(&kcm(), "shoot--b"), Observed::Absent);
+    assert_eq!(work_queue.next().await, WorkItem::All);
     // A relist that misses it: it was deleted while the watch was down.
     resources.synced(&kcm(), &BTreeSet::new(), LATEST);
-    assert_eq!(resources.sight(&kcm(), "shoot--a"), Sight::Absent);
-    assert_eq!(wakes.next().await, Wake::One("shoot--a".into()));
+    assert_eq!(resources.observed(&kcm(), "shoot--a"), Observed::Absent);
+    assert_eq!(work_queue.next().await, WorkItem::One("shoot--a".into()));
 }
 
 #[test]
@@ -62,7 +65,7 @@ fn an_object_never_goes_back_to_an_older_version() {
     resources.applied(&kcm(), &at("10", 0), Origin::Update);
     resources.applied(&kcm(), &at("9", 3), Origin::Update);
     assert_eq!(
-        replicas(&resources.sight(&kcm(), "shoot--a")),
+        replicas(&resources.observed(&kcm(), "shoot--a")),
         Some(0),
         "the watch is behind our own write"
     );
@@ -77,7 +80,7 @@ fn an_object_never_goes_back_to_an_older_version() {
         resources.deleted(&kcm(), &at(last, 3));
     }
     assert_eq!(
-        replicas(&resources.sight(&kcm(), "shoot--a")),
+        replicas(&resources.observed(&kcm(), "shoot--a")),
         Some(1),
         "the watch is behind a read that found another object of the same name"
     );
@@ -103,7 +106,7 @@ fn what_the_rules_read() {
         .into(),
     );
     resources.applied(&kcm(), &object, Origin::Update);
-    let expected = Seen {
+    let expected = ResourceState {
         resource_version: "1".into(),
         replicas: Some(3),
         ready: 2,
@@ -113,14 +116,19 @@ fn what_the_rules_read() {
         ignored: false,
         invalid_ignore_scaling: None,
     };
-    assert_eq!(resources.sight(&kcm(), "shoot--a"), Sight::Present(expected));
+    assert_eq!(
+        resources.observed(&kcm(), "shoot--a"),
+        Observed::Present(expected)
+    );
     assert_eq!(resources.about(&kcm(), "shoot--a").uid.as_deref(), Some("u"));
     resources.applied(
         &kcm(),
         &workload("2", json!({ "replicas": "many" }), json!({})),
         Origin::Update,
     );
-    assert!(matches!(resources.sight(&kcm(), "shoot--a"), Sight::Unusable(why) if why.contains("replicas")));
+    assert!(
+        matches!(resources.observed(&kcm(), "shoot--a"), Observed::Unusable(why) if why.contains("replicas"))
+    );
 }
 
 #[test]
@@ -132,22 +140,25 @@ fn replicas_come_from_the_scale_of_the_same_version() {
         &workload("1", json!({ "size": 3 }), json!({})),
         Origin::Update,
     );
-    assert_eq!(replicas(&resources.sight(&kcm(), "shoot--a")), None);
-    let scale = ScaleSeen {
+    assert_eq!(replicas(&resources.observed(&kcm(), "shoot--a")), None);
+    let scale = ObservedScale {
         version: "1".into(),
         replicas: 3,
         existing: 2,
     };
     resources.scale_read(&kcm(), "shoot--a", scale);
-    let sight = resources.sight(&kcm(), "shoot--a");
-    assert_eq!((replicas(&sight), sight.seen().unwrap().ready), (Some(3), 2));
+    let observed = resources.observed(&kcm(), "shoot--a");
+    assert_eq!(
+        (replicas(&observed), observed.seen().unwrap().ready),
+        (Some(3), 2)
+    );
     resources.applied(
         &kcm(),
         &workload("2", json!({ "size": 3 }), json!({})),
         Origin::Update,
     );
     assert_eq!(
-        replicas(&resources.sight(&kcm(), "shoot--a")),
+        replicas(&resources.observed(&kcm(), "shoot--a")),
         None,
         "it may have changed since"
     );
@@ -158,7 +169,7 @@ fn a_read_takes_an_object_back_unless_something_came_in_meanwhile() {
     let (resources, _) = listed();
     resources.synced(&kcm(), &BTreeSet::new(), LATEST);
     let at = |version: &str, n: i32| workload(version, json!({ "replicas": n }), json!({}));
-    let now = || replicas(&resources.sight(&kcm(), "shoot--a"));
+    let now = || replicas(&resources.observed(&kcm(), "shoot--a"));
     resources.applied(&kcm(), &at("10", 0), Origin::Update);
     let before = resources.mark();
     resources.applied(&kcm(), &at("7", 3), Origin::Read(before));
@@ -194,7 +205,7 @@ fn what_goes_back_puts_everything_in_doubt_until_it_is_listed_again() {
         resources.applied(reference, &at("10", 0), Origin::Update);
         resources.synced(reference, &exist, resources.mark());
     }
-    let known = |reference: &ResourceRef| replicas(&resources.sight(reference, "shoot--a"));
+    let known = |reference: &ResourceRef| replicas(&resources.observed(reference, "shoot--a"));
     let relists = resources.relists();
     let list_under_way = resources.mark();
     resources.applied(&kcm(), &at("7", 3), Origin::Read(resources.mark()));

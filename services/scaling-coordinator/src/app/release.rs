@@ -26,21 +26,21 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tasks::Tasks;
 
 use crate::app::{SERVICE, wake_all_on};
-use crate::cluster::clusters::{Clusters, Standing};
-use crate::cluster::followed::LAST_WRITES;
+use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
+use crate::cluster::watched_resources::LAST_WRITES;
 use crate::cluster::watches;
 use crate::cluster::writer::Writer;
 use crate::config::{Config, Release};
+use crate::controller::Controller;
+use crate::controller::inputs::Inputs;
+use crate::controller::verdicts::Verdicts;
+use crate::controller::work_queue::WorkQueue;
+use crate::controller::write_counts::WriteCounts;
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, Verdict};
 use crate::domain::overview::ShootScaling;
 use crate::domain::plan::{self, Action};
-use crate::engine::Engine;
-use crate::engine::inputs::Inputs;
-use crate::engine::tally::Tally;
-use crate::verdicts::Verdicts;
-use crate::wake::Wakes;
 
 /// How often the state is looked at: in the indexes, without a request.
 const LOOK: Duration = Duration::from_millis(250);
@@ -52,7 +52,7 @@ const DRAIN_GRACE: Duration = Duration::from_secs(20);
 const OBSERVER: &str = "--release-all";
 
 /// Resources that are held down, by shoot.
-type Held = BTreeMap<Arc<str>, BTreeSet<ResourceRef>>;
+type HeldDown = BTreeMap<Arc<str>, BTreeSet<ResourceRef>>;
 
 /// Restores everything that the watchdog holds down and says on `output` what was restored.
 ///
@@ -176,7 +176,7 @@ async fn run_until(
 
 /// The indexes of the seed.
 struct Indexes {
-    wakes: Arc<Wakes>,
+    work_queue: Arc<WorkQueue>,
     clusters: Arc<Clusters>,
     resources: Arc<Resources>,
     feed: Feed<String, ShootScaling>,
@@ -190,9 +190,9 @@ impl Indexes {
         readiness: &Readiness,
         tasks: &Tasks,
     ) -> (Self, Arc<ProberConfig>) {
-        let wakes = Arc::new(Wakes::default());
-        let clusters = Arc::new(Clusters::new(seed.clone(), wakes.clone()));
-        let resources = Arc::new(Resources::new(wakes.clone()));
+        let work_queue = Arc::new(WorkQueue::default());
+        let clusters = Arc::new(Clusters::new(seed.clone(), work_queue.clone()));
+        let resources = Arc::new(Resources::new(work_queue.clone()));
         let rules = config.file.subscribe();
         let file = rules.borrow().clone();
         let stop = tasks.draining();
@@ -215,7 +215,7 @@ impl Indexes {
         );
         tasks.critical("resources", follow);
         let indexes = Self {
-            wakes,
+            work_queue,
             clusters,
             resources,
             feed: Feed::new(),
@@ -231,7 +231,7 @@ impl Indexes {
             looks.tick().await;
             let mut references = references(file);
             // Any name will do: before the list is complete nothing is known of any.
-            let clusters = self.clusters.standing("") != Standing::Unlisted;
+            let clusters = self.clusters.write_eligibility("") != WriteEligibility::Unlisted;
             if clusters && references.all(|reference| self.resources.is_listed(reference)) {
                 return;
             }
@@ -246,8 +246,8 @@ impl Indexes {
     }
 
     /// Lists the resources that are held down now.
-    fn held(&self, file: &ProberConfig) -> Held {
-        let mut held = Held::new();
+    fn held(&self, file: &ProberConfig) -> HeldDown {
+        let mut held = HeldDown::new();
         for reference in references(file) {
             for shoot in self.resources.held_down_in(reference) {
                 held.entry(shoot).or_default().insert(reference.clone());
@@ -264,7 +264,7 @@ impl Indexes {
                 writeln!(output, "{shoot}: left as it is: {why}")?;
                 continue;
             }
-            if let Standing::Stopped(reason) = self.clusters.standing(shoot) {
+            if let WriteEligibility::Stopped(reason) = self.clusters.write_eligibility(shoot) {
                 for reference in resources {
                     writeln!(
                         output,
@@ -273,7 +273,7 @@ impl Indexes {
                 }
                 continue;
             }
-            for (level, resources) in plan::plan(Direction::Up, &self.resources.items(file, shoot)) {
+            for (level, resources) in plan::plan(Direction::Up, &self.resources.dependents(file, shoot)) {
                 for planned in resources {
                     let what = match (planned.action, planned.target) {
                         (Action::Scale, Some(target)) => format!("scale to {target}"),
@@ -315,9 +315,9 @@ impl Indexes {
         let stop = tasks.draining();
         tasks.critical(
             "ownership",
-            wake_all_on(membership.subscribe(), self.wakes.clone(), stop.clone()),
+            wake_all_on(membership.subscribe(), self.work_queue.clone(), stop.clone()),
         );
-        let verdicts = Arc::new(Verdicts::new(self.wakes.clone()));
+        let verdicts = Arc::new(Verdicts::new(self.work_queue.clone()));
         let observer: Arc<str> = OBSERVER.into();
         let now = Instant::now();
         let healthy = Verdict {
@@ -344,35 +344,35 @@ impl Indexes {
             draining: stop,
         });
         let writer = Writer::new(seed.clone(), self.clusters.clone(), self.resources.clone());
-        let engine = Engine::new(
+        let engine = Controller::new(
             inputs,
-            self.wakes.clone(),
+            self.work_queue.clone(),
             writer,
             self.feed.clone(),
-            Arc::new(Tally::default()),
+            Arc::new(WriteCounts::default()),
             events,
             config.request_rate,
         );
-        self.wakes.all();
+        self.work_queue.add_all();
         tasks.critical("engine", engine.run());
     }
 
     /// Returns the reason for which nothing at all is written to a shoot.
     fn why_left_alone(&self, shoot: &str) -> Option<String> {
-        match self.clusters.standing(shoot) {
-            standing if standing.is_released() => None,
-            Standing::Allowed => None,
-            Standing::Unlisted => Some("the Clusters of the seed are not listed yet".to_owned()),
-            Standing::Absent => Some("its Cluster is gone".to_owned()),
-            Standing::Stopped(reason) => Some(reason.to_string()),
+        match self.clusters.write_eligibility(shoot) {
+            write_eligibility if write_eligibility.is_released() => None,
+            WriteEligibility::Allowed => None,
+            WriteEligibility::Unlisted => Some("the Clusters of the seed are not listed yet".to_owned()),
+            WriteEligibility::Absent => Some("its Cluster is gone".to_owned()),
+            WriteEligibility::Stopped(reason) => Some(reason.to_string()),
         }
     }
 
     /// A line for each resource that is not held down any more.
-    fn report(&self, before: &Held, now: &Held) -> String {
+    fn report(&self, before: &HeldDown, now: &HeldDown) -> String {
         let mut lines = String::new();
         for (shoot, resources) in before {
-            let done = if self.clusters.standing(shoot).is_released() {
+            let done = if self.clusters.write_eligibility(shoot).is_released() {
                 "meltdown-protection-active removed, its replicas are left to others"
             } else {
                 "restored"
@@ -388,7 +388,7 @@ impl Indexes {
     }
 
     /// A line for each resource that is still held down.
-    fn why_held(&self, held: &Held) -> String {
+    fn why_held(&self, held: &HeldDown) -> String {
         let mut lines = String::new();
         for (shoot, resources) in held {
             let scaling = self.feed.get(&shoot.to_string());

@@ -7,7 +7,7 @@ use watchdog_api::workload::RecordedReplicas;
 
 /// A resource that exists, as last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct ResourceState {
     /// The version that every write takes as its precondition.
     pub resource_version: Arc<str>,
     /// Wanted replicas; `None` when the object does not show them and the scale sub-resource has to be read.
@@ -26,7 +26,7 @@ pub struct Seen {
     pub invalid_ignore_scaling: Option<String>,
 }
 
-impl Seen {
+impl ResourceState {
     /// A clause about an annotation that an operator has to correct.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
@@ -39,9 +39,9 @@ impl Seen {
 
 /// What is known of a configured resource of a shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sight {
+pub enum Observed {
     /// It exists.
-    Present(Seen),
+    Present(ResourceState),
     /// It does not exist.
     Absent,
     /// It is being deleted: as good as absent, its controller stops its pods.
@@ -52,21 +52,21 @@ pub enum Sight {
     Unknown(String),
 }
 
-impl Item<'_> {
+impl Dependent<'_> {
     /// Adds to a message the annotation that an operator has to correct, if there is one.
     #[must_use]
     pub(super) fn with_warning(&self, message: String) -> String {
-        match self.sight.seen().and_then(Seen::warning) {
+        match self.observed.seen().and_then(ResourceState::warning) {
             Some(warning) => format!("{message}; {warning}"),
             None => message,
         }
     }
 }
 
-impl Sight {
+impl Observed {
     /// The resource, where it exists.
     #[must_use]
-    pub const fn seen(&self) -> Option<&Seen> {
+    pub const fn seen(&self) -> Option<&ResourceState> {
         match self {
             Self::Present(seen) => Some(seen),
             _ => None,
@@ -76,11 +76,11 @@ impl Sight {
 
 /// A configured resource and what is seen of it in one shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item<'a> {
+pub struct Dependent<'a> {
     /// How it is configured.
-    pub dependent: &'a DependentResource,
+    pub config: &'a DependentResource,
     /// Whether it was configured and is not any more: it is restored if it is held down, and otherwise left alone.
     pub dropped: bool,
     /// What is seen of it.
-    pub sight: Sight,
+    pub observed: Observed,
 }

@@ -14,18 +14,18 @@ use watchdog_api::prober::ResourceRef;
 
 use super::op::Outcome;
 use crate::domain::Direction;
-use crate::domain::needs::{Assessment, Need};
-use crate::domain::sight::Item;
+use crate::domain::next_step::{NextStep, PlannedStep};
+use crate::domain::observed::Dependent;
 
 /// What is known since this replica took the shoot over.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Tenure {
+pub(super) struct Handover {
     confirmed: BTreeSet<ResourceRef>,
     /// Under way since before: what comes of these tells nothing about the time since.
     earlier: BTreeSet<ResourceRef>,
 }
 
-impl Tenure {
+impl Handover {
     /// The shoot was taken over, perhaps not for the first time, with requests under way on these resources.
     pub(super) fn begins(under_way: impl Iterator<Item = ResourceRef>) -> Self {
         Self {
@@ -43,23 +43,27 @@ impl Tenure {
 
     /// Turns what merely looks done into something to be read, where a write of a later level would rest on it.
     /// Without any write there is nothing to be read.
-    pub(super) fn doubt(&self, direction: Direction, assessed: &mut [(&Item<'_>, Assessment)]) {
-        let level = |item: &Item<'_>| direction.info(item.dependent).level;
-        let writes = assessed
+    pub(super) fn require_confirmed_reads(
+        &self,
+        direction: Direction,
+        planned_steps: &mut [(&Dependent<'_>, PlannedStep)],
+    ) {
+        let level = |dependent: &Dependent<'_>| direction.info(dependent.config).level;
+        let writes = planned_steps
             .iter()
-            .filter(|(_, assessment)| matches!(assessment.need, Need::Write(_)));
-        let Some(last) = writes.map(|(item, _)| level(item)).max() else {
+            .filter(|(_, planned)| matches!(planned.next_step, NextStep::Write(_)));
+        let Some(last) = writes.map(|(dependent, _)| level(dependent)).max() else {
             return;
         };
-        for (item, assessment) in assessed {
+        for (dependent, planned) in planned_steps {
             // Whatever there is to be seen of a dropped resource, nothing follows from it going down.
-            let irrelevant = item.dropped && direction == Direction::Down;
+            let irrelevant = dependent.dropped && direction == Direction::Down;
             let believed = irrelevant
-                || !assessment.need.is_done()
-                || self.confirmed.contains(&item.dependent.reference);
-            if level(item) < last && !believed {
-                assessment.need = Need::Read;
-                assessment.why.push_str(
+                || !planned.next_step.is_done()
+                || self.confirmed.contains(&dependent.config.reference);
+            if level(dependent) < last && !believed {
+                planned.next_step = NextStep::Read;
+                planned.why.push_str(
                     ", as far as the watch tells; this replica has just taken the shoot over and reads it once",
                 );
             }
@@ -68,5 +72,4 @@ impl Tenure {
 }
 
 #[cfg(test)]
-#[path = "tenure_tests.rs"]
 mod tests;

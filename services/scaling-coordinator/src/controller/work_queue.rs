@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 /// A queue of shoots, each at most once: however often one is woken, it is looked at once. Bounded by the number of
 /// shoots.
 #[derive(Debug, Default)]
-pub struct Wakes {
+pub struct WorkQueue {
     queue: Mutex<Queue>,
     notify: Notify,
 }
@@ -23,16 +23,16 @@ struct Queue {
 
 /// What is to be looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wake {
+pub enum WorkItem {
     /// This shoot.
     One(Arc<str>),
     /// Every shoot that is known.
     All,
 }
 
-impl Wakes {
+impl WorkQueue {
     /// Something about this shoot may have changed.
-    pub fn one(&self, shoot: &str) {
+    pub fn add(&self, shoot: &str) {
         let mut queue = self.queue.lock();
         if !queue.queued.contains(shoot) {
             let shoot: Arc<str> = shoot.into();
@@ -43,13 +43,13 @@ impl Wakes {
     }
 
     /// Something about all shoots may have changed.
-    pub fn all(&self) {
+    pub fn add_all(&self) {
         self.queue.lock().all = true;
         self.notify.notify_one();
     }
 
     /// What is to be looked at next. Safe to cancel. For one caller at a time.
-    pub async fn next(&self) -> Wake {
+    pub async fn next(&self) -> WorkItem {
         loop {
             if let Some(wake) = self.take() {
                 return wake;
@@ -58,14 +58,14 @@ impl Wakes {
         }
     }
 
-    fn take(&self) -> Option<Wake> {
+    fn take(&self) -> Option<WorkItem> {
         let mut queue = self.queue.lock();
         if std::mem::take(&mut queue.all) {
-            return Some(Wake::All);
+            return Some(WorkItem::All);
         }
         let shoot = queue.order.pop_front()?;
         queue.queued.remove(&shoot);
-        Some(Wake::One(shoot))
+        Some(WorkItem::One(shoot))
     }
 }
 
@@ -75,16 +75,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_shoot_waits_once_however_often_it_is_woken() {
-        let wakes = Wakes::default();
+        let work_queue = WorkQueue::default();
         for shoot in ["a", "b", "a"] {
-            wakes.one(shoot);
+            work_queue.add(shoot);
         }
-        assert_eq!(wakes.next().await, Wake::One("a".into()));
-        wakes.one("a");
-        wakes.all();
-        assert_eq!(wakes.next().await, Wake::All);
-        assert_eq!(wakes.next().await, Wake::One("b".into()));
-        assert_eq!(wakes.next().await, Wake::One("a".into()));
-        assert_eq!(wakes.take(), None);
+        assert_eq!(work_queue.next().await, WorkItem::One("a".into()));
+        work_queue.add("a");
+        work_queue.add_all();
+        assert_eq!(work_queue.next().await, WorkItem::All);
+        assert_eq!(work_queue.next().await, WorkItem::One("b".into()));
+        assert_eq!(work_queue.next().await, WorkItem::One("a".into()));
+        assert_eq!(work_queue.take(), None);
     }
 }

@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use watchdog_kube::events::Notice;
 
-use super::tally;
+use super::write_counts;
 use crate::domain::Direction;
 use crate::domain::flow::{Action, Outcome};
-use crate::domain::needs::Write;
+use crate::domain::next_step::Write;
 
 /// A write in words.
 pub(super) fn what(write: &Write) -> String {
@@ -26,14 +26,14 @@ pub(super) fn what(write: &Write) -> String {
 /// Logs what became of a write.
 pub(super) fn written(shoot: &str, action: &Action, write: &Write, outcome: &Outcome) {
     let resource = &action.reference;
-    let (direction, result) = (action.direction.as_str(), tally::result(outcome));
+    let (direction, result) = (action.direction.as_str(), write_counts::result(outcome));
     let what = what(write);
     match outcome {
         Outcome::Done => tracing::info!(shoot, %resource, direction, what, "written"),
         Outcome::Conflict => {
             tracing::info!(shoot, %resource, direction, what, "somebody else wrote in between")
         }
-        Outcome::Withdrawn => {
+        Outcome::Cancelled => {
             tracing::info!(shoot, %resource, direction, what, "not written: not allowed any more")
         }
         Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => {
@@ -49,7 +49,7 @@ pub(super) fn read(shoot: &str, action: &Action, outcome: &Outcome) {
         Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => {
             tracing::warn!(shoot, %resource, direction, error = why, "reading a resource failed, reading it again later");
         }
-        Outcome::Done | Outcome::Conflict | Outcome::Withdrawn => {}
+        Outcome::Done | Outcome::Conflict | Outcome::Cancelled => {}
     }
 }
 
@@ -72,9 +72,9 @@ pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, rea
         }
         Write::Record { .. } | Write::CleanUp => return Vec::new(),
     };
-    let mut notices = Vec::new();
+    let mut events = Vec::new();
     if let Some(text) = unreadable {
-        notices.push(Notice {
+        events.push(Notice {
             about: about.clone(),
             warning: true,
             reason: "RecordedReplicasUnreadable",
@@ -86,14 +86,14 @@ pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, rea
         Direction::Down => ("MeltdownProtectionStarted", "ScaledDown"),
         Direction::Up | Direction::Release => ("MeltdownProtectionEnded", "ScaledUp"),
     };
-    notices.push(Notice {
+    events.push(Notice {
         about,
         warning: false,
         reason: event,
         action,
         note: format!("Scaled from {from} to {to}. {reason}"),
     });
-    notices
+    events
 }
 
 /// The Kubernetes Event about a resource that failed its level.

@@ -4,12 +4,15 @@
 //! out, never otherwise. Looking is computing only. Requests run beside it: at most [`MAX_REQUESTS`] at once, at most
 //! so many a second as configured, and the shoots take turns.
 
+mod events;
 pub mod inputs;
-mod notices;
-mod queue;
+mod request_queue;
 mod shoot;
-pub mod tally;
+pub mod trace_contexts;
 pub mod traces;
+pub mod verdicts;
+pub mod work_queue;
+pub mod write_counts;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,16 +28,16 @@ use watchdog_runtime::token_bucket::TokenBucket;
 use watchdog_runtime::trace::{Span, Tracer};
 
 use self::inputs::Inputs;
-use self::queue::Queue;
+use self::request_queue::RequestQueue;
 use self::shoot::Shoot;
-use self::tally::Tally;
 use self::traces::Traces;
+use self::write_counts::WriteCounts;
 use crate::cluster::writer::Writer;
+use crate::controller::work_queue::{WorkItem, WorkQueue};
 use crate::domain::Direction;
 use crate::domain::flow::{Action, Outcome, What};
 use crate::domain::overview::ShootScaling;
 use crate::metrics::{FAILURES, UNDER_WAY, WAITING};
-use crate::wake::{Wake, Wakes};
 
 /// Requests on the seed at once. A healthy API server answers within 20 ms, so this carries more than any sensible
 /// rate; a slow one is not flooded.
@@ -45,21 +48,21 @@ pub const MAX_REQUESTS: usize = 64;
 const LAST_REQUESTS: Duration = Duration::from_secs(15);
 
 /// The engine.
-pub struct Engine {
+pub struct Controller {
     inputs: Arc<Inputs>,
-    wakes: Arc<Wakes>,
+    work_queue: Arc<WorkQueue>,
     writer: Arc<Writer>,
     feed: Feed<String, ShootScaling>,
-    tally: Arc<Tally>,
+    write_counts: Arc<WriteCounts>,
     events: EventSink,
     shoots: HashMap<Arc<str>, Shoot>,
     timers: DelayQueue<Arc<str>>,
-    queue: Queue,
+    queue: RequestQueue,
     bucket: TokenBucket,
     requests: JoinSet<Outcome>,
     under_way: HashMap<Id, UnderWay>,
     traces: Traces,
-    lives: u64,
+    generations: u64,
 }
 
 /// Requests that these actions take together: one for the Cluster, if any of them needs it, and one for each action. (A
@@ -74,42 +77,42 @@ fn requests_for(actions: &[Action]) -> u32 {
 /// A request under way, and why it is made.
 struct UnderWay {
     shoot: Arc<str>,
-    /// [`Shoot::life`].
-    life: u64,
+    /// [`Shoot::generation`].
+    generation: u64,
     action: Action,
     reason: String,
     span: Option<Span>,
 }
 
-impl Engine {
+impl Controller {
     /// An engine that publishes the states of shoots in `feed` and makes at most `request_rate` requests a second.
     #[must_use]
     pub fn new(
         inputs: Arc<Inputs>,
-        wakes: Arc<Wakes>,
+        work_queue: Arc<WorkQueue>,
         writer: Writer,
         feed: Feed<String, ShootScaling>,
-        tally: Arc<Tally>,
+        write_counts: Arc<WriteCounts>,
         events: EventSink,
         request_rate: u32,
     ) -> Self {
         let rate = f64::from(request_rate);
         Self {
             inputs,
-            wakes,
+            work_queue,
             writer: Arc::new(writer),
             feed,
-            tally,
+            write_counts,
             events,
             shoots: HashMap::new(),
             timers: DelayQueue::new(),
-            queue: Queue::default(),
+            queue: RequestQueue::default(),
             // A tenth of a second's requests at once.
             bucket: TokenBucket::new(rate, rate / 10.0, Instant::now()),
             requests: JoinSet::new(),
             under_way: HashMap::new(),
             traces: Traces::new(Tracer::off(), Arc::default()),
-            lives: 0,
+            generations: 0,
         }
     }
 
@@ -126,7 +129,7 @@ impl Engine {
     /// Never; the type is that of a critical task.
     pub async fn run(mut self) -> anyhow::Result<()> {
         let draining = self.inputs.draining.clone();
-        let wakes = self.wakes.clone();
+        let work_queue = self.work_queue.clone();
         loop {
             let next_token = self.make_requests();
             let token = async {
@@ -143,11 +146,11 @@ impl Engine {
                     if let Some(known) = self.shoots.get_mut(&shoot) {
                         known.timer = None;
                     }
-                    self.look(&shoot);
+                    self.reconcile(&shoot);
                 }
-                wake = wakes.next() => match wake {
-                    Wake::One(shoot) => self.look(&shoot),
-                    Wake::All => self.wake_all(),
+                wake = work_queue.next() => match wake {
+                    WorkItem::One(shoot) => self.reconcile(&shoot),
+                    WorkItem::All => self.wake_all(),
                 },
                 () = token => {}
             }
@@ -167,10 +170,10 @@ impl Engine {
     /// Looks at every shoot, one after the other and among everything else.
     fn wake_all(&self) {
         for shoot in self.inputs.clusters.names() {
-            self.wakes.one(&shoot);
+            self.work_queue.add(&shoot);
         }
         for shoot in self.shoots.keys() {
-            self.wakes.one(shoot);
+            self.work_queue.add(shoot);
         }
     }
 
@@ -204,10 +207,10 @@ impl Engine {
         let taken = self.shoots.get_mut(shoot).map(|known| {
             known.keep_epoch(epoch);
             let decision = inputs.decide(shoot, now);
-            let actions = known.take_actions(shoot, now, &decision, &inputs.items(&config, shoot));
-            (actions, decision.reason, known.life)
+            let actions = known.take_actions(shoot, now, &decision, &inputs.dependents(&config, shoot));
+            (actions, decision.reason, known.generation)
         });
-        let (actions, reason, life) = taken.unwrap_or_default();
+        let (actions, reason, generation) = taken.unwrap_or_default();
         self.bucket.take(requests_for(&actions));
         let confirmed = {
             let (writer, of_shoot) = (self.writer.clone(), shoot.clone());
@@ -226,14 +229,14 @@ impl Engine {
                 id,
                 UnderWay {
                     shoot: shoot.clone(),
-                    life,
+                    generation,
                     action,
                     reason: reason.clone(),
                     span,
                 },
             );
         }
-        self.look(shoot);
+        self.reconcile(shoot);
     }
 
     fn ended(&mut self, ended: Result<(Id, Outcome), JoinError>) {
@@ -253,7 +256,7 @@ impl Engine {
         };
         let Some(UnderWay {
             shoot,
-            life,
+            generation,
             action,
             reason,
             span,
@@ -263,23 +266,27 @@ impl Engine {
         };
         traces::ended(span, &outcome);
         match &action.what {
-            What::Read => notices::read(&shoot, &action, &outcome),
+            What::Read => events::read(&shoot, &action, &outcome),
             What::Write(write) => {
-                notices::written(&shoot, &action, write, &outcome);
+                events::written(&shoot, &action, write, &outcome);
                 if outcome == Outcome::Done {
                     self.tell(&shoot, &action, &reason);
                 }
-                self.tally.count(&shoot, action.direction, &outcome);
+                self.write_counts.count(&shoot, action.direction, &outcome);
             }
         }
-        if let Some(known) = self.shoots.get_mut(&shoot).filter(|known| known.life == life) {
+        if let Some(known) = self
+            .shoots
+            .get_mut(&shoot)
+            .filter(|known| known.generation == generation)
+        {
             known.ended(Instant::now(), &action, reason, outcome);
         }
-        self.look(&shoot);
+        self.reconcile(&shoot);
     }
 
     /// Looks at a shoot: what is to be done, when to look again, what to show.
-    fn look(&mut self, shoot: &Arc<str>) {
+    fn reconcile(&mut self, shoot: &Arc<str>) {
         if !self.inputs.is_ours(shoot) {
             self.forget(shoot);
             return;
@@ -287,52 +294,52 @@ impl Engine {
         let (now, epoch) = (Instant::now(), self.inputs.ownership_epoch());
         let config = self.inputs.config();
         let decision = self.inputs.decide(shoot, now);
-        let items = self.inputs.items(&config, shoot);
+        let dependents = self.inputs.dependents(&config, shoot);
         let known = self.shoots.entry(shoot.clone()).or_insert_with(|| {
-            self.lives = self.lives.wrapping_add(1);
-            Shoot::new(now, self.lives)
+            self.generations = self.generations.wrapping_add(1);
+            Shoot::new(now, self.generations)
         });
         known.keep_epoch(epoch);
-        let looked = known.look(shoot, now, &decision, &items);
-        known.set_timer(&mut self.timers, shoot, looked.wake);
+        let reconciled = known.reconcile(shoot, now, &decision, &dependents);
+        known.set_timer(&mut self.timers, shoot, reconciled.wake);
         // A shoot that went and came back may have a request under way of which its flow knows nothing (S3). It is
         // looked at again when that has ended.
-        let life = known.life;
+        let generation = known.generation;
         let mut others = self.under_way.values();
-        let waits = others.any(|other| other.shoot == *shoot && other.life != life);
-        match looked.direction {
-            Some(direction) if looked.has_actions && !waits => self.queue.push(shoot, direction),
+        let waits = others.any(|other| other.shoot == *shoot && other.generation != generation);
+        match reconciled.direction {
+            Some(direction) if reconciled.has_actions && !waits => self.queue.push(shoot, direction),
             _ => self.queue.remove(shoot),
         }
-        for (action, reason) in looked.applied {
+        for (action, reason) in reconciled.applied {
             tracing::info!(shoot = &**shoot, resource = %action.reference, "a write without an answer was applied");
             self.tell(shoot, &action, &reason);
         }
-        for (reference, why) in looked.alerts {
-            let direction = looked.direction.map_or("hold", Direction::as_str);
+        for (reference, why) in reconciled.alerts {
+            let direction = reconciled.direction.map_or("hold", Direction::as_str);
             FAILURES.inc(&[("direction", direction.to_owned())]);
             tracing::warn!(shoot = &**shoot, resource = %reference, direction, error = why, "a resource failed its level");
             let about = self.inputs.resources.about(&reference, shoot);
             self.events
-                .publish(notices::failed(about, looked.direction, &why));
+                .publish(events::failed(about, reconciled.direction, &why));
         }
-        for (reference, warning) in looked.warnings {
+        for (reference, warning) in reconciled.warnings {
             tracing::warn!(shoot = &**shoot, resource = %reference, warning, "the annotation ignore-scaling is invalid");
             let about = self.inputs.resources.about(&reference, shoot);
             self.events
-                .publish(notices::invalid_ignore_scaling(about, &warning));
+                .publish(events::invalid_ignore_scaling(about, &warning));
         }
         let scaling = ShootScaling {
-            direction: looked
+            direction: reconciled
                 .direction
                 .filter(|direction| *direction != Direction::Release),
             held: decision.held,
-            reason: looked.reason,
-            since: looked.since,
-            status: looked.status,
+            reason: reconciled.reason,
+            since: reconciled.since,
+            status: reconciled.status,
             owner: self.inputs.membership.identity().clone(),
         };
-        self.traces.looked(shoot, &scaling);
+        self.traces.reconciled(shoot, &scaling);
         self.feed
             .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
     }
@@ -341,7 +348,7 @@ impl Engine {
     fn tell(&self, shoot: &str, action: &Action, reason: &str) {
         if let What::Write(write) = &action.what {
             let about = self.inputs.resources.about(&action.reference, shoot);
-            notices::events(about, action, write, reason)
+            events::events(about, action, write, reason)
                 .into_iter()
                 .for_each(|notice| self.events.publish(notice));
         }
@@ -353,7 +360,7 @@ impl Engine {
         if let Some(mut known) = self.shoots.remove(shoot) {
             known.set_timer(&mut self.timers, shoot, None);
         }
-        self.tally.forget(shoot);
+        self.write_counts.forget(shoot);
         self.traces.forget(shoot);
         self.feed.remove(&shoot.to_string());
     }

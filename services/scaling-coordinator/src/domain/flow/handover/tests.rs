@@ -1,10 +1,10 @@
 use super::super::bench::{Bench, DOWN, UP, recorded, unknown};
 use super::super::*;
-use crate::domain::sight::{Seen, Sight};
+use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, held, seen};
 
 /// A shoot that this replica has just taken over.
-fn taken_over(kcm: impl Into<Sight>, mcm: impl Into<Sight>, ca: impl Into<Sight>) -> Bench {
+fn taken_over(kcm: impl Into<Observed>, mcm: impl Into<Observed>, ca: impl Into<Observed>) -> Bench {
     let mut bench = Bench::new(kcm, mcm, ca);
     bench.flow = Flow::default();
     bench
@@ -32,7 +32,7 @@ fn a_level_that_only_looks_reached_is_read_before_the_next_one() {
 
 #[test]
 fn what_was_read_or_written_once_is_believed() {
-    let mut bench = taken_over(seen(2, 2), held(1), Sight::Absent);
+    let mut bench = taken_over(seen(2, 2), held(1), Observed::Absent);
     assert_eq!(
         bench.wanted(DOWN),
         ["read mcm", "read ca"],
@@ -72,11 +72,11 @@ fn nothing_is_read_without_anything_to_write() {
         } else {
             (seen(2, 2), seen(1, 1))
         };
-        let mut bench = taken_over(one, other, Sight::Absent);
+        let mut bench = taken_over(one, other, Observed::Absent);
         assert_eq!(bench.wanted(direction), [""; 0], "{direction:?}");
     }
     // Something that is broken, or still on its way, keeps the level and is no reason either.
-    let mut bench = taken_over(Sight::Absent, held(1), Sight::Absent);
+    let mut bench = taken_over(Observed::Absent, held(1), Observed::Absent);
     assert_eq!(
         (bench.state(DOWN), bench.wanted(DOWN)),
         (State::Failed, Vec::<String>::new())
@@ -134,11 +134,11 @@ fn a_conflict_confirms_nothing() {
 fn the_initial_delay_runs_after_a_read_all_the_same() {
     let mut bench = taken_over(
         seen(2, 2),
-        Seen {
+        ResourceState {
             replicas: None,
             ..seen(0, 0)
         },
-        Sight::Absent,
+        Observed::Absent,
     );
     bench.done(UP, "read mcm", "mcm", held(1));
     bench.done(UP, "read kcm", "kcm", seen(2, 2));

@@ -18,7 +18,7 @@ use watchdog_api::prober::{DependentResource, ResourceRef};
 use watchdog_api::workload::RecordedReplicas;
 
 use super::Direction;
-use super::sight::{Item, Seen, Sight};
+use super::observed::{Dependent, Observed, ResourceState};
 
 /// A write.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,7 +46,7 @@ pub enum Write {
 impl Write {
     /// Whether a resource looks as this write leaves it; `None` where that cannot be told.
     #[must_use]
-    pub fn shows_in(&self, seen: &Seen) -> Option<bool> {
+    pub fn shows_in(&self, seen: &ResourceState) -> Option<bool> {
         match self {
             Self::Record { replicas } => {
                 Some(seen.protected && seen.recorded == RecordedReplicas::Count(*replicas))
@@ -68,7 +68,7 @@ pub fn has_spec_replicas(reference: &ResourceRef) -> bool {
 
 /// What a resource needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Need {
+pub enum NextStep {
     /// Nothing: it is where the direction wants it.
     Nothing,
     /// Nothing: it carries ignore-scaling.
@@ -86,21 +86,21 @@ pub enum Need {
     /// To be repaired by somebody: it cannot be worked with.
     Repair,
     /// To be seen: it is not known yet.
-    Sight,
+    NotObserved,
 }
 
 /// What a resource needs, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assessment {
+pub struct PlannedStep {
     /// What it needs.
-    pub need: Need,
+    pub next_step: NextStep,
     /// The replicas that the direction wants; `None` where it wants none in particular.
     pub target: Option<i32>,
     /// One sentence for people.
     pub why: String,
 }
 
-impl Need {
+impl NextStep {
     /// Whether the resource does not keep the next level waiting.
     #[must_use]
     pub const fn is_done(&self) -> bool {
@@ -122,83 +122,85 @@ impl Need {
 
 /// Assesses one resource for one direction.
 #[must_use]
-pub fn assess(direction: Direction, item: &Item<'_>) -> Assessment {
-    let dependent = item.dependent;
+pub fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> PlannedStep {
+    let config = dependent.config;
     if direction == Direction::Release {
-        return release(&item.sight);
+        return release(&dependent.observed);
     }
-    if item.dropped && !is_to_be_restored(direction, &item.sight) {
+    if dependent.dropped && !is_to_be_restored(direction, &dependent.observed) {
         return plain(
-            Need::Nothing,
+            NextStep::Nothing,
             "it is not configured any more: it would only be restored".into(),
         );
     }
-    match &item.sight {
-        Sight::Present(seen) if seen.ignored => ignored(seen),
-        Sight::Present(seen) => match seen.replicas {
+    match &dependent.observed {
+        Observed::Present(seen) if seen.ignored => ignored(seen),
+        Observed::Present(seen) => match seen.replicas {
             None => plain(
-                Need::Read,
+                NextStep::Read,
                 "its replicas have to be read from its scale sub-resource".into(),
             ),
             Some(replicas) => match direction {
-                Direction::Down => down(dependent, seen, replicas),
-                Direction::Up | Direction::Release => up(dependent, seen, replicas),
+                Direction::Down => down(config, seen, replicas),
+                Direction::Up | Direction::Release => up(config, seen, replicas),
             },
         },
-        Sight::Absent if dependent.optional => {
-            plain(Need::AbsentOptional, "it is optional and absent".into())
+        Observed::Absent if config.optional => {
+            plain(NextStep::AbsentOptional, "it is optional and absent".into())
         }
-        Sight::Deleting if dependent.optional => {
-            plain(Need::AbsentOptional, "it is optional and being deleted".into())
-        }
-        Sight::Absent => plain(Need::Absent, "it is absent and not optional".into()),
-        Sight::Deleting => plain(Need::Absent, "it is being deleted and not optional".into()),
-        Sight::Unusable(why) => plain(Need::Repair, why.clone()),
-        Sight::Unknown(why) => plain(Need::Sight, why.clone()),
+        Observed::Deleting if config.optional => plain(
+            NextStep::AbsentOptional,
+            "it is optional and being deleted".into(),
+        ),
+        Observed::Absent => plain(NextStep::Absent, "it is absent and not optional".into()),
+        Observed::Deleting => plain(NextStep::Absent, "it is being deleted and not optional".into()),
+        Observed::Unusable(why) => plain(NextStep::Repair, why.clone()),
+        Observed::Unknown(why) => plain(NextStep::NotObserved, why.clone()),
     }
 }
 
 /// Whether a resource that is not configured any more is treated as if it were: going up, when it is held down, and
 /// until what was restored is ready. That it has no replicas is somebody else's will where it is not held down.
-fn is_to_be_restored(direction: Direction, sight: &Sight) -> bool {
-    let restored = |seen: &Seen| seen.protected || seen.replicas.is_some_and(|replicas| replicas > 0);
-    direction == Direction::Up && sight.seen().is_some_and(restored)
+fn is_to_be_restored(direction: Direction, observed: &Observed) -> bool {
+    let restored =
+        |seen: &ResourceState| seen.protected || seen.replicas.is_some_and(|replicas| replicas > 0);
+    direction == Direction::Up && observed.seen().is_some_and(restored)
 }
 
-fn release(sight: &Sight) -> Assessment {
-    if sight.seen().is_some_and(|seen| seen.protected) {
+fn release(observed: &Observed) -> PlannedStep {
+    if observed.seen().is_some_and(|seen| seen.protected) {
         plain(
-            Need::Write(Write::CleanUp),
+            NextStep::Write(Write::CleanUp),
             "it carries meltdown-protection-active, and the shoot is not protected any more".into(),
         )
     } else {
-        plain(Need::Nothing, "the shoot is not protected any more".into())
+        plain(NextStep::Nothing, "the shoot is not protected any more".into())
     }
 }
 
-fn plain(need: Need, why: String) -> Assessment {
-    Assessment {
-        need,
+fn plain(next_step: NextStep, why: String) -> PlannedStep {
+    PlannedStep {
+        next_step,
         target: None,
         why,
     }
 }
 
-fn ignored(seen: &Seen) -> Assessment {
+fn ignored(seen: &ResourceState) -> PlannedStep {
     if seen.protected {
         plain(
-            Need::Write(Write::CleanUp),
+            NextStep::Write(Write::CleanUp),
             "it carries ignore-scaling and a leftover meltdown-protection-active".into(),
         )
     } else {
-        plain(Need::Ignored, "it carries ignore-scaling".into())
+        plain(NextStep::Ignored, "it carries ignore-scaling".into())
     }
 }
 
-fn down(dependent: &DependentResource, seen: &Seen, replicas: i32) -> Assessment {
-    let target = down_target(dependent);
-    let (need, why) = if replicas > target {
-        let record = has_spec_replicas(&dependent.reference);
+fn down(config: &DependentResource, seen: &ResourceState, replicas: i32) -> PlannedStep {
+    let target = down_target(config);
+    let (next_step, why) = if replicas > target {
+        let record = has_spec_replicas(&config.reference);
         let recorded = seen.protected && seen.recorded == RecordedReplicas::Count(replicas);
         let write = if record || recorded {
             Write::Scale {
@@ -211,34 +213,34 @@ fn down(dependent: &DependentResource, seen: &Seen, replicas: i32) -> Assessment
             Write::Record { replicas }
         };
         (
-            Need::Write(write),
+            NextStep::Write(write),
             format!("it has {replicas} replicas, {target} are wanted"),
         )
     } else if seen.ready > target {
         (
-            Need::Wait,
+            NextStep::Wait,
             format!("it is scaled to {replicas}, but {} are still ready", seen.ready),
         )
     } else if !seen.current {
         (
-            Need::Wait,
+            NextStep::Wait,
             format!("it is scaled to {replicas}, but its status does not speak of that yet"),
         )
     } else {
-        (Need::Nothing, format!("it is scaled to {replicas}"))
+        (NextStep::Nothing, format!("it is scaled to {replicas}"))
     };
     // Never up: a resource that has fewer replicas than the configuration wants keeps them.
-    Assessment {
-        need,
+    PlannedStep {
+        next_step,
         target: Some(target.min(replicas)),
         why,
     }
 }
 
-fn up(dependent: &DependentResource, seen: &Seen, replicas: i32) -> Assessment {
-    let (restored, source, unreadable) = up_target(dependent, seen);
+fn up(config: &DependentResource, seen: &ResourceState, replicas: i32) -> PlannedStep {
+    let (restored, source, unreadable) = up_target(config, seen);
     // Only with `scaleDown.replicas` above 0 can something be held down that still has replicas.
-    let held_down = seen.protected && replicas <= down_target(dependent) && replicas < restored;
+    let held_down = seen.protected && replicas <= down_target(config) && replicas < restored;
     if replicas == 0 || held_down {
         let write = Write::Scale {
             from: replicas,
@@ -246,50 +248,47 @@ fn up(dependent: &DependentResource, seen: &Seen, replicas: i32) -> Assessment {
             record: false,
             unreadable,
         };
-        return Assessment {
-            need: Need::Write(write),
+        return PlannedStep {
+            next_step: NextStep::Write(write),
             target: Some(restored),
             why: format!("it has {replicas} replicas, {restored} are wanted ({source})"),
         };
     }
-    let (need, why) = if !seen.current {
+    let (next_step, why) = if !seen.current {
         (
-            Need::Wait,
+            NextStep::Wait,
             format!("it is scaled to {replicas}, but its status does not speak of that yet"),
         )
     } else if seen.ready < 1 {
         (
-            Need::Wait,
+            NextStep::Wait,
             format!("it is scaled to {replicas}, but none is ready yet"),
         )
     } else if seen.protected {
         (
-            Need::Write(Write::CleanUp),
+            NextStep::Write(Write::CleanUp),
             format!("it is scaled to {replicas}, and meltdown-protection-active is still set"),
         )
     } else {
         (
-            Need::Nothing,
+            NextStep::Nothing,
             format!("it is scaled to {replicas}, {} are ready", seen.ready),
         )
     };
-    Assessment {
-        need,
+    PlannedStep {
+        next_step,
         target: Some(replicas),
         why,
     }
 }
 
-fn down_target(dependent: &DependentResource) -> i32 {
-    dependent
-        .scale_down
-        .replicas
-        .unwrap_or(DEFAULT_SCALE_DOWN_REPLICAS)
+fn down_target(config: &DependentResource) -> i32 {
+    config.scale_down.replicas.unwrap_or(DEFAULT_SCALE_DOWN_REPLICAS)
 }
 
 /// How many replicas to restore, where that number is from, and the recorded text if it could not be read.
-fn up_target(dependent: &DependentResource, seen: &Seen) -> (i32, &'static str, Option<String>) {
-    let (fallback, source) = match dependent.scale_up.replicas {
+fn up_target(config: &DependentResource, seen: &ResourceState) -> (i32, &'static str, Option<String>) {
+    let (fallback, source) = match config.scale_up.replicas {
         Some(replicas) => (replicas, "as configured"),
         None => (DEFAULT_SCALE_UP_REPLICAS, "the default"),
     };
@@ -301,5 +300,4 @@ fn up_target(dependent: &DependentResource, seen: &Seen) -> (i32, &'static str, 
 }
 
 #[cfg(test)]
-#[path = "needs_tests.rs"]
 mod tests;

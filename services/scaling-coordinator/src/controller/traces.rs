@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use watchdog_runtime::trace::{KeyValue, Span, Tracer};
 
-use super::tally;
-use crate::contexts::Contexts;
+use super::write_counts;
+use crate::controller::trace_contexts::TraceContexts;
 use crate::domain::Direction;
 use crate::domain::flow::{Action, Outcome, What};
 use crate::domain::overview::ShootScaling;
@@ -18,7 +18,7 @@ use crate::domain::status::State;
 #[derive(Debug)]
 pub struct Traces {
     tracer: Tracer,
-    contexts: Arc<Contexts>,
+    trace_contexts: Arc<TraceContexts>,
     operations: HashMap<Arc<str>, Operation>,
 }
 
@@ -32,16 +32,16 @@ struct Operation {
 impl Traces {
     /// Goes on with the traces of these contexts.
     #[must_use]
-    pub fn new(tracer: Tracer, contexts: Arc<Contexts>) -> Self {
+    pub fn new(tracer: Tracer, trace_contexts: Arc<TraceContexts>) -> Self {
         Self {
             tracer,
-            contexts,
+            trace_contexts,
             operations: HashMap::new(),
         }
     }
 
     /// Takes note of how far a shoot is.
-    pub(super) fn looked(&mut self, shoot: &Arc<str>, scaling: &ShootScaling) {
+    pub(super) fn reconciled(&mut self, shoot: &Arc<str>, scaling: &ShootScaling) {
         if !self.tracer.is_on() {
             return;
         }
@@ -70,7 +70,7 @@ impl Traces {
     }
 
     fn begin(&mut self, shoot: &Arc<str>, direction: Direction, scaling: &ShootScaling) {
-        let Some(context) = self.contexts.of(shoot, direction) else {
+        let Some(context) = self.trace_contexts.of(shoot, direction) else {
             return;
         };
         let name = match direction {
@@ -98,7 +98,7 @@ impl Traces {
             vec![
                 KeyValue::new("shoot", shoot.to_owned()),
                 KeyValue::new("resource", action.reference.to_string()),
-                KeyValue::new("what", super::notices::what(write)),
+                KeyValue::new("what", super::events::what(write)),
             ]
         })
     }
@@ -106,7 +106,7 @@ impl Traces {
     /// A shoot is gone or another replica's.
     pub(super) fn forget(&mut self, shoot: &str) {
         self.operations.remove(shoot);
-        self.contexts.forget(shoot);
+        self.trace_contexts.forget(shoot);
     }
 }
 
@@ -115,7 +115,7 @@ pub(super) fn ended(span: Option<Span>, outcome: &Outcome) {
     let Some(mut span) = span else {
         return;
     };
-    span.set("result", tally::result(outcome));
+    span.set("result", write_counts::result(outcome));
     if let Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } = outcome {
         span.fail(why.clone());
     }

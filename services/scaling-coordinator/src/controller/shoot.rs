@@ -11,9 +11,9 @@ use watchdog_api::prober::ResourceRef;
 
 use super::inputs::OwnershipEpoch;
 use crate::domain::Direction;
-use crate::domain::decision::{Decision, Held};
+use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::flow::{Action, Flow, Outcome, Steps, What};
-use crate::domain::sight::Item;
+use crate::domain::observed::Dependent;
 use crate::domain::status::Status;
 use crate::metrics::{FIRST_WRITE, REACHED};
 
@@ -23,11 +23,11 @@ const LONGEST_TIMER: Duration = Duration::from_secs(3600);
 /// One shoot.
 pub(super) struct Shoot {
     /// Which of the lives of this and all shoots in this process it is: a shoot that goes and comes back begins anew.
-    pub(super) life: u64,
+    pub(super) generation: u64,
     flow: Flow,
     epoch: OwnershipEpoch,
     direction: Option<Direction>,
-    held: Option<Held>,
+    held: Option<HoldReason>,
     reason: String,
     since: Instant,
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
@@ -44,7 +44,7 @@ pub(super) struct Shoot {
 }
 
 /// What came of looking at a shoot.
-pub(super) struct Looked {
+pub(super) struct Reconciled {
     pub(super) direction: Option<Direction>,
     pub(super) reason: String,
     pub(super) since: Instant,
@@ -59,9 +59,9 @@ pub(super) struct Looked {
 }
 
 impl Shoot {
-    pub(super) fn new(now: Instant, life: u64) -> Self {
+    pub(super) fn new(now: Instant, generation: u64) -> Self {
         Self {
-            life,
+            generation,
             flow: Flow::default(),
             epoch: OwnershipEpoch::default(),
             direction: None,
@@ -86,15 +86,15 @@ impl Shoot {
     }
 
     /// Looks at it.
-    pub(super) fn look(
+    pub(super) fn reconcile(
         &mut self,
         shoot: &str,
         now: Instant,
         decision: &Decision,
-        items: &[Item<'_>],
-    ) -> Looked {
-        let steps = self.step(shoot, now, decision, items);
-        Looked {
+        dependents: &[Dependent<'_>],
+    ) -> Reconciled {
+        let steps = self.step(shoot, now, decision, dependents);
+        Reconciled {
             direction: self.direction,
             reason: self.reason.clone(),
             since: self.since,
@@ -103,13 +103,18 @@ impl Shoot {
             wake: earliest(steps.wake, decision.again_at),
             alerts: std::mem::take(&mut self.alerts),
             applied: std::mem::take(&mut self.applied),
-            warnings: self.new_warnings(items),
+            warnings: self.new_warnings(dependents),
         }
     }
 
-    fn new_warnings(&mut self, items: &[Item<'_>]) -> Vec<(ResourceRef, String)> {
-        let of = |item: &Item<'_>| Some((item.dependent.reference.clone(), item.sight.seen()?.warning()?));
-        let now: BTreeMap<_, _> = items.iter().filter_map(of).collect();
+    fn new_warnings(&mut self, dependents: &[Dependent<'_>]) -> Vec<(ResourceRef, String)> {
+        let of = |dependent: &Dependent<'_>| {
+            Some((
+                dependent.config.reference.clone(),
+                dependent.observed.seen()?.warning()?,
+            ))
+        };
+        let now: BTreeMap<_, _> = dependents.iter().filter_map(of).collect();
         let before = std::mem::replace(&mut self.warnings, now);
         let new = |(reference, warning): &(&_, &_)| before.get(*reference) != Some(*warning);
         let new = self.warnings.iter().filter(new);
@@ -124,9 +129,9 @@ impl Shoot {
         shoot: &str,
         now: Instant,
         decision: &Decision,
-        items: &[Item<'_>],
+        dependents: &[Dependent<'_>],
     ) -> Vec<Action> {
-        let actions = self.step(shoot, now, decision, items).actions;
+        let actions = self.step(shoot, now, decision, dependents).actions;
         for action in &actions {
             if matches!(action.what, What::Write(_)) {
                 self.unanswered.remove(&action.reference);
@@ -136,11 +141,17 @@ impl Shoot {
         actions
     }
 
-    fn step(&mut self, shoot: &str, now: Instant, decision: &Decision, items: &[Item<'_>]) -> Steps {
-        self.turn(shoot, now, decision);
+    fn step(
+        &mut self,
+        shoot: &str,
+        now: Instant,
+        decision: &Decision,
+        dependents: &[Dependent<'_>],
+    ) -> Steps {
+        self.change_direction(shoot, now, decision);
         self.reason.clone_from(&decision.reason);
-        self.look_for_applied(now, items);
-        let mut steps = self.flow.next(now, decision.direction, items);
+        self.look_for_applied(now, dependents);
+        let mut steps = self.flow.next(now, decision.direction, dependents);
         self.alerts.append(&mut steps.alerts);
         if steps.finished {
             self.record_reached(shoot, now);
@@ -165,10 +176,11 @@ impl Shoot {
 
     /// Looks whether writes without an answer were applied. Their precondition is the version that they were decided on,
     /// so the next version tells.
-    fn look_for_applied(&mut self, now: Instant, items: &[Item<'_>]) {
-        for item in items {
-            let reference = &item.dependent.reference;
-            let (Some((action, _)), Some(seen)) = (self.unanswered.get(reference), item.sight.seen()) else {
+    fn look_for_applied(&mut self, now: Instant, dependents: &[Dependent<'_>]) {
+        for dependent in dependents {
+            let reference = &dependent.config.reference;
+            let (Some((action, _)), Some(seen)) = (self.unanswered.get(reference), dependent.observed.seen())
+            else {
                 continue;
             };
             let What::Write(write) = &action.what else {
@@ -222,10 +234,10 @@ impl Shoot {
         }
     }
 
-    fn turn(&mut self, shoot: &str, now: Instant, decision: &Decision) {
+    fn change_direction(&mut self, shoot: &str, now: Instant, decision: &Decision) {
         let held = std::mem::replace(&mut self.held, decision.held);
-        if held != decision.held && decision.held.is_some_and(Held::is_strange) {
-            let (reason, why) = (&decision.reason, decision.held.map(Held::as_str));
+        if held != decision.held && decision.held.is_some_and(HoldReason::is_strange) {
+            let (reason, why) = (&decision.reason, decision.held.map(HoldReason::as_str));
             tracing::warn!(shoot, why, reason, "a shoot is held as it is");
         }
         if self.direction == decision.direction {

@@ -2,14 +2,14 @@ use proptest::prelude::*;
 use watchdog_api::prober::DependentResource;
 
 use super::*;
-use crate::domain::testing::{dependent, held, item, scale_only, seen};
+use crate::domain::testing::{dependent, dependent_of, held, scale_only, seen};
 
-fn need(direction: Direction, dependent: &DependentResource, sight: impl Into<Sight>) -> Need {
-    assess(direction, &item(dependent, sight)).need
+fn next_step(direction: Direction, dependent: &DependentResource, observed: impl Into<Observed>) -> NextStep {
+    plan_step(direction, &dependent_of(dependent, observed)).next_step
 }
 
-fn scale(from: i32, to: i32) -> Need {
-    Need::Write(Write::Scale {
+fn scale(from: i32, to: i32) -> NextStep {
+    NextStep::Write(Write::Scale {
         from,
         to,
         record: false,
@@ -17,8 +17,8 @@ fn scale(from: i32, to: i32) -> Need {
     })
 }
 
-fn record_and_scale(from: i32, to: i32) -> Need {
-    Need::Write(Write::Scale {
+fn record_and_scale(from: i32, to: i32) -> NextStep {
+    NextStep::Write(Write::Scale {
         from,
         to,
         record: true,
@@ -29,64 +29,71 @@ fn record_and_scale(from: i32, to: i32) -> Need {
 #[test]
 fn down_is_one_write_for_deployments_and_two_for_kinds_with_only_a_scale_sub_resource() {
     let (kcm, etcd) = (dependent("kcm", 0, 0), scale_only(dependent("etcd", 0, 0)));
-    let one = |seen: Seen| need(Direction::Down, &kcm, seen);
-    let need = |seen: Seen| need(Direction::Down, &etcd, seen);
-    let recorded = |n| Seen {
+    let one = |seen: ResourceState| next_step(Direction::Down, &kcm, seen);
+    let next_step = |seen: ResourceState| next_step(Direction::Down, &etcd, seen);
+    let recorded = |n| ResourceState {
         recorded: RecordedReplicas::Count(n),
         ..seen(3, 3)
     };
-    let protected = |n| Seen {
+    let protected = |n| ResourceState {
         protected: true,
         ..recorded(n)
     };
-    let record = |replicas| Need::Write(Write::Record { replicas });
+    let record = |replicas| NextStep::Write(Write::Record { replicas });
     for already in [seen(3, 3), recorded(3), protected(2), protected(3)] {
         assert_eq!(one(already), record_and_scale(3, 0));
     }
     for down in [held(3), seen(0, 0)] {
-        assert_eq!(one(down), Need::Nothing);
+        assert_eq!(one(down), NextStep::Nothing);
     }
-    assert_eq!(need(seen(3, 3)), record(3));
-    assert_eq!(need(recorded(3)), record(3), "a leftover count does not protect");
-    assert_eq!(need(protected(2)), record(3), "somebody scaled it since");
-    assert_eq!(need(protected(3)), scale(3, 0));
-    assert_eq!(need(Seen { ready: 1, ..held(3) }), Need::Wait);
+    assert_eq!(next_step(seen(3, 3)), record(3));
     assert_eq!(
-        need(Seen {
+        next_step(recorded(3)),
+        record(3),
+        "a leftover count does not protect"
+    );
+    assert_eq!(next_step(protected(2)), record(3), "somebody scaled it since");
+    assert_eq!(next_step(protected(3)), scale(3, 0));
+    assert_eq!(next_step(ResourceState { ready: 1, ..held(3) }), NextStep::Wait);
+    assert_eq!(
+        next_step(ResourceState {
             current: false,
             ..held(3)
         }),
-        Need::Wait,
+        NextStep::Wait,
         "the status may be that of before"
     );
-    assert_eq!(need(held(3)), Need::Nothing);
-    assert_eq!(need(seen(0, 0)), Need::Nothing, "zero is never recorded");
+    assert_eq!(next_step(held(3)), NextStep::Nothing);
+    assert_eq!(next_step(seen(0, 0)), NextStep::Nothing, "zero is never recorded");
 }
 
 #[test]
 fn down_to_more_than_zero_never_scales_up_and_is_restored() {
     let mut kcm = dependent("kcm", 0, 0);
     kcm.scale_down.replicas = Some(2);
-    assert_eq!(need(Direction::Down, &kcm, seen(1, 1)), Need::Nothing);
-    assert_eq!(need(Direction::Down, &kcm, seen(3, 3)), record_and_scale(3, 2));
-    let half = Seen {
+    assert_eq!(next_step(Direction::Down, &kcm, seen(1, 1)), NextStep::Nothing);
+    assert_eq!(
+        next_step(Direction::Down, &kcm, seen(3, 3)),
+        record_and_scale(3, 2)
+    );
+    let half = ResourceState {
         replicas: Some(2),
         ready: 2,
         ..held(3)
     };
     assert_eq!(
-        need(Direction::Down, &kcm, half.clone()),
-        Need::Nothing,
+        next_step(Direction::Down, &kcm, half.clone()),
+        NextStep::Nothing,
         "2 is not recorded over 3"
     );
-    assert_eq!(need(Direction::Up, &kcm, half.clone()), scale(2, 3));
-    let recorded_only = Seen {
+    assert_eq!(next_step(Direction::Up, &kcm, half.clone()), scale(2, 3));
+    let recorded_only = ResourceState {
         replicas: Some(3),
         ..half
     };
     assert_eq!(
-        need(Direction::Up, &kcm, recorded_only),
-        Need::Write(Write::CleanUp),
+        next_step(Direction::Up, &kcm, recorded_only),
+        NextStep::Write(Write::CleanUp),
         "it was not scaled yet"
     );
 }
@@ -94,54 +101,54 @@ fn down_to_more_than_zero_never_scales_up_and_is_restored() {
 #[test]
 fn up_scales_then_waits_then_cleans_up() {
     let mut kcm = dependent("kcm", 0, 0);
-    assert_eq!(need(Direction::Up, &kcm, held(3)), scale(0, 3));
-    assert_eq!(need(Direction::Up, &kcm, seen(0, 0)), scale(0, 1));
-    let unreadable = Seen {
+    assert_eq!(next_step(Direction::Up, &kcm, held(3)), scale(0, 3));
+    assert_eq!(next_step(Direction::Up, &kcm, seen(0, 0)), scale(0, 1));
+    let unreadable = ResourceState {
         recorded: RecordedReplicas::Unreadable("two".into()),
         ..held(1)
     };
     let fallback = |to| {
-        Need::Write(Write::Scale {
+        NextStep::Write(Write::Scale {
             from: 0,
             to,
             record: false,
             unreadable: Some("two".into()),
         })
     };
-    assert_eq!(need(Direction::Up, &kcm, unreadable.clone()), fallback(1));
+    assert_eq!(next_step(Direction::Up, &kcm, unreadable.clone()), fallback(1));
     kcm.scale_up.replicas = Some(2);
-    assert_eq!(need(Direction::Up, &kcm, seen(0, 0)), scale(0, 2));
-    assert_eq!(need(Direction::Up, &kcm, unreadable), fallback(2));
+    assert_eq!(next_step(Direction::Up, &kcm, seen(0, 0)), scale(0, 2));
+    assert_eq!(next_step(Direction::Up, &kcm, unreadable), fallback(2));
     assert_eq!(
-        need(Direction::Up, &kcm, held(3)),
+        next_step(Direction::Up, &kcm, held(3)),
         scale(0, 3),
         "a recorded count wins"
     );
-    let restored = |ready| Seen {
+    let restored = |ready| ResourceState {
         replicas: Some(3),
         ready,
         ..held(3)
     };
-    assert_eq!(need(Direction::Up, &kcm, restored(0)), Need::Wait);
+    assert_eq!(next_step(Direction::Up, &kcm, restored(0)), NextStep::Wait);
     assert_eq!(
-        need(Direction::Up, &kcm, restored(1)),
-        Need::Write(Write::CleanUp)
+        next_step(Direction::Up, &kcm, restored(1)),
+        NextStep::Write(Write::CleanUp)
     );
-    assert_eq!(need(Direction::Up, &kcm, seen(3, 0)), Need::Wait);
+    assert_eq!(next_step(Direction::Up, &kcm, seen(3, 0)), NextStep::Wait);
     assert_eq!(
-        need(
+        next_step(
             Direction::Up,
             &kcm,
-            Seen {
+            ResourceState {
                 current: false,
                 ..seen(3, 1)
             }
         ),
-        Need::Wait
+        NextStep::Wait
     );
     assert_eq!(
-        need(Direction::Up, &kcm, seen(3, 1)),
-        Need::Nothing,
+        next_step(Direction::Up, &kcm, seen(3, 1)),
+        NextStep::Nothing,
         "one is enough"
     );
 }
@@ -155,44 +162,50 @@ fn what_is_ignored_absent_or_unknown() {
     };
     for direction in [Direction::Down, Direction::Up] {
         for replicas in [0, 3] {
-            let ignored = Seen {
+            let ignored = ResourceState {
                 ignored: true,
                 ..seen(replicas, 0)
             };
-            assert_eq!(need(direction, &mandatory, ignored.clone()), Need::Ignored);
-            let leftover = Seen {
+            assert_eq!(
+                next_step(direction, &mandatory, ignored.clone()),
+                NextStep::Ignored
+            );
+            let leftover = ResourceState {
                 protected: true,
                 ..ignored
             };
-            assert_eq!(need(direction, &mandatory, leftover), Need::Write(Write::CleanUp));
+            assert_eq!(
+                next_step(direction, &mandatory, leftover),
+                NextStep::Write(Write::CleanUp)
+            );
         }
-        for gone in [Sight::Absent, Sight::Deleting] {
-            assert_eq!(need(direction, &mandatory, gone.clone()), Need::Absent);
-            assert_eq!(need(direction, &optional, gone), Need::AbsentOptional);
+        for gone in [Observed::Absent, Observed::Deleting] {
+            assert_eq!(next_step(direction, &mandatory, gone.clone()), NextStep::Absent);
+            assert_eq!(next_step(direction, &optional, gone), NextStep::AbsentOptional);
         }
         assert_eq!(
-            need(direction, &optional, Sight::Unusable("bad".into())),
-            Need::Repair
+            next_step(direction, &optional, Observed::Unusable("bad".into())),
+            NextStep::Repair
         );
         assert_eq!(
-            need(direction, &optional, Sight::Unknown("not listed".into())),
-            Need::Sight
+            next_step(direction, &optional, Observed::Unknown("not listed".into())),
+            NextStep::NotObserved
         );
         assert_eq!(
-            need(
+            next_step(
                 direction,
                 &optional,
-                Seen {
+                ResourceState {
                     replicas: None,
                     ..seen(0, 0)
                 }
             ),
-            Need::Read
+            NextStep::Read
         );
     }
 }
 
-fn any_seen() -> impl Strategy<Value = Seen> {
+fn any_seen() -> impl Strategy<Value = ResourceState> {
     let recorded = prop_oneof![
         Just(RecordedReplicas::Absent),
         (1..5_i32).prop_map(RecordedReplicas::Count),
@@ -206,13 +219,15 @@ fn any_seen() -> impl Strategy<Value = Seen> {
         any::<bool>(),
         any::<bool>(),
     )
-        .prop_map(|(replicas, ready, current, recorded, protected, ignored)| Seen {
-            current,
-            recorded,
-            protected,
-            ignored,
-            ..seen(replicas, ready)
-        })
+        .prop_map(
+            |(replicas, ready, current, recorded, protected, ignored)| ResourceState {
+                current,
+                recorded,
+                protected,
+                ignored,
+                ..seen(replicas, ready)
+            },
+        )
 }
 
 proptest! {
@@ -235,7 +250,7 @@ proptest! {
         let mut now = first.clone();
         let mut writes = 0;
         let most = if down && !in_two_steps { 1 } else { 2 };
-        while let Need::Write(write) = need(direction, &kcm, now.clone()) {
+        while let NextStep::Write(write) = next_step(direction, &kcm, now.clone()) {
             writes += 1;
             prop_assert!(writes <= most, "{write:?} after {most} writes");
             match write {
@@ -269,17 +284,17 @@ proptest! {
                 }
             }
         }
-        let end = need(direction, &kcm, now.clone());
-        prop_assert!(matches!(end, Need::Nothing | Need::Wait | Need::Ignored), "{end:?}");
+        let end = next_step(direction, &kcm, now.clone());
+        prop_assert!(matches!(end, NextStep::Nothing | NextStep::Wait | NextStep::Ignored), "{end:?}");
         if !first.ignored && !down {
-            prop_assert!(now.replicas > Some(0) && (!now.protected || end == Need::Wait));
+            prop_assert!(now.replicas > Some(0) && (!now.protected || end == NextStep::Wait));
         }
         if !first.ignored && down {
             prop_assert!(now.replicas <= first.replicas && now.replicas <= Some(down_to.unwrap_or(0)));
         }
         // And there and back again: whatever was scaled down comes up with the count that it had.
         if !first.ignored && down && now.replicas < first.replicas {
-            let Need::Write(Write::Scale { to, .. }) = need(Direction::Up, &kcm, now.clone()) else {
+            let NextStep::Write(Write::Scale { to, .. }) = next_step(Direction::Up, &kcm, now.clone()) else {
                 return Err(TestCaseError::fail("it is not restored"));
             };
             prop_assert_eq!(Some(to), first.replicas);
@@ -290,51 +305,59 @@ proptest! {
 #[test]
 fn what_is_dropped_from_the_configuration_is_only_restored() {
     let kcm = dependent("kcm", 0, 0);
-    let need = |direction, sight: Sight| {
-        let dropped = Item {
+    let next_step = |direction, observed: Observed| {
+        let dropped = Dependent {
             dropped: true,
-            ..item(&kcm, sight)
+            ..dependent_of(&kcm, observed)
         };
-        assess(direction, &dropped).need
+        plan_step(direction, &dropped).next_step
     };
-    let ignored = Seen {
+    let ignored = ResourceState {
         ignored: true,
         ..held(3)
     };
-    let anything: [Sight; 8] = [
+    let anything: [Observed; 8] = [
         seen(3, 3).into(),
         seen(0, 0).into(),
         held(3).into(),
         ignored.clone().into(),
-        Sight::Absent,
-        Sight::Deleting,
-        Sight::Unusable("no spec".into()),
-        Sight::Unknown("not listed".into()),
+        Observed::Absent,
+        Observed::Deleting,
+        Observed::Unusable("no spec".into()),
+        Observed::Unknown("not listed".into()),
     ];
-    for sight in anything {
-        assert_eq!(need(Direction::Down, sight.clone()), Need::Nothing, "{sight:?}");
-        if sight.seen().is_none() {
-            assert_eq!(need(Direction::Up, sight.clone()), Need::Nothing, "{sight:?}");
+    for observed in anything {
+        assert_eq!(
+            next_step(Direction::Down, observed.clone()),
+            NextStep::Nothing,
+            "{observed:?}"
+        );
+        if observed.seen().is_none() {
+            assert_eq!(
+                next_step(Direction::Up, observed.clone()),
+                NextStep::Nothing,
+                "{observed:?}"
+            );
         }
     }
-    assert_eq!(need(Direction::Up, held(3).into()), scale(0, 3));
-    let scaled = Seen {
+    assert_eq!(next_step(Direction::Up, held(3).into()), scale(0, 3));
+    let scaled = ResourceState {
         replicas: Some(3),
         ready: 3,
         ..held(3)
     };
-    let clean_up = Need::Write(Write::CleanUp);
-    assert_eq!(need(Direction::Up, scaled.into()), clean_up);
-    assert_eq!(need(Direction::Up, ignored.into()), clean_up);
+    let clean_up = NextStep::Write(Write::CleanUp);
+    assert_eq!(next_step(Direction::Up, scaled.into()), clean_up);
+    assert_eq!(next_step(Direction::Up, ignored.into()), clean_up);
     assert_eq!(
-        need(Direction::Up, seen(3, 0).into()),
-        Need::Wait,
+        next_step(Direction::Up, seen(3, 0).into()),
+        NextStep::Wait,
         "the next level waits for what was restored"
     );
-    assert_eq!(need(Direction::Up, seen(3, 1).into()), Need::Nothing);
+    assert_eq!(next_step(Direction::Up, seen(3, 1).into()), NextStep::Nothing);
     assert_eq!(
-        need(Direction::Up, seen(0, 0).into()),
-        Need::Nothing,
+        next_step(Direction::Up, seen(0, 0).into()),
+        NextStep::Nothing,
         "somebody else wants none"
     );
 }
@@ -342,32 +365,32 @@ fn what_is_dropped_from_the_configuration_is_only_restored() {
 #[test]
 fn a_release_removes_the_annotation_and_nothing_else() {
     let kcm = dependent("kcm", 0, 0);
-    let scaled = Seen {
+    let scaled = ResourceState {
         replicas: Some(3),
         ..held(3)
     };
     for protected in [held(3), scaled] {
         for dropped in [false, true] {
-            let held_down = Item {
+            let held_down = Dependent {
                 dropped,
-                ..item(&kcm, protected.clone())
+                ..dependent_of(&kcm, protected.clone())
             };
-            let need = assess(Direction::Release, &held_down).need;
-            assert_eq!(need, Need::Write(Write::CleanUp));
+            let next_step = plan_step(Direction::Release, &held_down).next_step;
+            assert_eq!(next_step, NextStep::Write(Write::CleanUp));
         }
     }
-    let rest: [Sight; 5] = [
+    let rest: [Observed; 5] = [
         seen(0, 0).into(),
         seen(3, 0).into(),
-        Sight::Absent,
-        Sight::Unusable("no spec".into()),
-        Sight::Unknown("not listed".into()),
+        Observed::Absent,
+        Observed::Unusable("no spec".into()),
+        Observed::Unknown("not listed".into()),
     ];
-    for sight in rest {
+    for observed in rest {
         assert_eq!(
-            need(Direction::Release, &kcm, sight.clone()),
-            Need::Nothing,
-            "{sight:?}"
+            next_step(Direction::Release, &kcm, observed.clone()),
+            NextStep::Nothing,
+            "{observed:?}"
         );
     }
 }
@@ -381,11 +404,11 @@ fn a_write_shows_in_what_it_leaves() {
         record: true,
         unreadable: None,
     };
-    let recorded = Seen {
+    let recorded = ResourceState {
         replicas: Some(3),
         ..held(3)
     };
-    let unread = Seen {
+    let unread = ResourceState {
         replicas: None,
         ..held(3)
     };

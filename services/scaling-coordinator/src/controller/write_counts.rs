@@ -17,7 +17,7 @@ pub const fn result(outcome: &Outcome) -> &'static str {
         Outcome::Conflict => "conflict",
         Outcome::Refused { .. } => "refused",
         Outcome::Unknown { .. } => "unknown",
-        Outcome::Withdrawn => "withdrawn",
+        Outcome::Cancelled => "withdrawn",
     }
 }
 
@@ -26,11 +26,11 @@ pub type Counts = BTreeMap<(Direction, &'static str), u64>;
 
 /// Writes by shoot.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct WriteCounts {
     by_shoot: Mutex<HashMap<Arc<str>, Counts>>,
 }
 
-impl Tally {
+impl WriteCounts {
     /// Counts a write.
     pub fn count(&self, shoot: &Arc<str>, direction: Direction, outcome: &Outcome) {
         let result = result(outcome);

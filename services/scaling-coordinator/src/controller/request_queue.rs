@@ -12,14 +12,14 @@ const UP_EVERY: u32 = 4;
 /// Shoots that wait for a request, each once and in the order in which they came. A shoot makes in its turn the
 /// requests of one level that can go out together and then goes to the end: a thousand shoots advance side by side.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct RequestQueue {
     down: VecDeque<Arc<str>>,
     up: VecDeque<Arc<str>>,
     queued: HashMap<Arc<str>, Direction>,
     turns: u32,
 }
 
-impl Queue {
+impl RequestQueue {
     /// Number of shoots that wait.
     pub(super) fn len(&self) -> usize {
         self.queued.len()
@@ -78,7 +78,7 @@ mod tests {
     const DOWN: Direction = Direction::Down;
     const UP: Direction = Direction::Up;
 
-    fn drain(queue: &mut Queue) -> Vec<String> {
+    fn drain(queue: &mut RequestQueue) -> Vec<String> {
         std::iter::from_fn(|| queue.pop())
             .map(|shoot| shoot.to_string())
             .collect()
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn shoots_take_turns_and_wait_once() {
-        let mut queue = Queue::default();
+        let mut queue = RequestQueue::default();
         for shoot in ["a", "b", "a", "c"] {
             queue.push(&shoot.into(), DOWN);
         }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn losses_come_first_but_recoveries_are_not_starved() {
-        let mut queue = Queue::default();
+        let mut queue = RequestQueue::default();
         for shoot in ["u1", "u2"] {
             queue.push(&shoot.into(), UP);
         }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_shoot_that_turned_round_waits_in_its_new_row() {
-        let mut queue = Queue::default();
+        let mut queue = RequestQueue::default();
         queue.push(&"a".into(), UP);
         queue.push(&"a".into(), DOWN);
         assert_eq!(queue.len(), 1);

@@ -9,7 +9,7 @@ use crate::domain::Direction;
 
 /// Where the trace of the last change of a verdict goes on.
 #[derive(Debug, Default)]
-pub struct Contexts {
+pub struct TraceContexts {
     on: bool,
     by_shoot: Mutex<HashMap<String, Context>>,
 }
@@ -21,7 +21,7 @@ struct Context {
     traceparent: String,
 }
 
-impl Contexts {
+impl TraceContexts {
     /// None are known yet; none ever will be while traces are off.
     #[must_use]
     pub fn new(on: bool) -> Self {
@@ -36,27 +36,27 @@ impl Contexts {
         if !self.on {
             return;
         }
-        let mut contexts = self.by_shoot.lock();
+        let mut trace_contexts = self.by_shoot.lock();
         if !traceparent.is_empty() {
             let context = Context {
                 observer: observer.clone(),
                 direction,
                 traceparent: traceparent.to_owned(),
             };
-            contexts.insert(shoot.to_owned(), context);
-        } else if contexts
+            trace_contexts.insert(shoot.to_owned(), context);
+        } else if trace_contexts
             .get(shoot)
             .is_some_and(|known| known.observer == *observer)
         {
-            contexts.remove(shoot);
+            trace_contexts.remove(shoot);
         }
     }
 
     /// The context of the change that turned a shoot in this direction.
     #[must_use]
     pub fn of(&self, shoot: &str, direction: Direction) -> Option<String> {
-        let contexts = self.by_shoot.lock();
-        let context = contexts.get(shoot)?;
+        let trace_contexts = self.by_shoot.lock();
+        let context = trace_contexts.get(shoot)?;
         (context.direction == Some(direction)).then(|| context.traceparent.clone())
     }
 
@@ -74,22 +74,27 @@ mod tests {
 
     #[test]
     fn a_context_belongs_to_a_direction_and_goes_with_its_verdict() {
-        let (contexts, a, b): (_, Arc<str>, Arc<str>) = (Contexts::new(true), "a".into(), "b".into());
-        contexts.heard("s", &a, Some(Direction::Down), "one");
-        contexts.heard("s", &b, Some(Direction::Down), "");
-        assert_eq!(contexts.of("s", Direction::Down).as_deref(), Some("one"));
-        assert_eq!(contexts.of("s", Direction::Up), None, "that is another change");
-        contexts.heard("s", &a, Some(Direction::Down), "");
+        let (trace_contexts, a, b): (_, Arc<str>, Arc<str>) =
+            (TraceContexts::new(true), "a".into(), "b".into());
+        trace_contexts.heard("s", &a, Some(Direction::Down), "one");
+        trace_contexts.heard("s", &b, Some(Direction::Down), "");
+        assert_eq!(trace_contexts.of("s", Direction::Down).as_deref(), Some("one"));
         assert_eq!(
-            contexts.of("s", Direction::Down),
+            trace_contexts.of("s", Direction::Up),
+            None,
+            "that is another change"
+        );
+        trace_contexts.heard("s", &a, Some(Direction::Down), "");
+        assert_eq!(
+            trace_contexts.of("s", Direction::Down),
             None,
             "the change since is not traced"
         );
-        contexts.heard("s", &a, Some(Direction::Up), "two");
-        contexts.forget("s");
-        assert_eq!(contexts.of("s", Direction::Up), None);
+        trace_contexts.heard("s", &a, Some(Direction::Up), "two");
+        trace_contexts.forget("s");
+        assert_eq!(trace_contexts.of("s", Direction::Up), None);
 
-        let off = Contexts::new(false);
+        let off = TraceContexts::new(false);
         off.heard("s", &a, Some(Direction::Down), "one");
         assert_eq!(off.of("s", Direction::Down), None);
     }

@@ -115,8 +115,8 @@ fn a_scale_without_replicas_means_zero() {
     }))
     .unwrap();
     assert_eq!(
-        scale_seen(&read),
-        Some(ScaleSeen {
+        observed_scale(&read),
+        Some(ObservedScale {
             version: "7".into(),
             replicas: 0,
             existing: 0

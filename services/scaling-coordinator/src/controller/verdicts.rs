@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::controller::work_queue::WorkQueue;
 use crate::domain::decision::{Outcome, Streams, Verdict};
-use crate::wake::Wakes;
 
 /// Within a stream the times of observations are exact but for rounding.
 const ROUNDING: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ const ROUNDING: Duration = Duration::from_secs(1);
 /// The verdicts of all streams.
 #[derive(Debug)]
 pub struct Verdicts {
-    wakes: Arc<Wakes>,
+    work_queue: Arc<WorkQueue>,
     inner: Mutex<Inner>,
 }
 
@@ -29,9 +29,9 @@ struct Inner {
 impl Verdicts {
     /// Nothing is known yet.
     #[must_use]
-    pub fn new(wakes: Arc<Wakes>) -> Self {
+    pub fn new(work_queue: Arc<WorkQueue>) -> Self {
         Self {
-            wakes,
+            work_queue,
             inner: Mutex::default(),
         }
     }
@@ -39,7 +39,7 @@ impl Verdicts {
     /// A replica of lease-probe is known and will be followed.
     pub fn joined(&self, stream: &Arc<str>) {
         self.inner.lock().streams.insert(stream.clone(), false);
-        self.wakes.all();
+        self.work_queue.add_all();
     }
 
     /// A replica of lease-probe is gone.
@@ -48,7 +48,7 @@ impl Verdicts {
         inner.streams.remove(stream);
         inner.forget(stream);
         drop(inner);
-        self.wakes.all();
+        self.work_queue.add_all();
     }
 
     /// A stream is lost: nobody renews what it said, and nobody takes it back.
@@ -58,7 +58,7 @@ impl Verdicts {
         inner.forget(stream);
         drop(inner);
         if synced {
-            self.wakes.all();
+            self.work_queue.add_all();
         }
     }
 
@@ -79,7 +79,7 @@ impl Verdicts {
                 .insert(stream.clone(), verdict);
         }
         drop(inner);
-        self.wakes.all();
+        self.work_queue.add_all();
     }
 
     /// A stream says something about a shoot. If that is older than what it has said before, neither can be believed:
@@ -107,7 +107,7 @@ impl Verdicts {
             }
         }
         drop(inner);
-        self.wakes.one(shoot);
+        self.work_queue.add(shoot);
     }
 
     /// A stream does not speak of a shoot any more.
@@ -120,7 +120,7 @@ impl Verdicts {
             }
         }
         drop(inner);
-        self.wakes.one(shoot);
+        self.work_queue.add(shoot);
     }
 
     /// What is said about a shoot now.

@@ -9,16 +9,16 @@ use tokio_util::sync::CancellationToken;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::membership::{Membership, Permit};
 
-use crate::cluster::clusters::{Clusters, Standing};
+use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
 use crate::cluster::version::Mark;
+use crate::controller::verdicts::Verdicts;
 use crate::domain::Direction;
-use crate::domain::decision::{Decision, Held, decide};
+use crate::domain::decision::{Decision, HoldReason, decide};
 use crate::domain::flow::{Action, Flow};
+use crate::domain::observed::Dependent;
 use crate::domain::overview::{Overview, ShootPlan, ShootScaling};
 use crate::domain::plan;
-use crate::domain::sight::Item;
-use crate::verdicts::Verdicts;
 
 /// A time in which nobody but this replica has acted on its shoots, and in which etcd has forgotten nothing. What was
 /// learnt of resources in an earlier epoch says nothing about the time since (S3).
@@ -65,8 +65,8 @@ impl Inputs {
 
     /// The configured resources of a shoot and what is seen of them.
     #[must_use]
-    pub fn items<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Item<'a>> {
-        self.resources.items(config, shoot)
+    pub fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
+        self.resources.dependents(config, shoot)
     }
 
     /// The configuration as it is now.
@@ -99,17 +99,17 @@ impl Inputs {
     }
 
     /// Whether the coordinator may act on a shoot, apart from its verdict.
-    fn allowed(&self, shoot: &str) -> Result<(), (Held, String)> {
-        match self.clusters.standing(shoot) {
-            Standing::Allowed => {}
-            Standing::Unlisted => {
+    fn allowed(&self, shoot: &str) -> Result<(), (HoldReason, String)> {
+        match self.clusters.write_eligibility(shoot) {
+            WriteEligibility::Allowed => {}
+            WriteEligibility::Unlisted => {
                 return Err((
-                    Held::Cluster,
+                    HoldReason::Cluster,
                     "The Clusters of the seed are not listed yet.".to_owned(),
                 ));
             }
-            Standing::Absent => return Err((Held::Cluster, "The Cluster is gone.".to_owned())),
-            Standing::Stopped(reason) => return Err((Held::Cluster, reason.to_string())),
+            WriteEligibility::Absent => return Err((HoldReason::Cluster, "The Cluster is gone.".to_owned())),
+            WriteEligibility::Stopped(reason) => return Err((HoldReason::Cluster, reason.to_string())),
         }
         if self.membership.may_act(shoot) {
             return Ok(());
@@ -121,13 +121,13 @@ impl Inputs {
                 .to_owned(),
             None => "No replica owns this shoot: none has a valid lease.".to_owned(),
         };
-        Err((Held::Ownership, why))
+        Err((HoldReason::Ownership, why))
     }
 
     /// Whether the watchdog has no business with a shoot any more, by what its Cluster says, and this replica may take
     /// off what is left of its protection.
     fn is_released(&self, shoot: &str) -> bool {
-        self.clusters.standing(shoot).is_released() && self.membership.may_act(shoot)
+        self.clusters.write_eligibility(shoot).is_released() && self.membership.may_act(shoot)
     }
 
     fn is_configured(&self, action: &Action) -> bool {
@@ -142,8 +142,8 @@ impl Inputs {
 
     fn exists(&self, shoot: &str) -> bool {
         !matches!(
-            self.clusters.standing(shoot),
-            Standing::Absent | Standing::Unlisted
+            self.clusters.write_eligibility(shoot),
+            WriteEligibility::Absent | WriteEligibility::Unlisted
         )
     }
 }
@@ -151,7 +151,7 @@ impl Inputs {
 impl Overview for Inputs {
     fn is_listed(&self) -> bool {
         // Any name will do: before the list is complete nothing is known of any.
-        self.clusters.standing("") != Standing::Unlisted
+        self.clusters.write_eligibility("") != WriteEligibility::Unlisted
     }
 
     fn scaling(&self, shoot: &str) -> Option<ShootScaling> {
@@ -162,9 +162,9 @@ impl Overview for Inputs {
         let config = self.config();
         let (held, reason) = self.allowed(shoot).err().unwrap_or_else(|| {
             let why = "This replica has just taken the shoot over.";
-            (Held::Ownership, why.to_owned())
+            (HoldReason::Ownership, why.to_owned())
         });
-        let steps = Flow::default().next(now, None, &self.items(&config, shoot));
+        let steps = Flow::default().next(now, None, &self.dependents(&config, shoot));
         let owner = self.membership.owner(shoot).unwrap_or_else(|| "".into());
         Some(ShootScaling {
             direction: None,
@@ -181,7 +181,7 @@ impl Overview for Inputs {
             return None;
         }
         let config = self.config();
-        let levels = plan::plan(direction, &self.items(&config, shoot));
+        let levels = plan::plan(direction, &self.dependents(&config, shoot));
         let allowed = self.allowed(shoot);
         Some(ShootPlan {
             levels,

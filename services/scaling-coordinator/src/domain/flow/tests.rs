@@ -1,14 +1,14 @@
 use super::bench::{Bench, DOWN, UP, recorded};
 use super::*;
-use crate::domain::sight::{Seen, Sight};
+use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, held, seen};
 
 #[test]
 fn down_runs_level_by_level_and_waits_for_ready_replicas() {
-    let mut bench = Bench::new(seen(2, 2), seen(1, 1), Sight::Absent);
+    let mut bench = Bench::new(seen(2, 2), seen(1, 1), Observed::Absent);
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
     assert_eq!(bench.steps(DOWN), [Step::Pending, Step::Writing, Step::Absent]);
-    bench.done(DOWN, "down mcm 1", "mcm", Seen { ready: 1, ..held(1) });
+    bench.done(DOWN, "down mcm 1", "mcm", ResourceState { ready: 1, ..held(1) });
     assert_eq!(bench.wanted(DOWN), [""; 0]);
     assert_eq!(
         bench.steps(DOWN),
@@ -16,7 +16,7 @@ fn down_runs_level_by_level_and_waits_for_ready_replicas() {
         "scaled is not reached"
     );
     bench.see("mcm", held(1));
-    bench.done(DOWN, "down kcm 2", "kcm", Seen { ready: 2, ..held(2) });
+    bench.done(DOWN, "down kcm 2", "kcm", ResourceState { ready: 2, ..held(2) });
     assert_eq!(bench.state(DOWN), State::Running);
     bench.see("kcm", held(2));
     let end = bench.next(DOWN);
@@ -40,7 +40,7 @@ fn the_resources_of_a_level_go_together() {
 #[test]
 fn up_restores_counts_after_delays_and_cleans_up() {
     let mut bench = Bench::new(held(2), held(1), held(1));
-    let unready = Seen {
+    let unready = ResourceState {
         ready: 0,
         ..recorded(2)
     };
@@ -74,7 +74,7 @@ fn up_restores_counts_after_delays_and_cleans_up() {
 
 #[test]
 fn a_healthy_shoot_with_nothing_to_write_is_settled_even_when_unready() {
-    let mut bench = Bench::new(seen(1, 0), seen(1, 1), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 0), seen(1, 1), Observed::Absent);
     let steps = bench.next(UP);
     assert_eq!(
         (steps.status.state, steps.wake, steps.finished),
@@ -99,7 +99,7 @@ fn an_initial_delay_does_not_count_without_work() {
 
 #[test]
 fn absent_optional_is_skipped_and_absent_mandatory_fails_visibly() {
-    let mut bench = Bench::new(seen(1, 1), Sight::Absent, Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), Observed::Absent, Observed::Absent);
     let steps = bench.next(DOWN);
     assert_eq!(steps.status.state, State::Failed);
     assert_eq!(steps.status.level, Some(0));
@@ -116,16 +116,16 @@ fn absent_optional_is_skipped_and_absent_mandatory_fails_visibly() {
 
 #[test]
 fn ignored_resources_are_left_alone() {
-    let ignored = Seen {
+    let ignored = ResourceState {
         ignored: true,
         ..seen(1, 1)
     };
-    let mut bench = Bench::new(seen(1, 1), ignored.clone(), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), ignored.clone(), Observed::Absent);
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
     assert_eq!(bench.steps(DOWN)[1], Step::Ignored);
     bench.see(
         "mcm",
-        Seen {
+        ResourceState {
             protected: true,
             ..ignored
         },
@@ -136,13 +136,13 @@ fn ignored_resources_are_left_alone() {
 #[test]
 fn a_contrary_direction_turns_at_the_next_write() {
     // Before anything was scaled.
-    let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
     assert_eq!(bench.wanted(UP), [""; 0], "the initial delay of mcm");
     bench.now += 30 * S;
     assert_eq!(bench.wanted(UP), ["clean mcm"]);
     // While a write is under way: nothing is done to its resource until its end is known.
-    let mut bench = Bench::new(seen(1, 1), recorded(1), Sight::Absent);
+    let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
     let action = bench.next(DOWN).actions[0].clone();
     bench.flow.start(bench.now, &action);
     assert_eq!(bench.wanted(UP), [""; 0]);
@@ -153,7 +153,7 @@ fn a_contrary_direction_turns_at_the_next_write() {
     bench.now += 30 * S;
     assert_eq!(bench.wanted(UP), ["scale mcm 1"]);
     // While a write on the resource that now comes first is under way: the next level waits for its end.
-    let mut bench = Bench::new(seen(2, 2), held(1), Sight::Absent);
+    let mut bench = Bench::new(seen(2, 2), held(1), Observed::Absent);
     let action = bench.next(DOWN).actions[0].clone();
     bench.flow.start(bench.now, &action);
     assert_eq!(bench.steps(UP), [Step::Writing, Step::Pending, Step::Absent]);
@@ -162,7 +162,7 @@ fn a_contrary_direction_turns_at_the_next_write() {
     bench.see("kcm", recorded(2));
     assert_eq!(bench.wanted(UP), ["clean kcm"]);
     // While a try backs off: the other direction starts fresh.
-    let mut bench = Bench::new(held(2), held(1), Sight::Absent);
+    let mut bench = Bench::new(held(2), held(1), Observed::Absent);
     bench.answer(
         UP,
         "scale kcm 2",
@@ -234,22 +234,22 @@ fn a_hold_in_which_somebody_else_may_have_acted_forgets_the_initial_delay() {
 fn replicas_that_the_object_does_not_show_are_read_first() {
     let mut bench = Bench::new(
         seen(1, 1),
-        Seen {
+        ResourceState {
             replicas: None,
             ..seen(0, 0)
         },
-        Sight::Absent,
+        Observed::Absent,
     );
     bench.done(DOWN, "read mcm", "mcm", seen(2, 2));
     assert_eq!(bench.wanted(DOWN), ["down mcm 2"]);
     assert_eq!(
         Bench::new(
             seen(1, 1),
-            Seen {
+            ResourceState {
                 replicas: None,
                 ..seen(0, 0)
             },
-            Sight::Absent
+            Observed::Absent
         )
         .wanted(None),
         [""; 0]
@@ -259,7 +259,7 @@ fn replicas_that_the_object_does_not_show_are_read_first() {
 #[test]
 fn a_released_shoot_is_cleaned_up_without_delay_and_then_held() {
     let release = Some(Direction::Release);
-    let mut bench = Bench::new(held(2), held(1), Sight::Absent);
+    let mut bench = Bench::new(held(2), held(1), Observed::Absent);
     bench.done(release, "clean kcm", "kcm", seen(0, 0));
     bench.done(release, "clean mcm", "mcm", seen(0, 0));
     let steps = bench.next(release);
@@ -273,7 +273,7 @@ fn a_released_shoot_is_cleaned_up_without_delay_and_then_held() {
         (State::Holding, 0, None, false)
     );
     // A write down that was on its way is waited for.
-    let mut bench = Bench::new(seen(2, 2), seen(1, 1), Sight::Absent);
+    let mut bench = Bench::new(seen(2, 2), seen(1, 1), Observed::Absent);
     let action = bench.next(DOWN).actions[0].clone();
     bench.flow.start(bench.now, &action);
     assert_eq!(bench.wanted(release), [""; 0]);
