@@ -63,6 +63,16 @@ impl RequestError {
         self.code() == Some(404)
     }
 
+    fn names(&self, name: &str) -> bool {
+        let Self::Refused(status) = self else {
+            return false;
+        };
+        status
+            .details
+            .as_ref()
+            .is_some_and(|details| details.name == name)
+    }
+
     /// A precondition did not hold: somebody else wrote in between.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
@@ -112,6 +122,18 @@ impl From<kube::Error> for RequestError {
             kube::Error::Api(status) => Self::Refused(status),
             error => Self::Failed(Box::new(error)),
         }
+    }
+}
+
+/// Tells an object that does not exist from a kind that is not served: only the first answer names the object.
+///
+/// # Errors
+/// The error, unless it is that the object of this name does not exist.
+pub fn found<T>(name: &str, answer: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
+    match answer {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_not_found() && error.names(name) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -38,6 +38,8 @@ pub enum Change<K> {
     Deleted(K),
     /// The list is complete; these objects exist and no others. Comes again after every relist.
     Synced(BTreeSet<ObjectKey>),
+    /// A list or watch failed, and is tried again.
+    Failed,
     /// The seed's etcd was restored from a backup: what is known may be newer than what exists. A list follows.
     Restored,
 }
@@ -71,8 +73,9 @@ where
     /// was deleted meanwhile is found by the next complete list, against what the index holds then. `K` must decode
     /// leniently, so that one bad object cannot stop the watch; a deletion needs nothing but the metadata.
     ///
-    /// Everything is listed again when a watch was silent twice in a row, and when etcd was restored from a backup:
-    /// resource versions then start over below the one from which the watch goes on, and it would bring nothing.
+    /// A watch that brings nothing for 20 s, not even a bookmark, is opened again where it was. Everything is listed again
+    /// when etcd was restored from a backup: resource versions then start over below the one from which the watch goes
+    /// on, and it would bring nothing.
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
@@ -83,11 +86,24 @@ where
         hear: impl FnMut(Change<K>) + Send,
     ) -> anyhow::Result<()> {
         let (_, never) = watch::channel(());
-        self.drive(never, false, readiness, stop, hear).await.map(drop)
+        self.run_with_relists(never, readiness, stop, hear).await
     }
 
-    /// The same, lists everything again whenever `relist` changes, and ends when the API server does not serve the kind
-    /// (any more).
+    /// The same, and lists everything again whenever `relist` changes.
+    ///
+    /// # Errors
+    /// Never; the type is that of a critical task.
+    pub async fn run_with_relists(
+        self,
+        relist: watch::Receiver<()>,
+        readiness: Readiness,
+        stop: CancellationToken,
+        hear: impl FnMut(Change<K>) + Send,
+    ) -> anyhow::Result<()> {
+        self.drive(relist, false, readiness, stop, hear).await.map(drop)
+    }
+
+    /// The same, and ends when the API server does not serve the kind (any more).
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
@@ -137,8 +153,6 @@ where
         let newest = AtomicU64::new(0);
         let check_now = Notify::new();
         let mut restores = pin!(self.restores(&newest, &check_now));
-        // The last watch failed before it brought anything.
-        let mut was_silent = false;
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE);
         loop {
             let event = tokio::select! {
@@ -160,14 +174,6 @@ where
                     continue;
                 }
             };
-            let silent_again = match &event {
-                Some(Err(watcher::Error::WatchFailed(_))) => std::mem::replace(&mut was_silent, true),
-                Some(Ok(_)) => {
-                    was_silent = false;
-                    false
-                }
-                _ => false,
-            };
             if let Some(Ok(Event::InitApply(object) | Event::Apply(object) | Event::Delete(object))) = &event
             {
                 let version = object.meta().resource_version.as_ref();
@@ -177,18 +183,23 @@ where
             if let Some(Err(error)) = &event {
                 // An API server whose etcd is restored is restarted.
                 check_now.notify_one();
+                hear(Change::Failed);
                 if ends_if_not_served && code(error) == Some(404) {
                     return Ok(Ended::NotServed);
                 }
             }
             if let Some(Err(error)) = &event
-                && (silent_again || must_list_again(error))
+                && must_list_again(error)
             {
                 // kube's watcher lists only when it is new.
                 events = open();
                 tokio::select! {
                     () = stop.cancelled() => return Ok(Ended::Stopped),
                     () = tokio::time::sleep(pauses.next_delay()) => continue,
+                    Ok(()) = relist.changed() => {
+                        newest.store(0, Ordering::Relaxed);
+                        continue;
+                    }
                 }
             }
             match event {
@@ -207,6 +218,7 @@ where
                         tracing::info!(watch = name, objects = live.len(), "listed");
                     }
                     synced = true;
+                    pauses.reset();
                     readiness.clear(name);
                     readiness.recovered(name);
                 }
@@ -247,7 +259,8 @@ where
                     Ok(list) => {
                         let version = list.metadata.resource_version;
                         if let Some(version) = version.and_then(|version| version.parse::<u64>().ok()) {
-                            if version < before {
+                            // A relist that began meanwhile starts over.
+                            if version < before.min(newest.load(Ordering::Relaxed)) {
                                 newest.store(version, Ordering::Relaxed);
                                 return Some(((), params));
                             }

@@ -83,7 +83,7 @@ pub async fn clusters(
     };
     watch
         .run(readiness, stop, move |change| match change {
-            Change::ListBegins | Change::Restored => {}
+            Change::ListBegins | Change::Failed | Change::Restored => {}
             Change::Applied(cluster) => manager.cluster_applied(&cluster),
             Change::Deleted(cluster) => manager.cluster_deleted(cluster.name()),
             Change::Synced(keys) => {
@@ -168,7 +168,7 @@ async fn follow(
     };
     watch
         .run(readiness.clone(), stop, |change| match change {
-            Change::ListBegins | Change::Restored => {}
+            Change::ListBegins | Change::Failed | Change::Restored => {}
             Change::Applied(secret) => {
                 let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
                 manager.kubeconfig_applied(endpoint, namespace, secret.kubeconfig());

@@ -21,6 +21,7 @@ use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_feed::server::Feed;
 use watchdog_kube::client::request;
 use watchdog_kube::membership::{Discovery, Membership, MembershipConfig, Ownership};
+use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::process::Process;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tasks::Tasks;
@@ -108,7 +109,7 @@ async fn run_until(
         return indexes.plan(&file, output);
     }
     if let Some(name) = &release.stop_deployment {
-        stop_deployment(&seed, &config.common.namespace, name).await?;
+        stop_deployment(&seed, &config.common.namespace, name, deadline).await?;
     }
     // A replica that joins takes over shoots, and this one protects none.
     timeout_at(deadline, nobody_else(&seed, &config, &readiness, tasks))
@@ -156,7 +157,9 @@ async fn run_until(
         looks.tick().await;
         let now = Instant::now();
         let held = indexes.held(&file);
-        let can_change = held.keys().any(|shoot| indexes.why_left_alone(shoot).is_none());
+        let unlisted = indexes.unlisted(&file);
+        let can_change =
+            !unlisted.is_empty() || held.keys().any(|shoot| indexes.why_left_alone(shoot).is_none());
         if (can_change || now < settled_at) && now < deadline {
             continue;
         }
@@ -167,6 +170,11 @@ async fn run_until(
             others.is_empty(),
             "coordinator replicas have started meanwhile and may scale down again: {}",
             others.join(", ")
+        );
+        anyhow::ensure!(
+            unlisted.is_empty(),
+            "not known whether something is held down, because these are not listed: {}",
+            unlisted.join(", ")
         );
         anyhow::ensure!(held.is_empty(), "still held down:\n{}", indexes.why_held(&held));
         writeln!(output, "nothing is held down")?;
@@ -223,16 +231,23 @@ impl Indexes {
         (indexes, file)
     }
 
+    /// The resources that are not listed, because the seed does not answer or its etcd was just restored.
+    fn unlisted(&self, file: &ProberConfig) -> Vec<String> {
+        references(file)
+            .filter(|reference| !self.resources.is_listed(reference))
+            .map(ToString::to_string)
+            .collect()
+    }
+
     /// Waits until everything is listed.
     async fn listed(&self, file: &ProberConfig) {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            let mut references = references(file);
             // Any name will do: before the list is complete nothing is known of any.
             let clusters = self.clusters.write_eligibility("") != WriteEligibility::Unlisted;
-            if clusters && references.all(|reference| self.resources.is_listed(reference)) {
+            if clusters && self.unlisted(file).is_empty() {
                 return;
             }
         }
@@ -372,10 +387,10 @@ impl Indexes {
     fn report(&self, before: &HeldDown, now: &HeldDown) -> String {
         let mut lines = String::new();
         for (shoot, resources) in before {
-            let done = if self.clusters.write_eligibility(shoot).is_released() {
-                "meltdown-protection-active removed, its replicas are left to others"
-            } else {
-                "restored"
+            let done = match self.clusters.write_eligibility(shoot) {
+                WriteEligibility::Allowed => "restored",
+                WriteEligibility::Absent => "gone with its shoot",
+                _ => "meltdown-protection-active removed, its replicas are left to others",
             };
             for reference in resources {
                 if !now.get(shoot).is_some_and(|held| held.contains(reference)) {
@@ -474,17 +489,36 @@ async fn alone(membership: &Membership) {
     }
 }
 
-/// Scales a Deployment to 0.
-async fn stop_deployment(seed: &kube::Client, namespace: &str, name: &str) -> anyhow::Result<()> {
+/// Scales a Deployment to 0, and tries again until the deadline unless that is forbidden.
+async fn stop_deployment(
+    seed: &kube::Client,
+    namespace: &str,
+    name: &str,
+    deadline: Instant,
+) -> anyhow::Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(seed.clone(), namespace);
     let patch = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
-    let stopped = request(deployments.patch_scale(name, &PatchParams::default(), &patch)).await;
-    match stopped {
-        Ok(_) => tracing::info!(deployment = name, "scaled to 0"),
-        Err(error) if error.is_not_found() => {
-            tracing::info!(deployment = name, "there is no such Deployment")
-        }
-        Err(error) => anyhow::bail!("the Deployment {name} could not be scaled to 0: {error}"),
+    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(15));
+    loop {
+        let stopped = request(deployments.patch_scale(name, &PatchParams::default(), &patch)).await;
+        let error = match stopped {
+            Ok(_) => {
+                tracing::info!(deployment = name, "scaled the Deployment to 0");
+                return Ok(());
+            }
+            Err(error) if error.is_not_found() => {
+                tracing::info!(deployment = name, "the Deployment does not exist");
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        let pause = backoff.next_delay().max(error.retry_after().unwrap_or_default());
+        let in_time = Instant::now() + pause < deadline;
+        anyhow::ensure!(
+            in_time && !error.is_forbidden(),
+            "the Deployment {name} could not be scaled to 0: {error}"
+        );
+        tracing::warn!(deployment = name, %error, "could not scale the Deployment to 0, trying again");
+        tokio::time::sleep(pause).await;
     }
-    Ok(())
 }

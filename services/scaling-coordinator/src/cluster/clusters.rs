@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Api;
-use kube::api::ListParams;
 use parking_lot::Mutex;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{SkipReason, may_continue};
-use watchdog_kube::client::{RequestError, request_within};
+use watchdog_kube::client::{RequestError, found, request_within};
 
 use super::version::{Mark, Origin, is_newer, replaces, replaces_absence};
 use crate::controller::work_queue::WorkQueue;
@@ -42,17 +41,6 @@ impl WriteEligibility {
     }
 }
 
-/// What the API server says of a Cluster right before a write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Confirmation {
-    /// The shoot may be written to.
-    Allowed,
-    /// It must not be written to.
-    NotAllowed,
-    /// Etcd was restored from a backup: nothing that was known before may be relied on.
-    Restored,
-}
-
 /// The index.
 pub struct Clusters {
     seed: kube::Client,
@@ -67,8 +55,6 @@ struct Inner {
     mark: Mark,
     /// When a Cluster was last removed.
     removed: Mark,
-    /// The newest revision of etcd that a list of Clusters has told.
-    revision: u64,
 }
 
 #[derive(Debug)]
@@ -202,52 +188,28 @@ impl Clusters {
     /// Whether the Cluster allows writes, by what the API server says now: asks it for the Cluster's version, and for
     /// the whole Cluster where the index has another one, because the watch is behind.
     ///
-    /// It asks by a list of one, because a list also tells the revision of etcd. A write may follow from what this
-    /// process did earlier (S3), which a restored etcd may not know any more.
-    ///
     /// # Errors
     /// When the API server cannot be asked.
-    pub async fn confirm(&self, shoot: &str) -> Result<Confirmation, RequestError> {
+    pub async fn confirm(&self, shoot: &str) -> Result<bool, RequestError> {
         let api: Api<Cluster> = Api::all(self.seed.clone());
-        let (asked, before) = {
-            let inner = self.inner.lock();
-            (inner.mark, inner.revision)
-        };
-        let one = ListParams::default().fields(&format!("metadata.name={shoot}"));
-        let found = request_within(CLUSTER_DEADLINE, api.list_metadata(&one)).await?;
-        if !self.note_revision(before, found.metadata.resource_version.as_deref()) {
-            return Ok(Confirmation::Restored);
-        }
-        let version = found.items.into_iter().next();
-        let version = version.map(|meta| meta.metadata.resource_version.unwrap_or_default());
+        let asked = self.mark();
+        let meta = found(
+            shoot,
+            request_within(CLUSTER_DEADLINE, api.get_metadata(shoot)).await,
+        )?;
+        let version = meta.map(|meta| meta.metadata.resource_version.unwrap_or_default());
         match version {
             None => self.remove(shoot, |known| known.taken <= asked),
             Some(version) if self.version(shoot).as_deref() == Some(&*version) => {}
             Some(_) => {
                 let asked = self.mark();
-                match request_within(CLUSTER_DEADLINE, api.get_opt(shoot)).await? {
+                match found(shoot, request_within(CLUSTER_DEADLINE, api.get(shoot)).await)? {
                     Some(cluster) => self.applied(&cluster, Origin::Read(asked)),
                     None => self.remove(shoot, |known| known.taken <= asked),
                 }
             }
         }
-        Ok(match self.write_eligibility(shoot) {
-            WriteEligibility::Allowed => Confirmation::Allowed,
-            _ => Confirmation::NotAllowed,
-        })
-    }
-
-    /// Takes note of the revision that a list of Clusters has told, and says whether it can follow the newest one that
-    /// was known `before` the list was asked for.
-    fn note_revision(&self, before: u64, told: Option<&str>) -> bool {
-        // Only numbers can be compared; every API server that keeps its objects in etcd has them.
-        let Some(told) = told.and_then(|told| told.parse::<u64>().ok()) else {
-            return true;
-        };
-        let mut inner = self.inner.lock();
-        let follows = told >= before;
-        inner.revision = if follows { inner.revision.max(told) } else { told };
-        follows
+        Ok(self.write_eligibility(shoot) == WriteEligibility::Allowed)
     }
 
     fn version(&self, shoot: &str) -> Option<Arc<str>> {

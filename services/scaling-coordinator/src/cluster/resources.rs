@@ -56,6 +56,7 @@ pub struct Resources {
     mark: AtomicU64,
     // When etcd was last found to have been restored. Changes only while `inner` is locked.
     restored: AtomicU64,
+    interruptions: AtomicU64,
     relist: watch::Sender<()>,
 }
 
@@ -75,6 +76,8 @@ struct ResourceEntry {
     uid: Option<String>,
     version: Arc<str>,
     observed: Observed,
+    /// Whether it carries meltdown-protection-active, also where it cannot be worked with.
+    protected: bool,
     scale: Option<ObservedScale>,
     taken: Mark,
 }
@@ -88,6 +91,7 @@ impl Resources {
             inner: RwLock::default(),
             mark: AtomicU64::new(0),
             restored: AtomicU64::new(0),
+            interruptions: AtomicU64::new(0),
             relist: watch::Sender::new(()),
         }
     }
@@ -157,7 +161,7 @@ impl Resources {
             .into_iter()
             .flat_map(|configured| &configured.objects);
         objects
-            .filter(|(_, entry)| entry.observed.seen().is_some_and(|seen| seen.protected))
+            .filter(|(_, entry)| entry.protected)
             .map(|(shoot, _)| shoot.clone())
             .collect()
     }
@@ -170,6 +174,9 @@ impl Resources {
     /// Its listing has come to another state.
     pub fn listing(&self, reference: &ResourceRef, listing: ListState, served: Option<ApiResource>) {
         if let Some(configured) = self.inner.write().get_mut(reference) {
+            if matches!(listing, ListState::NotServed) {
+                configured.objects.clear();
+            }
             configured.listing = listing;
             if served.is_some() {
                 configured.served = served;
@@ -218,6 +225,7 @@ impl Resources {
 
     /// Etcd was restored from a backup: nothing is known of any resource until it is listed again.
     pub fn doubt_all(&self) {
+        self.interrupted();
         let mut inner = self.inner.write();
         self.restored.store(self.next_mark().0, Ordering::SeqCst);
         for configured in inner.values_mut() {
@@ -231,10 +239,15 @@ impl Resources {
         self.work_queue.add_all();
     }
 
-    /// The mark at which etcd was last found to have been restored.
+    /// A watch on the seed failed: its API server may have been away, and etcd may have been restored meanwhile.
+    pub fn interrupted(&self) {
+        self.interruptions.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Changes whenever a watch failed or etcd was found to have been restored.
     #[must_use]
-    pub fn restored(&self) -> Mark {
-        Mark(self.restored.load(Ordering::SeqCst))
+    pub fn interruptions(&self) -> u64 {
+        self.interruptions.load(Ordering::SeqCst)
     }
 
     /// The scale sub-resource of an object was read.
@@ -398,6 +411,7 @@ impl ResourceEntry {
         Self {
             uid: workload.metadata.uid.clone(),
             observed: observed(workload, version.clone()),
+            protected: workload.is_meltdown_protected(),
             version,
             scale: None,
             taken: Mark::default(),

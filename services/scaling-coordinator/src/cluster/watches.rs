@@ -29,10 +29,10 @@ use super::watched_resources::WatchedResources;
 /// and only while there is one.
 const LOOK_AT_DROPPED: Duration = Duration::from_secs(5);
 
-/// A kind that was served counts as absent when the seed has not served it for this long. An API server that starts
+/// A kind counts as absent when the seed has answered for this long that it does not serve it. An API server that starts
 /// serves custom resources some seconds after everything else, and what is absent and optional does not hold up the next
 /// level (S3).
-const GONE_AFTER: Duration = Duration::from_secs(30);
+const ABSENT_AFTER: Duration = Duration::from_secs(10);
 
 /// Follows the Clusters. Where these went back in time because etcd was restored, the resources did, too.
 ///
@@ -50,10 +50,11 @@ pub async fn clusters(
         api: Api::<Cluster>::all(seed),
         config: Config::default().page_size(CLUSTER_PAGE),
     };
-    let mut listing = None;
+    let (mut listing, relist) = (None, resources.relists());
     watch
-        .run(readiness, stop, move |change| match change {
+        .run_with_relists(relist, readiness, stop, move |change| match change {
             Change::ListBegins => listing = Some(clusters.mark()),
+            Change::Failed => resources.interrupted(),
             Change::Restored => resources.doubt_all(),
             Change::Applied(cluster) => clusters.applied(&cluster, origin(listing)),
             Change::Deleted(cluster) => clusters.deleted(&cluster),
@@ -129,25 +130,28 @@ struct ResourceWatch {
 
 impl ResourceWatch {
     async fn run(&self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut was_served = false;
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         loop {
-            let Some(served) = self.resolve(was_served, &stop).await else {
+            let Some(served) = self.resolve(&mut backoff, &stop).await else {
                 return Ok(());
             };
             self.pending("its objects are not listed yet", Some(served.clone()));
             self.kinds_known
                 .send_modify(|count| *count = count.wrapping_add(1));
-            if self.watch(&served, stop.clone()).await? == Ended::Stopped {
+            if self.watch(&served, &mut backoff, stop.clone()).await? == Ended::Stopped {
                 return Ok(());
             }
-            was_served = true;
             tracing::warn!(resource = %self.reference, "the seed does not serve the kind of a resource any more, asking for it again");
             self.pending("the seed does not serve its kind any more", None);
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+            }
         }
     }
 
     /// Returns how the seed serves the kind, as soon as it does; `None` when the process stops.
-    async fn resolve(&self, was_served: bool, stop: &CancellationToken) -> Option<ApiResource> {
+    async fn resolve(&self, backoff: &mut Backoff, stop: &CancellationToken) -> Option<ApiResource> {
         let Self {
             seed,
             resources,
@@ -157,11 +161,17 @@ impl ResourceWatch {
         } = self;
         let name = name(reference);
         readiness.block(name, "not listed yet");
-        let began = Instant::now();
+        let mut missing_since = None;
         // A kind that is not served may come with the next component of the seed; nobody tells when.
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         loop {
-            match kinds::resolve(seed, reference).await {
+            let found = kinds::resolve(seed, reference).await;
+            let mut missing_for = Duration::ZERO;
+            if matches!(found, Ok(Kind::NotServed)) {
+                missing_for = missing_since.get_or_insert_with(Instant::now).elapsed();
+            } else {
+                missing_since = None;
+            }
+            match found {
                 Ok(Kind::Scalable(served)) => return Some(served),
                 Ok(Kind::NotServed) => {
                     let kind = format!("{} {}", reference.api_version, reference.kind);
@@ -169,7 +179,7 @@ impl ResourceWatch {
                         name,
                         format!("the seed does not serve {kind}: correct the configuration"),
                     );
-                    if was_served && began.elapsed() < GONE_AFTER {
+                    if missing_for < ABSENT_AFTER {
                         tracing::warn!(resource = %reference, "the seed does not serve the kind of a resource, asking again");
                     } else {
                         tracing::warn!(resource = %reference, "the seed does not serve the kind of a resource, which counts as absent");
@@ -201,7 +211,12 @@ impl ResourceWatch {
         self.resources.listing(&self.reference, pending, served);
     }
 
-    async fn watch(&self, served: &ApiResource, stop: CancellationToken) -> anyhow::Result<Ended> {
+    async fn watch(
+        &self,
+        served: &ApiResource,
+        backoff: &mut Backoff,
+        stop: CancellationToken,
+    ) -> anyhow::Result<Ended> {
         let (resources, reference) = (&self.resources, &self.reference);
         let watch = Watch {
             name: name(reference),
@@ -211,12 +226,14 @@ impl ResourceWatch {
         let mut listing = None;
         let take_in = |change| match change {
             Change::ListBegins => listing = Some(resources.mark()),
+            Change::Failed => resources.interrupted(),
             Change::Restored => resources.doubt_all(),
             Change::Applied(workload) => resources.applied(reference, &workload, origin(listing)),
             Change::Deleted(workload) => resources.deleted(reference, &workload),
             Change::Synced(keys) => {
                 let exist = keys.into_iter().map(|key| key.namespace).collect();
                 resources.synced(reference, &exist, listing.take().unwrap_or_default());
+                backoff.reset();
             }
         };
         watch

@@ -15,10 +15,10 @@ use tokio::time::Instant;
 use watchdog_api::names::{MELTDOWN_PROTECTION_ANNOTATION, REPLICAS_ANNOTATION};
 use watchdog_api::prober::ResourceRef;
 use watchdog_api::workload::Workload;
-use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, request_within};
+use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, found, request_within};
 use watchdog_kube::membership::Permit;
 
-use super::clusters::{Clusters, Confirmation};
+use super::clusters::Clusters;
 use super::resources::{ObservedScale, Resources};
 use super::version::Origin;
 use crate::domain::flow::{Action, Outcome, What};
@@ -54,16 +54,8 @@ impl Writer {
     /// What becomes of the writes when it does not.
     pub async fn confirm(&self, shoot: &str) -> Result<(), Outcome> {
         match self.clusters.confirm(shoot).await {
-            Ok(Confirmation::Allowed) => Ok(()),
-            Ok(Confirmation::NotAllowed) => Err(Outcome::Cancelled),
-            Ok(Confirmation::Restored) => {
-                tracing::warn!(
-                    shoot,
-                    "the revision of etcd went back, it was restored from a backup; listing all resources again"
-                );
-                self.resources.doubt_all();
-                Err(Outcome::Cancelled)
-            }
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Outcome::Cancelled),
             Err(error) => Err(read_failed("reading the Cluster before the write", &error)),
         }
     }
@@ -153,7 +145,10 @@ impl Writer {
         within: Duration,
     ) -> Outcome {
         let (within, asked) = (deadline(within), self.resources.mark());
-        let workload = match request_within(within, api.get_opt(&reference.name)).await {
+        let workload = match found(
+            &reference.name,
+            request_within(within, api.get(&reference.name)).await,
+        ) {
             Ok(Some(workload)) => workload,
             Ok(None) => {
                 self.resources.absent(reference, shoot, asked);

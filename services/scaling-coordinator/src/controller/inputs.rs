@@ -11,7 +11,6 @@ use watchdog_kube::membership::{Membership, Permit};
 
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
-use crate::cluster::version::Mark;
 use crate::controller::verdicts::Verdicts;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, HoldReason, decide};
@@ -20,14 +19,15 @@ use crate::domain::observed::Dependent;
 use crate::domain::overview::{Overview, ShootPlan, ShootScaling};
 use crate::domain::plan;
 
-/// A time in which nobody but this replica has acted on its shoots, and in which etcd has forgotten nothing. What was
+/// A time in which nobody but this replica has acted on its shoots, and in which the seed was there without a break. What was
 /// learnt of resources in an earlier epoch says nothing about the time since (S3).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OwnershipEpoch {
     /// Changes whenever a shoot may have been another replica's for a while.
     membership: u64,
-    /// Changes whenever etcd was found to have been restored from a backup.
-    restored: Mark,
+    /// Changes whenever a watch failed, because the API server may have been away and etcd restored meanwhile, and
+    /// whenever etcd was found to have been restored.
+    interruptions: u64,
 }
 
 /// What decisions rest on.
@@ -80,7 +80,7 @@ impl Inputs {
     pub fn ownership_epoch(&self) -> OwnershipEpoch {
         OwnershipEpoch {
             membership: *self.membership.subscribe().borrow(),
-            restored: self.resources.restored(),
+            interruptions: self.resources.interruptions(),
         }
     }
 

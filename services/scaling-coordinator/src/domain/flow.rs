@@ -353,6 +353,8 @@ impl Flow {
             op.wait = None;
         }
         if planned.next_step == NextStep::NotObserved {
+            // That nothing is known of a resource is no failure of it.
+            op.since = None;
             return advance(Step::Waiting, planned.why.clone(), None);
         }
         let times_out = op.since.map(|since| since + info.timeout);

@@ -140,12 +140,15 @@ async fn the_cluster_is_asked_for_right_before_a_write() {
     seed.shoot(SHOOT, 1, false).await;
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     // The watch is blind from now on: it ends, and no new one is answered.
-    let clusters = "/apis/extensions.gardener.cloud/v1alpha1/clusters";
-    let blind = Fault::always(FaultAction::Hang)
-        .verb("watch")
-        .path(clusters)
-        .user(USER);
-    let blind = seed.api.inject(blind);
+    let blind = ["watch", "list"].map(|verb| {
+        let clusters = "/apis/extensions.gardener.cloud/v1alpha1/clusters";
+        seed.api.inject(
+            Fault::always(FaultAction::Hang)
+                .verb(verb)
+                .path(clusters)
+                .user(USER),
+        )
+    });
     let before = seed.api.audit().last().map_or(0, |entry| entry.id);
     seed.api.drop_watches();
     eventually("the new watch hangs", || {
@@ -158,7 +161,9 @@ async fn the_cluster_is_asked_for_right_before_a_write() {
     // The Cluster that the confirmation finds changed is taken in at once.
     coordinator.until_holding(SHOOT, "hibernat").await;
     assert_eq!(seed.writes(SHOOT), [""; 0]);
-    seed.api.clear_fault(blind);
+    for fault in blind {
+        seed.api.clear_fault(fault);
+    }
 }
 
 #[tokio::test]

@@ -69,7 +69,7 @@ async fn in_the_middle_of_a_flow_up() {
 }
 
 #[tokio::test]
-async fn a_level_that_etcd_has_forgotten_comes_first_although_the_watches_are_silent() {
+async fn a_level_that_etcd_has_forgotten_comes_first() {
     let (seed, probe, coordinator) = start().await;
     let up = seed.api.store().backup();
     time_passes(&seed);
@@ -85,8 +85,7 @@ async fn a_level_that_etcd_has_forgotten_comes_first_although_the_watches_are_si
         seed.attempts(SHOOT).contains(&format!("down {KCM} 2: 403"))
     })
     .await;
-    seed.api.silence_watches();
-    seed.api.store().restore(&up);
+    seed.api.restore(&up);
     let before = seed.writes(SHOOT).len();
     seed.api.allow_all();
     coordinator.until_settled(SHOOT, Direction::Down).await;

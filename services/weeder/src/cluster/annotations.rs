@@ -66,7 +66,7 @@ struct Annotations {
 impl Annotations {
     fn hear(&mut self, change: Change<PartialObjectMeta<Service>>) {
         match change {
-            Change::ListBegins | Change::Restored => {}
+            Change::ListBegins | Change::Failed | Change::Restored => {}
             Change::Applied(service) => self.applied(service.metadata),
             Change::Deleted(service) => {
                 let key = ObjectKey::of(&service);

@@ -29,7 +29,7 @@ pub async fn follow(
     };
     watch
         .run(readiness, stop, move |change| match change {
-            Change::ListBegins | Change::Restored => {}
+            Change::ListBegins | Change::Failed | Change::Restored => {}
             Change::Applied(namespace) => {
                 let (name, terminating) = namespace.name_and_end();
                 state.update(|model, _, now| model.namespace_applied(name, terminating, now));

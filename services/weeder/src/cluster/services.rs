@@ -193,7 +193,7 @@ fn hear<K: Resource>(
         name: key.name.into(),
     };
     match change {
-        Change::ListBegins | Change::Restored => {}
+        Change::ListBegins | Change::Failed | Change::Restored => {}
         Change::Applied(object) => {
             if let Some(slice) = into_slice(object) {
                 state.update(|model, owns, now| model.slice_applied(slice, owns, now));
