@@ -122,3 +122,10 @@ def test_every_dashboard_has_its_picture():
     assert set(pictures) == dashboards, "run make pictures"
     assert max(pictures.values()) < 150_000
     assert all(f"(dashboards/{name}.png)" in MONITORING for name in dashboards)
+
+
+def test_glossary_is_short():
+    """Fifteen terms of our own, in one sentence each."""
+    terms = re.findall(r"^\| (\w[\w ]*) \| (.*) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
+    assert 0 < len(terms) <= 15
+    assert all(meaning.endswith(".") and ". " not in meaning for _, meaning in terms)

@@ -273,8 +273,8 @@ impl kube::runtime::utils::Backoff for Pace {
 
 /// True if a watch must start again, with a list.
 ///
-/// - 410 as a status code: the version is too old, and kube's watcher would ask for the same one again and again. Normally the
-///   server says so within the stream, and kube's watcher lists again.
+/// - 410 as a status code: the version is too old, and kube's watcher would ask for the same one again and again.
+///   Normally the server says so within the stream, and kube's watcher lists again.
 /// - 401 and 403: these block readiness ([`synced_hint`]), and a watch that works again and is quiet would never say so;
 ///   a complete list does. A list that is refused needs nothing: kube's watcher tries it again.
 fn must_list_again(error: &watcher::Error) -> bool {
