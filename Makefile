@@ -51,8 +51,9 @@ nightly: acceptance soak safety ## What takes long: the whole suite, ten minutes
 fuzz: ## Fuzz the decoders of other people's objects, guided by coverage; SECONDS=600
 	fuzz/run $(or $(SECONDS),600)
 
-lint: ## Formatting, clippy, protos, and the licences and sources of dependencies
+lint: ## Formatting, clippy, protos, language, and the licences and sources of dependencies
 	tests/tools/setup lint >/dev/null
+	tests/tools/lint-language
 	cargo fmt --all --check
 	cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	buf lint

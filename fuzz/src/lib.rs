@@ -1,4 +1,4 @@
-//! What the decoders must do whatever they are given: each function takes any bytes and panics when its decoder breaks
+//! The contract of the decoders for any input: each function takes any bytes and panics when its decoder breaks
 //! a promise. `fuzz/run` drives them with libFuzzer, guided by coverage; the tests here drive them with the seeds and
 //! with what was found once.
 
@@ -9,7 +9,7 @@ use watchdog_api::lease::LeaseList;
 use watchdog_api::list::Item;
 use watchdog_api::node::NodeList;
 
-/// What stands for a secret in the seeds; a fuzzer moves it, but hardly ever changes it.
+/// The stand-in for a secret in the seeds; a fuzzer moves it, but hardly ever changes it.
 const SECRETS: [&str; 2] = ["hunter2-hunter2", "aHVudGVyMi1odW50ZXIy"];
 
 /// A reason is a sentence for people, not a copy of the input.
@@ -65,7 +65,7 @@ pub fn cluster(data: &[u8]) {
     }
 }
 
-/// A page of leases: one that is malformed is told with a reason and hides no other.
+/// A page of leases: one that is malformed is reported with a reason and hides no other.
 ///
 /// # Panics
 /// When that does not hold.

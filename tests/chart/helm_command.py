@@ -1,4 +1,4 @@
-"""Stands in for the helm command where there is none: as much of it as docs/operations.md uses, by Helm's own library.
+"""Stands in for the helm command where there is none: as much of it as docs/install.md uses, by Helm's own library.
 
     helm_command.py upgrade [--install] -n NAMESPACE RELEASE CHART [--set KEY=VALUE]...
 """

@@ -6,10 +6,11 @@ import subprocess
 import pytest
 from chart import ROOT, SERVICES
 
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SOURCES = {path: path.read_text() for path in sorted((ROOT / "services").rglob("src/**/*.rs"))}
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text()
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+METRICS = (ROOT / "docs" / "metrics.md").read_text()
+MONITORING = (ROOT / "docs" / "monitoring.md").read_text()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -34,13 +35,13 @@ def test_sources_that_are_named_exist(document):
 
 def test_every_metric_is_explained():
     found = {name for text in SOURCES.values() for name in metrics(text)}
-    explained = set(re.findall(r"^\| `(watchdog_\w+)` \|", OPERATIONS, re.MULTILINE))
-    assert found - explained == set(), "not in docs/operations.md"
+    explained = set(re.findall(r"^\| `(watchdog_\w+)` \|", METRICS, re.MULTILINE))
+    assert found - explained == set(), "not in docs/metrics.md"
     assert explained - found == set(), "not in the sources"
 
 
 def test_every_metric_has_its_type():
-    types = dict(re.findall(r"^\| `(watchdog_\w+)` \| (\w+) \|", OPERATIONS, re.MULTILINE))
+    types = dict(re.findall(r"^\| `(watchdog_\w+)` \| (\w+) \|", METRICS, re.MULTILINE))
     for text in SOURCES.values():
         for name, kind in metrics(text).items():
             assert types[name] == kind, name
@@ -99,7 +100,7 @@ def test_reasons_of_events_are_explained():
             given = [reason] if reason != "event" else re.findall(r'=> \(("\w+"), "\w+"\)', text)
             assert given and all(re.fullmatch(r'"\w+"', name) for name in given), f"{path}: what is {reason}?"
             found |= {name.strip('"') for name in given}
-    section = OPERATIONS.split("## Kubernetes Events")[1].split("##")[0]
+    section = MONITORING.split("## Kubernetes Events")[1].split("##")[0]
     explained = {r for line in re.findall(r"^\| `.*?` \|", section, re.MULTILINE) for r in re.findall(r"`(\w+)`", line)}
     assert found == explained
 
@@ -120,4 +121,11 @@ def test_every_dashboard_has_its_picture():
     pictures = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "dashboards").iterdir()}
     assert set(pictures) == dashboards, "run make pictures"
     assert max(pictures.values()) < 150_000
-    assert all(f"(dashboards/{name}.png)" in OPERATIONS for name in dashboards)
+    assert all(f"(dashboards/{name}.png)" in MONITORING for name in dashboards)
+
+
+def test_glossary_is_short():
+    """Fifteen terms of our own, in one sentence each."""
+    terms = re.findall(r"^\| (\w[\w ]*) \| (.*) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
+    assert 0 < len(terms) <= 15
+    assert all(meaning.endswith(".") and ". " not in meaning for _, meaning in terms)

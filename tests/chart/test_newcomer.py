@@ -1,4 +1,4 @@
-"""Somebody who has never seen it installs it by docs/operations.md, word for word, on a real kube-apiserver."""
+"""Follows docs/install.md word for word, on a real kube-apiserver."""
 
 import base64
 import contextlib
@@ -6,17 +6,14 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 from chart import NAMESPACE, ROOT, SERVICES
 from programs import wait, with_rights
 
-DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
-INSTALL = DOCUMENT[DOCUMENT.index("\n## Install") : DOCUMENT.index("\n### Configure")]
-# With the indentation of a list.
-BLOCKS = [textwrap.dedent(block) for block in re.findall(r"^ *```sh\n(.*?)^ *```$", INSTALL, re.DOTALL | re.MULTILINE)]
+INSTALL = (ROOT / "docs" / "install.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", INSTALL, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture

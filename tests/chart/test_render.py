@@ -318,7 +318,7 @@ def test_monitors_find_each_replica_once():
 def test_rules_are_those_of_the_file_with_the_runbook_of_the_installation():
     (rule,) = of_kind(render(MATRIX["operators"]), "PrometheusRule").values()
     plain = (CHART / "rules" / "dependency-watchdog.yaml").read_text()
-    expected = yaml.safe_load(plain.replace("docs/operations.md#", "https://runbooks.example.org/watchdog#"))
+    expected = yaml.safe_load(plain.replace("docs/runbook.md#", "https://runbooks.example.org/watchdog#"))
     assert rule["spec"] == expected
 
 

@@ -9,9 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAD = """\
 # Coverage
 
-Lines of `services/` and `proto/` that unit and in-process tests run through, as `make coverage` measured them; it
-writes this page and fails below {least} %. The end-to-end tests, which run the programs as processes, are not counted:
-what they alone reach is among the uncovered.
+Lines of `services/` and `proto/` that unit and in-process tests execute. `make coverage` writes this page and fails below
+{least} %. End-to-end tests, which run the programs as processes, do not count.
 
 **{share:.1f} %** of {coverable:,} lines.
 
@@ -22,7 +21,7 @@ what they alone reach is among the uncovered.
 PLACES = """
 ## Uncovered places
 
-Every file in which more than {most} lines are not covered, with those lines.
+Files with more than {most} uncovered lines.
 
 | file | covered | lines |
 | --- | --- | --- |

@@ -1,4 +1,4 @@
-//! What the measurements share: percentiles, what a process costs, and a simulated fleet of shoots.
+//! Shared by the measurements: percentiles, the cost of a process, and a simulated fleet of shoots.
 
 pub mod fleet;
 pub mod rig;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-/// What came out of many measured times.
+/// The spread of many measured times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spread {
     /// How many.
@@ -29,7 +29,7 @@ impl Spread {
     pub fn of(mut times: Vec<Duration>) -> Option<Self> {
         times.sort_unstable();
         let count = times.len();
-        // Nearest rank: the smallest time that so many in a hundred do not exceed.
+        // Nearest rank: the smallest time that `percent` in a hundred do not exceed.
         let rank = |percent: usize| {
             times
                 .get((count * percent).div_ceil(100).saturating_sub(1))

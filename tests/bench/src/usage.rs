@@ -1,4 +1,4 @@
-//! What a process costs, read from /proc.
+//! The CPU and memory of a process, read from /proc.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One dependant is to be left alone
+//! One dependant is ignored
 //!
 //! machine-controller-manager carries the annotation ignore-scaling, and all nodes lose their API server. The other
 //! dependants go down and come up again; machine-controller-manager is never touched.

@@ -1,5 +1,5 @@
-//! The field's scenarios, one file each. The comment at the head of a file says what happens and what must be; it is the
-//! row of the scenario in docs/acceptance.md.
+//! The field's scenarios, one file each. The comment at the head of a file says what happens and what must be; it is
+//! the row of the scenario in docs/acceptance.md.
 
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::{Exclusion, Verdict};
@@ -109,7 +109,7 @@ fn held_down(count: i32) -> Value {
     json!({"metadata": {"annotations": annotations}, "spec": {"replicas": 0}})
 }
 
-/// Checks that a verdict leaves out so many leases for this reason.
+/// Checks that a verdict leaves out this many leases for this reason.
 fn excluded(verdict: &Verdict, reason: Exclusion, leases: u32) -> anyhow::Result<()> {
     let evidence = verdict.evidence.clone().unwrap_or_default();
     let found = evidence.excluded.iter().find(|count| count.reason() == reason);

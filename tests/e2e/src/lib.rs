@@ -1,4 +1,4 @@
-//! What the end-to-end tests and the demo stand on: child processes that never outlive their test, waiting with a
+//! The basis of the end-to-end tests and the demo: child processes that never outlive their test, waiting with a
 //! bound, and (in [`real`]) real Kubernetes control planes.
 //!
 //! Errors are `anyhow` throughout: a test or the demo shows them to a person and stops, nobody matches on them.

@@ -28,7 +28,7 @@ impl LogLine<'_> {
         }
     }
 
-    /// Whether this is a JSON log line whose `message` is exactly this.
+    /// True if this is a JSON log line whose `message` is exactly this.
     #[must_use]
     pub fn is_message(&self, message: &str) -> bool {
         self.field("message").as_deref() == Some(message)
@@ -40,7 +40,7 @@ impl LogLine<'_> {
 pub struct LogReader {
     path: PathBuf,
     offset: u64,
-    /// What was read and not yet used up; ends in the middle of a line at times.
+    /// Text that was read and not yet used; ends in the middle of a line at times.
     unread: Vec<u8>,
 }
 

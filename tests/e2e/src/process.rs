@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// Variables that would let a program under test find another cluster than the one its test gives it.
 const NOT_INHERITED: [&str; 3] = ["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];
 
-/// What to run. Can be kept, to start the same program again later.
+/// The command to run. Can be kept, to start the same program again later.
 #[derive(Clone, Debug)]
 pub struct Command {
     name: String,

@@ -17,7 +17,7 @@ use crate::scratch::Scratch;
 use crate::wait;
 use crate::watchdog::{Service, Setup};
 
-/// A sandbox turns so many times faster than a real shoot: a grace period of 8 s.
+/// A sandbox runs faster than a real shoot by this factor: a grace period of 8 s.
 const SPEED: f64 = 5.0;
 
 /// The user that the services are on the seed.
@@ -191,7 +191,7 @@ impl World {
             .context("an answer without a state")
     }
 
-    /// Waits until the three dependants want and have so many replicas.
+    /// Waits until the three dependants want and have this many replicas.
     ///
     /// # Errors
     /// When they do not within `bound`.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use tokio::time::{Instant, sleep, timeout};
 
-/// For waits that end with a condition. So long only when something is broken: machines are at times three times slower
-/// than at others.
+/// For waits that end with a condition. This long only when something is broken: machines are at times three times
+/// slower than at others.
 pub const BOUND: Duration = Duration::from_secs(120);
 
 /// How often a condition is looked at: short against everything that the tests wait for, long enough to leave the

@@ -23,7 +23,7 @@ pub const SERVER_NAME: &str = "dependency-watchdog-lease-probe.garden.svc";
 /// Namespace of the membership Leases.
 pub const NAMESPACE: &str = "garden";
 
-/// What the services of one test share: a folder, certificates and configuration files.
+/// Shared by the services of one test: a folder, certificates and configuration files.
 pub struct Setup {
     scratch: Arc<Scratch>,
     authority: Authority,
@@ -261,7 +261,7 @@ impl Setup {
 }
 
 impl Service {
-    /// What it was started with.
+    /// Its start options.
     #[must_use]
     pub const fn command(&self) -> &Command {
         &self.command
@@ -311,7 +311,7 @@ impl Service {
         Ok(value)
     }
 
-    /// Whether /readyz says ready.
+    /// True if /readyz says ready.
     ///
     /// # Errors
     /// When the admin endpoint does not answer.

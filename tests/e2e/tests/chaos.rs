@@ -1,6 +1,6 @@
 //! Services killed at random times, over seeds of a random schedule.
 //!
-//! `CHAOS_SEEDS=20` plays so many seeds, new ones each time; `CHAOS_SEED=7` plays one again.
+//! `CHAOS_SEEDS=20` plays 20 seeds, new ones each time; `CHAOS_SEED=7` plays one again.
 
 #![cfg(test)]
 

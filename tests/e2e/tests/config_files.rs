@@ -7,7 +7,7 @@ use std::process::Output;
 use watchdog_e2e::binaries::{self, LEASE_PROBE, SCALING_COORDINATOR, WEEDER};
 use watchdog_e2e::scratch::Scratch;
 
-/// What Gardener deploys today.
+/// The files that Gardener deploys today.
 const PROBER: &str = include_str!("../../../services/common/api/tests/fixtures/prober-gardener.yaml");
 const WEEDER_FILE: &str = include_str!("../../../services/common/api/tests/fixtures/weeder-gardener.yaml");
 

@@ -1,5 +1,5 @@
-//! What a thousand shoots cost the seed: nothing while nothing happens, and the configured rate when all are lost at
-//! once; and how soon a single shoot is written to.
+//! The cost of a thousand shoots for the seed: nothing while nothing happens, and the configured rate when all are lost
+//! at once; and how soon a single shoot is written to.
 
 #![cfg(test)]
 
@@ -115,7 +115,7 @@ impl World {
         entries
     }
 
-    /// What is asked for to scale: Clusters and resources, not the Kubernetes Events, which are few and their own.
+    /// The requests to scale: Clusters and resources, not the Kubernetes Events, which are few and their own.
     fn scaling_requests(&self, since: u64) -> Vec<AuditEntry> {
         let mut entries = self.requests(since);
         entries.retain(|entry| {

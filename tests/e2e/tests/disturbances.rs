@@ -25,7 +25,7 @@ async fn unknown(world: &World, lease_probe: &Service, shoot: &str) -> anyhow::R
     Ok(status.is_some_and(|status| status.code() == Code::NotFound))
 }
 
-/// What changed while nobody could see it is right again once it can be seen, in the same process.
+/// A change during the outage is applied after it, in the same process.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_an_outage_of_the_seed_the_state_is_right_without_a_restart() {
     let names = ["same", "hibernates", "vanishes", "rotates", "slower", "appears"];
@@ -62,7 +62,7 @@ async fn after_an_outage_of_the_seed_the_state_is_right_without_a_restart() {
         })
         .unwrap();
     appears.set_last_operation("Create", "Succeeded").unwrap();
-    // What a watch would have to be told of as well: history that the server does not remember.
+    // The watches also miss this: history that the server does not remember.
     seed.compact();
     let observed = || async { anyhow::Ok(world.verdict(&lease_probe, same.namespace()).await?.observed_at) };
     for _ in 0..2 {
@@ -98,7 +98,7 @@ async fn after_an_outage_of_the_seed_the_state_is_right_without_a_restart() {
     })
     .await
     .unwrap();
-    // And what is to be done is done, where the watches are new.
+    // And what must be done is done, where the watches are new.
     same.cut(Cut::All);
     hibernates.cut(Cut::All);
     world.wait_replicas(&same, 0, BOUND).await.unwrap();
@@ -176,7 +176,7 @@ async fn a_subscriber_that_reads_nothing_is_closed_and_counted_and_disturbs_nobo
     .unwrap();
 }
 
-/// The reference stays stuck here for ever: scaled down, and with one lease left that counts.
+/// The reference stays stuck here: scaled down, and with one lease left that counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shoot_that_was_scaled_down_and_has_one_node_left_is_restored_by_it() {
     let world = World::start("one-left", &["one"]).await.unwrap();

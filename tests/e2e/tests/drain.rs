@@ -1,5 +1,5 @@
-//! How the three services stop: SIGTERM turns readiness off, ends streams with UNAVAILABLE, hands the membership over at
-//! once and ends within the grace period with exit code 0; a second signal ends at once.
+//! How the three services stop: SIGTERM turns readiness off, ends streams with UNAVAILABLE, hands the membership over
+//! at once and ends within the grace period with exit code 0; a second signal ends at once.
 
 #![cfg(test)]
 
@@ -90,7 +90,7 @@ impl Kind {
     }
 }
 
-/// Who holds the membership Lease of a replica: nobody once it is released.
+/// The holder of a replica's membership Lease; none once it is released.
 async fn holder(world: &World, identity: &str) -> anyhow::Result<Option<String>> {
     let leases: Api<Lease> = Api::namespaced(world.seed.clone(), NAMESPACE);
     let all = leases.list(&ListParams::default()).await?;
@@ -125,7 +125,7 @@ async fn stops(world: &World, kind: Kind) -> anyhow::Result<()> {
     let begin = Instant::now();
     service.process.sigterm()?;
     let status = tokio::time::timeout(BOUND, stream).await??;
-    let status = anyhow::Context::context(status, "the stream ended as if all were told")?;
+    let status = anyhow::Context::context(status, "the stream ended as if it were complete")?;
     anyhow::ensure!(status.code() == Code::Unavailable, "{status:?}");
     anyhow::ensure!(status.message().contains("stopping"), "{status:?}");
     let exit = service.process.wait_exit(BOUND).await?;

@@ -53,7 +53,7 @@ impl Grpcurl<'_> {
             .unwrap()
     }
 
-    /// What a listing or description says.
+    /// The text of a listing or description.
     async fn text(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments).await;
         assert!(

@@ -14,10 +14,10 @@ use watchdog_e2e::wait::BOUND;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::Shoot;
 
-/// What no log, metric and message may show.
+/// Secrets that no log, metric or message may show.
 const SECRET: &str = "hunter2-hunter2";
 
-/// What becomes of a kubeconfig.
+/// The result for a kubeconfig.
 enum Expected {
     /// The probe is this user.
     User(&'static str),
@@ -252,7 +252,7 @@ async fn a_kubeconfig_is_used_or_refused_as_documented() {
             }
         }
     }
-    // What is refused is named in the log as well.
+    // The log also names what is refused.
     assert!(
         log.contains("insecure-skip-tls-verify: is not supported"),
         "{log}"

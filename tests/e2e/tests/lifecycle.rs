@@ -236,7 +236,7 @@ async fn a_shoot_is_probed_or_skipped_for_the_right_reason_all_its_life() {
     .unwrap();
 }
 
-/// What is gone stays gone, also when it went while nobody looked.
+/// A deleted shoot stays deleted, also if it was deleted during an outage.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_deleted_is_forgotten_also_while_lease_probe_is_down() {
     let world = World::start("gone", &["stays", "leaves", "vanishes"])

@@ -49,7 +49,7 @@ const ROWS: [Row; 9] = [
         shoot: "forbidden",
         outcome: Outcome::Inconclusive,
         reason: "forbidden",
-        // The first is what was refused, the other what the probe found to be missing as well.
+        // The first is what was refused, the other what the probe also found to be missing.
         message: "list leases in namespace kube-node-lease; list nodes",
     },
     Row {
@@ -170,7 +170,7 @@ async fn every_failure_shows_and_none_scales_anything_down() {
             .await
             .unwrap();
     }
-    // The nodes are cut off as well: what cannot be seen must not be guessed.
+    // The nodes are also cut off: what cannot be seen must not be guessed.
     for (row, shoot) in ROWS.iter().zip(&shoots) {
         fail(&world, shoot, row.shoot).await;
         shoot.cut(Cut::All);
@@ -368,6 +368,6 @@ async fn an_external_endpoint_that_fails_scales_a_silent_shoot_down_early() {
     assert_eq!(
         world.writes(&outside),
         Vec::<String>::new(),
-        "unreachable inside as well: nothing is concluded"
+        "also unreachable inside: nothing is concluded"
     );
 }

@@ -1,4 +1,4 @@
-//! What a healthy probe asks for: one small request on a kept connection, and nothing of the seed.
+//! The requests of a healthy probe: one small request on a kept connection, and nothing of the seed.
 
 #![cfg(test)]
 

@@ -93,7 +93,7 @@ async fn dropping_kills_children_of_the_child_too() {
     process.sigstop().unwrap();
     drop(process);
     assert!(!exists(own), "killed and reaped, though it was frozen");
-    // The grandchild is reaped by whoever adopted it.
+    // The grandchild is reaped by the process that adopted it.
     wait::until_true("the grandchild is gone", BOUND, || async {
         Ok(!exists(child) || is_zombie(child))
     })

@@ -29,7 +29,7 @@ const SHOOT: &str = "shoot--real--one";
 /// Instead of 40 s; everything else in proportion.
 const GRACE: Duration = Duration::from_secs(16);
 
-/// A shoot with its control plane on the seed, all of it real but for the kubelets and the Deployment controller.
+/// A shoot with its control plane on the seed, all of it real except the kubelets and the Deployment controller.
 struct World {
     seed: ApiServer,
     shoot: ApiServer,
@@ -106,7 +106,7 @@ impl World {
         Ok(world)
     }
 
-    /// What Gardener creates last: from now on the shoot is probed.
+    /// The object that Gardener creates last: from then on the shoot is probed.
     async fn hand_over(&self) -> anyhow::Result<()> {
         let kubeconfig = self.shoot.kubeconfig_for("dependency-watchdog-probe")?;
         create_kubeconfig_secret(&self.seed.client(), SHOOT, PROBE_SECRET, &kubeconfig).await?;
@@ -145,7 +145,7 @@ impl World {
     }
 }
 
-/// What Gardener grants the probe in a shoot: get and list of nodes and node leases, no more.
+/// The permissions that Gardener grants the probe in a shoot: get and list of nodes and node leases, no more.
 async fn grant_probe(shoot: &Client) -> anyhow::Result<()> {
     let role: ClusterRole = serde_json::from_value(serde_json::json!({
         "metadata": {"name": "probe"},

@@ -34,7 +34,7 @@ const GRACE: GracePeriods = GracePeriods {
 /// `--node-monitor-period`, which is also its default.
 const MONITOR_PERIOD: Micros = 5 * SECOND;
 
-/// What a busy machine may add to any step.
+/// The delay that a busy machine may add to any step.
 const SLACK: Micros = 2 * SECOND;
 
 /// The recorded changes of one node between Unknown and anything else.

@@ -27,7 +27,7 @@ use watchdog_e2e::wait;
 const REPLICAS: [&str; 3] = ["a", "b", "c"];
 const SHOOTS: usize = 9;
 
-/// Who wrote what to dependants and to membership Leases.
+/// The writes to dependants and membership Leases, with their authors.
 const POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]

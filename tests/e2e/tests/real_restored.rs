@@ -127,7 +127,7 @@ impl Restored {
             .parse()?)
     }
 
-    /// What the coordinator has written since then, in order.
+    /// The coordinator's writes since then, in order.
     fn writes(&self, since: Timestamp) -> anyhow::Result<Vec<String>> {
         let mut writes = history::from_audit_log(&self.audit_log)?;
         writes.retain(|write| write.author == USER && write.applied && write.at >= since);

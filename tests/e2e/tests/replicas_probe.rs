@@ -23,15 +23,15 @@ use watchdog_sandbox::{Cut, ShootSpec};
 const SHOOTS: usize = 30;
 const SHOOTS_VARIABLE: &str = "REPLICAS_SHOOTS";
 
-/// Who observed a shoot last, by shoot.
+/// The replica that observed a shoot last, by shoot.
 type Owners = BTreeMap<String, String>;
 
-/// What a stream of all shoots has said so far.
+/// The messages of a stream of all shoots so far.
 #[derive(Default)]
 struct Heard {
     latest: BTreeMap<String, Told>,
     whole: bool,
-    /// Who observed each shoot since the last [`Watcher::forget`], in order.
+    /// The replicas that observed each shoot since the last [`Watcher::forget`], in order.
     observers: BTreeMap<String, Vec<String>>,
     contradictions: Vec<String>,
 }

@@ -10,7 +10,7 @@ use replicas_support::{BOUND, Field, Replica};
 use watchdog_e2e::coordinator::Outcome;
 use watchdog_e2e::wait;
 
-/// What a process says that waits for the end of the lease of another one with its name.
+/// The log message of a process that waits for the end of the lease of another one with its name.
 const WAITS: &str = "waiting for its end";
 
 async fn start(field: &Field, name: &str, arguments: &[&str]) -> Replica {

@@ -1,6 +1,6 @@
 //! A rolling update of each service, and of all three at once, in the middle of an incident, as a Deployment makes it:
-//! the new replica starts, becomes ready, and then the old one is told to stop. Nothing healthy is scaled down, nothing
-//! that is cut off is missed, and all is restored in the end.
+//! the new replica starts, becomes ready, and then the old one is asked to stop. Nothing healthy is scaled down,
+//! nothing that is cut off is missed, and all is restored in the end.
 
 #![cfg(test)]
 
@@ -26,7 +26,7 @@ struct Fleet {
     generation: usize,
 }
 
-/// Which service is updated.
+/// The service that is updated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     LeaseProbe,
@@ -99,7 +99,7 @@ impl Fleet {
     }
 }
 
-/// The dependants of these want and have so many replicas.
+/// The dependants of these want and have this many replicas.
 async fn until_replicas(world: &World, shoots: &[Shoot], replicas: i64) -> anyhow::Result<()> {
     try_join_all(
         shoots
@@ -112,7 +112,7 @@ async fn until_replicas(world: &World, shoots: &[Shoot], replicas: i64) -> anyho
 
 /// Loses some shoots while the services are updated, has them back while they are updated again.
 async fn updated(name: &str, kinds: &[Kind]) -> anyhow::Result<()> {
-    // Whoever is Unknown is what the watchdog was too late for; a slower clock leaves room for a busy machine.
+    // The watchdog was too late for a node that is Unknown; a slower clock leaves room for a busy machine.
     let timing = SimTiming {
         ready_delay: Duration::from_millis(300),
         ..timing()

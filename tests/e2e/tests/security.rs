@@ -1,4 +1,4 @@
-//! Who may talk to the services, and what those can do who should not: certificates, names, plaintext, limits.
+//! Tests of the limits for callers, allowed and not: certificates, names, plaintext, limits.
 
 #![cfg(test)]
 
@@ -51,7 +51,7 @@ async fn list(client: &Client) -> Result<u32, Status> {
         .map(|answer| answer.into_inner().total_size)
 }
 
-/// Everything that a client is told of why its call failed.
+/// Everything that a client receives about why its call failed.
 fn told(status: &Status) -> String {
     let mut text = status.to_string();
     let mut source = std::error::Error::source(status);

@@ -55,7 +55,7 @@ async fn metric_within(lease_probe: &Service, series: &str, least: f64, most: f6
     .unwrap();
 }
 
-/// Clocks of nodes in seconds; the largest is told within 5 s, for a renew interval of the sandbox is 2 s.
+/// Clocks of nodes in seconds; the largest is reported within 5 s, because a renew interval of the sandbox is 2 s.
 const FLEETS: [(&str, [i64; 5], f64); 4] = [
     ("ahead", [120; 5], 120.0),
     ("behind", [-120; 5], -120.0),
@@ -103,7 +103,7 @@ async fn clocks_of_nodes_make_no_loss_and_hide_none() {
             verdict.message
         );
     }
-    // They are off each in its own way: nothing is said of the host.
+    // They are off each in its own way: nothing is reported of the host.
     let host = lease_probe
         .metric("watchdog_host_clock_skew_seconds")
         .await
@@ -135,7 +135,8 @@ async fn clocks_of_nodes_make_no_loss_and_hide_none() {
     }
 }
 
-/// What a process needs to see the time of day that a file says, relative to the true one; its monotonic clock stays.
+/// The environment that makes a process see the time of day in a file, relative to the true one; its monotonic clock
+/// stays.
 fn clock_file(path: &Path) -> [(&'static str, OsString); 4] {
     [
         ("LD_PRELOAD", tools::path(tools::LIBFAKETIME).unwrap().into()),

@@ -1,4 +1,4 @@
-//! What was asked of an API server: a bounded log and a counter that never forgets.
+//! The requests to an API server: a bounded log and a counter that never forgets.
 
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ impl AuditEntry {
     /// Bytes kept of a request's body.
     pub const MAX_BODY: usize = 4096;
 
-    /// Whether the request was to change something.
+    /// True if the request was to change something.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb, "get" | "list" | "watch")
     }

@@ -1,4 +1,4 @@
-//! Who may come in (bearer tokens, client certificates) and what they may do.
+//! Authentication (bearer tokens, client certificates) and authorisation.
 
 use std::collections::HashMap;
 
@@ -72,10 +72,10 @@ impl Credentials {
     }
 }
 
-/// What a request wants to do, as RBAC sees it.
+/// The action of a request, as RBAC sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Who asks.
+    /// The user.
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
     pub verb: String,
@@ -92,7 +92,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// What every user may do: discovery, health, and asking what it may do (system:discovery and
+    /// The permissions of every user: discovery, health, and asking what it may do (system:discovery and
     /// system:basic-user).
     fn is_basic(&self) -> bool {
         self.resource.is_empty() || self.resource == "selfsubjectaccessreviews"
@@ -196,7 +196,7 @@ impl Policy {
         *self.inner.write() = Rules::default();
     }
 
-    /// Whether the request may go on.
+    /// True if the request may go on.
     pub(crate) fn allows(&self, asked: &Attributes) -> bool {
         let rules = self.inner.read();
         if rules.denied.iter().any(|rule| rule.matches(asked)) {

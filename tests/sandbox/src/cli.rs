@@ -157,7 +157,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         .map(|shoot| (shoot.namespace().to_owned(), shoot.api().url().into()))
         .collect();
     let addresses = json!({ "seed": sandbox.seed().url(), "control": control_url, "shoots": shoots });
-    // The file appears last and whole: whoever waits for it finds everything in place.
+    // The file appears last and whole: a reader that waits for it finds everything in place.
     let partial = args.dir.join("addresses.json.partial");
     std::fs::write(&partial, format!("{addresses:#}\n"))?;
     std::fs::rename(&partial, args.dir.join("addresses.json"))?;

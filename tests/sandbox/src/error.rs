@@ -1,4 +1,4 @@
-//! What can go wrong when the sandbox itself is set up or steered.
+//! Errors of setting up or controlling the sandbox itself.
 
 /// An error of the sandbox, as opposed to one that its API servers answer with.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// What a fault does to a request.
+/// The effect of a fault on a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "type")]
 pub enum FaultAction {
@@ -31,7 +31,7 @@ pub enum FaultAction {
     ApplyAndHang,
 }
 
-/// Which requests a fault concerns; absent fields match everything.
+/// The requests that a fault affects; absent fields match everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Matcher {
@@ -70,7 +70,7 @@ pub struct Fault {
     /// The requests concerned.
     #[serde(default)]
     pub when: Matcher,
-    /// What happens to them.
+    /// The effect on them.
     pub action: FaultAction,
     /// How many requests pass before the first one is hit.
     #[serde(default)]
@@ -126,7 +126,7 @@ impl Fault {
         self
     }
 
-    /// Only so many requests.
+    /// Only this many requests.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = Some(times);
@@ -150,7 +150,7 @@ struct Active {
     faults: Vec<(FaultId, Fault)>,
 }
 
-/// What to do with one request.
+/// The decision about one request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// Wait this long first.

@@ -48,7 +48,7 @@ impl Gate {
         }
     }
 
-    /// Whether traffic is stopped.
+    /// True if traffic is stopped.
     pub(crate) fn is_shut(&self) -> bool {
         self.shut.load(Ordering::SeqCst)
     }

@@ -40,7 +40,7 @@ const MAX_STREAMS: u32 = 250;
 /// Pause after a failed accept (out of file descriptors, most likely), for others to close some.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What every connection needs; outlives listeners.
+/// The state of every connection; outlives listeners.
 #[derive(Debug)]
 pub(crate) struct Front {
     pub(crate) state: Arc<State>,

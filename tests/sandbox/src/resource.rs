@@ -128,17 +128,17 @@ pub struct ResourceType {
     pub plural: Cow<'static, str>,
     /// Abbreviations that kubectl resolves.
     pub short_names: Cow<'static, [&'static str]>,
-    /// Whether objects live in a namespace.
+    /// True if objects live in a namespace.
     pub namespaced: bool,
-    /// Whether there is a status sub-resource.
+    /// True if there is a status sub-resource.
     pub status: bool,
     /// The scale sub-resource, if there is one.
     pub scale: Option<ScalePaths>,
     /// When the generation grows.
     pub generation: Generation,
-    /// Whether an update without resourceVersion is accepted.
+    /// True if an update without resourceVersion is accepted.
     pub unconditional_update: bool,
-    /// Whether creation keeps a status that the client sent.
+    /// True if creation keeps a status that the client sent.
     pub status_on_create: bool,
     /// Defined by a CustomResourceDefinition: no strategic merge patch, list items carry their type.
     pub custom: bool,

@@ -1,4 +1,4 @@
-//! What Go's types do to an object on its way into etcd: reject wrong types, drop unknown fields.
+//! Applies Go's types to an object on its way into etcd: reject wrong types, drop unknown fields.
 
 use k8s_openapi::api::{coordination, core, events};
 use serde::{Serialize, de::DeserializeOwned};
@@ -31,7 +31,7 @@ pub(crate) fn lease(value: Value) -> Result<Value, String> {
     typed::<coordination::v1::Lease>(value)
 }
 
-/// Events of events.k8s.io: the times are MicroTime as well.
+/// Events of events.k8s.io: the times are also MicroTime.
 pub(crate) fn event(value: Value) -> Result<Value, String> {
     for field in ["/eventTime", "/series/lastObservedTime"] {
         micro_time(&value, field)?;

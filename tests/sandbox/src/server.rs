@@ -29,7 +29,7 @@ use crate::{
 /// How an API server behaves.
 #[derive(Debug, Clone)]
 pub struct ApiOptions {
-    /// What it is called in certificates, kubeconfigs and logs.
+    /// Its name in certificates, kubeconfigs and logs.
     pub name: String,
     /// Loopback port; 0 picks a free one.
     pub port: u16,
@@ -39,9 +39,9 @@ pub struct ApiOptions {
     pub audit_log: usize,
     /// How often an idle watch gets a bookmark (about a minute on the real server).
     pub bookmark_interval: Duration,
-    /// Whether `sendInitialEvents` is understood; servers before 1.27 ignore it.
+    /// True if `sendInitialEvents` is understood; servers before 1.27 ignore it.
     pub streaming_lists: bool,
-    /// Whether discovery.k8s.io/v1 is served; without it there are only Endpoints.
+    /// True if discovery.k8s.io/v1 is served; without it there are only Endpoints.
     pub endpoint_slices: bool,
     /// Namespaces to begin with, besides the four that every cluster has.
     pub namespaces: Vec<String>,
@@ -62,7 +62,7 @@ impl Default for ApiOptions {
     }
 }
 
-/// What an API server has seen so far.
+/// The requests that an API server has received so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counters {
@@ -174,12 +174,12 @@ impl ApiServer {
         }
     }
 
-    /// Whether the server listens.
+    /// True if the server listens.
     pub fn is_running(&self) -> bool {
         self.shared.running.lock().is_some()
     }
 
-    /// Whether clients get through: the server listens and is not frozen.
+    /// True if clients get through: the server listens and is not frozen.
     pub fn is_reachable(&self) -> bool {
         self.is_running() && !self.shared.front.gate.is_shut()
     }
@@ -341,7 +341,7 @@ impl ApiServer {
         self.store().compact();
     }
 
-    /// Whether a watch from a forgotten version is refused with HTTP 410 rather than, as the real watch cache
+    /// True if a watch from a forgotten version is refused with HTTP 410 rather than, as the real watch cache
     /// does, with an ERROR event in the stream.
     pub fn set_gone_as_status(&self, on: bool) {
         self.shared.front.state.gone_as_status.store(on, Ordering::SeqCst);
@@ -362,7 +362,7 @@ impl ApiServer {
         self.shared.front.state.audit.since(id)
     }
 
-    /// What the server has seen so far.
+    /// The requests that the server has received so far.
     pub fn counters(&self) -> Counters {
         let wire = &self.shared.front.counters;
         Counters {
@@ -374,7 +374,7 @@ impl ApiServer {
         }
     }
 
-    /// What the server is called.
+    /// The server's name.
     pub fn name(&self) -> String {
         self.shared.front.state.options.name.clone()
     }

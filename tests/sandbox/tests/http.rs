@@ -1,4 +1,4 @@
-//! What kube's client does not exercise: HTTP/2, limits, media types.
+//! Features that kube's client does not use: HTTP/2, limits, media types.
 
 #![allow(
     clippy::unwrap_used,

@@ -227,7 +227,7 @@ proptest! {
             past.insert(store.revision(), contents(&store, &ListQuery::default()));
         }
         for watcher in &mut watchers {
-            // More than there were writes: a watch that repeats itself must not run for ever.
+            // More than there were writes: a watch that repeats itself must not run endlessly.
             let caught_up = (0..1000).any(|_| !watcher.read(&store));
             prop_assert!(caught_up);
             prop_assert_eq!(&watcher.copy, &contents(&store, &watcher.query));

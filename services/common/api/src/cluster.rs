@@ -30,7 +30,7 @@ pub struct ClusterSpec {
     pub shoot: Lenient<Shoot>,
 }
 
-/// What is read of a `core.gardener.cloud` Shoot. The fields have the same names in all its versions.
+/// The fields read from a `core.gardener.cloud` Shoot. The fields have the same names in all its versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct Shoot {
@@ -45,16 +45,16 @@ pub struct Shoot {
     pub status: ShootStatus,
 }
 
-/// What is read of a shoot's metadata.
+/// The fields read from a shoot's metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct ShootMeta {
-    /// Whether a deletionTimestamp is set, whatever its value.
+    /// True if a deletionTimestamp is set, whatever its value.
     #[serde(default, rename = "deletionTimestamp", deserialize_with = "present")]
     pub deleting: bool,
 }
 
-/// What is read of a shoot's specification.
+/// The fields read from a shoot's specification.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct ShootSpec {
@@ -73,7 +73,7 @@ pub struct ShootSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct Hibernation {
-    /// Whether the shoot is to hibernate. Absent means no.
+    /// True if the shoot should hibernate. Absent means no.
     #[serde(default)]
     pub enabled: Option<bool>,
 }
@@ -125,14 +125,14 @@ pub struct MachineControllerManager {
     pub node_conditions: Option<Vec<String>>,
 }
 
-/// What is read of a shoot's status.
+/// The fields read from a shoot's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "an object")]
 pub struct ShootStatus {
-    /// Whether the shoot is hibernated now. In Go the field is `IsHibernated`, in JSON it is `hibernated`.
+    /// True if the shoot is hibernated now. In Go the field is `IsHibernated`, in JSON it is `hibernated`.
     #[serde(default, rename = "hibernated", deserialize_with = "null_as_default")]
     pub is_hibernated: bool,
-    /// What Gardener did last, or does now. Absent before the first creation.
+    /// Gardener's last or current operation. Absent before the first creation.
     #[serde(default)]
     pub last_operation: Option<LastOperation>,
 }

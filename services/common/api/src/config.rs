@@ -16,7 +16,7 @@ pub struct ConfigError {
     pub column: usize,
     /// Where in the structure, such as `dependentResourceInfos[1].scaleUp.level`; empty for the file as a whole.
     pub path: String,
-    /// What is wrong and, where it is not plain, what to write instead.
+    /// The error and, where it is not plain, what to write instead.
     pub message: String,
 }
 

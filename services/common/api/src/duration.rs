@@ -160,14 +160,15 @@ pub fn format(duration: Duration) -> String {
     }
 }
 
-/// A pause that began with `first` and has doubled so many times since, at most `longest`.
+/// A pause that began with `first` and has doubled this many times, at most `longest`.
 #[must_use]
 pub fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     first.saturating_mul(factor).min(longest)
 }
 
-/// Serde's `deserialize_with` for an optional `metav1.Duration`; null counts as absent. Use it with `#[serde(default)]`.
+/// Serde's `deserialize_with` for an optional `metav1.Duration`; null counts as absent. Use it with
+/// `#[serde(default)]`.
 pub fn deserialize_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = Option::<Cow<str>>::deserialize(deserializer)?;
     text.map(|text| parse(&text).map_err(serde::de::Error::custom))

@@ -1,4 +1,5 @@
-//! Which shoots are probed, and with what settings: a pure rule that lease-probe and the scaling-coordinator share.
+//! Decides which shoots are probed, and with what settings: a pure rule that lease-probe and the scaling-coordinator
+//! share.
 //!
 //! There are two questions, because starting asks for more than carrying on:
 //!
@@ -42,7 +43,7 @@ pub enum SkipReason {
     Malformed(String),
 }
 
-/// Whether a probe of a shoot may start.
+/// True if a probe of a shoot may start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Eligibility {
     /// Yes, with these settings.
@@ -51,7 +52,8 @@ pub enum Eligibility {
     Skip(SkipReason),
 }
 
-/// What a probe depends on in the shoot. A difference means that a running probe has to take up the new settings.
+/// The settings of a shoot that its probe depends on. A difference means that a running probe has to take up the new
+/// settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShootSettings {
     /// The shoot's own `nodeMonitorGracePeriod`, more than zero; `None` means the configured default.
@@ -91,7 +93,7 @@ fn started(cluster: &Cluster) -> Result<ShootSettings, SkipReason> {
     settings(shoot)
 }
 
-/// Whether the operation proves that the control plane was complete at least once. During a first Create the
+/// True if the operation proves that the control plane was complete at least once. During a first Create the
 /// kube-apiserver may answer before any node can have joined.
 fn came_up(operation: &LastOperation) -> bool {
     match operation.kind.as_str() {
@@ -168,7 +170,7 @@ fn settings(shoot: &Shoot) -> Result<ShootSettings, SkipReason> {
 // === impl ShootSettings ===
 
 impl ShootSettings {
-    /// Whether a condition of this type, when True, marks a node of this pool as unhealthy. `pool` is the node's label
+    /// True if a condition of this type, when True, marks a node of this pool as unhealthy. `pool` is the node's label
     /// [`names::WORKER_POOL_LABEL`].
     #[must_use]
     pub fn is_unhealthy_condition(&self, pool: Option<&str>, condition: &str) -> bool {

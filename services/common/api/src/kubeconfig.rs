@@ -50,7 +50,7 @@ pub struct ClientCertificate {
 pub struct KubeconfigError {
     /// The field, such as `users[0].user.exec`; `kubeconfig` for the document as a whole.
     pub field: String,
-    /// What is wrong, and what to do.
+    /// The error, and what to do.
     pub reason: String,
 }
 

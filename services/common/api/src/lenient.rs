@@ -19,7 +19,7 @@ pub enum Lenient<T> {
     Malformed(String),
 }
 
-/// Which fields of a type are read. Everything else of the document is skipped without being stored.
+/// The fields of a type that are read. Everything else of the document is skipped without being stored.
 #[derive(Debug)]
 pub enum Keep {
     /// The value and all that is in it.

@@ -1,5 +1,6 @@
-//! What the watchdog reads and writes: a typed subset of Kubernetes, Gardener and machine-controller-manager objects,
-//! the names that it shares with them, and its configuration files. No I/O, no clock, no runtime.
+//! The objects that the watchdog reads and writes: a typed subset of Kubernetes, Gardener and
+//! machine-controller-manager objects, the names that it shares with them, and its configuration files. No I/O, no
+//! clock, no runtime.
 //!
 //! | module | what it holds |
 //! | --- | --- |

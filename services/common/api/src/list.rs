@@ -34,7 +34,7 @@ pub enum Item<T> {
     Malformed {
         /// Its `metadata.name`, where at least that is readable.
         name: Option<String>,
-        /// What is wrong with it, for people; never a string found in it.
+        /// The error, for people; never a string found in it.
         reason: String,
     },
 }

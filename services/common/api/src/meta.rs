@@ -6,7 +6,7 @@ use serde::{Deserializer, de::DeserializeSeed};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What identifies an object and tells whether it is being deleted.
+/// The metadata that identifies an object and shows whether it is being deleted.
 pub(crate) const IDENTITY: Keep = Keep::Fields(&[
     ("name", Keep::All),
     ("namespace", Keep::All),

@@ -76,7 +76,7 @@ pub const IN_PLACE_UPDATE_REASONS: [&str; 2] = [IN_PLACE_READY_FOR_UPDATE, IN_PL
 // === services and pods ===
 
 /// Annotation on a Service with the selectors of the pods that depend on it, a YAML or JSON list as `podSelectors` of
-/// the weeder's configuration. Ours; read only where the weeder is told to.
+/// the weeder's configuration. Ours; read only with `--dependants-annotation`.
 pub const DEPENDANTS_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/dependants";
 
 /// Label on an EndpointSlice with the name of its Service.
@@ -155,14 +155,14 @@ pub const DEFAULT_WATCH_DURATION: Duration = Duration::from_secs(300);
 
 // === the syntax of names ===
 
-/// Whether this is a DNS label (RFC 1123), as the names of namespaces and Services are.
+/// True if this is a DNS label (RFC 1123), as the names of namespaces and Services are.
 #[must_use]
 pub fn is_dns_label(name: &str) -> bool {
     name.len() <= 63 && is_dns_part(name)
 }
 
-/// Whether this is a DNS subdomain (RFC 1123), as the names of most objects are: at most 253 characters, in parts of any
-/// length.
+/// True if this is a DNS subdomain (RFC 1123), as the names of most objects are: at most 253 characters, in parts of
+/// any length.
 #[must_use]
 pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_dns_part)

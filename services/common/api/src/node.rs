@@ -14,7 +14,7 @@ pub struct NodeItem {
     pub pool: Option<Arc<str>>,
     /// Label [`names::ZONE_LABEL`].
     pub zone: Option<Arc<str>>,
-    /// Whether the annotation [`names::NOT_MANAGED_BY_MCM_ANNOTATION`] is there, whatever its value.
+    /// True if the annotation [`names::NOT_MANAGED_BY_MCM_ANNOTATION`] is there, whatever its value.
     pub not_managed_by_mcm: bool,
     /// `status.conditions`.
     pub conditions: Vec<NodeCondition>,
@@ -81,7 +81,7 @@ struct RawStatus {
 // === impl NodeItem ===
 
 impl NodeItem {
-    /// Whether machine-controller-manager updates the node in place, or failed to: its kubelet may be silent then.
+    /// True if machine-controller-manager updates the node in place, or failed to: its kubelet may be silent then.
     #[must_use]
     pub fn in_place_update(&self) -> bool {
         self.conditions.iter().any(|condition| {

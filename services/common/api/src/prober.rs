@@ -39,7 +39,7 @@ pub struct ProberConfig {
     pub name: Option<String>,
     /// Namespace of this set of rules, for people.
     pub namespace: Option<String>,
-    /// What is scaled; at least one.
+    /// The scaled resources; at least one.
     pub dependent_resource_infos: Vec<DependentResource>,
 }
 

@@ -24,7 +24,7 @@ pub struct Workload {
     pub status: Lenient<WorkloadStatus>,
 }
 
-/// What is read of a workload's specification.
+/// The fields read from a workload's specification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct WorkloadSpec {
     /// Wanted replicas; absent means one, as for Deployments and StatefulSets.
@@ -32,7 +32,7 @@ pub struct WorkloadSpec {
     pub replicas: Option<i32>,
 }
 
-/// What is read of a workload's status. Controllers leave out what is zero.
+/// The fields read from a workload's status. Controllers leave out what is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadStatus {
@@ -101,7 +101,7 @@ impl Workload {
         Ok(self.status.as_result()?.ready_replicas.unwrap_or(0))
     }
 
-    /// Whether the status speaks of the current specification. True when the kind has no generations.
+    /// True if the status speaks of the current specification. True when the kind has no generations.
     #[must_use]
     pub fn is_observed(&self) -> bool {
         let observed = self.status.ok().and_then(|status| status.observed_generation);
@@ -123,7 +123,7 @@ impl Workload {
         }
     }
 
-    /// Whether [`names::MELTDOWN_PROTECTION_ANNOTATION`] is there, whatever its value.
+    /// True if [`names::MELTDOWN_PROTECTION_ANNOTATION`] is there, whatever its value.
     #[must_use]
     pub fn is_meltdown_protected(&self) -> bool {
         self.annotation(names::MELTDOWN_PROTECTION_ANNOTATION).is_some()

@@ -88,7 +88,7 @@ impl Node {
         }
     }
 
-    /// What the value is, for messages: `a mapping`, `a list`, `the number 7`, ...
+    /// The kind of value, for messages: `a mapping`, `a list`, `the number 7`, ...
     pub(crate) fn describe(&self) -> String {
         match &self.kind {
             Kind::Sequence(_) => "a list".to_owned(),

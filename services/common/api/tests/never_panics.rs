@@ -1,5 +1,5 @@
 //! Whatever a file or an API server holds, the decoders answer: they neither panic nor, where one bad object must not
-//! hide the others, fail. The decoders are plain functions over bytes, so that a fuzzer can drive them as well.
+//! hide the others, fail. The decoders are plain functions over bytes, so that a fuzzer can also drive them.
 
 #![allow(
     clippy::unwrap_used,

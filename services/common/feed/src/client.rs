@@ -1,4 +1,4 @@
-//! The client's side: follows a feed for ever, over any number of streams.
+//! The client's side: follows a feed until it is dropped, over any number of streams.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,10 +17,10 @@ use crate::metrics::{CONNECTED, RECONNECTS};
 use crate::server::HEARTBEAT_INTERVAL;
 use crate::transit::Transit;
 
-/// A stream that is silent for so long is dead: three heartbeats.
+/// A stream that is silent for this time is dead: three heartbeats.
 pub const SILENCE_LIMIT: Duration = HEARTBEAT_INTERVAL.saturating_mul(3);
 
-/// Opening a stream takes at most so long.
+/// Opening a stream takes at most this time.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Items of one snapshot at most: a server that sends more than any seed can have is broken.
@@ -35,7 +35,7 @@ pub struct Received<V> {
     pub sent_at: Instant,
 }
 
-/// What a follower hears, in order.
+/// The events that a follower receives, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Update<K, V> {
     /// All there is: replaces everything known from this feed.
@@ -147,7 +147,7 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
         let message = tokio::select! {
             biased;
             () = tokio::time::sleep(SILENCE_LIMIT) => {
-                return Status::deadline_exceeded("nothing was heard for 15 s");
+                return Status::deadline_exceeded("no message for 15 s");
             }
             message = messages.next() => message,
         };

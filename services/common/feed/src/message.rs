@@ -1,16 +1,16 @@
-//! What goes over a stream.
+//! The messages of a stream.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What happened.
+/// The event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<K, V> {
     /// A key is new, changed or renewed.
     Upsert(K, V),
     /// A key is gone. Only this means so: the end of a stream never does.
     Removed(K),
-    /// The snapshot is whole; it had so many items.
+    /// The snapshot is whole; it had this many items.
     SnapshotComplete(u64),
     /// Nothing has changed; the stream lives.
     Heartbeat,
@@ -32,6 +32,6 @@ pub struct Position {
 pub struct Message<K, V> {
     /// Where it stands.
     pub position: Position,
-    /// What happened.
+    /// The event.
     pub event: Event<K, V>,
 }

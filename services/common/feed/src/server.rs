@@ -67,7 +67,7 @@ struct Entry<V> {
 pub struct Page<K, V> {
     /// The items in the order of their keys.
     pub items: Vec<(K, Arc<V>)>,
-    /// Whether more follow.
+    /// True if more follow.
     pub more: bool,
     /// How many match over all pages.
     pub total: usize,
@@ -106,7 +106,7 @@ impl<K: Ord + Clone, V> Feed<K, V> {
         self.upsert_unless(key, value, |_, _| false);
     }
 
-    /// Sets the value of a key; the subscribers are told only if `same` says that it differs from the old one.
+    /// Sets the value of a key; the subscribers are notified only if `same` says that it differs from the old one.
     /// Returns whether they were.
     pub fn upsert_unless(&self, key: K, value: V, same: impl FnOnce(&V, &V) -> bool) -> bool {
         let mut state = self.inner.state.lock();

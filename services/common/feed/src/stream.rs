@@ -14,7 +14,7 @@ use crate::message::Message;
 use crate::metrics::{DROPPED, LAG, SUBSCRIBERS};
 use crate::server::{Published, Subscription};
 
-/// A reader that takes nothing for so long is closed.
+/// A reader that takes nothing for this time is closed.
 pub const STALL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Messages on their way between the cursor and the transport. Small: what waits here is not conflated any more.
@@ -26,7 +26,7 @@ const MAX_STREAMS: usize = 1024;
 /// The body of a streaming RPC.
 pub type Responses<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
 
-/// What all Watch RPCs of a service share.
+/// The state that all Watch RPCs of a service share.
 #[derive(Debug, Clone)]
 pub struct Streams {
     places: Arc<Semaphore>,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Clocks whose speeds differ by up to one part in so many are followed: virtual machines under load and hosts
+/// Clocks whose speeds differ by up to one part in this number are followed: virtual machines under load and hosts
 /// without time service stay far below 10 %.
 const DRIFT: i64 = 10;
 

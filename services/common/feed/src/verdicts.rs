@@ -32,11 +32,11 @@ const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 /// Addresses of the replicas of lease-probe by identity.
 pub type Addresses = BTreeMap<Arc<str>, Arc<str>>;
 
-/// What is heard of the replicas of lease-probe.
+/// The verdicts received from the replicas of lease-probe.
 pub trait Audience: Clone + Send + Sync + 'static {
     /// A replica is followed from now on.
     fn joined(&self, replica: &Arc<str>);
-    /// A replica is gone, and nobody will hear of it again.
+    /// A replica is gone; no event of it follows.
     fn left(&self, replica: &Arc<str>);
     /// A replica said something, or its stream was lost.
     fn heard(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>);

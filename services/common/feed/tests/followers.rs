@@ -93,7 +93,7 @@ impl Source for Dial {
     }
 }
 
-/// What one follower believes.
+/// The state that one follower has received.
 #[derive(Default)]
 struct Believed {
     items: BTreeMap<String, u32>,
@@ -125,9 +125,9 @@ enum Step {
     Churn,
     /// Connections break.
     Cut,
-    /// The server is drained, is away for so many seconds, and comes back with nothing but what it has learnt since.
+    /// The server is drained, is away for this many seconds, and comes back with nothing but what it has learnt since.
     Restart(u8),
-    /// A follower reads a message in so many milliseconds from now on.
+    /// A follower reads a message in this many milliseconds from now on.
     Pace(usize, u16),
     /// Milliseconds pass.
     Wait(u16),
@@ -251,7 +251,7 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
         .map(|_| {
             let mut body = streams.serve("Watch", feed.subscribe(|_| true), same).unwrap();
             tokio::spawn(async move {
-                // Newest state of all shoots; only that of the last round is told of every one.
+                // Newest state of all shoots; only the last round's is reported for every one.
                 let (mut newest, mut told) = (vec![0_u32; SHOOTS as usize], 0_u32);
                 while let Some(Ok(message)) = body.next().await {
                     if let Event::Upsert(shoot, round) = message.event {

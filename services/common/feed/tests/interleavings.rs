@@ -13,7 +13,7 @@ use watchdog_feed::server::{Behind, Feed, Subscription};
 enum Step {
     Set(u8, u32),
     Remove(u8),
-    // Takes so many messages.
+    // Takes this many messages.
     Read(u8),
     Reconnect,
 }

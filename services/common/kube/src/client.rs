@@ -10,15 +10,15 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
 use watchdog_runtime::failure::{Failure, Reason, chain};
 
-/// One request to the seed may take so long. Above the 5 s in which a healthy API server answers anything that this
+/// The longest time for one request to the seed. Above the 5 s in which a healthy API server answers anything that this
 /// project asks for, below the steps that wait for it.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 
-/// API servers end a watch after so long, and it is opened again where it was. So a watch that is silent for
+/// API servers end a watch after this time, and it is opened again where it was. So a watch that is silent for
 /// [`SILENCE_LIMIT`] has lost its connection.
 pub const WATCH_SECONDS: u32 = 20;
 
-/// A connection on which a request waits and nothing arrives for so long counts as dead.
+/// A connection on which a request waits and nothing arrives for this time counts as dead.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a server asks to wait: by its header, which API servers send, else by the Status that it answers. Zero, and

@@ -17,30 +17,30 @@ use crate::metrics::EVENTS;
 /// and dropped, because the log and the streams tell the same.
 const QUEUE: usize = 4096;
 
-/// What waits when the process stops is published for so long: a healthy API server takes a thousand Events in that time.
-/// Far below the grace of the drain, because a server that does not answer must not hold it up.
+/// How long waiting Events are published after the process is asked to stop: a healthy API server takes a thousand in
+/// that time. Far below the grace of the drain, because a server that does not answer must not hold it up.
 pub const LAST_EVENTS: Duration = Duration::from_secs(5);
 
 /// Name of the publisher in /readyz and in metrics.
 const LOOP: &str = "events";
 
-/// What is said again after so long begins another Event. That of kube's recorder.
+/// The same note after this time begins another Event, as in kube's recorder.
 const SERIES_LIMIT: Duration = Duration::from_secs(6 * 60);
 
 /// Notes that are remembered at most. There are a few for each resource and reason, whatever the number of shoots, and
 /// some for each error text; to forget all of them makes new Events of what would have been series.
 const MAX_NOTES: usize = 512;
 
-/// What is to be said about an object.
+/// A note about an object.
 #[derive(Debug, Clone)]
 pub struct Notice {
     /// The object.
     pub about: ObjectReference,
-    /// Whether somebody should look at it.
+    /// True if somebody should look at it.
     pub warning: bool,
     /// Why, in Pascal case, for example `MeltdownProtection`.
     pub reason: &'static str,
-    /// What was done, in Pascal case, for example `ScaledDown`.
+    /// The action, in Pascal case, for example `ScaledDown`.
     pub action: &'static str,
     /// A sentence for people; cut at 1 kB.
     pub note: String,

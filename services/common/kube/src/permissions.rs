@@ -91,7 +91,7 @@ impl std::fmt::Display for Permission {
     }
 }
 
-/// What a replica needs for its membership Lease and those of the others.
+/// The permissions for a replica's own membership Lease and those of the others.
 #[must_use]
 pub fn membership(namespace: &str) -> Vec<Permission> {
     ["get", "list", "watch", "create", "update", "delete"]
@@ -131,8 +131,8 @@ pub struct Preflight {
     shown: Shown,
 }
 
-/// What the metric shows: whether something is missing, by verb and resource. Several permissions share one series where
-/// they differ in the name only.
+/// The values of the metric: whether a permission is missing, by verb and resource. Several permissions share one
+/// series where they differ in the name only.
 type Shown = BTreeMap<(&'static str, String), bool>;
 
 impl Preflight {
@@ -217,7 +217,7 @@ impl Preflight {
     }
 }
 
-/// What to show now: what is not needed any more is not missing.
+/// The values to show now: a permission that is no longer needed is not missing.
 fn after(before: Shown, now: Shown) -> Shown {
     let before = before.into_keys().map(|series| (series, false));
     before.chain(now).collect()

@@ -27,7 +27,7 @@ use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS};
 /// answer near a megabyte.
 pub const CLUSTER_PAGE: u32 = 50;
 
-/// What a watch tells its index.
+/// A change that a watch brings to its index.
 #[derive(Debug)]
 pub enum Change<K> {
     /// A list is about to be asked for: what is applied from now until it is complete comes from it.
@@ -69,7 +69,7 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     /// Lists and watches until `stop` is cancelled, and calls `hear` for every change; `hear` must not block. A list
-    /// or watch that fails is tried again with back-off, for ever: the index then shows the last known state. What
+    /// or watch that fails is tried again with back-off, without end: the index then shows the last known state. What
     /// was deleted meanwhile is found by the next complete list, against what the index holds then. `K` must decode
     /// leniently, so that one bad object cannot stop the watch; a deletion needs nothing but the metadata.
     ///
@@ -319,10 +319,10 @@ impl kube::runtime::utils::Backoff for Pace {
     }
 }
 
-/// Whether a watch is to be begun anew, with a list.
+/// True if a watch must start again, with a list.
 ///
-/// - 410 as a status code: the version is too old, and kube's watcher would ask for the same one for ever. Normally the
-///   server says so within the stream, and kube's watcher lists again.
+/// - 410 as a status code: the version is too old, and kube's watcher would ask for the same one again and again.
+///   Normally the server says so within the stream, and kube's watcher lists again.
 /// - 401 and 403: these block readiness ([`synced_hint`]), and a watch that works again and is quiet would never say so;
 ///   a complete list does. A list that is refused needs nothing: kube's watcher tries it again.
 fn must_list_again(error: &watcher::Error) -> bool {
@@ -333,7 +333,7 @@ fn must_list_again(error: &watcher::Error) -> bool {
     }
 }
 
-/// Whether an index that was complete once may still be served while this error lasts: all but a lost permission,
+/// True if an index that was complete once may still be served while this error lasts: all but a lost permission,
 /// which somebody has to mend.
 fn synced_hint(error: &watcher::Error) -> bool {
     !matches!(code(error), Some(401 | 403))

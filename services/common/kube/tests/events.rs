@@ -48,7 +48,7 @@ fn notice(note: &str) -> Notice {
     }
 }
 
-/// Notes of the Events in the order of their names, which are made of the time, and how often each was said.
+/// Notes of the Events in the order of their names, which are made of the time, and the count of each.
 fn told(api: &ApiServer) -> Vec<(String, i64)> {
     let mut events = api.store().all(&keys::EVENTS, Some("shoot--a"));
     events.sort_by_key(|event| event.name().to_owned());

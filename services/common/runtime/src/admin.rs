@@ -19,7 +19,7 @@ use crate::telemetry::LogLevel;
 /// How often the exporter folds its raw samples: without it they would pile up between two scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the admin endpoint shows.
+/// The state that the admin endpoint shows.
 #[derive(Clone)]
 pub struct Admin {
     /// Served by /readyz.
@@ -40,7 +40,8 @@ impl std::fmt::Debug for Admin {
     }
 }
 
-/// Serves for ever: also while the process drains, so that /readyz says so and the last metrics can be read.
+/// Serves until the process ends: also while the process drains, so that /readyz says so and the last metrics can be
+/// read.
 ///
 /// # Errors
 /// When the listener fails for good.
@@ -120,8 +121,8 @@ async fn render(State(admin): State<Admin>) -> ([(http::HeaderName, &'static str
     )
 }
 
-/// Only from the host or the Pod itself, which is where `kubectl port-forward` comes from: whoever may read the metrics
-/// must not be able to silence the log.
+/// Only from the host or the Pod itself, which is where `kubectl port-forward` comes from: a caller that may read the
+/// metrics must not be able to silence the log.
 async fn set_log_level(
     State(admin): State<Admin>,
     ConnectInfo(caller): ConnectInfo<SocketAddr>,

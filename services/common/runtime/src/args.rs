@@ -120,7 +120,7 @@ impl CommonArgs {
         })
     }
 
-    /// The gRPC address that others are told, given the one bound.
+    /// The gRPC address to advertise, given the one bound.
     #[must_use]
     pub fn advertised(&self, bound: SocketAddr) -> String {
         if let Some(address) = &self.advertise_addr {

@@ -1,4 +1,4 @@
-//! Which callers are allowed, by the names in their certificates.
+//! Allows callers by the names in their certificates.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const SHOWN: usize = 5;
 /// The DNS names that callers may have. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Callers {
-    /// None: whoever the authorities have signed.
+    /// None: every caller with a certificate of the authorities.
     allowed: Option<Arc<BTreeSet<String>>>,
 }
 
@@ -61,7 +61,7 @@ impl Callers {
     }
 }
 
-/// Refuses the calls of a caller who is not allowed. The connection was accepted, so that it can be told why.
+/// Refuses the calls of a caller who is not allowed. The connection was accepted, so that the caller gets the reason.
 ///
 /// # Errors
 /// PERMISSION_DENIED.

@@ -9,7 +9,7 @@ use crate::process::usage_error;
 
 /// The command line of a service.
 pub trait CommandLine: Parser {
-    /// What the service is built from.
+    /// The parts that a service is built from.
     type Config;
 
     /// The options that all services share.

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use notify::{RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 
-/// A change is reported once the files have been quiet for so long: editors and kubelets replace files in several
+/// A change is reported once the files have been quiet for this time: editors and kubelets replace files in several
 /// steps.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// In a folder that is never quiet the files are looked at after so long all the same.
+/// In a folder that is never quiet the files are looked at after this time.
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The files are looked at this often even when the operating system reports nothing: some volumes (NFS, some
@@ -35,7 +35,7 @@ impl FileWatch {
     /// 30 s remains.
     #[must_use]
     pub fn new(paths: Vec<PathBuf>) -> Self {
-        // One place is enough: an event only says that something is to be looked at.
+        // One place is enough: an event only says that something may have changed.
         let (sender, events) = mpsc::channel(1);
         let watcher = notify::recommended_watcher(move |_event| {
             let _ = sender.try_send(());

@@ -1,4 +1,4 @@
-//! What every service is built on: sockets, TLS, tasks, readiness; and its gRPC and admin servers at the end.
+//! The base of every service: sockets, TLS, tasks, readiness; and its gRPC and admin servers at the end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Foundation {
     pub tasks: Tasks,
     /// Cancelled when the drain starts.
     pub draining: CancellationToken,
-    /// What keeps the process from being ready.
+    /// The blockers that keep the process from being ready.
     pub readiness: Readiness,
     listeners: Listeners,
     process: Process,

@@ -15,13 +15,13 @@ use crate::tls::Tls;
 /// TCP connect and TLS handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server that waits for the client to speak first is let be after so long.
+/// How long a server may wait for the client to speak first.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A silent connection is asked for a sign of life this often; see [`PING_TIMEOUT`].
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A connection without a sign of life for so long is given up: a server that vanished without a goodbye is noticed
+/// A connection without a sign of life for this time is given up: a server that vanished without a goodbye is noticed
 /// within 10 s.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -27,7 +27,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest request in bytes: the largest legal one names 1,000 shoots of at most 63 characters.
 pub const MAX_REQUEST_BYTES: usize = 128 * 1024;
 
-/// Streams are told to end at the drain; a connection that is still open so long after is cut.
+/// Streams end at the drain; a connection that is still open after this time is cut.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The gRPC API of a service.

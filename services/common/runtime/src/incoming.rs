@@ -35,7 +35,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// somebody is there.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What every HTTP/2 connection begins with: 24 bytes.
+/// The first bytes of every HTTP/2 connection: 24.
 const PREFACE_BYTES: usize = 24;
 
 /// Open connections at most. Each costs about 100 KiB at its limits; a seed has tens of callers, not hundreds.

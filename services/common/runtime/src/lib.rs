@@ -1,4 +1,4 @@
-//! What every service of the dependency watchdog needs to be a process: arguments, logs, metrics, admin HTTP, named
+//! The process of every service of the dependency watchdog: arguments, logs, metrics, admin HTTP, named
 //! readiness blockers, the gRPC server with its limits and TLS, gRPC channels to peers, reloading of files, drain.
 //!
 //! A service's `main` parses its configuration and calls [`process::run`]; its `app` binds [`listeners::Listeners`],

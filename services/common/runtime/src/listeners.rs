@@ -17,7 +17,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds both addresses: a port in use is found out at the start, and port 0 is known before anybody is told.
+    /// Binds both addresses: a port in use is found out at the start, and port 0 is known before it is announced.
     ///
     /// # Errors
     /// When one of them cannot be bound.

@@ -15,11 +15,11 @@ pub struct Metric {
     pub name: &'static str,
     /// Help text.
     pub help: &'static str,
-    /// What kind it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
-/// What kind of metric.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows.
@@ -129,7 +129,7 @@ pub const READY: Metric = Metric::gauge(
     "1 while the service is ready, as /readyz says it.",
 );
 
-/// What keeps the service from being ready, read at the scrape. The blockers are a closed set, and the configured kinds.
+/// The readiness blockers, read at the scrape. The blockers are a closed set, and the configured kinds.
 pub const BLOCKED: Metric = Metric::gauge(
     "watchdog_readiness_blocked",
     "1 for everything that keeps the service from being ready, by blocker; /readyz says what to do about it.",

@@ -13,13 +13,13 @@ use crate::readiness::Readiness;
 use crate::tasks::Tasks;
 use crate::telemetry::{self, LogLevel};
 
-/// A drain takes at most so long. Below the 30 s that a Pod has by default.
+/// A drain takes at most this time. Below the 30 s that a Pod has by default.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
 
 /// Exit code for a wrong command line or configuration file.
 pub const EXIT_USAGE: u8 = 2;
 
-/// What the process itself gives to the service that runs in it.
+/// The handles that the process gives to the service that runs in it.
 #[derive(Debug, Clone)]
 pub struct Process {
     /// Renders /metrics; none when the service is built inside a test.

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// again may have nothing to say.
 const SHOWN_FOR: Duration = Duration::from_secs(180);
 
-/// What keeps the service from being ready: name -> why, in a sentence that says what to do.
+/// The blockers that keep the service from being ready: name -> why, in a sentence that says what to do.
 type Blockers = BTreeMap<&'static str, String>;
 
 /// A loop that tries again, and what it tries, where there are several of its name.
@@ -58,7 +58,7 @@ impl Readiness {
         });
     }
 
-    /// What blocks now.
+    /// The current blockers.
     #[must_use]
     pub fn blockers(&self) -> Blockers {
         self.blockers.lock().clone()

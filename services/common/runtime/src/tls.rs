@@ -30,7 +30,7 @@ pub struct TlsPaths {
     pub ca: PathBuf,
 }
 
-/// What the files make: both sides of mutual TLS, with HTTP/2 by ALPN.
+/// The TLS configuration from the files: both sides of mutual TLS, with HTTP/2 by ALPN.
 #[derive(Debug)]
 pub struct TlsConfigs {
     /// For the gRPC server: callers must show a certificate of the authorities.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Lets so many events pass at once, and then so many a second.
+/// Lets `burst` events pass at once, and then `rate` a second.
 #[derive(Debug)]
 pub struct TokenBucket {
     rate: f64,
@@ -51,7 +51,7 @@ impl TokenBucket {
         enough
     }
 
-    /// Takes so many tokens. The next check waits for those that are missing.
+    /// Takes this many tokens. The next check waits for those that are missing.
     pub fn take(&mut self, tokens: u32) {
         self.tokens -= f64::from(tokens);
     }

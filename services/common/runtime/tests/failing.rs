@@ -17,7 +17,7 @@ struct Args {
     common: CommonArgs,
 }
 
-/// It neither goes on without it nor waits for ever for what is left.
+/// It neither goes on without it nor waits endlessly for what is left.
 #[test]
 fn a_part_that_ends_ends_the_process() {
     let common = Args::parse_from([
@@ -47,7 +47,7 @@ fn a_part_that_ends_ends_the_process() {
         base.serve(api, vec![])
     });
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
-    // The exporter of the process is there already: what is told is told before anything is built.
+    // The exporter of the process is there already: reports come before anything is built.
     let never = |_| async { panic!("there is one process in a process") };
     assert_eq!(
         format!("{:?}", run(&common, never)),

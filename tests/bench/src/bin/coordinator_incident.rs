@@ -1,7 +1,7 @@
-//! What verdicts lead to, and how soon: one shoot among a thousand is lost and found again and again, then all of them
-//! are lost, and found, at the same instant. Measured from outside, at the API server: from the moment at which
-//! lease-probe (a stand-in) says it to the requests that change the dependants. The coordinator is a process of its
-//! own; its seed and its lease-probe are in this one.
+//! Measures the scaling that verdicts lead to, and how soon: one shoot among a thousand is lost and found again and
+//! again, then all of them are lost, and found, at the same instant. Measured from outside, at the API server: from the
+//! moment at which lease-probe (a stand-in) says it to the requests that change the dependants. The coordinator is a
+//! process of its own; its seed and its lease-probe are in this one.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -206,7 +206,7 @@ impl Rig {
         Ok(())
     }
 
-    /// The same is said of all shoots at once.
+    /// All shoots get the same verdict at once.
     async fn all_shoots(
         &self,
         out: &mut impl Write,
@@ -383,7 +383,7 @@ async fn run_controller(api: ApiServer) {
                     };
                     let (namespace, name) = (object.namespace(), object.name());
                     let options = WriteOptions::default();
-                    // It may have been changed meanwhile; that change comes here as well.
+                    // It may have been changed meanwhile; that change also comes here.
                     let _ = api.store().modify(
                         &keys::DEPLOYMENTS,
                         namespace,

@@ -29,7 +29,7 @@ enum What {
         /// Record what is counted now instead
         #[arg(long)]
         record: bool,
-        /// A rule may cost so many percent more. Hash seeds and the C library make counts differ by some
+        /// A rule may cost this many percent more. Hash seeds and the C library make counts differ by some
         #[arg(long, default_value_t = 5.0)]
         tolerance: f64,
     },
@@ -37,7 +37,7 @@ enum What {
     Run {
         /// Its number
         case: usize,
-        /// So many times
+        /// How many times
         repetitions: u32,
     },
 }

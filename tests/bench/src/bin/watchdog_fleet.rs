@@ -101,7 +101,7 @@ async fn start(args: Args, fleet: Arc<Fleet>, reached: Reached) -> anyhow::Resul
     }
     let admin = admin::serve(args.admin_addr, fleet.clone(), controllers).await?;
     let mut out = std::io::stdout().lock();
-    // One line of JSON, the last thing to appear: whoever waits for it finds everything in place.
+    // One line of JSON, the last thing to appear: a reader that waits for it finds everything in place.
     let ready = serde_json::json!({
         "message": "fleet ready", "admin": admin.to_string(), "port": reached.port, "shoots": args.shoots,
         "nodes": args.nodes,

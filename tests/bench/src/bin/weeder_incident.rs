@@ -29,10 +29,10 @@ servicesAndDependantSelectors:
       - {key: role, operator: NotIn, values: [main, apiserver]}
 ";
 
-/// One dependant in so many is in a crash loop.
+/// One dependant in this many is in a crash loop.
 const CRASHING: usize = 3;
 
-/// What a pod of a control plane has besides the fields that matter here, in bytes.
+/// The size of a control plane pod's other fields, in bytes.
 const PADDING: usize = 6_000;
 
 /// A weeder that has not done its work by then hangs.
@@ -49,7 +49,7 @@ struct Args {
     /// Dependants of each; a third of them is in a crash loop
     #[arg(long, default_value_t = 5)]
     dependants: usize,
-    /// The services become ready within so many milliseconds
+    /// The services become ready within this many milliseconds
     #[arg(long, default_value_t = 1_000)]
     within: u64,
     /// How long the API server takes for a request, in milliseconds
@@ -57,7 +57,7 @@ struct Args {
     delay: u64,
 }
 
-/// What was seen during one run.
+/// The observations of one run.
 #[derive(Debug, Default)]
 struct Seen {
     watches: usize,

@@ -23,15 +23,15 @@ use tokio::net::TcpListener;
 use super::controllers::{Change, Controllers};
 use super::{Fleet, OutageMode, Report, Shoot, ShootReport};
 
-/// What to cut off.
+/// The nodes to cut off.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Loss {
-    /// The first so many shoots.
+    /// The first shoots, this many.
     pub shoots: usize,
     /// This share of the nodes of each, 0 to 1.
     pub fraction: f64,
-    /// With 0, renewals just stop. Else every node renews once more, within so many milliseconds: all leases of all
+    /// With 0, renewals just stop. Else every node renews once more, within this many milliseconds: all leases of all
     /// shoots expire that close together, which is the hardest case for a prober.
     pub last_within_millis: u32,
 }

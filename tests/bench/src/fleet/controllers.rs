@@ -38,9 +38,9 @@ pub struct Change {
     pub shoot: String,
     /// The Deployment.
     pub name: String,
-    /// So many replicas are wanted (`ready` false) or ready (`ready` true) from now on.
+    /// Replicas that are wanted (`ready` false) or ready (`ready` true) from now on.
     pub replicas: i32,
-    /// Whether they are ready, or only wanted.
+    /// True if they are ready, or only wanted.
     pub ready: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a simulated API server answers.
+//! The answers of a simulated API server.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};

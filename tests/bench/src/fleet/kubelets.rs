@@ -11,10 +11,10 @@ pub struct Outage {
     pub from: i64,
     /// When it ended, if it has.
     pub until: Option<i64>,
-    /// The first so many nodes are cut off.
+    /// The first nodes are cut off, this many.
     pub nodes: usize,
     /// With 0, renewals just stop, and the last ones lie up to a renew interval back. Else every node renews once more
-    /// within so many microseconds after `from`: all leases expire that close together.
+    /// within this many microseconds after `from`: all leases expire that close together.
     pub last_within: i64,
     /// With 0, every node resumes at the turn that it would have had without the outage. Else it resumes within this
     /// number of microseconds after the end, as a kubelet that retries does, and its later turns count from there.

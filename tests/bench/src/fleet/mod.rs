@@ -46,7 +46,7 @@ pub struct Fleet {
     node: Template,
     /// Bearer token that callers must show.
     pub token: String,
-    /// What was asked.
+    /// The request.
     pub requests: Requests,
     /// Connections.
     pub connections: Connections,
@@ -129,7 +129,7 @@ pub struct Connections {
     pub failed: AtomicU64,
 }
 
-/// What a list page holds.
+/// The items of a list page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Leases in kube-node-lease.
@@ -138,7 +138,7 @@ pub enum Kind {
     Nodes,
 }
 
-/// What the fleet saw, as JSON for whoever measures.
+/// The fleet's observations, as JSON for the measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the names are those of the counters")]
@@ -166,7 +166,7 @@ pub struct Report {
     pub memory_mib: f64,
 }
 
-/// What the fleet knows of one shoot. Times are in microseconds since 1970, 0 for never.
+/// The fleet's record of one shoot. Times are in microseconds since 1970, 0 for never.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShootReport {
@@ -185,7 +185,7 @@ pub struct ShootReport {
 }
 
 impl Fleet {
-    /// Makes shoots of so many nodes each.
+    /// Makes shoots with this many nodes each.
     #[must_use]
     pub fn new(shoots: usize, nodes: usize) -> Self {
         let shoot = |index: usize| Shoot {
@@ -362,7 +362,7 @@ impl Fleet {
         true
     }
 
-    /// What was seen so far.
+    /// The observations so far.
     #[must_use]
     pub fn report(&self) -> Report {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -445,7 +445,7 @@ impl Shoot {
         }
     }
 
-    /// What is known of it.
+    /// The record of it.
     #[must_use]
     pub fn report(&self) -> ShootReport {
         let get = |time: &AtomicI64| time.load(Ordering::Relaxed);

@@ -196,7 +196,7 @@ fn digest(i: usize) -> String {
     format!("{:016x}", 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(i as u64 + 1)).repeat(4)
 }
 
-/// What the three writers of a Node own: a fifth of its size.
+/// The fields that the three writers of a Node own: a fifth of its size.
 fn managed_fields() -> Vec<Value> {
     let empty = || json!({});
     let keys = |keys: &[&str]| -> Value { keys.iter().map(|key| ((*key).to_owned(), empty())).collect() };
@@ -251,7 +251,7 @@ pub fn list_head(kind: &str, version: &str, revision: u64, next: Option<(&str, u
     )
 }
 
-/// What clients ask before they know the API: the answer for a path, as JSON; none for others.
+/// Discovery, which clients ask first: the answer for a path, as JSON; none for others.
 #[must_use]
 pub fn discovery(path: &str) -> Option<Value> {
     let resource = |name: &str, kind: &str, namespaced: bool| json!({"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"]});

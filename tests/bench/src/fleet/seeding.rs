@@ -25,10 +25,10 @@ const GRACE_PERIOD: &str = "40s";
 /// The user that the prober is in the shoots.
 const USER: &str = "dependency-watchdog-probe";
 
-/// What the dependants run with before the first scale-down.
+/// The replicas of the dependants before the first scale-down.
 const DEPENDANTS: [(&str, i32); 3] = [(KCM, 1), (MCM, 1), (CA, 1)];
 
-/// What to put on the seed besides namespaces, kubeconfigs and Clusters.
+/// Objects on the seed besides namespaces, kubeconfigs and Clusters.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seeding {
     /// A Machine for every node: without them no node counts as evidence, so no loss is found.

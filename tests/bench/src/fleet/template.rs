@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-/// What differs from one object to the next.
+/// The fields that differ from one object to the next.
 #[derive(Debug, Clone, Copy)]
 pub struct Values<'a> {
     /// `@name@`: name of the node.

@@ -34,7 +34,7 @@ impl FleetAdmin {
         &self.address
     }
 
-    /// What the fleet saw so far.
+    /// The fleet's observations so far.
     ///
     /// # Errors
     /// When it does not answer.
@@ -42,7 +42,7 @@ impl FleetAdmin {
         get(&self.address, "/report").await
     }
 
-    /// What it knows of every shoot.
+    /// Its record of every shoot.
     ///
     /// # Errors
     /// When it does not answer.

@@ -1,4 +1,4 @@
-//! What a measurement stands on: a seed, the fleet and the services under test, each a process of its own.
+//! The set-up of a measurement: a seed, the fleet and the services under test, each a process of its own.
 
 pub mod admin;
 pub mod perf;
@@ -23,7 +23,7 @@ const SEEDING_BOUND: Duration = Duration::from_secs(900);
 /// The weeder's configuration is not used by these measurements.
 const NO_WEEDER: &str = "";
 
-/// What to start.
+/// The processes to start.
 #[derive(Debug, Clone)]
 pub struct RigOptions {
     /// Shoots.
@@ -50,7 +50,7 @@ pub struct Rig {
     pub seed: Seed,
     /// Starts services.
     pub setup: Setup,
-    /// What was started.
+    /// The running processes.
     pub options: RigOptions,
     /// Folder of logs, certificates and configuration files.
     pub scratch: Arc<Scratch>,

@@ -98,7 +98,7 @@ impl Subscriber {
                         received.lock().note(response);
                     }
                     // A replica ends a stream on which more was taken back at once than it remembers, as when another
-                    // replica joins: whoever follows connects again and has everything anew.
+                    // replica joins: a follower connects again and has everything anew.
                     stream = loop {
                         match client.watch_verdicts(Request::new(request())).await {
                             Ok(answer) => break answer.into_inner(),
@@ -133,7 +133,7 @@ impl Subscriber {
         self.messages.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many shoots have this outcome.
+    /// Waits until this many shoots have this outcome.
     ///
     /// # Errors
     /// When they have not within `bound`; says how many have.
@@ -218,7 +218,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Opens so many streams, each over a connection of its own.
+    /// Opens this many streams, each over a connection of its own.
     ///
     /// # Errors
     /// When one cannot be opened.

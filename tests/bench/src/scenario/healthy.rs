@@ -23,7 +23,7 @@ const START_BOUND: Duration = Duration::from_secs(180);
 /// How late probes start, as lease-probe tells it.
 const SCHEDULE_LAG: &str = "watchdog_probe_schedule_lag_seconds";
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Shoots
@@ -49,7 +49,7 @@ pub struct Options {
     pub perf: Option<PathBuf>,
 }
 
-/// What came out.
+/// The result.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(

@@ -19,7 +19,7 @@ use crate::fleet::{self, ShootReport};
 use crate::rig::{Rig, RigOptions};
 use crate::usage::{self, load_average};
 
-/// What Gardener deploys.
+/// The configuration that Gardener deploys.
 const GARDENER: &str = include_str!("../../../../services/common/api/tests/fixtures/prober-gardener.yaml");
 
 /// Dependants of a shoot.
@@ -31,7 +31,7 @@ const BOUND: Duration = Duration::from_secs(300);
 /// A lease is renewed three times in it: every one has been seen to change.
 const SETTLE: Duration = Duration::from_secs(45);
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Options {
     /// Shoots
@@ -45,7 +45,7 @@ pub struct Options {
     pub sandbox: bool,
 }
 
-/// What came out. Spreads are over the shoots.
+/// The result. Spreads are over the shoots.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(
@@ -138,7 +138,7 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
     })
 }
 
-/// Waits until so many dependants have become ready at a count since a time.
+/// Waits until this many dependants have become ready at a count since a time.
 async fn until_ready(rig: &Rig, since: i64, replicas: i32, wanted: usize, what: &str) -> anyhow::Result<()> {
     wait::until_true(what, BOUND, || async {
         let changes = rig.admin.scales().await?;

@@ -28,7 +28,7 @@ const FRACTION: f64 = 0.6;
 /// 30 s to the expiry, and the time that a machine under load needs to tell it.
 const LOSS_BOUND: Duration = Duration::from_secs(120);
 
-/// What to measure.
+/// The parameters of the measurement.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Shoots
@@ -37,7 +37,7 @@ pub struct Options {
     /// Nodes of each shoot
     #[arg(long, default_value_t = 50)]
     pub nodes: usize,
-    /// The first so many shoots are lost; all by default
+    /// How many shoots are lost; all by default
     #[arg(long)]
     pub lost: Option<usize>,
     /// Mean seconds between two probes of a shoot
@@ -59,7 +59,7 @@ pub struct Options {
     pub perf: Option<PathBuf>,
 }
 
-/// What came out.
+/// The result.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(
@@ -92,7 +92,7 @@ pub struct Outcomes {
     pub seed_requests_of_loss: Option<BTreeMap<String, u64>>,
 }
 
-/// How many of so many nodes must be expired.
+/// How many of the nodes must be expired.
 #[must_use]
 pub fn required(nodes: usize) -> usize {
     // At most the number of nodes.
@@ -170,7 +170,7 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
     let late: Vec<i64> = lags(&told, &shoots, crossing).collect();
     ensure!(
         late.iter().all(|lag| *lag >= 0),
-        "a loss was told before it was one"
+        "a loss was reported before it was one"
     );
     let seed_requests_of_loss = rig.seed.requests_since(request).await?;
 

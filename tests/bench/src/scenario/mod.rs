@@ -80,7 +80,7 @@ pub fn share(part: f64, whole: u64) -> f64 {
     }
 }
 
-/// What several processes have used, added up.
+/// The sum of what several processes have used.
 ///
 /// # Errors
 /// When one has ended.
@@ -106,7 +106,7 @@ pub fn peak_of(services: &[Service]) -> anyhow::Result<f64> {
         .sum()
 }
 
-/// A histogram as /metrics shows it: how many values were at most so many seconds.
+/// A histogram as /metrics shows it: how many values were at most that many seconds.
 #[derive(Debug, Clone, Default)]
 pub struct Histogram(BTreeMap<u64, u64>);
 
@@ -133,7 +133,7 @@ impl Histogram {
         Ok(sum)
     }
 
-    /// What came since `before`.
+    /// The difference to `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let old = |bound: &u64| before.0.get(bound).copied().unwrap_or(0);
@@ -145,7 +145,7 @@ impl Histogram {
         )
     }
 
-    /// The bucket's bound below which so many in a hundred lie, in milliseconds; none without values or above all
+    /// The bucket's bound below which this share of a hundred lies, in milliseconds; none without values or above all
     /// bounds.
     #[must_use]
     pub fn at_most_millis(&self, percent: u64) -> Option<f64> {

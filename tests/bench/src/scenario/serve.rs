@@ -1,4 +1,4 @@
-//! The fleet and a seed alone, for a prober of whoever calls.
+//! The fleet and a seed alone, for any prober.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::prober_config;
 use crate::rig::{Rig, RigOptions};
 
-/// What to start.
+/// The processes to start.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Options {
     /// Shoots

@@ -1,4 +1,4 @@
-//! What an outage costs.
+//! The cost of an outage.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What happened to each shoot, in order: what a watch of the seed saw, what the verdicts were, and what the test itself
+//! The record of each shoot, in order: what a watch of the seed saw, what the verdicts were, and what the test itself
 //! did. [`super::invariants`] judges it.
 
 use std::collections::BTreeMap;
@@ -31,11 +31,11 @@ const PREFIX: &str = "dependency-watchdog.gardener.cloud/";
 pub struct Entry {
     /// When it was seen or done, by the test's clock.
     pub at: Timestamp,
-    /// What.
+    /// The event.
     pub fact: Fact,
 }
 
-/// What can happen.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// A dependant has changed.
@@ -51,7 +51,7 @@ pub enum Fact {
     Verdict(Outcome),
     /// A write by the test, in the part of an operator or of Gardener; it made this version.
     Operator(u64),
-    /// So many nodes of so many are cut off from now on.
+    /// From now on some nodes of a shoot are cut off.
     Cut {
         /// Nodes that are cut off.
         cut: usize,
@@ -73,9 +73,9 @@ pub struct Dependant {
     pub ready: i32,
     /// The annotation with the recorded count, as it stands there.
     pub recorded: Option<String>,
-    /// Whether it is marked as held down.
+    /// True if it is marked as held down.
     pub held: bool,
-    /// Whether it is to be left alone.
+    /// True if it should be left alone.
     pub ignored: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct Chronicle {
     entries: Mutex<BTreeMap<String, Vec<Entry>>>,
     /// Tells that something was added.
     changed: watch::Sender<()>,
-    /// Whether verdicts may have been missed.
+    /// True if verdicts may have been missed.
     has_gaps: AtomicBool,
 }
 
@@ -147,7 +147,7 @@ impl Chronicle {
         self.has_gaps.store(true, Ordering::SeqCst);
     }
 
-    /// Whether every verdict was heard.
+    /// True if every verdict was received.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.has_gaps.load(Ordering::SeqCst)

@@ -1,5 +1,5 @@
-//! Faults of the whole system. Each strikes while one shoot is being lost, another one recovers, a third one is calm, and
-//! crashed pods wait for their Service to come back; afterwards everything must be as if nothing had been.
+//! Faults of the whole system. Each strikes while one shoot is being lost, another one recovers, a third one is calm,
+//! and crashed pods wait for their Service to come back; afterwards everything must be as if nothing had been.
 
 mod play;
 
@@ -23,7 +23,7 @@ const SLOW: Duration = Duration::from_millis(300);
 /// How often connections break while watches are dropped.
 const DROPS: u32 = 10;
 
-/// What goes wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The seed's API server is restarted.
@@ -148,7 +148,7 @@ impl Fault {
         matches!(self, Self::ProbeClockJumps | Self::CoordinatorClockJumps)
     }
 
-    /// What has to be so from the beginning.
+    /// The settings that must apply from the start.
     async fn prepare(self, stage: &Stage) -> anyhow::Result<()> {
         let seed = stage.seed();
         if self == Self::LogsOnFullDisk {
@@ -200,7 +200,7 @@ impl Fault {
         }
     }
 
-    /// Stays for so long.
+    /// Stays for this time.
     async fn last(self, stage: &Stage, period: Duration) -> anyhow::Result<()> {
         if self == Self::WatchesDropped {
             for _ in 0..DROPS {

@@ -1,4 +1,4 @@
-//! What a service takes of its machine: what leaks shows here.
+//! The resources that a service uses; a leak shows here.
 
 use std::fmt;
 
@@ -61,7 +61,7 @@ impl Footprint {
         })
     }
 
-    /// Whether this is not more than `before`, but for what comes and goes.
+    /// True if this is not more than `before`, except what comes and goes.
     #[must_use]
     pub const fn fits(&self, before: &Self) -> bool {
         self.tasks <= before.tasks + SLACK

@@ -36,7 +36,7 @@ pub enum Mood {
     Refuse,
     /// Accepts and never answers; what is open carries no more bytes, as when packets are dropped.
     Silent,
-    /// Passes everything on, each piece so much later.
+    /// Passes everything on, each piece later by this time.
     Slow(Duration),
     /// Passes answers on byte by byte, with this pause before each.
     Trickle(Duration),
@@ -60,11 +60,11 @@ pub struct Front {
 pub struct Upstream {
     /// `https://127.0.0.1:port`
     pub url: String,
-    /// Who signed its certificate, PEM.
+    /// The authority that signed its certificate, PEM.
     pub ca_pem: String,
 }
 
-/// What a connection needs.
+/// The state of a connection.
 struct Shared {
     identity: Identity,
     upstream: SocketAddr,

@@ -18,17 +18,17 @@ use watchdog_proto::probe::v1::Outcome;
 use super::chronicle::{Dependant, Entry, Fact};
 use crate::fixtures::{CA, KCM, MCM};
 
-/// The test hears of a verdict on a stream of its own: earlier or later than the coordinator by so much.
+/// The test receives verdicts on a stream of its own: earlier or later than the coordinator by up to this time.
 const HEARING: SignedDuration = SignedDuration::from_secs(5);
 
-/// A verdict of a loss may be acted upon so long after the nodes are back: until a kubelet renews, and the verdict on
+/// How long a verdict of a loss may be acted upon after the nodes are back: until a kubelet renews, and the verdict on
 /// that is there, or the one before it has run out.
 const AFTERMATH: SignedDuration = SignedDuration::from_secs(15);
 
 /// A write that was allowed when it left may arrive so much after the change of the Cluster that forbids it.
 const IN_FLIGHT: SignedDuration = SignedDuration::from_secs(3);
 
-/// What is known about a shoot besides its record.
+/// Facts about a shoot besides its record.
 #[derive(Clone, Debug)]
 pub struct Expectation {
     /// The dependants with their counts before anything happened.
@@ -39,9 +39,9 @@ pub struct Expectation {
     pub renew_interval: Duration,
     /// Share of the nodes that must be lost.
     pub threshold: f64,
-    /// Whether all is to be restored at the end.
+    /// True if all should be restored at the end.
     pub restored: bool,
-    /// Whether verdicts were recorded all the time.
+    /// True if verdicts were recorded all the time.
     pub verdicts: bool,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Judge<'a> {
         if ours {
             self.cluster_allows(now, at);
             if before.ignored && now.ignored && (down || up) {
-                self.say("S4", now, at, "is to be left alone");
+                self.say("S4", now, at, "must be left alone");
             }
         }
     }

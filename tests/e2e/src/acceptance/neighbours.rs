@@ -58,7 +58,7 @@ pub struct Peer {
     _server: AbortOnDropHandle<()>,
 }
 
-/// What the peer says and to whom it is known.
+/// The peer's record and its readers.
 #[derive(Clone)]
 struct Say {
     age: Age,

@@ -50,7 +50,7 @@ struct Component {
     needs: Option<Service>,
 }
 
-/// What others need.
+/// The objects that others need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
     Etcd,
@@ -118,7 +118,7 @@ struct Running {
     name: String,
     uid: String,
     crashed: bool,
-    /// Whether its status says so.
+    /// True if its status says so.
     shown: bool,
 }
 
@@ -127,9 +127,9 @@ struct Running {
 pub struct Deletion {
     /// The component that it was of.
     pub component: &'static str,
-    /// Whether it was in CrashLoopBackOff.
+    /// True if it was in CrashLoopBackOff.
     pub crashed: bool,
-    /// Whether what it needs was there.
+    /// True if what it needs was there.
     pub need_met: bool,
 }
 
@@ -151,7 +151,7 @@ impl Planes {
         Ok((planes, Following(AbortOnDropHandle::new(task))))
     }
 
-    /// Makes a control plane with so many members of etcd (at most three), all of it ready.
+    /// Makes a control plane with this many members of etcd (at most three), all of it ready.
     ///
     /// # Errors
     /// When the seed does not answer.
@@ -196,7 +196,7 @@ impl Planes {
         });
     }
 
-    /// What is wrong with what was done to the pods of namespaces that begin so.
+    /// The errors in what was done to the pods of namespaces with this prefix.
     pub(super) async fn judge(&self, prefix: &str) -> Vec<String> {
         let planes: Vec<_> = {
             let all = self.planes.lock();
@@ -290,7 +290,7 @@ impl Plane {
         crashed.map(|(name, _)| *name).collect()
     }
 
-    /// What was deleted so far.
+    /// The deletions so far.
     pub async fn deletions(&self) -> Vec<Deletion> {
         self.state.lock().await.deletions.clone()
     }
@@ -393,7 +393,7 @@ impl Plane {
         })
     }
 
-    /// Writes what is behind the Services, and waits until the weeder has heard of it.
+    /// Writes what is behind the Services, and waits until the weeder has received it.
     async fn publish(&self, state: &mut State) -> anyhow::Result<()> {
         let etcd: Vec<_> = ETCD_MEMBERS.iter().take(self.members).copied().collect();
         for (service, behind) in [("etcd-main-client", etcd), ("kube-apiserver", vec![API_SERVER])] {

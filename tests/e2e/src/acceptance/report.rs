@@ -6,7 +6,7 @@ use super::accounting::Toll;
 use super::results::{Results, Row};
 use super::scenarios;
 
-/// What stands in the tables.
+/// The content of the tables.
 pub struct Runs {
     /// Scenarios on the sandbox.
     pub sandbox: Results,

@@ -17,9 +17,9 @@ pub struct Row {
     pub title: String,
     /// How long it took, its preparation included.
     pub seconds: f64,
-    /// What went wrong; none when nothing did.
+    /// The error, if any.
     pub failure: Option<String>,
-    /// What the outage cost, where there was one and a twin.
+    /// The cost of the outage, if there was one and a twin.
     pub account: Option<Account>,
 }
 
@@ -67,7 +67,7 @@ impl Results {
             .with_context(|| format!("write {}", path.display()))
     }
 
-    /// What was written last.
+    /// The last results written.
     ///
     /// # Errors
     /// When nothing was.

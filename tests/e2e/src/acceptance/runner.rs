@@ -13,7 +13,7 @@ use super::planes::Planes;
 use super::results::{Results, Row};
 use super::stage::Stage;
 
-/// What a scenario does: a file under `tests/e2e/scenarios`.
+/// The source of a scenario: a file under `tests/e2e/scenarios`.
 pub struct Scenario {
     /// Name of its file.
     pub file: &'static str,
@@ -45,7 +45,7 @@ impl Scenario {
         self.comment().next().unwrap_or_default()
     }
 
-    /// What happens and what must be, in one paragraph.
+    /// The events and the expected result, in one paragraph.
     #[must_use]
     pub fn text(&self) -> String {
         let rest: Vec<_> = self.comment().skip(1).filter(|line| !line.is_empty()).collect();
@@ -126,7 +126,7 @@ async fn play(backend: &Arc<Backend>, planes: &Arc<Planes>, scenario: &Scenario)
     }
 }
 
-/// Whether it broke a rule, and what it cost.
+/// The broken rules, and the cost.
 async fn finish(stage: &Stage) -> (Option<String>, Option<Account>) {
     let account = match stage.account().await {
         Ok(account) => account,

@@ -27,7 +27,7 @@ const REQUEST_BOUND: Duration = Duration::from_secs(30);
 pub struct Seed {
     /// An administrator's client.
     pub client: Client,
-    /// What happened.
+    /// The event.
     pub chronicle: Arc<Chronicle>,
     /// Starts services, and calls them.
     pub setup: Arc<Setup>,

@@ -35,7 +35,7 @@ pub struct Shoot {
     state: Mutex<State>,
 }
 
-/// What a shoot and its twin have each.
+/// The parts that a shoot and its twin each have.
 struct Half {
     site: Site,
     api: Client,
@@ -50,7 +50,7 @@ struct State {
     restored: Option<Duration>,
     /// The same of the twin, when it is known.
     twin: Option<AbortOnDropHandle<Option<Duration>>>,
-    /// What the shoot is to be at the end.
+    /// The expected state of the shoot at the end.
     unrestored: bool,
 }
 
@@ -63,7 +63,7 @@ impl Half {
         Ok(Arc::new(Self { site, api, nodes }))
     }
 
-    /// Whether all nodes are there and ready, and all machines run.
+    /// True if all nodes are there and ready, and all machines run.
     async fn is_whole(&self, nodes: usize) -> anyhow::Result<bool> {
         let ready = node_readiness(&self.api).await?;
         let whole = ready.len() >= nodes && ready.values().all(|status| status == "True");
@@ -135,7 +135,7 @@ impl Shoot {
         self.half.api.clone()
     }
 
-    /// What stands before its API server, if the plan says so.
+    /// The proxy in front of its API server, if the plan says so.
     ///
     /// # Errors
     /// When the plan does not.
@@ -220,7 +220,7 @@ impl Shoot {
         Ok(())
     }
 
-    /// Waits until dependants want and have so many replicas.
+    /// Waits until dependants want and have this many replicas.
     ///
     /// # Errors
     /// When they do not in time.
@@ -304,7 +304,7 @@ impl Shoot {
         self.state.lock().unrestored = true;
     }
 
-    /// What is wrong with what happened to it.
+    /// The errors in its history.
     pub(super) fn judge(&self) -> Vec<String> {
         let expected = Expectation {
             counts: COUNTS.to_vec(),
@@ -321,7 +321,7 @@ impl Shoot {
             .collect()
     }
 
-    /// What the outage has cost, and what it has cost the twin. None where nobody counted.
+    /// The cost of the outage, and its cost for the twin. None where nobody counted.
     pub(super) async fn account(&self) -> anyhow::Result<Option<Account>> {
         if self.plan.toll == Count::No {
             return Ok(None);

@@ -38,10 +38,11 @@ const TIMES: Times = Times {
     bound: BOUND,
 };
 
-/// What one service took, over the time.
+/// The resources that one service used over time.
 type Measures = Vec<Footprint>;
 
-/// Lets incidents happen for so long; says what each service took in the first window after the warm-up and in the last.
+/// Lets incidents happen for this time; says what each service took in the first window after the warm-up and in the
+/// last.
 ///
 /// # Errors
 /// When something is not restored, or a service takes more in the end than in the beginning.

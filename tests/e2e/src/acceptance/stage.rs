@@ -1,4 +1,4 @@
-//! What a scenario is played on: the back-end, and the shoots and control planes that the scenario asks for.
+//! The environment of a scenario: the back-end, and the shoots and control planes that the scenario asks for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,10 +84,10 @@ impl Stage {
         self.shoot_on(seed, &place, plan).await
     }
 
-    /// Keeps so many API servers for [`Stage::second_seed`] and [`Stage::shoot_on`]. Once, before all else.
+    /// Keeps this many API servers for [`Stage::second_seed`] and [`Stage::shoot_on`]. Once, before all else.
     ///
     /// # Errors
-    /// When there are not so many.
+    /// When there are fewer.
     pub async fn reserve(&self, servers: usize) -> anyhow::Result<()> {
         *self.stock.lock().await = self.backend.reserve(servers).await?;
         *self.begin.lock() = Instant::now();
@@ -137,7 +137,7 @@ impl Stage {
         Ok(shoot)
     }
 
-    /// What broke a rule.
+    /// The broken rules.
     pub(super) async fn judge(&self) -> Vec<String> {
         let shoots = self.shoots.lock().clone();
         let mut wrong: Vec<_> = shoots.iter().flat_map(|shoot| shoot.judge()).collect();
@@ -145,7 +145,7 @@ impl Stage {
         wrong
     }
 
-    /// A control plane for the weeder, with so many members of etcd, all of it ready.
+    /// A control plane for the weeder, with this many members of etcd, all of it ready.
     ///
     /// # Errors
     /// When the seed does not answer.
@@ -155,7 +155,7 @@ impl Stage {
             .await
     }
 
-    /// So many control planes.
+    /// Several control planes.
     ///
     /// # Errors
     /// When the seed does not answer.
@@ -170,7 +170,7 @@ impl Stage {
         format!("shoot--{PROJECT}--{}-plane-", self.name)
     }
 
-    /// What the outage has cost, with the watchdog and without it.
+    /// The cost of the outage, with the watchdog and without it.
     pub(super) async fn account(&self) -> anyhow::Result<Option<Account>> {
         let shoots = self.shoots.lock().clone();
         for shoot in shoots {

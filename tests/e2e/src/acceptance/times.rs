@@ -58,7 +58,7 @@ impl Times {
         self.grace * 2
     }
 
-    /// After so much without a sign of it, nothing comes any more: a lease is expired after three quarters of the
+    /// After this time without a sign of it, nothing comes any more: a lease is expired after three quarters of the
     /// grace period, and the next probe is due then.
     #[must_use]
     pub fn calm(&self) -> Duration {

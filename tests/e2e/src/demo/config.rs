@@ -3,7 +3,7 @@
 use crate::certs::TlsFiles;
 use crate::watchdog::{SERVER_NAME, Service};
 
-/// What Gardener deploys, but for the times: those of the demo run five times faster.
+/// The configuration that Gardener deploys, except the times: the demo runs five times faster.
 pub(super) const PROBER: &str = "\
 kubeConfigSecretName: shoot-access-dependency-watchdog-probe
 probeInterval: 6s
@@ -21,7 +21,7 @@ dependentResourceInfos:
   scaleDown: {level: 0}
 ";
 
-/// What Gardener deploys, but for the watch duration.
+/// The configuration that Gardener deploys, except the watch duration.
 pub(super) const WEEDER: &str = "\
 watchDuration: 30s
 servicesAndDependantSelectors:

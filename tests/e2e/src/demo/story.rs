@@ -236,7 +236,7 @@ impl<'a> Story<'a> {
             .map_or((-1, -1), |w| (w.spec_replicas, w.ready_replicas))
     }
 
-    /// Whether no resource is marked as held down any more.
+    /// True if no resource is marked as held down any more.
     fn unmarked(&self) -> bool {
         let marked = |name: &&str| {
             self.shoot

@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! The output of the demo.
 
 use std::io::Write;
 use std::time::Instant;
@@ -28,7 +28,7 @@ impl Teller {
         self.plain(&format!("\n--- {text}\n"));
     }
 
-    /// Whether the reader is still there is not the demo's business.
+    /// The demo goes on if the reader is gone.
     pub(super) fn plain(&self, text: &str) {
         let mut out = std::io::stdout().lock();
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

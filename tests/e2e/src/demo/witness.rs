@@ -18,7 +18,7 @@ use super::Watchdog;
 use super::tell::Teller;
 use crate::watchdog::Setup;
 
-/// Tells about replicas this often: what is told is read from the store, in this process.
+/// Reports replicas this often: they are read from the store, in this process.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Watches as long as it is held.
@@ -61,7 +61,7 @@ impl Witness {
         Ok(Self { healthy, tasks })
     }
 
-    /// Stops watching; nothing is told afterwards.
+    /// Stops watching; nothing is reported afterwards.
     pub(super) async fn stop(self) {
         for task in self.tasks {
             task.abort();
@@ -70,7 +70,7 @@ impl Witness {
         }
     }
 
-    /// Waits until so many shoots were told to be healthy.
+    /// Waits until this many shoots were reported as healthy.
     pub(super) async fn wait_healthy(&self, shoots: usize) -> anyhow::Result<()> {
         let mut healthy = self.healthy.clone();
         let all = healthy.wait_for(|count| *count >= shoots);

@@ -1,4 +1,4 @@
-//! What the replicas said of themselves in their membership Leases, and when.
+//! The records of the replicas in their membership Leases, over time.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ impl Claims {
         cards.push(card);
     }
 
-    /// What a replica's Lease said at a moment.
+    /// The content of a replica's Lease at a moment.
     fn card(&self, replica: &str, at: Timestamp) -> Option<&Card> {
         let cards = self.cards.get(replica)?;
         cards.get(..cards.partition_point(|card| card.at <= at))?.last()
@@ -73,7 +73,7 @@ impl Claims {
         Some(self.card(replica, at)?.claim)
     }
 
-    /// Whether a replica holds its Lease at a moment; says why not.
+    /// True if a replica holds its Lease at a moment; says why not.
     pub(super) fn is_held(&self, replica: &str, at: Timestamp) -> Result<(), String> {
         let card = self.card(replica, at).ok_or("it has none")?;
         if !card.held {

@@ -1,4 +1,4 @@
-//! What was done to the dependants of a shoot: the order of the levels, and the counts.
+//! Checks what was done to the dependants of a shoot: the order of the levels, and the counts.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ pub(super) fn judge<'a>(
     }
 }
 
-/// What is wrong with scaling a resource now, if anything is.
+/// The error in scaling a resource now, if any.
 fn too_early(name: &str, to: u32, counts: Counts<'_>, replicas: &BTreeMap<&str, u32>) -> Option<String> {
     let place = counts.iter().position(|(of, _)| *of == name)?;
     let is_up = |(of, _): &&(&str, u32)| replicas.get(of).is_some_and(|now| *now > 0);

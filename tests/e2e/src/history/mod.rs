@@ -14,7 +14,7 @@
 //! Then, for every shoot:
 //!
 //! 1. intervals of action of different replicas do not overlap ([`Violation::Overlap`]);
-//! 2. whoever acts holds its membership Lease, renewed less than [`FOREIGN`] ago ([`Violation::NoLease`]);
+//! 2. a replica that acts holds its membership Lease, renewed less than [`FOREIGN`] ago ([`Violation::NoLease`]);
 //! 3. where another replica goes on, the one before has let go, and the record shows how: it released its Lease, or it
 //!    ended its claim and acknowledged the session of the other, or it had not renewed for [`FOREIGN`]
 //!    ([`Violation::NotHandedOver`]);
@@ -54,7 +54,7 @@ pub struct Write {
     pub verb: String,
     /// Path of the request.
     pub path: String,
-    /// Whether it took effect.
+    /// True if it took effect.
     pub applied: bool,
     /// The body; null when the record has none.
     pub body: Value,
@@ -67,7 +67,7 @@ pub enum Violation {
     Overlap {
         /// The shoot.
         shoot: String,
-        /// Who acted on it.
+        /// The replica that acted on it.
         replicas: [String; 2],
         /// When the later of the two began.
         at: Timestamp,
@@ -76,18 +76,18 @@ pub enum Violation {
     NoLease {
         /// The shoot.
         shoot: String,
-        /// Who acted on it.
+        /// The replica that acted on it.
         replica: String,
         /// When.
         at: Timestamp,
-        /// What the record says of its Lease.
+        /// Its Lease as recorded.
         why: String,
     },
     /// Rule 3.
     NotHandedOver {
         /// The shoot.
         shoot: String,
-        /// Who acted before, and who went on.
+        /// The replica that acted before, and the one that continued.
         replicas: [String; 2],
         /// When the second went on.
         at: Timestamp,
@@ -96,7 +96,7 @@ pub enum Violation {
     Order {
         /// The shoot.
         shoot: String,
-        /// What was done too early.
+        /// The write that came too early.
         what: String,
         /// When.
         at: Timestamp,
@@ -105,7 +105,7 @@ pub enum Violation {
     Count {
         /// The shoot.
         shoot: String,
-        /// Which resource, and the count that was recorded.
+        /// The resource, and the count that was recorded.
         what: String,
         /// When.
         at: Timestamp,
@@ -123,21 +123,21 @@ pub struct Handovers {
     pub expired: usize,
 }
 
-/// What a history shows.
+/// The result of checking a history.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Actions on shoots, by replica.
     pub actions: BTreeMap<String, usize>,
     /// How shoots changed hands.
     pub handovers: Handovers,
-    /// What must not be.
+    /// The violations.
     pub violations: Vec<Violation>,
 }
 
 /// Resources of a shoot with their replicas in a healthy control plane.
 pub type Counts<'a> = &'a [(&'a str, u32)];
 
-/// What a record says.
+/// The content of a record.
 #[derive(Debug)]
 pub struct History {
     /// By arrival.
@@ -165,7 +165,7 @@ impl History {
         }
     }
 
-    /// Who acted on a shoot last.
+    /// The replica that acted on a shoot last.
     #[must_use]
     pub fn last_author(&self, shoot: &str) -> Option<&str> {
         let on_shoot = |write: &&Write| shoot_of(&write.path) == Some(shoot);

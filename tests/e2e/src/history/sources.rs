@@ -10,7 +10,7 @@ use watchdog_sandbox::AuditEntry;
 
 use super::Write;
 
-/// What a sandbox recorded.
+/// The record of a sandbox.
 #[must_use]
 pub fn from_sandbox(entries: &[AuditEntry]) -> Vec<Write> {
     let writes = entries.iter().filter(|entry| entry.is_write());
@@ -55,7 +55,7 @@ struct Status {
     code: u16,
 }
 
-/// What a kube-apiserver recorded in its audit log: the writes at the stage `ResponseComplete`, at level Request.
+/// The record in the audit log of a kube-apiserver: the writes at the stage `ResponseComplete`, at level Request.
 ///
 /// # Errors
 /// When the file cannot be read or a line is no audit event.

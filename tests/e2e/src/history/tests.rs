@@ -79,7 +79,7 @@ fn each_way_of_letting_go_is_told_apart() {
         lease(2, "b", "7", "a=1 b=7"),
         lease(3, "a", "1", "a=1 b=7"),
         record(4, "b", "kcm", "2"),
-        // Dead from here on; a takes over when it has not heard of it for 18 s.
+        // Dead from here on; a takes over when it has seen no renewal for 18 s.
         lease(18, "a", "1", "a=1 b=7"),
         lease(20, "a", "1", "a=1"),
         scale(21, "a", "kcm", 0),

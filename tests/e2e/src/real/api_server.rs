@@ -28,9 +28,9 @@ const ADMIN: &str = "admin";
 /// How long the tokens of service accounts live: longer than any test.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// What an API server that serves nodes, their Leases and a kube-controller-manager's node lifecycle does not need: most
-/// groups, and the admission plugins that wait for them. An idle one takes a third less processor time without, and starts
-/// in half of it: it holds a connection to etcd and a cache for each kind.
+/// Settings that an API server that serves nodes, their Leases and a kube-controller-manager's node lifecycle does not
+/// need: most groups, and the admission plugins that wait for them. An idle one takes a third less processor time
+/// without, and starts in half of it: it holds a connection to etcd and a cache for each kind.
 const LEAN: [&str; 3] = [
     "--enable-priority-and-fairness=false",
     "--runtime-config=api/all=false,api/v1=true,apps/v1=true,coordination.k8s.io/v1=true,\

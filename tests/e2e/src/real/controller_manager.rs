@@ -166,7 +166,7 @@ impl ControllerManager {
         }
     }
 
-    /// Whether it runs.
+    /// True if it runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.process

@@ -118,7 +118,7 @@ impl Drop for DeploymentRunner {
     }
 }
 
-/// What a Deployment is asked to be, or has become.
+/// The state that a Deployment should have, or has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Replicas {
     count: i32,

@@ -38,7 +38,7 @@ struct Member {
 // === impl Etcd ===
 
 impl Etcd {
-    /// Starts so many members.
+    /// Starts this many members.
     pub(super) async fn start(
         assets: &Assets,
         scratch: &Arc<Scratch>,
@@ -134,8 +134,8 @@ impl Etcd {
         Ok(())
     }
 
-    /// Copies the data of the only member. It is stopped meanwhile: etcd offers a snapshot while it runs, but what makes
-    /// a member of one (etcdctl, etcdutl) is not among the assets.
+    /// Copies the data of the only member. It is stopped meanwhile: etcd offers a snapshot while it runs, but what
+    /// makes a member of one (etcdctl, etcdutl) is not among the assets.
     pub(super) async fn back_up(&self, name: &str) -> anyhow::Result<EtcdBackup> {
         let backup = EtcdBackup(self.scratch.join(name));
         self.while_stopped(|data| copy_folder(data, &backup.0)).await?;

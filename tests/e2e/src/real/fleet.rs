@@ -37,7 +37,7 @@ impl std::fmt::Debug for MachineOptions {
     }
 }
 
-/// What nodes to simulate. The defaults are those of a real kubelet.
+/// The nodes to simulate. The defaults are those of a real kubelet.
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
     /// How many nodes.
@@ -54,7 +54,7 @@ pub struct FleetOptions {
     pub lease_duration_seconds: i32,
     /// How often conditions are posted.
     pub status_interval: Duration,
-    /// Whether each node gets a running Machine on the seed.
+    /// True if each node gets a running Machine on the seed.
     pub machines: Option<MachineOptions>,
 }
 

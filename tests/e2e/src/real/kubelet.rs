@@ -19,7 +19,7 @@ use super::{bounded, exists_already};
 /// Where kubelets keep their Leases.
 pub(super) const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// A kubelet whose renewal failed tries again after so long, then after twice as long each time.
+/// A kubelet whose renewal failed tries again after this time, then after twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// But after no more than this share of the renew interval: 7 s where that is 10 s.
@@ -39,7 +39,7 @@ pub(super) struct Kubelet {
     zone: String,
     nodes: Api<Node>,
     leases: Api<Lease>,
-    /// Whether the network between this node and the API server is cut. Held during every request, so that no request
+    /// True if the network between this node and the API server is cut. Held during every request, so that no request
     /// is on its way any more when a cut returns.
     cut: RwLock<bool>,
     renewals: AtomicU64,
@@ -89,8 +89,8 @@ impl Kubelet {
         self.post_conditions().await
     }
 
-    /// Renews and reports until the task is dropped, neither in the way of the other. `offset` spreads the kubelets over
-    /// the interval.
+    /// Renews and reports until the task is dropped, neither in the way of the other. `offset` spreads the kubelets
+    /// over the interval.
     pub(super) async fn run(&self, renew_interval: Duration, status_interval: Duration, offset: Duration) {
         let first = Instant::now() + offset;
         tokio::join!(

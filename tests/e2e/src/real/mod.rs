@@ -174,7 +174,7 @@ async fn bounded<T>(what: &str, request: impl Future<Output = kube::Result<T>>) 
     }
 }
 
-/// Whether a write failed because the object is already there.
+/// True if a write failed because the object is already there.
 fn exists_already(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.is_already_exists())
 }

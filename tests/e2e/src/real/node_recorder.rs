@@ -1,4 +1,4 @@
-//! What happens to the nodes of a shoot, as its API server tells it.
+//! The record of a shoot's nodes, from its API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

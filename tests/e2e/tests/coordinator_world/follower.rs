@@ -111,7 +111,7 @@ impl Follower {
         }});
         let namespace = object.namespace().unwrap_or_default();
         let api: Api<DynamicObject> = Api::namespaced_with(self.seed.clone(), &namespace, resource);
-        // Before it is written: its watchers may be told before the answer is here.
+        // Before it is written: its watchers may see it before the answer is here.
         self.note(&name, spec, true);
         api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
             .await?;

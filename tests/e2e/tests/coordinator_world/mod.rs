@@ -85,7 +85,7 @@ impl Seed {
         }
     }
 
-    /// What the real API server stands on.
+    /// The processes behind the real API server.
     pub fn plane(&self) -> anyhow::Result<&RealControlPlane> {
         match self {
             Self::Sandbox(_) => anyhow::bail!("the API server is in memory"),

@@ -1,4 +1,4 @@
-//! What the coordinator must do on every API server. Each scenario finds the shoot up and leaves it up.
+//! Scenarios that the coordinator must pass on every API server. Each scenario finds the shoot up and leaves it up.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ async fn down_and_up_in_order(world: &World) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is not down yet never goes down.
+/// A resource that is not down yet never goes down.
 async fn a_contrary_verdict_in_the_middle(world: &World) -> anyhow::Result<()> {
     world.follower.changes.lock().clear();
     hold(world, MCM);
@@ -170,7 +170,7 @@ async fn an_optional_one_is_absent(world: &World) -> anyhow::Result<()> {
 
 /// Conflicts: somebody else changes a Deployment all the time, and wants other replicas in the middle.
 async fn somebody_else_writes_all_the_time(world: &World) -> anyhow::Result<()> {
-    // Often enough to come in between, and not for ever: who always comes in between is always right.
+    // Often enough to come in between, and not endlessly: who always comes in between is always right.
     let meddle = async {
         for count in 0..60 {
             world

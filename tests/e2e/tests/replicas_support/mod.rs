@@ -132,7 +132,7 @@ impl Replica {
         })
     }
 
-    /// What it says of a shoot.
+    /// Its answer about a shoot.
     pub async fn get(&self, shoot: &str) -> anyhow::Result<scaling::ShootScaling> {
         let request = scaling::GetScalingRequest {
             shoot: shoot.to_owned(),
@@ -169,7 +169,7 @@ pub struct Field {
 // === impl Field ===
 
 impl Field {
-    /// So many shoots, each healthy with [`COUNTS`].
+    /// Shoots, each healthy with [`COUNTS`].
     pub async fn start(name: &str, shoots: usize) -> anyhow::Result<Self> {
         let specs = (0..shoots).map(|i| ShootSpec::new(&format!("s{i}"), 1)).collect();
         let prober = fixtures::prober("probeInterval: 5s", "100ms");
@@ -270,7 +270,7 @@ impl Field {
         ))
     }
 
-    /// What was recorded since the start.
+    /// The record since the start.
     pub fn history(&self) -> History {
         let mut recorded = self.recorded.lock();
         // The log of the sandbox is bounded: what is new is taken over at every look.

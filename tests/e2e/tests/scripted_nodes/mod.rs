@@ -22,7 +22,7 @@ const MONITOR_PERIOD: Duration = Duration::from_secs(5);
 /// When all scripts are over, in seconds: the last transition is due at 95 s at the latest.
 pub(super) const END: i64 = 106;
 
-/// What a node does, and what kube-controller-manager should make of it. Seconds since the beginning.
+/// The behaviour of a node, and what kube-controller-manager should conclude. Seconds since the beginning.
 pub(super) struct NodeScript {
     pub(super) name: &'static str,
     joins: i64,

@@ -11,7 +11,7 @@ use crate::{resource::ResourceType, status::ApiError, store::Store};
 /// The Kubernetes version that the sandbox says it is.
 pub const KUBERNETES_VERSION: &str = "v1.33.0";
 
-/// What the server lists at `/`, and for paths that it does not know.
+/// The paths that the server lists at `/`, and for paths that it does not know.
 const PATHS: [&str; 7] = [
     "/api", "/api/v1", "/apis", "/healthz", "/livez", "/readyz", "/version",
 ];
@@ -61,7 +61,7 @@ pub(super) fn answer(store: &Store, path: &str) -> Result<Response<Body>, ApiErr
     Ok(reply::value(200, &value))
 }
 
-/// Whether a group is known: decides between the two kinds of 404. The built-in groups are, whatever the options
+/// True if a group is known: decides between the two kinds of 404. The built-in groups are, whatever the options
 /// say: an old server without discovery.k8s.io/v1 has the group at v1beta1.
 pub(super) fn knows(store: &Store, group: &str) -> bool {
     group.ends_with(".k8s.io") || store.resources().iter().any(|res| res.group == group)

@@ -60,13 +60,13 @@ pub(crate) struct State {
     /// Silences the running watches when it changes.
     pub(crate) silence_watches: signal::Sender<u64>,
     pub(crate) open_watches: Arc<AtomicUsize>,
-    /// Whether a watch from a forgotten version gets HTTP 410 instead of an ERROR event.
+    /// True if a watch from a forgotten version gets HTTP 410 instead of an ERROR event.
     pub(crate) gone_as_status: AtomicBool,
-    /// What every path starts with, as behind a proxy that serves several API servers.
+    /// The prefix of every path, as behind a proxy that serves several API servers.
     pub(crate) path_prefix: Mutex<String>,
 }
 
-/// The connection is to be closed without an answer.
+/// The connection must be closed without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("connection cut by a fault")]
 pub(crate) struct Cut;
@@ -91,7 +91,7 @@ pub(crate) async fn serve(
     let prefix = state.path_prefix.lock().clone();
     let info = RequestInfo::parse(
         &parts.method,
-        // Behind a path of its own: whoever does not ask there finds nothing.
+        // Behind a path of its own: a client that does not ask there finds nothing.
         parts.uri.path().strip_prefix(prefix.as_str()).unwrap_or_default(),
         parts.uri.query().unwrap_or_default(),
     );

@@ -22,12 +22,12 @@ impl Query {
             .unwrap_or_default()
     }
 
-    /// Whether a parameter is set to a truth.
+    /// True if a parameter is set to a truth.
     pub(crate) fn flag(&self, key: &str) -> bool {
         matches!(self.get(key), "true" | "1")
     }
 
-    /// Whether `dryRun=All` is asked for.
+    /// True if `dryRun=All` is asked for.
     pub(crate) fn dry_run(&self) -> bool {
         self.get("dryRun") == "All"
     }
@@ -45,7 +45,7 @@ pub(crate) struct Target {
     pub(crate) subresource: String,
 }
 
-/// What a request is.
+/// The kinds of requests.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestInfo {
     pub(crate) verb: &'static str,
@@ -82,7 +82,7 @@ impl RequestInfo {
         }
     }
 
-    /// What RBAC looks at.
+    /// The attributes that RBAC checks.
     pub(crate) fn attributes(&self, user: &str) -> Attributes {
         let mut attributes = Attributes {
             user: user.to_owned(),

@@ -64,7 +64,7 @@ pub(crate) fn streaming(code: u16, body: Body, content_type: &'static str) -> Re
     response
 }
 
-/// How objects are to be shown.
+/// The form in which objects are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum View {
     /// As they are.

@@ -251,7 +251,7 @@ async fn drive(shoot: Arc<Engine>) {
     }
 }
 
-/// What Gardener grants the probe in the shoot: to get and list, not to watch.
+/// The permissions that Gardener grants the probe in the shoot: to get and list, not to watch.
 fn probe_rules() -> Vec<Rule> {
     let read = || vec!["get".to_owned(), "list".to_owned()];
     vec![

@@ -72,7 +72,7 @@ impl Kubelets {
         self.cut_nodes.clear();
     }
 
-    /// Whether a node of this name in this zone is cut off.
+    /// True if a node of this name in this zone is cut off.
     pub(crate) fn is_cut(&self, node: &str, zone: &str) -> bool {
         self.cut_all || self.cut_zones.contains(zone) || self.cut_nodes.contains(node)
     }

@@ -16,14 +16,14 @@ use crate::{
     time,
 };
 
-/// What the controller remembers of a node. It judges by when it *saw* a renewal, not by what the Lease says.
+/// The controller's record of a node. It judges by when it *saw* a renewal, not by what the Lease says.
 #[derive(Debug)]
 struct Seen {
     renew_time: String,
     at: Instant,
 }
 
-/// Marks nodes that are not heard of.
+/// Marks nodes without a sign of life.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
     seen: HashMap<String, Seen>,
@@ -85,7 +85,7 @@ impl Lifecycle {
     }
 }
 
-/// Whether the unreachable taint is on a node.
+/// True if the unreachable taint is on a node.
 pub(crate) fn tainted(node: &Object) -> bool {
     let taints = node.value().pointer("/spec/taints").and_then(Value::as_array);
     taints

@@ -35,7 +35,7 @@ pub use self::{
     views::{MachineView, NodeView, PodView, ShootState, WorkloadView},
 };
 
-/// What a simulator works with in one step.
+/// The inputs of a simulator in one step.
 struct Surrounding<'a> {
     /// Objects of the shoot cluster.
     shoot: &'a Arc<Store>,

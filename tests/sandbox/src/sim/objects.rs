@@ -20,7 +20,7 @@ pub const PROBE_SECRET: &str = "shoot-access-dependency-watchdog-probe";
 /// Conditions that kubelets report; all but Ready are bad when True.
 const CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// Taint key of nodes whose kubelet is not heard of.
+/// Taint key of nodes whose kubelet gives no sign of life.
 pub(crate) const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
 
 /// The Cluster object of a shoot.
@@ -171,7 +171,7 @@ pub(crate) struct Component {
     pub(crate) role: &'static str,
     /// Label `app`.
     pub(crate) app: &'static str,
-    /// Whether it is a StatefulSet.
+    /// True if it is a StatefulSet.
     pub(crate) stateful: bool,
     /// The Service in front of it and its port.
     pub(crate) service: Option<(&'static str, u16)>,

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::timing::SimTiming;
 
-/// What a pod is doing.
+/// The state of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PodPhase {
     /// Running, not ready yet.
@@ -21,12 +21,12 @@ pub(crate) enum PodPhase {
     BackOff { until: Instant },
 }
 
-/// What a pod's fate depends on.
+/// The inputs that decide a pod's state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Surroundings {
     /// Every service that it needs is ready.
     pub(crate) needs_met: bool,
-    /// It was told to be unready.
+    /// A test made it unready.
     pub(crate) out: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a simulated shoot is to be like.
+//! The description of a simulated shoot.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub struct ShootSpec {
     pub pool: String,
     /// Timing of this shoot's simulators instead of the sandbox's.
     pub timing: Option<SimTiming>,
-    /// Whether the Shoot states `nodeMonitorGracePeriod`; if not, readers assume 40 s.
+    /// True if the Shoot states `nodeMonitorGracePeriod`; if not, readers assume 40 s.
     pub states_grace_period: bool,
     /// `status.lastOperation`: type and state.
     pub last_operation: (String, String),
@@ -43,7 +43,7 @@ impl ShootSpec {
         }
     }
 
-    /// Spread over so many zones.
+    /// Spread over this many zones.
     #[must_use]
     pub fn zones(mut self, zones: usize) -> Self {
         self.zones = zones.max(1);
@@ -68,7 +68,7 @@ impl ShootSpec {
     }
 }
 
-/// Which kubelets lose their connection to the API server.
+/// The kubelets that lose their connection to the API server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cut {

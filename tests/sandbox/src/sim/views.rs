@@ -1,4 +1,4 @@
-//! What people and tests ask about a shoot, read from its objects.
+//! Views of a shoot for people and tests, read from its objects.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -19,9 +19,9 @@ pub struct NodeView {
     pub zone: String,
     /// Status of its Ready condition: True, False or Unknown.
     pub ready: String,
-    /// Whether it is tainted as unreachable.
+    /// True if it is tainted as unreachable.
     pub unreachable: bool,
-    /// Whether its kubelet is cut off.
+    /// True if its kubelet is cut off.
     pub cut: bool,
     /// `renewTime` of its Lease; empty without one.
     pub renew_time: String,
@@ -79,7 +79,7 @@ pub struct ShootState {
     pub namespace: String,
     /// Address of its API server.
     pub api_server: String,
-    /// Whether its API server listens.
+    /// True if its API server listens.
     pub api_server_running: bool,
     /// Its nodes.
     pub nodes: Vec<NodeView>,

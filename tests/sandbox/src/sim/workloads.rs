@@ -49,7 +49,7 @@ struct Workload {
 #[derive(Debug, Default)]
 pub(crate) struct Workloads {
     workloads: BTreeMap<(&'static str, String), Workload>,
-    /// Services that were told to be unready.
+    /// Services that a test made unready.
     out: BTreeSet<String>,
     addresses: u32,
     /// Pods made from now on are ready at once: the state that a shoot begins in.
@@ -226,7 +226,7 @@ impl Workloads {
 }
 
 impl Running {
-    /// Whether it counts as an endpoint.
+    /// True if it counts as an endpoint.
     pub(super) fn is_serving(&self) -> bool {
         self.state.is_ready() && self.leaves.is_none()
     }

@@ -28,7 +28,7 @@ const SERVER_METADATA: [&str; 11] = [
     "selfLink",
 ];
 
-/// Who writes, as recorded in `managedFields`.
+/// The field manager, as recorded in `managedFields`.
 #[derive(Debug, Clone, Default)]
 pub struct Manager {
     /// `fieldManager` of the request, or the first part of its user agent.

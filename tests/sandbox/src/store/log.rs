@@ -16,7 +16,7 @@ pub(crate) struct Entry {
     pub(crate) before: Option<Arc<Object>>,
     /// The object after. For a deletion: its last state at the revision of the deletion.
     pub(crate) after: Arc<Object>,
-    /// Whether the object is gone after this change.
+    /// True if the object is gone after this change.
     pub(crate) deleted: bool,
 }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{resource::ResourceKey, status::ApiError};
 
-/// What to list.
+/// The parameters of a list.
 #[derive(Debug, Clone, Default)]
 pub struct ListQuery {
     /// Only this namespace.
@@ -27,7 +27,7 @@ pub struct ListQuery {
 }
 
 impl ListQuery {
-    /// Whether an object is asked for, paging aside.
+    /// True if an object is asked for, paging aside.
     pub(crate) fn matches(&self, object: &Object) -> bool {
         self.namespace
             .as_deref()

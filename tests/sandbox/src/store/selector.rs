@@ -55,12 +55,12 @@ impl LabelSelector {
             .map(Self)
     }
 
-    /// Whether the object's labels satisfy every requirement.
+    /// True if the object's labels satisfy every requirement.
     pub fn matches(&self, object: &Object) -> bool {
         self.0.iter().all(|requirement| requirement.matches(object))
     }
 
-    /// Whether everything matches.
+    /// True if everything matches.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -185,7 +185,7 @@ impl FieldSelector {
         self
     }
 
-    /// Whether the object satisfies every term.
+    /// True if the object satisfies every term.
     pub fn matches(&self, object: &Object) -> bool {
         self.0.iter().all(|term| {
             let matches = match object.value().pointer(&term.pointer) {
@@ -197,7 +197,7 @@ impl FieldSelector {
         })
     }
 
-    /// Whether everything matches.
+    /// True if everything matches.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -221,7 +221,7 @@ fn unsupported(res: &ResourceType, field: &str) -> String {
     }
 }
 
-/// Whether a kind can be selected by a field.
+/// True if a kind can be selected by a field.
 fn indexed(res: &ResourceType, field: &str) -> bool {
     field == "metadata.name"
         || (res.namespaced && field == "metadata.namespace")

@@ -82,7 +82,7 @@ pub(super) fn keep_server_fields(
     }
 }
 
-/// What decoding into the Go type and encoding again does to an object.
+/// The change that decoding into the Go type and encoding again makes to an object.
 pub(super) fn normalise(res: &ResourceType, value: Value) -> Result<Value, ApiError> {
     let mut value = match res.normalise {
         None => value,
@@ -197,7 +197,7 @@ pub(super) fn has_finalizers(value: &Value) -> bool {
         .is_some_and(|list| !list.is_empty())
 }
 
-/// Equal but for the resourceVersion and the times of managers: then nothing is written.
+/// Equal except the resourceVersion and the times of managers: then nothing is written.
 pub(super) fn same(old: &Value, new: &Value) -> bool {
     let strip = |value: &Value| {
         let mut value = value.clone();

@@ -10,7 +10,7 @@ use crate::{resource::ResourceKey, status::ApiError};
 /// Most changes looked at per step: bounds the time under the lock and the size of one write.
 const BATCH: usize = 256;
 
-/// What happened to an object, as a watch with its selectors sees it.
+/// An event of an object, as a watch with its selectors sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// It exists now or matches now.
@@ -35,13 +35,13 @@ impl EventKind {
 /// One event of a watch.
 #[derive(Debug, Clone)]
 pub struct WatchEvent {
-    /// What happened.
+    /// The event.
     pub kind: EventKind,
     /// The object at the revision of the event.
     pub object: Arc<Object>,
 }
 
-/// What [`Watch::step`] found.
+/// The result of [`Watch::step`].
 #[derive(Debug)]
 pub enum WatchStep {
     /// Events in order, never empty.

@@ -20,7 +20,7 @@ use crate::{
     time,
 };
 
-/// Which part of an object a write may change.
+/// The part of an object that a write may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// Everything but the status, where there is a status sub-resource.
@@ -45,7 +45,7 @@ pub struct WriteOptions {
 pub struct ApplyOptions {
     /// The part that may change.
     pub part: Part,
-    /// Who applies.
+    /// The field manager that applies.
     pub manager: Manager,
     /// Take fields over from other managers.
     pub force: bool,
@@ -53,7 +53,7 @@ pub struct ApplyOptions {
     pub dry_run: bool,
 }
 
-/// What a delete demands of the stored object.
+/// The preconditions of a delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preconditions {
     /// Its UID.

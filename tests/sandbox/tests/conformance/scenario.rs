@@ -1,4 +1,4 @@
-//! What is asked of both.
+//! The requests to both servers.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/conf/leases";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/conf/deployments";
 const ETCDS: &str = "/apis/druid.gardener.cloud/v1alpha1/namespaces/conf/etcds";
 
-/// What of an object is shown.
+/// The shown part of an object.
 const OBJECT: &[&str] = &[
     "/kind",
     "/apiVersion",

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use kube::Client;
 use serde_json::{Map, Value};
 
-/// What a real kube-apiserver answered.
+/// The answers of a real kube-apiserver.
 pub(crate) const RECORDED: &str = include_str!("real.txt");
 
 /// One request, and what of the answer matters.

@@ -1,4 +1,4 @@
-//! What every test needs.
+//! Shared by all tests.
 
 #![allow(
     clippy::unwrap_used,

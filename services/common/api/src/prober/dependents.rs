@@ -10,9 +10,9 @@ use std::{collections::HashMap, fmt, time::Duration};
 /// A workload that is scaled down when a shoot's nodes are cut off, and restored afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependentResource {
-    /// Which one.
+    /// The resource.
     pub reference: ResourceRef,
-    /// Whether a shoot may be without it.
+    /// True if a shoot may be without it.
     pub optional: bool,
     /// How it is restored.
     pub scale_up: ScaleInfo,

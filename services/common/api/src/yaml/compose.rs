@@ -92,7 +92,7 @@ impl<'t> Composer<'t> {
         }
     }
 
-    /// The node that begins with this event, below so many collections.
+    /// The node that begins with this event, below this many collections.
     fn node(&mut self, event: Event<'t>, pos: Pos, above: usize) -> Result<Node> {
         let (kind, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -161,7 +161,7 @@ impl<'t> Composer<'t> {
         Ok(Node { pos, ..node })
     }
 
-    /// Counts new nodes, whose deepest is within so many collections.
+    /// Counts new nodes, the deepest within `depth` collections.
     fn admit(&mut self, nodes: usize, depth: usize, pos: Pos) -> Result<()> {
         self.nodes += nodes;
         if self.nodes > MAX_NODES {

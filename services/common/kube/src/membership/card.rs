@@ -1,4 +1,4 @@
-//! What a replica says about itself in its Lease.
+//! The record that a replica keeps of itself in its Lease.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ pub(crate) struct Card {
     pub(crate) held: bool,
 }
 
-/// Which version of a Lease object: changes with every write, and differs between two objects of the same name.
+/// The version of a Lease object: changes with every write, and differs between two objects of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) uid: Arc<str>,
@@ -57,7 +57,7 @@ impl Session {
         Self(self.0.wrapping_add(1))
     }
 
-    /// Whether `self` is one of the sessions from `first` to `last` of one process.
+    /// True if `self` is one of the sessions from `first` to `last` of one process.
     pub(crate) const fn within(self, first: Self, last: Self) -> bool {
         self.0.wrapping_sub(first.0) <= last.0.wrapping_sub(first.0)
     }

@@ -40,7 +40,7 @@ pub struct Discovery {
 
 impl Discovery {
     /// Follows the live replicas of `service` in `namespace`: the receiver always has the latest. It is empty until the
-    /// first list, which counts as a change also where it finds none. [`Self::run`] is to be spawned as a critical task.
+    /// first list, which counts as a change also where it finds none. Spawn [`Self::run`] as a critical task.
     ///
     /// A replica that has crashed shows for up to 18 s; one that has left is gone at once. While the API server cannot
     /// be reached the last known replicas stay.

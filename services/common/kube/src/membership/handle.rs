@@ -1,4 +1,4 @@
-//! What the parts of a service hold in their hands: who owns what, who may act, and permits for actions.
+//! The handles of the membership for the parts of a service: who owns a key, who may act, and permits for actions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ pub struct Member {
     pub identity: Identity,
     /// Where its gRPC API is reached.
     pub address: Arc<str>,
-    /// Whether its lease was seen to be renewed in time. One that is not live keeps what it owns until a list of all
+    /// True if its lease was seen to be renewed in time. One that is not live keeps what it owns until a list of all
     /// Leases has confirmed that it is gone.
     pub live: bool,
-    /// Whether it acknowledges this replica's current session; without that this replica may not act.
+    /// True if it acknowledges this replica's current session; without that this replica may not act.
     pub acknowledges: bool,
-    /// Whether it is this replica.
+    /// True if it is this replica.
     pub me: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Permit {
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
     pub(crate) ring: Ring,
-    /// Whether this replica takes part in sharing keys that may overlap.
+    /// True if this replica takes part in sharing keys that may overlap.
     pub(crate) shares: bool,
     pub(crate) act_until: Option<Instant>,
     pub(crate) members: Vec<Listed>,
@@ -90,7 +90,7 @@ impl Membership {
         &self.shared.me
     }
 
-    /// Whether this replica alone may act on `key` now: it owns the key, its own lease is valid, and every live member
+    /// True if this replica alone may act on `key` now: it owns the key, its own lease is valid, and every live member
     /// knows of it. False on every doubt. Exclusive for [`super::Ownership::Exclusive`] only.
     ///
     /// The answer holds at this instant. For a write, which takes time, use [`Self::act`].
@@ -119,7 +119,7 @@ impl Membership {
         })
     }
 
-    /// Whether this replica should look after `key`, where it does no harm if two do for a moment. A replica that is
+    /// True if this replica should look after `key`, where it does no harm if two do for a moment. A replica that is
     /// cut off from the API server keeps what it has; one that never joined, or that is leaving, owns nothing.
     #[must_use]
     pub fn owns(&self, key: &str) -> bool {
@@ -127,7 +127,7 @@ impl Membership {
         snapshot.shares && snapshot.ring.owner(key) == Some(&self.shared.me)
     }
 
-    /// Who owns `key`, as far as this replica knows; none when there is no live member.
+    /// The owner of `key`, as far as this replica knows; none when there is no live member.
     #[must_use]
     pub fn owner(&self, key: &str) -> Option<Identity> {
         self.shared.snapshot.load().ring.owner(key).cloned()
@@ -147,13 +147,13 @@ impl Membership {
             .collect()
     }
 
-    /// Whether this replica has joined: it takes part, though others may still have to acknowledge it.
+    /// True if this replica has joined: it takes part, though others may still have to acknowledge it.
     #[must_use]
     pub fn has_joined(&self) -> bool {
         self.shared.snapshot.load().shares
     }
 
-    /// Waits until this replica has joined. For ever when the run loop does not run: to be waited for together with
+    /// Waits until this replica has joined. Never returns when the run loop does not run, so wait for it together with
     /// the stop token.
     pub async fn joined(&self) {
         let mut changes = self.subscribe();

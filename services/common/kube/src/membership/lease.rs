@@ -23,7 +23,7 @@ pub const VIEW_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/view";
 /// Annotation: UID of the replica's Pod, where it is known.
 pub const POD_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/pod-uid";
 
-/// Names of objects are DNS subdomains of at most so many characters.
+/// Names of objects are DNS subdomains of at most this many characters.
 const NAME_LIMIT: usize = 253;
 
 /// Why a Lease with the label of the service is no membership Lease.
@@ -58,7 +58,7 @@ pub fn name(service: &str, identity: &str) -> String {
     format!("{}-{hash}", name.trim_end_matches('-'))
 }
 
-/// Which version this is.
+/// The version of the Lease.
 pub(crate) fn stamp(metadata: &ObjectMeta) -> Result<Stamp, Malformed> {
     let uid = metadata.uid.as_deref().ok_or(Malformed::Metadata("uid"))?;
     let version = metadata

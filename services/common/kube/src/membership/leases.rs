@@ -53,7 +53,7 @@ impl Leases {
         }
     }
 
-    /// What selects them.
+    /// The label selector of membership Leases.
     pub(crate) fn selector(&self) -> String {
         format!("{SERVICE_LABEL}={}", self.service)
     }
@@ -94,8 +94,8 @@ impl Leases {
             .map(drop)
     }
 
-    /// Reads a Lease. One that is malformed is reported, once, and is nobody's; but the own one cannot be written over
-    /// as long as whoever spoiled it may be another process, so it counts as somebody else's.
+    /// Reads a Lease. One that is malformed is reported, once, and has no owner; but the own one cannot be written over
+    /// as long as the process that spoiled it may be another one, so it counts as somebody else's.
     pub(crate) fn read(&self, object: &Lease) -> Option<Seen> {
         let error = match lease::parse(self.service, object) {
             Ok(seen) => return Some(seen),

@@ -43,9 +43,9 @@
 //! (or of its first attempt), an answer that is handled after the end does not prolong it, and a renewal that was
 //! applied before the removing list would have been seen by it as a change.
 //!
-//! A process that finds the Lease of its dead predecessor *in the same Pod* need not wait for the end of that lease: the
-//! session ended with the process. It waits 2 s, in which what the dead one had sent comes to its end, and writes its own
-//! session over it ([`MembershipTask::in_pod`], ADR 0009).
+//! A process that finds the Lease of its dead predecessor *in the same Pod* need not wait for the end of that lease:
+//! the session ended with the process. It waits 2 s, in which what the dead one had sent comes to its end, and writes
+//! its own session over it ([`MembershipTask::in_pod`], ADR 0009).
 //!
 //! Acting takes time: a [`Permit`] covers it. While one is held for a key that a new member would own, the new
 //! member's session is not acknowledged; and the own Lease is not released.
@@ -96,7 +96,7 @@ pub use self::handle::{Member, Membership, Permit};
 pub use self::run::MembershipTask;
 pub use self::timing::Timing;
 
-/// Whether two replicas may look after one key at the same time.
+/// How many replicas may own one key at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
     /// Never: decisions by [`Membership::may_act`] and [`Membership::act`]. A process that finds its Lease held by
@@ -107,7 +107,7 @@ pub enum Ownership {
     Overlapping,
 }
 
-/// What a membership needs.
+/// The settings of a membership.
 #[derive(Clone)]
 pub struct MembershipConfig {
     /// For the seed.
@@ -120,7 +120,7 @@ pub struct MembershipConfig {
     pub identity: String,
     /// Where others reach its gRPC API, `host:port`.
     pub address: String,
-    /// Whether two replicas may look after one key at the same time.
+    /// How many replicas may own one key at the same time.
     pub ownership: Ownership,
     /// Where it is shown why the last request failed.
     pub readiness: Readiness,
@@ -141,8 +141,8 @@ impl std::fmt::Debug for MembershipConfig {
 }
 
 impl Membership {
-    /// Prepares the membership of this replica. Nothing happens before [`MembershipTask::run`] runs, which is to be
-    /// spawned as a critical task; when `stop` is cancelled it releases the Lease, so that others take over at once,
+    /// Prepares the membership of this replica. Nothing happens before [`MembershipTask::run`] runs; spawn it as
+    /// a critical task. When `stop` is cancelled it releases the Lease, so that others take over at once,
     /// and returns.
     #[must_use]
     pub fn join(config: MembershipConfig, stop: CancellationToken) -> (Self, MembershipTask) {

@@ -1,5 +1,5 @@
-//! Which member owns a key: the one with the highest weight for it (rendezvous, or highest-random-weight, hashing).
-//! Adding a member moves to it only what it now owns; removing one moves only what it owned.
+//! Chooses the member that owns a key: the one with the highest weight for it (rendezvous, or highest-random-weight,
+//! hashing). Adding a member moves to it only what it now owns; removing one moves only what it owned.
 //!
 //! `weight(identity, key) = rapidhash_v3(le(rapidhash_v3(identity)) ++ le(rapidhash_v3(key)))`
 //!
@@ -47,7 +47,7 @@ impl Ring {
         self.members.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()

@@ -52,7 +52,7 @@ struct Grave {
     since: Moment,
 }
 
-/// What had come from the watch when a list was started.
+/// The changes that the watch had brought when a list was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark(u64);
 
@@ -168,7 +168,7 @@ impl Roster {
         }
     }
 
-    /// What a careless implementation would do: for tests that show why it must not.
+    /// Behaviour of a careless implementation: for tests that show why it must not.
     #[cfg(test)]
     pub(crate) fn remove_unseen(&mut self, now: Moment) {
         self.members

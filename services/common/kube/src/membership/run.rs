@@ -215,7 +215,7 @@ impl MembershipTask {
         }
     }
 
-    /// What the rules are told about the end of a request.
+    /// The end of a request, for the rules.
     fn answer(&mut self, result: Result<Answer, RequestError>) -> Answer {
         let error = match result {
             Ok(answer) => {

@@ -71,7 +71,7 @@ enum Stage {
     Left,
 }
 
-/// What is known of the own Lease object.
+/// The known state of the own Lease object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Base {
     Unknown,
@@ -112,11 +112,11 @@ pub(crate) struct State {
     stage: Stage,
     /// Since when the current session is in `Waiting`.
     waiting_since: Moment,
-    /// Whether any session ever was `Joined`.
+    /// True if any session ever was `Joined`.
     joined: bool,
-    /// Whether the Lease is that of a predecessor in the same Pod: others count on this replica already.
+    /// True if the Lease is that of a predecessor in the same Pod: others count on this replica already.
     inherited: bool,
-    /// Whether anything was ever sent that writes the own Lease.
+    /// True if anything was ever sent that writes the own Lease.
     wrote: bool,
     leaving: bool,
 
@@ -195,7 +195,7 @@ impl State {
         self.ends_at.filter(|until| allowed && now < *until)
     }
 
-    /// Whether this replica takes part in the sharing of keys that may overlap.
+    /// True if this replica takes part in the sharing of keys that may overlap.
     pub(crate) fn shares(&self) -> bool {
         self.joined && !self.leaving
     }
@@ -217,12 +217,12 @@ impl State {
         self.ends_at.filter(|until| written && now < *until)
     }
 
-    /// Whether the request under way writes the own Lease.
+    /// True if the request under way writes the own Lease.
     pub(crate) const fn is_writing(&self) -> bool {
         matches!(self.asked, Some(Asked::Write { .. } | Asked::Release))
     }
 
-    /// Whether the current session has come as far as it can on its own; others may still have to acknowledge it.
+    /// True if the current session has come as far as it can on its own; others may still have to acknowledge it.
     #[cfg(test)]
     pub(crate) const fn has_joined(&self) -> bool {
         matches!(self.stage, Stage::Joined)
@@ -232,12 +232,12 @@ impl State {
         matches!(self.stage, Stage::Left)
     }
 
-    /// What people should know since the last call.
+    /// The news for people since the last call.
     pub(crate) fn take_note(&mut self) -> Option<Note> {
         self.notes.pop_front()
     }
 
-    /// Whether that card acknowledges the current session.
+    /// True if that card acknowledges the current session.
     pub(crate) fn acknowledges(&self, card: &Card) -> bool {
         card.view.get(&self.me) == Some(&self.session)
     }
@@ -257,7 +257,7 @@ impl State {
 
     // --- what happens
 
-    /// Whether actions are in progress on keys that this replica no longer owns (or, when leaving, on any).
+    /// True if actions are in progress on keys that this replica no longer owns (or, when leaving, on any).
     pub(crate) const fn set_busy(&mut self, busy: bool) {
         self.busy = busy;
     }

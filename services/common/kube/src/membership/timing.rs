@@ -12,7 +12,7 @@ pub const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 /// All durations of a membership. Tests scale them; the service uses [`Timing::PRODUCTION`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// What the Lease says in `spec.leaseDurationSeconds`. For people and tools; nothing here reads it.
+    /// The value of `spec.leaseDurationSeconds` in the Lease. For people and tools; nothing here reads it.
     pub lease: Duration,
     /// From one successful renewal to the next.
     pub renew: Duration,
@@ -26,16 +26,16 @@ pub struct Timing {
     pub foreign: Duration,
     /// How long a replica waits that finds the Lease of its dead predecessor in the same Pod, from when it found it.
     pub inherit: Duration,
-    /// Members are listed at least this often, so that a watch that died silently does not hide them for ever.
+    /// Members are listed at least this often, so that a watch that died silently does not hide them for good.
     pub resync: Duration,
-    /// Leases that were released or ran out so long ago are deleted. Kept until then for people to look at.
+    /// Leases that were released or ran out this long ago are deleted. Kept until then for people to look at.
     pub forget: Duration,
     /// How long the drain may take: waiting for actions in progress, then releasing.
     pub drain: Duration,
 }
 
 impl Timing {
-    /// What the services use.
+    /// The timing of the services.
     ///
     /// Clocks run up to 10 % fast or slow. A holder whose clock is slow believes in its lease for up to
     /// 13.5 s / 0.9 = 15.0 s; an observer whose clock is fast gives up on it after 18 s / 1.1 = 16.4 s or later. The

@@ -126,7 +126,7 @@ impl Cluster {
         self.replicas.remove(at);
     }
 
-    /// Who may act on a key. More than one is a failure.
+    /// The replicas that may act on a key. More than one is a failure.
     fn actor(&self, key: &str) -> Option<String> {
         let acting = self.replicas.iter().filter(|r| r.membership.may_act(key));
         let actors: Vec<_> = acting.map(|r| r.membership.identity().to_string()).collect();
@@ -134,14 +134,14 @@ impl Cluster {
         actors.into_iter().next()
     }
 
-    /// Whether every key has an actor, and these are they.
+    /// True if every key has an actor, and these are the actors.
     pub fn shared_by(&self, identities: &[&str]) -> bool {
         let actors: Vec<_> = self.keys.iter().map(|key| self.actor(key)).collect();
         let names: BTreeSet<_> = actors.iter().flatten().map(String::as_str).collect();
         actors.iter().all(Option::is_some) && names == identities.iter().copied().collect()
     }
 
-    /// Whether every key is looked after, and these do it.
+    /// True if every key has an owner, and these are the owners.
     pub fn owned_by(&self, identities: &[&str]) -> bool {
         let mut names = BTreeSet::new();
         for key in &self.keys {

@@ -110,7 +110,7 @@ async fn a_new_member_waits_for_an_action_in_progress() {
     );
     drop(permits);
 
-    // Given back, they hold nobody up. A drain waits for them as well.
+    // Given back, they hold nobody up. A drain also waits for them.
     let permit = b.act(&taken[0]).unwrap();
     let drained = cluster.drain("b");
     cluster.watch_for(Duration::from_millis(300)).await;

@@ -15,7 +15,7 @@ pub struct OtlpEndpoint {
     pub(super) address: String,
     /// The host alone: the name that its certificate must carry.
     pub(super) host: String,
-    /// Whether it is called with TLS.
+    /// True if it is called with TLS.
     pub(super) tls: bool,
 }
 

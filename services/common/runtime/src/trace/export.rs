@@ -21,13 +21,13 @@ const QUEUE: usize = 2048;
 /// Spans that are sent together at most.
 pub(super) const BATCH: usize = 512;
 
-/// So long it is waited for more spans to send together.
+/// How long to wait for more spans to send together.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// A collector that takes longer for a batch has not taken it.
 pub(super) const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// When the process stops, what waits gets so long.
+/// When the process stops, what waits gets this time.
 const LAST_EXPORT: Duration = Duration::from_secs(2);
 
 /// Starts to export spans as those of this service and replica.

@@ -28,7 +28,7 @@ pub(crate) use self::export::start;
 use crate::metrics::Metric;
 use crate::token_bucket::TokenBucket;
 
-/// What became of spans.
+/// The fate of spans.
 pub const SPANS: Metric = Metric::counter(
     "watchdog_trace_spans_total",
     "OpenTelemetry spans by result: exported, failed (the collector did not take them), dropped (the queue was full), \
@@ -77,7 +77,7 @@ impl Tracer {
         })))
     }
 
-    /// Whether spans are made at all.
+    /// True if spans are made.
     #[must_use]
     pub const fn is_on(&self) -> bool {
         self.0.is_some()

@@ -154,7 +154,7 @@ fn a_context_that_is_none_begins_nothing() {
         "",
         "nonsense",
         "00-00000000000000000000000000000000-0000000000000000-01",
-        // Whoever began this trace does not want it recorded.
+        // The client that began this trace does not want it recorded.
         "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
         &format!(
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01{}",

@@ -10,7 +10,7 @@ use watchdog_runtime::incoming::{Connection, accept};
 
 use crate::certs::Authority;
 
-/// What every HTTP/2 connection begins with.
+/// The first bytes of every HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// An accepted connection and its other end.

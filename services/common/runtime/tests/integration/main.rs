@@ -1,4 +1,4 @@
-//! What makes a process of a service: TLS, connections, the command line, the start and the stop.
+//! The process of a service: TLS, connections, the command line, the start and the stop.
 
 #![cfg(test)]
 #![allow(unreachable_pub, reason = "shared by the modules of this test")]

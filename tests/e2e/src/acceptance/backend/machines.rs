@@ -31,7 +31,7 @@ pub(super) struct Machines {
     machines: Api<DynamicObject>,
     nodes: Arc<Nodes>,
     times: Times,
-    /// Whether its Deployment has a pod.
+    /// True if its Deployment has a pod.
     pub(super) running: AtomicBool,
     /// Machines given up and replaced.
     pub(super) replaced: AtomicU64,

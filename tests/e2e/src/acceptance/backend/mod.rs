@@ -20,7 +20,7 @@ use super::seed::Seed;
 use super::times::Times;
 use crate::history::{Write, from_sandbox};
 
-/// Whether what an outage costs is counted. It takes a kube-controller-manager, and a twin takes an API server more.
+/// True if what an outage costs is counted. It takes a kube-controller-manager, and a twin takes an API server more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
     /// No.
@@ -31,23 +31,23 @@ pub enum Count {
     Both,
 }
 
-/// What a shoot is to be like.
+/// The description of a shoot.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Number of nodes.
     pub nodes: usize,
     /// Zones that they are spread over, `zone-1` and on.
     pub zones: usize,
-    /// Whether nodes and machines that are lost are counted, here and at a twin that nobody watches over.
+    /// True if nodes and machines that are lost are counted, here and at a twin that nobody watches over.
     pub toll: Count,
-    /// Whether a [`super::front::Front`] stands before its API server.
+    /// True if a [`super::front::Front`] stands before its API server.
     pub front: bool,
     /// Its grace period, in those of everybody else.
     pub grace: f64,
 }
 
 impl Plan {
-    /// So many nodes in one zone, nothing else special.
+    /// Nodes in one zone, nothing else special.
     #[must_use]
     pub const fn nodes(nodes: usize) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Plan {
         }
     }
 
-    /// Spread over so many zones.
+    /// Spread over this many zones.
     #[must_use]
     pub const fn zones(mut self, zones: usize) -> Self {
         self.zones = zones;
@@ -124,7 +124,7 @@ pub enum Site {
     Real(RealSite),
 }
 
-/// What a scenario holds of the back-end; given back when it is dropped.
+/// The part of the back-end that a scenario holds; given back when it is dropped.
 #[derive(Default)]
 pub struct Stock {
     lent: Vec<Lent>,
@@ -161,7 +161,7 @@ impl Backend {
         }
     }
 
-    /// What stands between the services and the seed's API server.
+    /// The proxy between the services and the seed's API server.
     ///
     /// # Errors
     /// When nothing does.
@@ -240,7 +240,7 @@ impl Backend {
         }
     }
 
-    /// Whether a shoot of this plan has a twin here.
+    /// True if a shoot of this plan has a twin here.
     #[must_use]
     pub fn has_twin(&self, plan: &Plan) -> bool {
         match (plan.toll, self) {
@@ -249,10 +249,11 @@ impl Backend {
         }
     }
 
-    /// Waits until so many API servers are free and keeps them for one scenario. Whoever needs several asks once.
+    /// Waits until this many API servers are free and keeps them for one scenario. A scenario that needs several asks
+    /// once.
     ///
     /// # Errors
-    /// When there are not so many.
+    /// When there are fewer.
     pub async fn reserve(&self, servers: usize) -> anyhow::Result<Stock> {
         let lent = match self {
             Self::Sandbox(_) => Vec::new(),
@@ -403,7 +404,7 @@ impl Site {
         }
     }
 
-    /// Whether every machine runs.
+    /// True if every machine runs.
     ///
     /// # Errors
     /// When they cannot be listed.

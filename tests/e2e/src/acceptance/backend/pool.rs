@@ -34,7 +34,7 @@ impl Pool {
         })
     }
 
-    /// Waits until so many are free. All at once: who has some and waits for more could wait for another who does.
+    /// Waits until this many are free. All at once: who has some and waits for more could wait for another who does.
     pub(super) async fn borrow(self: &Arc<Self>, count: usize) -> anyhow::Result<Vec<Lent>> {
         anyhow::ensure!(count <= self.size, "{count} API servers asked of {}", self.size);
         let all = u32::try_from(count)?;

@@ -232,7 +232,8 @@ impl RealBackend {
         Ok(site)
     }
 
-    /// What runs behind the Deployments. Where nodes are counted it is a real kube-controller-manager that judges them.
+    /// The processes behind the Deployments. Where nodes are counted it is a real kube-controller-manager that judges
+    /// them.
     fn run_control_plane(
         &self,
         seed: &Client,
@@ -287,7 +288,7 @@ async fn clean(shoot: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What Gardener grants the probe in a shoot: get and list of nodes and node leases, no more.
+/// The permissions that Gardener grants the probe in a shoot: get and list of nodes and node leases, no more.
 async fn grant_probe(shoot: &Client) -> anyhow::Result<()> {
     let role: ClusterRole = serde_json::from_value(json!({
         "metadata": {"name": "probe"},

@@ -22,7 +22,7 @@ pub enum Canned {
     Html,
     /// 307 to somewhere else.
     Redirect,
-    /// 429, to be asked again in so many seconds.
+    /// 429, to be asked again in this many seconds.
     Throttled(u32),
 }
 
@@ -59,7 +59,7 @@ fn answer(canned: Canned) -> Response<Full<Bytes>> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     match canned {
-        // A name that exists nowhere: whoever follows it is caught by its silence.
+        // A name that exists nowhere: a client that follows it is caught by its silence.
         Canned::Redirect => {
             drop(headers.insert(LOCATION, HeaderValue::from_static("https://elsewhere.invalid/")))
         }

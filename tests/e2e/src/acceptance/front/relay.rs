@@ -16,7 +16,7 @@ const PIECE: usize = 16 * 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pace {
     Fast,
-    /// Each piece so much later, in both directions.
+    /// Each piece later by this time, in both directions.
     Later(Duration),
     /// Answers only; requests go at once.
     ByteByByte(Duration),

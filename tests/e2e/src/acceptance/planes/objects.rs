@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 /// Label of all pods that are played here.
 pub(super) const SELECTOR: &str = "acceptance.test/played=true";
 
-/// Who owns the fields of Endpoints.
+/// The field manager of Endpoints.
 const MANAGER: &str = "acceptance";
 
 /// Writes them.
 #[derive(Clone)]
 pub(super) struct Writer {
     seed: Client,
-    /// Whether the seed serves `discovery.k8s.io/v1`.
+    /// True if the seed serves `discovery.k8s.io/v1`.
     slices: bool,
 }
 
@@ -52,7 +52,7 @@ impl Writer {
         Ok(pods.create(&PostParams::default(), &pod).await?)
     }
 
-    /// Whether a pod is not there, as far as the seed tells.
+    /// True if a pod is not there, as far as the seed tells.
     pub(super) async fn is_gone(&self, namespace: &str, pod: &str) -> bool {
         let pods = Api::<Pod>::namespaced(self.seed.clone(), namespace);
         matches!(pods.get_opt(pod).await, Ok(None))
@@ -74,7 +74,7 @@ impl Writer {
         }
     }
 
-    /// What is behind a Service, and which of it is ready.
+    /// The addresses behind a Service, ready or not.
     pub(super) async fn publish(&self, namespace: &str, service: &str, ready: &[bool]) -> anyhow::Result<()> {
         let addresses = |wanted: bool| -> Vec<Value> {
             let of = ready.iter().enumerate().filter(|(_, ready)| **ready == wanted);

@@ -1,4 +1,4 @@
-//! What the weeder knows of the Services: a pod that crashes a second after its Service went down must not crash before
+//! The weeder's view of the Services: a pod that crashes a second after its Service went down must not crash before
 //! the weeder could know.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ impl View {
         }
     }
 
-    /// Waits until the weeder knows of so many ready endpoints.
+    /// Waits until the weeder knows of this many ready endpoints.
     pub(super) async fn knows(
         self: &Arc<Self>,
         namespace: &str,

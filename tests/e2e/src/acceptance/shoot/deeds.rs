@@ -1,4 +1,4 @@
-//! What a scenario does to a shoot.
+//! The actions of a scenario on a shoot.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a kubeconfig must not ask for, and what is wrong in one.
+//! Kubeconfigs that must be refused, and those with errors.
 
 use super::*;
 
@@ -274,7 +274,7 @@ fn documents_that_are_no_kubeconfig_are_refused() {
     );
 }
 
-/// What is larger than a Secret can be, or grows when aliases are expanded, takes neither memory nor time.
+/// A kubeconfig larger than a Secret can be, or that grows when aliases are expanded, takes neither memory nor time.
 #[test]
 fn size_depth_and_aliases_are_bounded() {
     let refused = |text: &str| parse(text.as_bytes()).unwrap_err().to_string();

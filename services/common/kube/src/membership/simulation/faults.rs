@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! The kinds of faults.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use super::world::{World, ms};
 pub(super) struct Faults {
     /// Expected number of faults per second and replica. At 0 no request is lost or late either.
     pub(super) rate: f64,
-    /// Whether no watch brings anything, ever.
+    /// True if no watch brings anything, ever.
     pub(super) deaf: bool,
-    /// Whether Leases are deleted by hand.
+    /// True if Leases are deleted by hand.
     pub(super) by_hand: bool,
 }
 

@@ -75,7 +75,7 @@ fn seeds() -> std::ops::Range<u64> {
         .unwrap_or(400)
 }
 
-/// Whether some run is hurt. With all rules, none is in tens of thousands.
+/// True if some run is hurt. With all rules, none is in tens of thousands.
 fn breaks(timing: Timing, broken: Option<Rule>) -> bool {
     (0..3000).any(|seed| run(seed, timing, broken).is_err())
 }

@@ -105,7 +105,7 @@ impl Process {
         }
     }
 
-    /// What the run loop does before it asks for the next request.
+    /// The steps of the run loop before it asks for the next request.
     pub(super) fn note_actions(&mut self, now: Duration) {
         self.actions.retain(|a| now < a.ends);
         let ring = self.state.ring();

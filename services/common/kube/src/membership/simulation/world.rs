@@ -129,7 +129,7 @@ impl World {
         self.messages.retain(|m| m.due < self.now + ms(3000));
     }
 
-    /// Whether every key has a replica that may act on it.
+    /// True if every key has a replica that may act on it.
     pub(super) fn is_covered(&self) -> bool {
         self.processes()
             .map(|(_, p)| p.may_act(&KEYS).len())

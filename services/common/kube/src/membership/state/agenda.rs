@@ -1,4 +1,4 @@
-//! What to ask of the API server, and when.
+//! Chooses the next request to the API server, and its time.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl State {
         due.into_iter().chain(self.ends_at).min()
     }
 
-    /// What is wanted from when on, the most important first.
+    /// The wanted requests and their earliest times, the most important first.
     fn agenda(&self) -> Vec<(Moment, Want)> {
         let mut agenda = Vec::with_capacity(3);
         if self.leaving {

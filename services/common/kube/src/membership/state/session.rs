@@ -16,7 +16,7 @@ impl State {
         self.notes.push_back(Note::Joined);
     }
 
-    /// What a list says about the own Lease.
+    /// The own Lease as a list shows it.
     pub(super) fn own_lease(&mut self, started: Moment, now: Moment, own: Option<Seen>) {
         let Some(Seen { card, stamp }) = own else {
             self.base = Base::Absent;
