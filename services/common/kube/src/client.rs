@@ -214,6 +214,27 @@ mod tests {
         kube::Client::try_from(config).unwrap()
     }
 
+    #[test]
+    fn only_an_answer_that_names_the_object_says_that_it_does_not_exist() {
+        let refused = |code, named: Option<&str>| {
+            let details = named.map(|name| kube::core::response::StatusDetails {
+                name: name.to_owned(),
+                ..Default::default()
+            });
+            let status = Status {
+                code,
+                details,
+                ..Status::default()
+            };
+            Err::<(), _>(RequestError::Refused(Box::new(status)))
+        };
+        assert!(matches!(found("kcm", Ok(())), Ok(Some(()))));
+        assert!(matches!(found("kcm", refused(404, Some("kcm"))), Ok(None)));
+        assert!(found("kcm", refused(404, None)).is_err(), "the kind is not served");
+        assert!(found("kcm", refused(404, Some("shoot--a"))).is_err(), "the namespace is gone");
+        assert!(found("kcm", refused(403, Some("kcm"))).is_err());
+    }
+
     #[tokio::test]
     async fn an_unreachable_seed_says_why() {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
