@@ -112,7 +112,7 @@ def _transport(tls) -> list[str]:
 
 def with_rights(seed, folder: Path, service: str, config: str, options=(), tls=None) -> Program:
     """One replica with the rights of its ServiceAccount."""
-    kubeconfig = seed.kubeconfig(seed.token(NAMESPACE, f"dependency-watchdog-{service}"))
+    kubeconfig = seed.kubeconfig(seed.token(NAMESPACE, f"watchdog-{service}"))
     return Program(folder, service, config, kubeconfig, options=options, tls=tls)
 
 

@@ -1,0 +1,230 @@
+"""The chart on a seed of Gardener. What is data here comes from gardener/gardener v1.150, by the paths that are named."""
+
+import json
+import re
+
+import helm_python as helm
+import pytest
+from chart import CHART, GARDENLET, LEASES, MATRIX, SERVICES, hooks, manifests, merged, of_kind, render
+
+# pkg/component/nodemanagement/dependencywatchdog: what gardenlet writes into the namespace garden of every seed.
+OF_GARDENLET = {
+    (kind, f"dependency-watchdog-{role}")
+    for role in ("prober", "weeder")
+    for kind in ("ServiceAccount", "Deployment", "PodDisruptionBudget", "VerticalPodAutoscaler")
+} | {
+    (kind, f"gardener.cloud:dependency-watchdog-{role}")
+    for role in ("prober", "weeder")
+    for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+}
+# Of the Pods of that prober and weeder.
+TO_SEED = {"networking.gardener.cloud/to-dns", "networking.gardener.cloud/to-runtime-apiserver"}
+TO_SHOOTS = {
+    "networking.gardener.cloud/to-public-networks",
+    "networking.gardener.cloud/to-private-networks",
+    "networking.resources.gardener.cloud/to-istio-ingress-istio-ingressgateway-tcp-9443",
+    "networking.resources.gardener.cloud/to-all-shoots-kube-apiserver-tcp-443",
+}
+ALL = {
+    "monitoring": {kind: {"enabled": True} for kind in ("podMonitor", "serviceMonitor", "rules", "dashboards")},
+    "verticalPodAutoscaler": {"enabled": True},
+    "scalingCoordinator": {"autoscaling": {"enabled": True}},
+}
+
+
+def test_values_of_gardenlet_change_nothing_but_the_hooks():
+    plain, theirs = render(ALL), render(ALL | GARDENLET)
+    assert hooks(plain) and hooks(theirs) == []
+    assert theirs == [found for found in plain if found not in hooks(plain)]
+
+
+def test_nothing_is_asked_of_an_api_server():
+    templates = {path: path.read_text() for path in CHART.rglob("templates/**/*") if path.is_file()}
+    assert templates
+    for path, text in templates.items():
+        for asks in "APIVersions", "lookup":
+            assert asks not in text, path.name
+
+
+def test_versions_of_the_api_do_not_depend_on_what_is_served():
+    objects = render(ALL)
+    assert {found["apiVersion"] for found in of_kind(objects, "PodDisruptionBudget").values()} == {"policy/v1"}
+    assert {found["apiVersion"] for found in of_kind(objects, "HorizontalPodAutoscaler").values()} == {"autoscaling/v2"}
+
+
+def test_an_old_kubernetes_is_refused_with_the_version_that_is_needed(tmp_path):
+    """gardenlet sets the version and does not look at kubeVersion in Chart.yaml, and neither does an offline rendering."""
+    with helm.Chart.load(CHART) as loaded:
+        chart = loaded.save_dir(tmp_path)
+    metadata = tmp_path / CHART.name / "Chart.yaml"
+    assert 'kubeVersion: \'>=1.25.0-0\'' in metadata.read_text() or 'kubeVersion: ">=1.25.0-0"' in metadata.read_text()
+    # The version of the library is newer than any that is refused, so the bound is moved.
+    metadata.write_text(re.sub(r"kubeVersion: .*", 'kubeVersion: ">=9.99.0-0"', metadata.read_text()))
+    with pytest.raises(helm.HelmError, match="this chart is for Kubernetes >=9.99.0-0, and the cluster runs v1"):
+        manifests(merged(), chart=chart)
+
+
+def test_names_are_not_those_of_gardenlet():
+    objects = render(ALL)
+    assert {(found["kind"], found["metadata"]["name"]) for found in objects} & OF_GARDENLET == set()
+    # Its ConfigMaps end with a hash.
+    assert not [name for name in of_kind(objects, "ConfigMap") if name.startswith("dependency-watchdog-")]
+    # Its selectors are of the label app.
+    for deployment in of_kind(objects, "Deployment").values():
+        assert "app" not in deployment["spec"]["template"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("policies", [True, False])
+def test_pods_carry_the_labels_of_those_that_they_replace(policies):
+    objects = render({"networkPolicy": {"enabled": policies}})
+    assert bool(of_kind(objects, "NetworkPolicy")) == policies
+    for name, deployment in of_kind(objects, "Deployment").items():
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        allowed = {label for label, value in labels.items() if value == "allowed"}
+        assert TO_SEED <= allowed
+        assert (TO_SHOOTS <= allowed) == name.endswith("lease-probe")
+        # docs/concepts/resource-manager.md, NetworkPolicy controller: the name of the Service and the port of its Pods.
+        calls = "networking.resources.gardener.cloud/to-watchdog-lease-probe-tcp-9645" in allowed
+        assert calls != name.endswith("weeder")
+    service = of_kind(objects, "Service")["watchdog-lease-probe"]
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == [9645]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "selectors", "alias"),
+    [("garden", None, None), ("extension-watchdog-x7k2p", "garden", "extensions"), ("watchdog", "garden", None)],
+)
+def test_services_let_the_prometheis_of_the_seed_in(namespace, selectors, alias):
+    """docs/operations/network_policies.md, Logging & Monitoring."""
+    prefix = "networking.resources.gardener.cloud/"
+    for name, service in of_kind(render(namespace=namespace), "Service").items():
+        annotations = service["metadata"].get("annotations", {})
+        if not name.endswith("-headless"):
+            assert annotations == {}
+            continue
+        ports = json.loads(annotations.pop(f"{prefix}from-all-seed-scrape-targets-allowed-ports"))
+        assert ports == [{"port": 9643, "protocol": "TCP"}]
+        expected = {}
+        if selectors:
+            named = [{"matchLabels": {"kubernetes.io/metadata.name": selectors}}]
+            expected[f"{prefix}namespace-selectors"] = named
+        found = {key: json.loads(value) for key, value in annotations.items() if key.endswith("namespace-selectors")}
+        assert found == expected
+        assert annotations.get(f"{prefix}pod-label-selector-namespace-alias") == alias
+
+
+def test_callers_in_other_namespaces_are_let_in_by_annotation():
+    given = MATRIX["everything-set"]["seed"]["callerNamespaceSelectors"]
+    services = of_kind(render(MATRIX["everything-set"]), "Service")
+    for service in SERVICES:
+        annotations = services[f"wd-{service}"]["metadata"]["annotations"]
+        assert json.loads(annotations["networking.resources.gardener.cloud/namespace-selectors"]) == given
+    elsewhere = of_kind(render(MATRIX["everything-set"] | {"seed": {"gardener": False}}), "Service")
+    assert "networking." not in str(elsewhere)
+
+
+def test_replicas_spread_over_hosts_and_zones():
+    """pkg/utils/kubernetes/highavailability.go: minDomains is the number of zones, but at most that of replicas."""
+    values = {"topologySpread": {"zone": {"minDomains": 3}}, "weeder": {"replicas": 3}, "leaseProbe": {"replicas": 1}}
+    values["scalingCoordinator"] = {"replicas": 0}
+    domains = {"watchdog-weeder": 3, "watchdog-lease-probe": 1, "watchdog-scaling-coordinator": None}
+    for name, deployment in of_kind(render(values), "Deployment").items():
+        host, zone = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        assert [host["topologyKey"], zone["topologyKey"]] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+        assert [(c["maxSkew"], c["whenUnsatisfiable"]) for c in (host, zone)] == [(1, "DoNotSchedule")] * 2
+        assert [host.get("minDomains"), zone.get("minDomains")] == [None, domains[name]]
+    autoscaled = {"topologySpread": {"zone": {"minDomains": 3}}, "weeder": {"autoscaling": {"enabled": True, "minReplicas": 2}}}
+    weeder = of_kind(render(autoscaled), "Deployment")["watchdog-weeder"]["spec"]["template"]["spec"]
+    assert weeder["topologySpreadConstraints"][1]["minDomains"] == 2
+
+
+def test_the_webhook_of_the_seed_takes_over():
+    label = "high-availability-config.resources.gardener.cloud/type"
+    for deployment in of_kind(render(), "Deployment").values():
+        assert label not in deployment["metadata"]["labels"]
+    for deployment in of_kind(render({"topologySpread": {"highAvailabilityWebhook": True}}), "Deployment").values():
+        assert deployment["metadata"]["labels"][label] == "controller"
+        assert "topologySpreadConstraints" not in deployment["spec"]["template"]["spec"]
+
+
+def test_a_vertical_autoscaler_sets_requests_of_memory_alone():
+    assert of_kind(render(), "VerticalPodAutoscaler") == {}
+    objects = render(ALL)
+    scalers = of_kind(objects, "VerticalPodAutoscaler")
+    assert sorted(scalers) == sorted(of_kind(objects, "Deployment"))
+    for name, scaler in scalers.items():
+        assert scaler["spec"]["targetRef"]["name"] == name
+        (policy,) = scaler["spec"]["resourcePolicy"]["containerPolicies"]
+        (container,) = of_kind(objects, "Deployment")[name]["spec"]["template"]["spec"]["containers"]
+        assert policy["containerName"] == container["name"]
+        assert policy["controlledResources"] == ["memory"] and policy["controlledValues"] == "RequestsOnly"
+        assert list(policy["minAllowed"]) == ["memory"]
+
+
+# docs/performance.md, most resident MiB of one replica that holds all shoots of 20 nodes, in an incident: lease-probe by
+# shoots; scaling-coordinator with 1,000 shoots; weeder with 1,000 Services.
+MEASURED = [("lease-probe", 1_000, 172), ("lease-probe", 5_000, 484), ("lease-probe", 10_000, 1_012)]
+MEASURED += [("scaling-coordinator", 1_000, 53), ("weeder", 500, 30)]
+
+
+@pytest.mark.parametrize(("service", "shoots", "most"), MEASURED)
+def test_one_replica_holds_all_shoots_within_its_limit(service, shoots, most):
+    deployment = of_kind(render({"expectedShoots": shoots}), "Deployment")[f"watchdog-{service}"]
+    resources = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]
+    request, limit = (int(resources[kind]["memory"].removesuffix("Mi")) for kind in ("requests", "limits"))
+    # A fifth to spare.
+    assert 1.2 * most <= limit and request < limit
+
+
+def test_memory_that_is_set_wins():
+    given = MATRIX["everything-set"]["leaseProbe"]["resources"]
+    (probe, coordinator, _) = of_kind(render(MATRIX["everything-set"]), "Deployment").values()
+    assert probe["spec"]["template"]["spec"]["containers"][0]["resources"] == given
+    assert coordinator["spec"]["template"]["spec"]["containers"][0]["resources"] == {
+        "requests": {"cpu": "50m", "memory": "207Mi"},
+        "limits": {"memory": "364Mi"},
+    }
+
+
+def test_escape_hatches():
+    objects = render(MATRIX["everything-set"])
+    given = MATRIX["everything-set"]["leaseProbe"]
+    for found in objects:
+        assert found["metadata"]["annotations"]["owner"] == "team-a", found["kind"]
+        assert found["metadata"]["labels"]["landscape"] == "live"
+        assert found["metadata"]["labels"]["app.kubernetes.io/name"] == "wd"
+    probe = of_kind(objects, "Deployment")["wd-lease-probe"]
+    assert probe["metadata"]["annotations"] == {"owner": "team-a"} | given["annotations"]
+    pod = probe["spec"]["template"]
+    assert pod["metadata"]["labels"]["networking.gardener.cloud/to-public-networks"] == "denied"
+    assert pod["metadata"]["labels"]["landscape"] == "live" and pod["metadata"]["annotations"]["owner"] == "team-a"
+    for key in "dnsConfig", "nodeSelector", "tolerations", "affinity":
+        assert pod["spec"][key] == given[key]
+    (container,) = pod["spec"]["containers"]
+    assert container["args"][-1:] == given["extraArgs"] and container["env"][-1:] == given["extraEnv"]
+    assert {"--grpc-addr=[::]:9645", "--admin-addr=[::]:9643", f"--namespace={LEASES}"} <= set(container["args"])
+    account = of_kind(objects, "ServiceAccount")["wd-lease-probe"]
+    assert given["serviceAccount"]["annotations"].items() <= account["metadata"]["annotations"].items()
+    for name in "wd-lease-probe", "wd-lease-probe-headless":
+        annotations = of_kind(objects, "Service")[name]["metadata"]["annotations"]
+        assert given["service"]["annotations"].items() <= annotations.items()
+
+
+def test_membership_leases_in_a_namespace_of_their_own():
+    for kind in "Role", "RoleBinding":
+        for service in SERVICES:
+            found = of_kind(render(MATRIX["everything-set"]), kind)[f"wd-{service}"]
+            assert found["metadata"]["namespace"] == LEASES
+            assert kind == "Role" or found["subjects"][0]["namespace"] == "garden"
+
+
+def test_a_config_map_of_somebody_else():
+    """gardenlet's has the key dep-config.yaml."""
+    theirs = {"prober": "dependency-watchdog-prober-config-1234", "weeder": "dependency-watchdog-weeder-config-5678"}
+    objects = render({"existingConfigMap": theirs})
+    assert of_kind(objects, "ConfigMap") == {}
+    for name, found in (of_kind(objects, "Deployment") | of_kind(objects, "Job")).items():
+        (volume,) = [v for v in found["spec"]["template"]["spec"]["volumes"] if v["name"] == "config"]
+        file = "weeder" if name.endswith("weeder") else "prober"
+        items = [{"key": "dep-config.yaml", "path": "config.yaml"}]
+        assert volume["configMap"] == {"name": theirs[file], "items": items}
