@@ -162,10 +162,10 @@ def _merge(into: dict, values: dict) -> dict:
     return both
 
 
-def manifests(values=None, chart=CHART, namespace=NAMESPACE) -> dict[str, str]:
+def manifests(values=None, chart=CHART, name=RELEASE, namespace=NAMESPACE) -> dict[str, str]:
     """Text by path, for the newest Kubernetes that Helm's library knows."""
     with helm.Chart.load(chart) as loaded:
-        return loaded.render(values, name=RELEASE, namespace=namespace)
+        return loaded.render(values, name=name, namespace=namespace)
 
 
 def render(values=None, **where) -> list[dict]:

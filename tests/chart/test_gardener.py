@@ -1,7 +1,11 @@
 """The chart on a seed of Gardener. What is data here comes from gardener/gardener v1.150, by the paths that are named."""
 
+import hashlib
 import json
 import re
+import subprocess
+import sys
+import tarfile
 
 import helm_python as helm
 import pytest
@@ -216,6 +220,30 @@ def test_membership_leases_in_a_namespace_of_their_own():
             found = of_kind(render(MATRIX["everything-set"]), kind)[f"wd-{service}"]
             assert found["metadata"]["namespace"] == LEASES
             assert kind == "Role" or found["subjects"][0]["namespace"] == "garden"
+
+
+def test_the_package_is_the_chart(tmp_path):
+    """As Helm's archive, and as what a ControllerDeployment or an operator Extension pulls."""
+    for folder in "one", "other":
+        subprocess.run([sys.executable, CHART.parent / "package", tmp_path / folder], check=True, capture_output=True)
+    archive, layout = sorted((tmp_path / "one").iterdir(), key=lambda path: path.suffix, reverse=True)
+    for path in archive, layout:
+        assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes()
+    with helm.Chart.load_archive(archive.read_bytes()) as packed:
+        assert packed.render(merged(ALL | GARDENLET)) == manifests(merged(ALL | GARDENLET), name=None, namespace=None)
+    with tarfile.open(layout) as tar:
+        read = {entry.name: tar.extractfile(entry).read() for entry in tar}
+
+    def blob(found: dict) -> bytes:
+        content = read[found["digest"].replace("sha256:", "blobs/sha256/")]
+        assert f"sha256:{hashlib.sha256(content).hexdigest()}" == found["digest"] and len(content) == found["size"]
+        return content
+
+    (manifest,) = json.loads(read["index.json"])["manifests"]
+    inner = json.loads(blob(manifest))
+    (layer,) = inner["layers"]
+    assert blob(layer) == archive.read_bytes()
+    assert json.loads(blob(inner["config"]))["version"] == manifest["annotations"]["org.opencontainers.image.ref.name"]
 
 
 def test_a_config_map_of_somebody_else():
