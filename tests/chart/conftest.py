@@ -120,12 +120,12 @@ def install(seed, releases, kinds, tmp_path):
         rendered = objects(releases.install(values))
         maps, deployments = of_kind(rendered, "ConfigMap"), of_kind(rendered, "Deployment")
 
-        def start(service):
+        def start(service, ip=None):
             config = maps[f"watchdog-{'weeder' if service == 'weeder' else 'prober'}-config"]
             (container,) = deployments[f"watchdog-{service}"]["spec"]["template"]["spec"]["containers"]
             # The others are those of a Pod.
             options = [option for option in container["args"] if option == "--dependants-annotation"]
-            return with_rights(seed, tmp_path, service, config["data"]["config.yaml"], options)
+            return with_rights(seed, tmp_path, service, config["data"]["config.yaml"], options, ip=ip)
 
         return start
 
