@@ -355,14 +355,24 @@ def test_rules_are_those_of_the_file_with_the_runbook_of_the_installation():
     assert all("visibility" not in alert["labels"] for group in rule["spec"]["groups"] for alert in group["rules"])
 
 
-def test_dashboards_come_as_they_are():
-    objects = render(MATRIX["operators"] | {"seed": {"gardener": False}})
+@pytest.mark.parametrize(
+    ("gardener", "asked", "flavour", "label"),
+    [
+        (True, "", "plutono", "dashboard.monitoring.gardener.cloud/seed"),
+        (False, "", "grafana", "grafana_dashboard"),
+        (False, "plutono", "plutono", "grafana_dashboard"),
+        (True, "grafana", "grafana", "dashboard.monitoring.gardener.cloud/seed"),
+    ],
+)
+def test_dashboards_come_as_they_are(gardener, asked, flavour, label):
+    dashboards = {"enabled": True, "flavour": asked}
+    objects = render({"monitoring": {"dashboards": dashboards}, "seed": {"gardener": gardener}})
     maps = {name: m for name, m in of_kind(objects, "ConfigMap").items() if "-dashboard-" in name}
     assert len(maps) == 4
     for name, found in maps.items():
-        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert label in found["metadata"]["labels"]
         ((key, text),) = found["data"].items()
-        file = CHART / "dashboards" / f"{name.removeprefix('watchdog-dashboard-')}.json"
+        file = CHART / "dashboards" / flavour / f"{name.removeprefix('watchdog-dashboard-')}.json"
         assert key == f"dependency-watchdog-{file.name}"
         assert json.loads(text) == json.loads(file.read_text())
 
