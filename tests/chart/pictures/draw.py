@@ -17,6 +17,7 @@ from PIL import Image
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 DASHBOARDS = Path(__file__).resolve().parents[3] / "charts" / "dependency-watchdog" / "dashboards" / "grafana"
 COLUMNS = 24
@@ -112,16 +113,17 @@ def table(box: Box, panel: dict, answers, _recorded) -> None:
     axes = box.frame(panel["title"])
     rows = sorted(answers[0], key=lambda series: -float(series["value"][1]))
     headers = panel["transformations"][0]["options"]["renameByName"]
-    names = [name for name in headers if name != "Value"]
+    names = list(headers)
     if not rows:
         axes.text(0.5, 0.45, "No data", size=9, color=FAINT, ha="center", transform=axes.transAxes)
         return
-    lines = [[headers[name] for name in [*names, "Value"]]]
-    lines += [[*(s["metric"].get(n, "") for n in names), written(float(s["value"][1]), "short")] for s in rows]
+    lines = [[headers[name] for name in names]]
+    lines += [[cell(series, name) for name in names] for series in rows]
+    widths = [max(len(line[column]) for line in lines) + 2 for column in range(len(names))]
     for number, line in enumerate(lines[: int(box.height) - 2]):
         for column, text in enumerate(line):
             axes.text(
-                0.03 + 0.94 * column / len(line),
+                0.03 + 0.94 * sum(widths[:column]) / sum(widths),
                 1 - (1.6 + number * 0.9) / (box.height - 0.2),
                 text,
                 weight="bold" if number == 0 else "normal",
@@ -129,6 +131,10 @@ def table(box: Box, panel: dict, answers, _recorded) -> None:
                 va="center",
                 transform=axes.transAxes,
             )
+
+
+def cell(series: dict, name: str) -> str:
+    return written(float(series["value"][1]), "short") if name == "Value" else series["metric"].get(name, "")
 
 
 def timeseries(box: Box, panel: dict, answers, recorded) -> None:
@@ -167,6 +173,8 @@ def timeseries(box: Box, panel: dict, answers, recorded) -> None:
     highest = max((float(value) for _, series in lines for _, value in series["values"] if value != "NaN"), default=0)
     # An axis needs some height where all is zero.
     axes.set_ylim(defaults.get("min"), defaults.get("max", axes.get_ylim()[1] if highest > 0 else 1))
+    if defaults["unit"] == "short":
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(lambda value, _: written(value, defaults["unit"]))
     axes.grid(axis="y", lw=0.4, color="#e4e5e6")
     legend(box, axes, columns if lines else 0)
@@ -245,7 +253,7 @@ def written(value: float, unit: str) -> str:
     if unit == "ops":
         return f"{value:.3g}/s"
     if unit == "short":
-        return f"{value:.3g}"
+        return f"{value:,.0f}"
     raise ValueError(f"the unit {unit} is not known here")
 
 
