@@ -81,6 +81,7 @@ MATRIX = {
             "rules": {"enabled": True, "runbookUrl": "https://runbooks.example.org/watchdog"},
             "dashboards": {"enabled": True, "annotations": {"folder": "seed"}},
         },
+        "logging": {"gardener": {"enabled": True}},
         "leaseProbe": {"autoscaling": {"enabled": True, "minReplicas": 3}},
         "scalingCoordinator": {"autoscaling": {"enabled": True, "maxReplicas": 4, "cpuUtilization": 50}},
         "weeder": {

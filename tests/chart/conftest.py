@@ -22,6 +22,8 @@ def seed(tmp_path_factory):
         for kind in "PodMonitor", "ServiceMonitor", "PrometheusRule":
             server.serve("monitoring.coreos.com", "v1", kind)
         server.serve("cert-manager.io", "v1", "Certificate")
+        for kind in "ClusterFilter", "ClusterParser":
+            server.serve("fluentbit.fluent.io", "v1alpha2", kind, "Cluster")
         server.serve("autoscaling.k8s.io", "v1", "VerticalPodAutoscaler")
         yield server
     finally:

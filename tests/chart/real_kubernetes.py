@@ -31,6 +31,8 @@ NAMESPACED = {
     "VerticalPodAutoscaler": "verticalpodautoscalers",
 }
 CLUSTER_SCOPED = {
+    "ClusterFilter": "clusterfilters",
+    "ClusterParser": "clusterparsers",
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
     "CustomResourceDefinition": "customresourcedefinitions",

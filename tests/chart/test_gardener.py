@@ -1,5 +1,6 @@
 """The chart on a seed of Gardener. What is data here comes from gardener/gardener v1.150, by the paths that are named."""
 
+import fnmatch
 import hashlib
 import json
 import re
@@ -10,6 +11,7 @@ import tarfile
 import helm_python as helm
 import pytest
 from chart import CHART, GARDENLET, LEASES, MATRIX, SERVICES, hooks, manifests, merged, of_kind, render
+from programs import binary
 
 # pkg/component/nodemanagement/dependencywatchdog: what gardenlet writes into the namespace garden of every seed.
 OF_GARDENLET = {
@@ -212,6 +214,37 @@ def test_escape_hatches():
     for name in "wd-lease-probe", "wd-lease-probe-headless":
         annotations = of_kind(objects, "Service")[name]["metadata"]["annotations"]
         assert given["service"]["annotations"].items() <= annotations.items()
+
+
+def test_logs_are_taken_apart_by_the_logging_of_gardener():
+    """pkg/component/observability/logging: chosen by the label; a tag is kubernetes.<Pod>_<namespace>_<container>-<id>.log."""
+    objects = render(MATRIX["operators"])
+    filters, (parser,) = of_kind(objects, "ClusterFilter"), of_kind(objects, "ClusterParser").values()
+    assert sorted(filters) == sorted(of_kind(objects, "Deployment"))
+    for found in *filters.values(), parser:
+        assert found["metadata"]["labels"]["fluentbit.gardener/type"] == "seed"
+    tags = [f"kubernetes.watchdog-{service}-6c9f-x2x_garden_{service}-0123.log" for service in SERVICES]
+    # Those of the program that gardenlet installs have a parser already.
+    tags.append("kubernetes.dependency-watchdog-weeder-6c9f-x2x_garden_dependency-watchdog-0123.log")
+    for service, tag in zip((*SERVICES, None), tags):
+        matched = [name for name, found in filters.items() if fnmatch.fnmatch(tag, found["spec"]["match"])]
+        assert matched == ([f"watchdog-{service}"] if service else []), tag
+    for found in filters.values():
+        assert found["spec"]["filters"][0]["parser"]["parser"] == parser["metadata"]["name"]
+
+
+def test_the_parser_knows_the_lines_of_the_programs(tmp_path):
+    config = tmp_path / "weeder.yaml"
+    config.write_text("servicesAndDependantSelectors: {x: {podSelectors: [{matchLabels: {a: b}}]}}")
+    options = ["--insecure-plaintext", "--grpc-addr=127.0.0.1:0", "--admin-addr=127.0.0.1:0", "--kubeconfig=/nonexistent"]
+    ended = subprocess.run([binary("weeder"), f"--config-file={config}", *options], capture_output=True, text=True, timeout=60)
+    lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
+    (parser,) = of_kind(render(MATRIX["operators"]), "ClusterParser").values()
+    (filters, *_) = of_kind(render(MATRIX["operators"]), "ClusterFilter").values()
+    renamed = {key for rule in filters["spec"]["filters"][1]["modify"]["rules"] for key in rule["rename"]}
+    assert lines and "message" in renamed
+    for line in lines:
+        assert {parser["spec"]["json"]["timeKey"]} | renamed <= set(line)
 
 
 def test_membership_leases_in_a_namespace_of_their_own():

@@ -48,7 +48,7 @@ def test_objects_are_distinct_and_fit_together(values):
 
 SUPPORTED = sorted({version for version in all_versions() if int(version.split(".")[1]) >= 25})
 # Their schemas are not Kubernetes' own.
-FOREIGN = {"monitoring.coreos.com", "cert-manager.io", "autoscaling.k8s.io"}
+FOREIGN = {"monitoring.coreos.com", "cert-manager.io", "autoscaling.k8s.io", "fluentbit.fluent.io"}
 
 
 @pytest.mark.parametrize("version", SUPPORTED)
@@ -466,6 +466,7 @@ def test_bad_values_are_refused(values, complaint):
     ("values", "complaint"),
     [
         ({"image": {"registry": ""}}, "set image.registry to the registry that you pushed them to"),
+        ({"log": {"format": "text"}, "logging": {"gardener": {"enabled": True}}}, "set log.format to json"),
         ({"weeder": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "weeder.podLabels must not set app.kubernetes.io/name"),
         ({"membership": {"namespace": "leases"}}, "or set scalingCoordinator.releaseOnUninstall to false"),
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
