@@ -23,7 +23,7 @@ and the last part of all names.
 {{ printf "%s-%s" (include "watchdog.name" (index . 0)) (index . 1) }}
 {{- end }}
 
-{{/* Selects the Pods of one service. A Deployment's selector cannot change; takes (root, component). */}}
+{{/* The labels of the Pods of one service; they never change. Takes (root, component). */}}
 {{- define "watchdog.selector" -}}
 app.kubernetes.io/name: {{ include "watchdog.name" (index . 0) }}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
