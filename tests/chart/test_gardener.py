@@ -139,17 +139,34 @@ def test_replicas_spread_over_hosts_and_zones():
         assert [host["topologyKey"], zone["topologyKey"]] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
         assert [(c["maxSkew"], c["whenUnsatisfiable"]) for c in (host, zone)] == [(1, "DoNotSchedule")] * 2
         assert [host.get("minDomains"), zone.get("minDomains")] == [None, domains[name]]
-    autoscaled = {"topologySpread": {"zone": {"minDomains": 3}}, "weeder": {"autoscaling": {"enabled": True, "minReplicas": 2}}}
-    weeder = of_kind(render(autoscaled), "Deployment")["watchdog-weeder"]["spec"]["template"]["spec"]
-    assert weeder["topologySpreadConstraints"][1]["minDomains"] == 2
+
+
+@pytest.mark.parametrize(
+    ("weeder", "host", "domains"),
+    [
+        ({"replicas": 5}, "DoNotSchedule", 3),
+        ({"replicas": 6}, "ScheduleAnyway", 3),
+        ({"autoscaling": {"enabled": True, "maxReplicas": 2}}, "DoNotSchedule", 2),
+        ({"autoscaling": {"enabled": True, "maxReplicas": 10}}, "ScheduleAnyway", 3),
+    ],
+)
+def test_many_replicas_in_few_zones_do_not_block_each_other(weeder, host, domains):
+    """The same file, and kubernetes/kubernetes#109364: from twice as many replicas as zones on, hosts give way."""
+    deployments = of_kind(render({"topologySpread": {"zone": {"minDomains": 3}}, "weeder": weeder}), "Deployment")
+    hosts, zones = deployments["watchdog-weeder"]["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert (hosts["whenUnsatisfiable"], zones["whenUnsatisfiable"]) == (host, "DoNotSchedule")
+    assert zones["minDomains"] == domains
 
 
 def test_the_webhook_of_the_seed_takes_over():
-    label = "high-availability-config.resources.gardener.cloud/type"
+    """pkg/resourcemanager/webhook/highavailabilityconfig: replicas of 0 stay, others become those of the annotation."""
+    prefix = "high-availability-config.resources.gardener.cloud"
     for deployment in of_kind(render(), "Deployment").values():
-        assert label not in deployment["metadata"]["labels"]
-    for deployment in of_kind(render({"topologySpread": {"highAvailabilityWebhook": True}}), "Deployment").values():
-        assert deployment["metadata"]["labels"][label] == "controller"
+        assert prefix not in str(deployment)
+    values = {"topologySpread": {"highAvailabilityWebhook": True}, "weeder": {"replicas": 3}}
+    for name, deployment in of_kind(render(values), "Deployment").items():
+        assert deployment["metadata"]["labels"][f"{prefix}/type"] == "controller"
+        assert deployment["metadata"]["annotations"][f"{prefix}/replicas"] == ("3" if name.endswith("weeder") else "2")
         assert "topologySpreadConstraints" not in deployment["spec"]["template"]["spec"]
 
 
