@@ -70,8 +70,8 @@ class Releases:
         self._config, self._seed, self.chart = config, seed, chart
         self.jobs = []
 
-    def install(self, values=None, **options):
-        return self._config.install(self.chart, RELEASE, merged(values), **options)
+    def install(self, values=None, chart=None, **options):
+        return self._config.install(chart or self.chart, RELEASE, merged(values), **options)
 
     def upgrade(self, values=None, **options):
         return self._config.upgrade(self.chart, RELEASE, merged(values), **options)

@@ -1,7 +1,8 @@
 """What a real kube-apiserver makes of the chart."""
 
+import helm_python as helm
 import pytest
-from chart import MATRIX, NAMESPACE, RELEASE, SERVICES, hooks, objects, of_kind, render
+from chart import CHART, MATRIX, NAMESPACE, RELEASE, SERVICES, hooks, objects, of_kind, render
 from permissions import EVERYWHERE, MEMBERSHIP, NOWHERE, allowed, granted, role
 from real_kubernetes import path
 
@@ -15,6 +16,13 @@ def test_every_object_is_accepted_whole(seed, releases, values):
         assert status in (200, 201), f"{sent['kind']} {sent['metadata']['name']}: {got}"
         # An older API server drops in silence what it does not know.
         assert lost(sent, got) == []
+
+
+def test_an_api_server_that_is_too_old_is_refused(releases, fitting):
+    if fitting == CHART:
+        pytest.skip("this API server is not too old")
+    with pytest.raises(helm.HelmError, match=r">=1\.25\.0-0.* Kubernetes v1\.2[0-4]"):
+        releases.install(chart=CHART)
 
 
 def test_install_upgrade_roll_back_uninstall(seed, releases):
