@@ -465,7 +465,7 @@ def test_bad_values_are_refused(values, complaint):
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"image": {"registry": ""}}, "set image.registry to the registry that you pushed them to"),
+        ({"image": {"registry": ""}}, "push them, and set image.registry to that registry"),
         ({"log": {"format": "text"}, "logging": {"gardener": {"enabled": True}}}, "set log.format to json"),
         ({"weeder": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "weeder.podLabels must not set app.kubernetes.io/name"),
         ({"membership": {"namespace": "leases"}}, "or set scalingCoordinator.releaseOnUninstall to false"),

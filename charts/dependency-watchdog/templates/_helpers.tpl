@@ -64,7 +64,7 @@ annotations:
 {{- $repository := $own.repository }}
 {{- if not $repository }}
 {{- if not $image.registry }}
-{{- fail (printf "there are no published images: set image.registry to the registry that you pushed them to, or image.repository of %s; make image builds them" $component) }}
+{{- fail (printf "there is no image of %s: build the images with make image, push them, and set image.registry to that registry, or <service>.image.repository to the name of each" $component) }}
 {{- end }}
 {{- $repository = printf "%s/%s/%s" $image.registry $image.repository $component }}
 {{- end }}
