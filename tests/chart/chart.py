@@ -33,7 +33,12 @@ GARDENLET = {
     "gardener": {
         "version": "v1.150.0",
         "garden": {"clusterIdentity": "landscape", "genericKubeconfigSecretName": "generic-token-kubeconfig"},
-        "seed": {"name": "aws-eu1", "provider": "aws", "region": "eu-west-1", "spec": {"provider": {"zones": ["a", "b"]}}},
+        "seed": {
+            "name": "aws-eu1",
+            "provider": "aws",
+            "region": "eu-west-1",
+            "spec": {"provider": {"zones": ["a", "b"]}},
+        },
         "gardenlet": {"featureGates": {"DefaultSeccompProfile": True}},
     },
     "usablePorts": [10250, 10251],

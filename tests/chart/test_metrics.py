@@ -107,7 +107,7 @@ def test_query_finds_something(incident, where, expression, legend):
     names = set()
     for selector, name, inner in re.findall(r"((watchdog_\w+)(?:{([^}]*)})?)", expression):
         names.add(base(name))
-        if base(name) in RARE or RARE_VALUES & set(re.findall(r'[\w]+', inner or "")):
+        if base(name) in RARE or RARE_VALUES & set(re.findall(r"[\w]+", inner or "")):
             continue
         assert incident.series(f"max_over_time({selector}[10m])"), f"nothing is {selector}"
     # Prometheus judges the syntax; labels are those that series have.
@@ -136,7 +136,9 @@ def test_alerts_fire_in_prometheus(incident):
 
 
 def test_dashboards_are_generated():
-    checked = subprocess.run([CHART.parent / "generate-dashboards", "--check"], capture_output=True, text=True, timeout=30)
+    checked = subprocess.run(
+        [CHART.parent / "generate-dashboards", "--check"], capture_output=True, text=True, timeout=30
+    )
     assert checked.returncode == 0, checked.stderr
 
 
@@ -170,7 +172,11 @@ def test_dashboards_fit_what_draws_them(flavour):
 
 def test_both_flavours_ask_the_same():
     asked = [
-        [(p["title"], [t["expr"] for t in p.get("targets", [])], p["gridPos"]) for d in dashboards.values() for p in panels(d)]
+        [
+            (p["title"], [t["expr"] for t in p.get("targets", [])], p["gridPos"])
+            for d in dashboards.values()
+            for p in panels(d)
+        ]
         for dashboards in FLAVOURS.values()
     ]
     assert asked[0] == asked[1]
@@ -219,7 +225,9 @@ def test_colours_mean_the_same_everywhere(flavour):
 
 def test_no_panel_is_empty_in_an_ordinary_hour():
     """What has series only while something is wrong says "none" or 0 otherwise; what is for debugging is folded."""
-    only_then = "held_down_resources|resources_to_restore|zones_expired|unprotected|readiness_blocked|last_try_failed|skew"
+    only_then = (
+        "held_down_resources|resources_to_restore|zones_expired|unprotected|readiness_blocked|last_try_failed|skew"
+    )
     for dashboard in DASHBOARDS.values():
         for panel in panels(dashboard):
             for target in panel.get("targets", []):

@@ -36,7 +36,12 @@ def address(v4: str, v6: str) -> list[dict]:
     return [
         {"source_labels": [ip], "regex": v6, "replacement": "[$1]", "target_label": "__tmp_ip"},
         {"source_labels": [ip], "regex": v4, "replacement": "$1", "target_label": "__tmp_ip"},
-        {"source_labels": ["__tmp_ip", port], "regex": "(.+);(.+)", "replacement": "$1:$2", "target_label": "__address__"},
+        {
+            "source_labels": ["__tmp_ip", port],
+            "regex": "(.+);(.+)",
+            "replacement": "$1:$2",
+            "target_label": "__address__",
+        },
     ]
 
 
@@ -118,7 +123,10 @@ def prometheus(folder: Path, monitor: str, pods: list[dict]):
     """One that scrapes as a PodMonitor of Gardener says; gives what asks its API."""
     (folder / "pods.json").write_text(json.dumps(pods))
     scrape = dict(MONITORS[monitor])
-    before = [{key: str(value).format(monitor=monitor) if key == "replacement" else value for key, value in step.items()} for step in OPERATOR]
+    before = [
+        {key: str(value).format(monitor=monitor) if key == "replacement" else value for key, value in step.items()}
+        for step in OPERATOR
+    ]
     scrape |= {"job_name": "seed", "relabel_configs": [*before, *scrape["relabel_configs"]]}
     scrape["file_sd_configs"] = [{"files": [str(folder / "pods.json")]}]
     config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [scrape]}
@@ -218,8 +226,12 @@ def test_alerts_have_the_labels_of_gardener(name):
 
 
 def test_labels_of_alerts_can_be_added():
-    alerts = rendered_alerts({"monitoring": {"rules": {"enabled": True, "alertLabels": {"visibility": "all", "team": "a"}}}})
-    assert {(labels["visibility"], labels["team"], labels["type"]) for labels in alerts.values()} == {("all", "a", "seed")}
+    alerts = rendered_alerts(
+        {"monitoring": {"rules": {"enabled": True, "alertLabels": {"visibility": "all", "team": "a"}}}}
+    )
+    assert {(labels["visibility"], labels["team"], labels["type"]) for labels in alerts.values()} == {
+        ("all", "a", "seed")
+    }
 
 
 def test_monitors_and_rules_reach_the_prometheus_that_has_an_alertmanager():
@@ -230,7 +242,9 @@ def test_monitors_and_rules_reach_the_prometheus_that_has_an_alertmanager():
         assert found["metadata"]["labels"]["prometheus"] == "aggregate"
         (found,) = of_kind(render({"monitoring": on, "seed": {"gardener": False}}), kind).values()
         assert "prometheus" not in found["metadata"]["labels"]
-    (other,) = of_kind(render({"monitoring": {"podMonitor": {"enabled": True, "labels": {"prometheus": "seed"}}}}), "PodMonitor").values()
+    (other,) = of_kind(
+        render({"monitoring": {"podMonitor": {"enabled": True, "labels": {"prometheus": "seed"}}}}), "PodMonitor"
+    ).values()
     assert other["metadata"]["labels"]["prometheus"] == "seed"
 
 
@@ -255,6 +269,8 @@ def answers(ask) -> bool:
 
 def fetch(url: str, body=None):
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=10) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=10
+    ) as answer:
         text = answer.read()
         return json.loads(text) if text else None

@@ -1,6 +1,6 @@
 """Plays an incident and writes down what Prometheus answers to the queries of every panel.
 
-    record.py FILE
+record.py FILE
 """
 
 import json
@@ -91,7 +91,6 @@ class Recording(Incident):
         if target.get("instant"):
             return self.ask("query", query=query, time=end)["result"]
         return self.ask("query_range", query=query, start=self.began, end=end, step=STEP_SECONDS)["result"]
-
 
     def marks(self, annotation: dict, end: float) -> list[float]:
         """Seconds since the beginning at which an annotation marks something for the first time."""
