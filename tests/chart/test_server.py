@@ -5,6 +5,7 @@ import pytest
 from chart import CHART, MATRIX, NAMESPACE, RELEASE, SERVICES, hooks, objects, of_kind, render
 from permissions import EVERYWHERE, MEMBERSHIP, NOWHERE, allowed, granted, role
 from real_kubernetes import path
+from test_gardener import OF_GARDENLET
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
@@ -23,6 +24,35 @@ def test_an_api_server_that_is_too_old_is_refused(releases, fitting):
         pytest.skip("this API server is not too old")
     with pytest.raises(helm.HelmError, match=r">=1\.25\.0-0.* Kubernetes v1\.2[0-4]"):
         releases.install(chart=CHART)
+
+
+def test_it_is_installed_and_removed_beside_the_existing_watchdog(seed, releases):
+    """Helm refuses to install over an object that it has not made."""
+    labels = {"app": "dependency-watchdog-weeder"}
+    container = {"name": "dependency-watchdog", "image": "none"}
+    specs = {
+        "Deployment": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+        "VerticalPodAutoscaler": {},
+    }
+    versions = {"ServiceAccount": "v1", "Deployment": "apps/v1", "VerticalPodAutoscaler": "autoscaling.k8s.io/v1"}
+    theirs = []
+    for kind, name in sorted(OF_GARDENLET):
+        if kind in versions:
+            found = {"apiVersion": versions[kind], "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}}
+            found |= {"spec": specs[kind]} if kind in specs else {}
+            theirs.append((path(found), seed.create(path(found).rpartition("/")[0], found)))
+    try:
+        releases.install(MATRIX["gardenlet"])
+        releases.uninstall(RELEASE)
+        for where, before in theirs:
+            status, after = seed.request("GET", where)
+            assert (status, after.get("spec")) == (200, before.get("spec")), where
+    finally:
+        for where, _ in theirs:
+            seed.request("DELETE", where)
 
 
 def test_install_upgrade_roll_back_uninstall(seed, releases):
