@@ -1,6 +1,6 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fmt build image audit bench bench-fleet bench-check bench-profile pictures \
+.PHONY: help demo test fuzz lint fmt build image chart-package audit bench bench-fleet bench-check bench-profile pictures \
   acceptance soak safety coverage nightly
 SHELL := /bin/bash
 
@@ -73,6 +73,10 @@ image: ## Build and test an image for each service, without a container engine; 
 	images/build
 	cargo build $(LOCKED) --workspace --bins
 	tests/images/check
+
+chart-package: ## Pack the chart into target/charts: an archive for Helm, and an OCI archive for any registry
+	tests/tools/setup lint >/dev/null
+	. tests/tools/lib.sh && "$$(python_environment)/bin/python" charts/package $(TARGET)/charts
 
 # What is measured and what measures it.
 MEASURED := -p lease-probe -p scaling-coordinator -p weeder -p watchdog-sandbox -p watchdog-bench

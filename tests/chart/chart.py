@@ -8,9 +8,12 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "dependency-watchdog"
 NAMESPACE = "garden"
+# Where membership Leases are kept apart from others.
+LEASES = "watchdog-leases"
 RELEASE = "watchdog"
 SERVICES = "lease-probe", "scaling-coordinator", "weeder"
 
+DIGEST = "sha256:" + "0" * 64
 _STATEFUL_SET = {
     "ref": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "etcd"},
     "scaleUp": {"level": 3, "replicas": 3},
@@ -22,12 +25,32 @@ _CUSTOM = {
     "scaleDown": {},
 }
 
+# Without it nothing renders.
+REGISTRY = {"image": {"registry": "registry.example.org"}}
+# What gardenlet adds to the values of a chart, as pkg/gardenlet/controller/controllerinstallation has it. Its renderer
+# (pkg/chartrenderer) knows the version of Kubernetes, and no API versions, hooks, lookups or notes.
+GARDENLET = {
+    "gardener": {
+        "version": "v1.150.0",
+        "garden": {"clusterIdentity": "landscape", "genericKubeconfigSecretName": "generic-token-kubeconfig"},
+        "seed": {
+            "name": "aws-eu1",
+            "provider": "aws",
+            "region": "eu-west-1",
+            "spec": {"provider": {"zones": ["a", "b"]}},
+        },
+        "gardenlet": {"featureGates": {"DefaultSeccompProfile": True}},
+    },
+    "usablePorts": [10250, 10251],
+}
+
 # What people set, alone and together; None stands for the default.
 MATRIX = {
     "default": None,
+    "gardenlet": GARDENLET,
     "plaintext": {"insecurePlaintext": True},
     "without-gardener": {
-        "gardener": {"enabled": False},
+        "seed": {"gardener": False},
         "tracing": {"otlpEndpoint": "http://collector"},
         "priorityClassName": "",
         "scrapeAnnotations": False,
@@ -63,6 +86,7 @@ MATRIX = {
             "rules": {"enabled": True, "runbookUrl": "https://runbooks.example.org/watchdog"},
             "dashboards": {"enabled": True, "annotations": {"folder": "seed"}},
         },
+        "logging": {"gardener": {"enabled": True}},
         "leaseProbe": {"autoscaling": {"enabled": True, "minReplicas": 3}},
         "scalingCoordinator": {"autoscaling": {"enabled": True, "maxReplicas": 4, "cpuUtilization": 50}},
         "weeder": {
@@ -79,19 +103,32 @@ MATRIX = {
         "imagePullSecrets": [{"name": "pull"}],
         "log": {"level": "info,lease_probe=debug", "format": "text"},
         "priorityClassName": "system-cluster-critical",
+        "commonLabels": {"landscape": "live", "app.kubernetes.io/name": "not-this"},
+        "commonAnnotations": {"owner": "team-a"},
+        "expectedShoots": 5000,
+        "listenIP": "::",
+        "membership": {"namespace": LEASES},
+        "seed": {"callerNamespaceSelectors": [{"matchLabels": {"kubernetes.io/metadata.name": "consumer"}}]},
         "topologySpread": {"zone": {"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}},
+        "verticalPodAutoscaler": {"enabled": True},
         "leaseProbe": {
             "replicas": 3,
             "tlsSecretName": "probe-certificate",
-            "image": "registry.example.org/probe@sha256:" + "0" * 64,
+            "image": {"repository": "mirror.example.org/probe", "digest": DIGEST},
             "resources": {"requests": {"cpu": "1500m", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
-            "podLabels": {"team": "a"},
+            "podLabels": {"team": "a", "networking.gardener.cloud/to-public-networks": "denied"},
             "podAnnotations": {"note": "b"},
+            "annotations": {"reloader": "off"},
+            "service": {"annotations": {"mesh": "off"}},
+            "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/x"}},
+            "extraArgs": ["--advertise-addr=probe.example.org:9645"],
+            "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+            "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
             "nodeSelector": {"pool": "system"},
             "tolerations": [{"key": "system", "operator": "Exists"}],
             "affinity": {"nodeAffinity": {}},
         },
-        "scalingCoordinator": {"plurals": {"Proxy": "proxies"}},
+        "scalingCoordinator": {"plurals": {"Proxy": "proxies"}, "releaseOnUninstall": False},
         "config": {
             "prober": {
                 "externalKubeConfigSecretName": "shoot-access-external",
@@ -119,15 +156,29 @@ MATRIX = {
 }
 
 
-def render(values=None) -> list[dict]:
-    """Every object, for the newest Kubernetes that Helm's library knows."""
-    with helm.Chart.load(CHART) as chart:
-        manifests = chart.render(values, name=RELEASE, namespace=NAMESPACE)
-    objects = []
-    for path, text in manifests.items():
-        if not path.endswith("NOTES.txt"):
-            objects += [parsed for parsed in yaml.safe_load_all(text) if parsed]
-    return objects
+def merged(values=None) -> dict:
+    """Values as somebody gives them, with a registry where they name none."""
+    return _merge(REGISTRY, values or {})
+
+
+def _merge(into: dict, values: dict) -> dict:
+    both = dict(into)
+    for key, value in values.items():
+        both[key] = _merge(into[key], value) if isinstance(value, dict) and isinstance(into.get(key), dict) else value
+    return both
+
+
+def manifests(values=None, chart=CHART, name=RELEASE, namespace=NAMESPACE) -> dict[str, str]:
+    """Text by path, for the newest Kubernetes that Helm's library knows."""
+    with helm.Chart.load(chart) as loaded:
+        return loaded.render(values, name=name, namespace=namespace)
+
+
+def render(values=None, **where) -> list[dict]:
+    """Every object."""
+    rendered = manifests(merged(values), **where)
+    texts = [text for path, text in rendered.items() if not path.endswith("NOTES.txt")]
+    return [parsed for text in texts for parsed in yaml.safe_load_all(text) if parsed]
 
 
 def hooks(rendered: list[dict]) -> list[dict]:
@@ -137,9 +188,7 @@ def hooks(rendered: list[dict]) -> list[dict]:
 
 def notes(values=None) -> str:
     """What Helm prints after an installation."""
-    with helm.Chart.load(CHART) as chart:
-        manifests = chart.render(values, name=RELEASE, namespace=NAMESPACE)
-    return next(text for path, text in manifests.items() if path.endswith("NOTES.txt"))
+    return next(text for path, text in manifests(merged(values)).items() if path.endswith("NOTES.txt"))
 
 
 def of_kind(objects: list[dict], kind: str) -> dict[str, dict]:

@@ -1,12 +1,13 @@
 """What the tests on a real kube-apiserver share."""
 
 import datetime
+import shutil
 import threading
 
 import helm_python as helm
 import pytest
 import real_kubernetes
-from chart import CHART, NAMESPACE, RELEASE, objects, of_kind
+from chart import CHART, LEASES, NAMESPACE, RELEASE, merged, objects, of_kind
 from programs import with_rights
 
 
@@ -15,22 +16,49 @@ def seed(tmp_path_factory):
     """A seed with its namespace garden, and the kinds of the Prometheus operator and of cert-manager."""
     server = real_kubernetes.Kubernetes(real_kubernetes.assets(), tmp_path_factory.mktemp("seed"))
     try:
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        assert server.request("POST", "/api/v1/namespaces", namespace)[0] == 201
+        for name in NAMESPACE, LEASES:
+            server.create("/api/v1/namespaces", {"metadata": {"name": name}})
         # Their own schemas are not at hand.
         for kind in "PodMonitor", "ServiceMonitor", "PrometheusRule":
             server.serve("monitoring.coreos.com", "v1", kind)
         server.serve("cert-manager.io", "v1", "Certificate")
+        for kind in "ClusterFilter", "ClusterParser":
+            server.serve("fluentbit.fluent.io", "v1alpha2", kind, "Cluster")
+        server.serve("autoscaling.k8s.io", "v1", "VerticalPodAutoscaler")
         yield server
     finally:
         server.close()
 
 
+# What an API server that is older than the chart supports serves instead; the fields that the chart uses are the same.
+OLDER = {"policy/v1": "policy/v1beta1", "autoscaling/v2": "autoscaling/v2beta2"}
+
+
+@pytest.fixture(scope="session")
+def fitting(seed, tmp_path_factory):
+    """The chart for that seed. It is as it is, unless the API server is older than the chart supports, as the one that
+    tests/tools builds: then a copy that lets the server judge all but the versions in OLDER."""
+    older = {new: old for new, old in OLDER.items() if seed.request("GET", f"/apis/{new}")[0] != 200}
+    if not older:
+        return CHART
+    copy = tmp_path_factory.mktemp("older") / CHART.name
+    shutil.copytree(CHART, copy)
+    metadata = copy / "Chart.yaml"
+    assert "kubeVersion" in metadata.read_text()
+    metadata.write_text(metadata.read_text().replace('kubeVersion: ">=1.25.0-0"', 'kubeVersion: ">=1.20.0-0"'))
+    for template in copy.glob("templates/*.yaml"):
+        text = template.read_text()
+        for new, old in older.items():
+            text = text.replace(f"apiVersion: {new}\n", f"apiVersion: {old}\n")
+        template.write_text(text)
+    return copy
+
+
 @pytest.fixture
-def releases(seed):
+def releases(seed, fitting):
     """Helm on that seed; nothing is left of the release afterwards."""
     with helm.Config(kubeconfig_content=seed.kubeconfig(), namespace=NAMESPACE) as config:
-        releases = Releases(config, seed)
+        releases = Releases(config, seed, fitting)
         yield releases
         releases.uninstall(RELEASE, ignore_not_found=True)
 
@@ -38,9 +66,15 @@ def releases(seed):
 class Releases:
     """Helm on a seed where nobody runs Jobs: one counts as done as soon as it is there."""
 
-    def __init__(self, config, seed):
-        self._config, self._seed = config, seed
+    def __init__(self, config, seed, chart):
+        self._config, self._seed, self.chart = config, seed, chart
         self.jobs = []
+
+    def install(self, values=None, chart=None, **options):
+        return self._config.install(chart or self.chart, RELEASE, merged(values), **options)
+
+    def upgrade(self, values=None, **options):
+        return self._config.upgrade(self.chart, RELEASE, merged(values), **options)
 
     def __getattr__(self, name):
         return getattr(self._config, name)
@@ -85,15 +119,15 @@ def install(seed, releases, kinds, tmp_path):
     and the rights that it gets from that."""
 
     def installed(values=None):
-        rendered = objects(releases.install(CHART, RELEASE, values))
+        rendered = objects(releases.install(values))
         maps, deployments = of_kind(rendered, "ConfigMap"), of_kind(rendered, "Deployment")
 
-        def start(service):
-            config = maps[f"dependency-watchdog-{'weeder' if service == 'weeder' else 'prober'}-config"]
-            (container,) = deployments[f"dependency-watchdog-{service}"]["spec"]["template"]["spec"]["containers"]
+        def start(service, ip=None):
+            config = maps[f"watchdog-{'weeder' if service == 'weeder' else 'prober'}-config"]
+            (container,) = deployments[f"watchdog-{service}"]["spec"]["template"]["spec"]["containers"]
             # The others are those of a Pod.
             options = [option for option in container["args"] if option == "--dependants-annotation"]
-            return with_rights(seed, tmp_path, service, config["data"]["config.yaml"], options)
+            return with_rights(seed, tmp_path, service, config["data"]["config.yaml"], options, ip=ip)
 
         return start
 

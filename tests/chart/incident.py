@@ -114,7 +114,7 @@ class Incident:
     def _run(self, *command):
         with open(self._folder / f"{Path(command[0]).name}.log", "wb") as log:
             process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
-        self._stack.callback(_end, process)
+        self._stack.callback(end, process)
 
     def steer(self, path: str, body=None, method="POST"):
         """Tells the sandbox to do something."""
@@ -201,7 +201,8 @@ class Incident:
         self.see("watchdog_feed_client_reconnects_total > 0")
 
 
-def _end(process):
+def end(process):
+    """Ends what this started."""
     process.terminate()
     try:
         process.wait(timeout=STOP_BOUND_SECONDS)

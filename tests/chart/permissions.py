@@ -73,7 +73,7 @@ NOWHERE = {
 
 def role(service: str) -> str:
     """Name of the ClusterRole of a service."""
-    return f"gardener.cloud:dependency-watchdog:{service}"
+    return f"gardener.cloud:watchdog:{service}"
 
 
 def granted(role: dict) -> set[tuple]:
@@ -95,7 +95,7 @@ def allowed(seed, service, verb, group, resource, name, namespace) -> bool:
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
         "spec": {
-            "user": f"system:serviceaccount:{NAMESPACE}:dependency-watchdog-{service}",
+            "user": f"system:serviceaccount:{NAMESPACE}:watchdog-{service}",
             "groups": ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"],
             "resourceAttributes": {
                 "verb": verb,

@@ -21,17 +21,18 @@ SEEN_BOUND_SECONDS = 60
 
 class Program:
     """One replica of a service. To be used as a context. With `image`, that folder is its root, and it runs as nobody.
-    With `tls`, that folder has its certificate."""
+    With `tls`, that folder has its certificate. With `ip`, it has the admin port of a Pod there."""
 
     def __init__(
-        self, folder: Path, service: str, config: str, kubeconfig: str, replica=0, image=None, options=(), tls=None
+        self, folder: Path, service: str, config: str, kubeconfig: str, replica=0, image=None, options=(), tls=None, ip=None
     ):
         self.service, self.replica = service, f"{service}-{replica}"
         self.log = folder / f"{self.replica}.log"
         rights, file = folder / f"{self.replica}.kubeconfig", folder / f"{self.replica}.yaml"
         rights.write_text(kubeconfig)
         file.write_text(config)
-        self.grpc, self.admin = free_port(), free_port()
+        self.grpc, self.admin = free_port(), 9643 if ip else free_port()
+        self._host = ip or "127.0.0.1"
         inside = (lambda path: f"/{path.relative_to(image)}") if image else str
         start = ["chroot", "--userspec=65532:65532", image, f"/{service}"] if image else [binary(service)]
         command = [
@@ -41,7 +42,7 @@ class Program:
             f"--namespace={NAMESPACE}",
             f"--identity={self.replica}",
             f"--grpc-addr=127.0.0.1:{self.grpc}",
-            f"--admin-addr=127.0.0.1:{self.admin}",
+            f"--admin-addr={self._host}:{self.admin}",
             "--log-format=text",
             *options,
             *_transport(tls),
@@ -73,7 +74,7 @@ class Program:
     def readyz(self) -> str:
         """What /readyz says; empty as long as nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self._host}:{self.admin}/readyz", timeout=5) as answer:
                 return answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -83,12 +84,12 @@ class Program:
 
     def metrics(self) -> str:
         """What /metrics says."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{self._host}:{self.admin}/metrics", timeout=5) as answer:
             return answer.read().decode()
 
     def set_log_level(self, level: str) -> None:
         """Until the next start."""
-        url = f"http://127.0.0.1:{self.admin}/log-level"
+        url = f"http://{self._host}:{self.admin}/log-level"
         with urllib.request.urlopen(urllib.request.Request(url, level.encode(), method="PUT"), timeout=5) as answer:
             assert answer.status == 200
 
@@ -110,10 +111,10 @@ def _transport(tls) -> list[str]:
     return [f"--tls-{option}={tls / file}" for option, file in files.items()]
 
 
-def with_rights(seed, folder: Path, service: str, config: str, options=(), tls=None) -> Program:
+def with_rights(seed, folder: Path, service: str, config: str, options=(), tls=None, ip=None) -> Program:
     """One replica with the rights of its ServiceAccount."""
-    kubeconfig = seed.kubeconfig(seed.token(NAMESPACE, f"dependency-watchdog-{service}"))
-    return Program(folder, service, config, kubeconfig, options=options, tls=tls)
+    kubeconfig = seed.kubeconfig(seed.token(NAMESPACE, f"watchdog-{service}"))
+    return Program(folder, service, config, kubeconfig, options=options, tls=tls, ip=ip)
 
 
 def binary(name: str) -> str:

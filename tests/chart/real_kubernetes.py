@@ -28,8 +28,11 @@ NAMESPACED = {
     "Service": "services",
     "ServiceAccount": "serviceaccounts",
     "ServiceMonitor": "servicemonitors",
+    "VerticalPodAutoscaler": "verticalpodautoscalers",
 }
 CLUSTER_SCOPED = {
+    "ClusterFilter": "clusterfilters",
+    "ClusterParser": "clusterparsers",
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
     "CustomResourceDefinition": "customresourcedefinitions",
@@ -147,7 +150,11 @@ class Kubernetes:
         definition = {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.{group}"},
+            # An API server asks for this in groups of Kubernetes' own.
+            "metadata": {
+                "name": f"{plural}.{group}",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+            },
             "spec": {
                 "group": group,
                 "scope": scope,
@@ -226,7 +233,7 @@ def path(found: dict) -> str:
     prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
     if kind in CLUSTER_SCOPED:
         return f"{prefix}/{CLUSTER_SCOPED[kind]}/{name}"
-    return f"{prefix}/namespaces/{NAMESPACE}/{NAMESPACED[kind]}/{name}"
+    return f"{prefix}/namespaces/{found['metadata']['namespace']}/{NAMESPACED[kind]}/{name}"
 
 
 def free_port() -> int:

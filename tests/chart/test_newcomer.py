@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from chart import NAMESPACE, ROOT, SERVICES
+from chart import CHART, NAMESPACE, ROOT, SERVICES
 from programs import wait, with_rights
 
 INSTALL = (ROOT / "docs" / "install.md").read_text()
@@ -17,9 +17,10 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```$", INSTALL, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
-def desk(seed, tmp_path):
+def desk(seed, fitting, tmp_path):
     """A folder with the repository's chart in it, the tools that the document uses, and somebody who may do everything."""
-    (tmp_path / "charts").symlink_to(ROOT / "charts")
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / CHART.name).symlink_to(fitting)
     tools = tmp_path / "tools"
     tools.mkdir()
     command = Path(__file__).with_name("helm_command.py")
@@ -44,7 +45,7 @@ def desk(seed, tmp_path):
 
     yield tmp_path, run
     for service in SERVICES:
-        seed.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/dependency-watchdog-{service}-tls")
+        seed.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/watchdog-{service}-tls")
 
 
 def test_the_document_leads_to_running_programs(seed, releases, kinds, desk):
@@ -69,7 +70,7 @@ def test_the_document_leads_to_running_programs(seed, releases, kinds, desk):
 
 def as_deployed(seed, folder: Path, service: str):
     """The program with what the Deployment gives its Pod: options, configuration, certificate, rights."""
-    name = f"dependency-watchdog-{service}"
+    name = f"watchdog-{service}"
     deployment = seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}")[1]
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]

@@ -80,7 +80,7 @@ def test_the_job_before_an_uninstallation_restores_with_these_rights(seed, shoot
         wait(lambda: all(protected(shoot, name) for name in DEPENDANTS))
         coordinator.stop()
         # What Helm makes of the hooks; nobody runs the Job here.
-        name = "dependency-watchdog-scaling-coordinator"
+        name = "watchdog-scaling-coordinator"
         made = {found["kind"]: found for found in hooks(render(VALUES))}
         for kind in "Role", "RoleBinding":
             folder, _, called = path(made[kind]).rpartition("/")
@@ -181,7 +181,7 @@ def take_rules_away_in_turn(seed, start, service) -> int:
     taken = 0
     for where in (
         role_path(service),
-        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/dependency-watchdog-{service}",
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/watchdog-{service}",
     ):
         whole = seed.request("GET", where)[1]["rules"]
         for index, rule in enumerate(whole):

@@ -4,15 +4,17 @@ import json
 import re
 
 import helm_python as helm
+import kubernetes_validate
 import pytest
 import yaml
-from chart import CHART, MATRIX, NAMESPACE, ROOT, SERVICES, hooks, notes, of_kind, render
+from chart import CHART, DIGEST, MATRIX, NAMESPACE, ROOT, SERVICES, hooks, merged, notes, of_kind, render
+from kubernetes_validate.utils import all_versions
 from permissions import EVERYWHERE, WITH_OPTION, granted, role
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
 def test_lint_finds_nothing(values):
-    report = helm.lint(CHART, values, strict=True, namespace=NAMESPACE)
+    report = helm.lint(CHART, merged(values), strict=True, namespace=NAMESPACE)
     assert report["errors"] == []
     # An icon is for catalogues.
     assert [m["error"] for m in report["messages"] if m["severity"] > 0] == ["icon is recommended"]
@@ -44,9 +46,35 @@ def test_objects_are_distinct_and_fit_together(values):
             assert sum(labels <= pod for pod in pods) == 1, f"{kind} selects the Pods of one Deployment"
 
 
+SUPPORTED = sorted({version for version in all_versions() if int(version.split(".")[1]) >= 25})
+# Their schemas are not Kubernetes' own.
+FOREIGN = {"monitoring.coreos.com", "cert-manager.io", "autoscaling.k8s.io", "fluentbit.fluent.io"}
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_every_supported_kubernetes_knows_every_field(version):
+    objects = [found for values in ("operators", "everything-set", "without-gardener") for found in render(MATRIX[values])]
+    # One of each shape: to validate one takes a tenth of a second.
+    shapes = {shape(found): found for found in objects if found["apiVersion"].split("/")[0] not in FOREIGN}
+    for found in shapes.values():
+        if version.startswith("1.25") and found["kind"] == "PodDisruptionBudget":
+            # Helm's library renders for the newest Kubernetes; the chart leaves this out below 1.27.
+            del found["spec"]["unhealthyPodEvictionPolicy"]
+        kubernetes_validate.validate(found, version, strict=True)
+
+
+def shape(value) -> str:
+    """The keys of an object, without values."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{shape(inner)}" for key, inner in sorted(value.items())) + "}"
+    if isinstance(value, list):
+        return "[" + "|".join(sorted({shape(inner) for inner in value})) + "]"
+    return type(value).__name__
+
+
 def test_three_deployments_each_with_its_own():
     objects = render()
-    names = [f"dependency-watchdog-{service}" for service in SERVICES]
+    names = [f"watchdog-{service}" for service in SERVICES]
     lasting = [found for found in objects if found not in hooks(objects)]
     for kind in "Deployment", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy", "Role":
         assert sorted(of_kind(lasting, kind)) == sorted(names), kind
@@ -73,7 +101,7 @@ def test_pods_may_do_little():
         }
         assert "memory" in container["resources"]["limits"]
         spread = {s["topologyKey"]: s["maxSkew"] for s in pod["topologySpreadConstraints"]}
-        assert spread == {"kubernetes.io/hostname": 1, "topology.kubernetes.io/zone": 2}
+        assert spread == {"kubernetes.io/hostname": 1, "topology.kubernetes.io/zone": 1}
         probes = container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]
         assert [probe["path"] for probe in probes] == ["/healthz", "/readyz"]
         environment = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"]}
@@ -98,11 +126,11 @@ def test_the_services_themselves_are_among_the_callers():
         options = [option.partition("=") for option in container["args"]]
         allowed[name] = [value for option, _, value in options if option == "--tls-allowed-client"]
     given = MATRIX["operators"]["allowedClients"]
-    services = [f"dependency-watchdog-{service}.garden.svc" for service in ("lease-probe", "scaling-coordinator")]
+    services = [f"watchdog-{service}.garden.svc" for service in ("lease-probe", "scaling-coordinator")]
     assert allowed == {
-        "dependency-watchdog-lease-probe": services + given,
-        "dependency-watchdog-scaling-coordinator": given,
-        "dependency-watchdog-weeder": given,
+        "watchdog-lease-probe": services + given,
+        "watchdog-scaling-coordinator": given,
+        "watchdog-weeder": given,
     }
 
 
@@ -110,9 +138,9 @@ def test_lease_probe_is_called_by_the_name_in_its_certificate():
     """The name that the programs expect without the option: see services/lease-probe/src/config.rs."""
     deployments = of_kind(render(), "Deployment")
     for service in "lease-probe", "scaling-coordinator":
-        arguments = _arguments(deployments[f"dependency-watchdog-{service}"])
-        assert arguments["tls-server-name"] == f"dependency-watchdog-lease-probe.{NAMESPACE}.svc"
-    assert "dependency-watchdog-lease-probe.{}.svc" in _source("services/lease-probe/src/config.rs")
+        arguments = _arguments(deployments[f"watchdog-{service}"])
+        assert arguments["tls-server-name"] == f"watchdog-lease-probe.{NAMESPACE}.svc"
+    assert "watchdog-lease-probe.{}.svc" in _source("services/lease-probe/src/config.rs")
 
 
 def test_what_is_held_down_is_restored_before_an_uninstallation():
@@ -127,7 +155,7 @@ def test_what_is_held_down_is_restored_before_an_uninstallation():
         if hook["kind"] != "Job":
             assert int(annotations["helm.sh/hook-weight"]) < 0
             assert "hook-failed" in annotations["helm.sh/hook-delete-policy"]
-    coordinator = "dependency-watchdog-scaling-coordinator"
+    coordinator = "watchdog-scaling-coordinator"
     (job,), (role_of_job,) = of_kind(found, "Job").values(), of_kind(found, "Role").values()
     pod = job["spec"]["template"]
     assert pod["spec"]["serviceAccountName"] == coordinator
@@ -182,13 +210,13 @@ def test_permissions_in_the_sources_are_spelt_out_here():
 def test_services_are_read_only_where_their_annotations_are():
     for on in False, True:
         rendered = render({"weeder": {"dependantsAnnotation": on}})
-        weeder = of_kind(rendered, "Deployment")["dependency-watchdog-weeder"]
+        weeder = of_kind(rendered, "Deployment")["watchdog-weeder"]
         assert ("dependants-annotation" in _arguments(weeder)) == on
         rules = granted(of_kind(rendered, "ClusterRole")[role("weeder")])
         # All Endpoints include those of the configured services.
         named = {rule for rule in EVERYWHERE["weeder"] if rule[2] == "endpoints"}
         assert rules == (EVERYWHERE["weeder"] - named | WITH_OPTION["weeder"] if on else EVERYWHERE["weeder"])
-        assert "--dependants-annotation" not in str(of_kind(rendered, "Deployment")["dependency-watchdog-lease-probe"])
+        assert "--dependants-annotation" not in str(of_kind(rendered, "Deployment")["watchdog-lease-probe"])
 
 
 def test_ports_are_those_of_the_programs():
@@ -201,7 +229,7 @@ def test_ports_are_those_of_the_programs():
 def test_default_configuration_is_gardeners():
     maps = of_kind(render(), "ConfigMap")
     for role, fixture in ("prober", "prober-gardener.yaml"), ("weeder", "weeder-gardener.yaml"):
-        text = maps[f"dependency-watchdog-{role}-config"]["data"]["config.yaml"]
+        text = maps[f"watchdog-{role}-config"]["data"]["config.yaml"]
         gardener = _source(f"services/common/api/tests/fixtures/{fixture}")
         assert yaml.safe_load(text) == yaml.safe_load(gardener)
 
@@ -220,9 +248,9 @@ def test_images():
         deployments = of_kind(render(values), "Deployment").values()
         return [d["spec"]["template"]["spec"]["containers"][0]["image"] for d in deployments]
 
-    assert images(None) == [f"dependency-watchdog/{service}:0.1.0" for service in SERVICES]
+    assert images(None) == [f"registry.example.org/dependency-watchdog/{service}:0.1.0" for service in SERVICES]
     probe, coordinator, weeder = images(MATRIX["everything-set"])
-    assert probe.startswith("registry.example.org/probe@sha256:")
+    assert probe == f"mirror.example.org/probe:1.2.3@{DIGEST}"
     assert coordinator == "registry.example.org/team/watchdog/scaling-coordinator:1.2.3"
     assert weeder == "registry.example.org/team/watchdog/weeder:1.2.3"
 
@@ -234,8 +262,8 @@ def test_network_policies_let_through_what_is_needed():
         assert {443, 53} <= ports
         assert (9645 in ports) == (not name.endswith("weeder"))
     with_gardener = of_kind(render(), "NetworkPolicy")
-    assert "egress" not in with_gardener["dependency-watchdog-weeder"]["spec"]
-    callers = with_gardener["dependency-watchdog-lease-probe"]["spec"]["ingress"][0]["from"]
+    assert "egress" not in with_gardener["watchdog-weeder"]["spec"]
+    callers = with_gardener["watchdog-lease-probe"]["spec"]["ingress"][0]["from"]
     components = [c["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for c in callers]
     assert components == ["lease-probe", "scaling-coordinator"]
 
@@ -259,7 +287,7 @@ def test_autoscalers_take_over_the_replicas():
     for name, scaler in scalers.items():
         assert scaler["spec"]["scaleTargetRef"]["name"] == name
         assert "replicas" not in deployments[name]["spec"]
-    metrics = {name.removeprefix("dependency-watchdog-"): s["spec"]["metrics"] for name, s in scalers.items()}
+    metrics = {name.removeprefix("watchdog-"): s["spec"]["metrics"] for name, s in scalers.items()}
     assert [m["type"] for m in metrics["lease-probe"]] == ["Pods", "Resource"]
     assert metrics["lease-probe"][0]["pods"]["metric"]["name"] == "watchdog_active_probes"
     assert metrics["scaling-coordinator"][0]["pods"]["metric"]["name"] == "watchdog_scaling_shoots"
@@ -267,7 +295,7 @@ def test_autoscalers_take_over_the_replicas():
     # A service that is off stays off.
     off = render({"scalingCoordinator": {"replicas": 0, "autoscaling": {"enabled": True}}})
     assert of_kind(off, "HorizontalPodAutoscaler") == {}
-    assert of_kind(off, "Deployment")["dependency-watchdog-scaling-coordinator"]["spec"]["replicas"] == 0
+    assert of_kind(off, "Deployment")["watchdog-scaling-coordinator"]["spec"]["replicas"] == 0
 
 
 def test_an_autoscaler_without_a_metric_of_pods():
@@ -279,7 +307,7 @@ def test_an_autoscaler_without_a_metric_of_pods():
 
 def test_the_request_rate_is_that_of_the_program_unless_it_is_set():
     default = re.search(r"default_value_t = ([\d_]+).*\n    request_rate", _source("services/scaling-coordinator/src/config.rs"))
-    name = "dependency-watchdog-scaling-coordinator"
+    name = "watchdog-scaling-coordinator"
     for rate, rendered in (
         ({}, default.group(1).replace("_", "")),
         ({"requestRate": 100_000}, "100000"),
@@ -317,19 +345,34 @@ def test_monitors_find_each_replica_once():
 
 def test_rules_are_those_of_the_file_with_the_runbook_of_the_installation():
     (rule,) = of_kind(render(MATRIX["operators"]), "PrometheusRule").values()
+    for alert in (alert for group in rule["spec"]["groups"] for alert in group["rules"]):
+        assert (alert["labels"].pop("type"), alert["labels"].pop("visibility")) == ("seed", "operator")
     plain = (CHART / "rules" / "dependency-watchdog.yaml").read_text()
     expected = yaml.safe_load(plain.replace("docs/runbook.md#", "https://runbooks.example.org/watchdog#"))
     assert rule["spec"] == expected
+    elsewhere = MATRIX["operators"] | {"seed": {"gardener": False}}
+    (rule,) = of_kind(render(elsewhere), "PrometheusRule").values()
+    assert all("visibility" not in alert["labels"] for group in rule["spec"]["groups"] for alert in group["rules"])
 
 
-def test_dashboards_come_as_they_are():
-    objects = render(MATRIX["operators"])
+@pytest.mark.parametrize(
+    ("gardener", "asked", "flavour", "label"),
+    [
+        (True, "", "plutono", "dashboard.monitoring.gardener.cloud/seed"),
+        (False, "", "grafana", "grafana_dashboard"),
+        (False, "plutono", "plutono", "grafana_dashboard"),
+        (True, "grafana", "grafana", "dashboard.monitoring.gardener.cloud/seed"),
+    ],
+)
+def test_dashboards_come_as_they_are(gardener, asked, flavour, label):
+    dashboards = {"enabled": True, "flavour": asked}
+    objects = render({"monitoring": {"dashboards": dashboards}, "seed": {"gardener": gardener}})
     maps = {name: m for name, m in of_kind(objects, "ConfigMap").items() if "-dashboard-" in name}
     assert len(maps) == 4
     for name, found in maps.items():
-        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert label in found["metadata"]["labels"]
         ((key, text),) = found["data"].items()
-        file = CHART / "dashboards" / f"{name.removeprefix('dependency-watchdog-dashboard-')}.json"
+        file = CHART / "dashboards" / flavour / f"{name.removeprefix('watchdog-dashboard-')}.json"
         assert key == f"dependency-watchdog-{file.name}"
         assert json.loads(text) == json.loads(file.read_text())
 
@@ -351,7 +394,7 @@ def test_certificates_are_for_the_secrets_that_are_mounted():
 
 def test_notes_tell_how_to_look():
     text = notes()
-    assert "-servername dependency-watchdog-weeder.garden.svc localhost:9647" in text
+    assert "-servername watchdog-weeder.garden.svc localhost:9647" in text
     # All forwards run at once, each to where its call goes.
     forwards = re.findall(r"port-forward service/(\S+) (\d+):9645 &\n +grpcurl .*-servername (\S+) localhost:(\d+) ", text)
     assert [(f"{service}.garden.svc", port) for service, port, _, _ in forwards] == [(n, p) for _, _, n, p in forwards]
@@ -371,6 +414,11 @@ def test_notes_tell_how_to_look():
     [
         ({"leaseprobe": {}}, "additional properties 'leaseprobe' not allowed"),
         ({"leaseProbe": {"replica": 1}}, "at '/leaseProbe': additional properties 'replica' not allowed"),
+        ({"leaseProbe": {"image": "registry.example.org/probe"}}, "at '/leaseProbe/image': got string"),
+        ({"leaseProbe": {"image": {"digest": "0123"}}}, "at '/leaseProbe/image/digest'"),
+        ({"leaseProbe": {"extraArgs": ["verbose"]}}, "at '/leaseProbe/extraArgs/0'"),
+        ({"seed": {"gardner": True}}, "additional properties 'gardner' not allowed"),
+        ({"expectedShoots": 0}, "at '/expectedShoots'"),
         ({"leaseProbe": {"replicas": -1}}, "at '/leaseProbe/replicas': minimum"),
         ({"leaseProbe": {"replicas": "2"}}, "at '/leaseProbe/replicas': got string, want integer"),
         ({"leaseProbe": {"tlsSecretName": "Not_A_Name"}}, "at '/leaseProbe/tlsSecretName'"),
@@ -417,6 +465,10 @@ def test_bad_values_are_refused(values, complaint):
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
+        ({"image": {"registry": ""}}, "push them, and set image.registry to that registry"),
+        ({"log": {"format": "text"}, "logging": {"gardener": {"enabled": True}}}, "set log.format to json"),
+        ({"weeder": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "weeder.podLabels must not set app.kubernetes.io/name"),
+        ({"membership": {"namespace": "leases"}}, "or set scalingCoordinator.releaseOnUninstall to false"),
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
         ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
         ({"weeder": {"autoscaling": {"minReplicas": 11}}}, "weeder.autoscaling.minReplicas is 11 and maxReplicas 10"),

@@ -1,15 +1,17 @@
 """What a real kube-apiserver makes of the chart."""
 
+import helm_python as helm
 import pytest
 from chart import CHART, MATRIX, NAMESPACE, RELEASE, SERVICES, hooks, objects, of_kind, render
 from permissions import EVERYWHERE, MEMBERSHIP, NOWHERE, allowed, granted, role
 from real_kubernetes import path
+from test_gardener import OF_GARDENLET
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())
 def test_every_object_is_accepted_whole(seed, releases, values):
     # The hooks are no part of the release.
-    for sent in objects(releases.install(CHART, RELEASE, values, dry_run="server")) + hooks(render(values)):
+    for sent in objects(releases.install(values, dry_run="server")) + hooks(render(values, chart=releases.chart)):
         query = "?dryRun=All&fieldManager=check&force=true&fieldValidation=Strict"
         status, got = seed.request("PATCH", path(sent) + query, sent, "application/apply-patch+yaml")
         assert status in (200, 201), f"{sent['kind']} {sent['metadata']['name']}: {got}"
@@ -17,14 +19,50 @@ def test_every_object_is_accepted_whole(seed, releases, values):
         assert lost(sent, got) == []
 
 
+def test_an_api_server_that_is_too_old_is_refused(releases, fitting):
+    if fitting == CHART:
+        pytest.skip("this API server is not too old")
+    with pytest.raises(helm.HelmError, match=r">=1\.25\.0-0.* Kubernetes v1\.2[0-4]"):
+        releases.install(chart=CHART)
+
+
+def test_it_is_installed_and_removed_beside_the_existing_watchdog(seed, releases):
+    """Helm refuses to install over an object that it has not made."""
+    labels = {"app": "dependency-watchdog-weeder"}
+    container = {"name": "dependency-watchdog", "image": "none"}
+    specs = {
+        "Deployment": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+        "VerticalPodAutoscaler": {},
+    }
+    versions = {"ServiceAccount": "v1", "Deployment": "apps/v1", "VerticalPodAutoscaler": "autoscaling.k8s.io/v1"}
+    theirs = []
+    for kind, name in sorted(OF_GARDENLET):
+        if kind in versions:
+            found = {"apiVersion": versions[kind], "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}}
+            found |= {"spec": specs[kind]} if kind in specs else {}
+            theirs.append((path(found), seed.create(path(found).rpartition("/")[0], found)))
+    try:
+        releases.install(MATRIX["gardenlet"])
+        releases.uninstall(RELEASE)
+        for where, before in theirs:
+            status, after = seed.request("GET", where)
+            assert (status, after.get("spec")) == (200, before.get("spec")), where
+    finally:
+        for where, _ in theirs:
+            seed.request("DELETE", where)
+
+
 def test_install_upgrade_roll_back_uninstall(seed, releases):
-    installed = objects(releases.install(CHART, RELEASE))
+    installed = objects(releases.install())
     for found in installed:
         assert seed.request("GET", path(found))[0] == 200
     assert replicas(seed, "lease-probe") == 2
 
     values = {"leaseProbe": {"replicas": 3}, "weeder": {"enabled": False}}
-    releases.upgrade(CHART, RELEASE, values)
+    releases.upgrade(values)
     assert replicas(seed, "lease-probe") == 3
     assert replicas(seed, "weeder") is None
     assert seed.request("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/" + role("weeder"))[0] == 404
@@ -45,8 +83,8 @@ def test_install_upgrade_roll_back_uninstall(seed, releases):
 
 @pytest.mark.parametrize("values", ["operators", "without-gardener", "everything-set"])
 def test_any_installation_can_be_changed_changed_back_and_removed(seed, releases, values):
-    before = objects(releases.install(CHART, RELEASE, MATRIX[values]))
-    after = objects(releases.upgrade(CHART, RELEASE, {"log": {"level": "debug"}, "weeder": {"enabled": False}}))
+    before = objects(releases.install(MATRIX[values]))
+    after = objects(releases.upgrade({"log": {"level": "debug"}, "weeder": {"enabled": False}}))
     assert {path(found) for found in after} != {path(found) for found in before}
     for found in after:
         assert seed.request("GET", path(found))[0] == 200
@@ -60,14 +98,14 @@ def test_any_installation_can_be_changed_changed_back_and_removed(seed, releases
 
 
 def test_rules_grant_what_is_asked_for_and_nothing_else(releases):
-    rendered = objects(releases.install(CHART, RELEASE, dry_run="server"))
+    rendered = objects(releases.install(dry_run="server"))
     for service in SERVICES:
         assert granted(of_kind(rendered, "ClusterRole")[role(service)]) == EVERYWHERE[service]
-        assert granted(of_kind(rendered, "Role")[f"dependency-watchdog-{service}"]) == MEMBERSHIP
+        assert granted(of_kind(rendered, "Role")[f"watchdog-{service}"]) == MEMBERSHIP
 
 
 def test_rules_follow_the_configuration(releases):
-    rendered = objects(releases.install(CHART, RELEASE, MATRIX["everything-set"], dry_run="server"))
+    rendered = objects(releases.install(MATRIX["everything-set"], dry_run="server"))
     probe = granted(of_kind(rendered, "ClusterRole")["gardener.cloud:wd:lease-probe"])
     assert ("list", "", "secrets", "shoot-access-external") in probe
     coordinator = granted(of_kind(rendered, "ClusterRole")["gardener.cloud:wd:scaling-coordinator"])
@@ -80,7 +118,7 @@ def test_rules_follow_the_configuration(releases):
 
 
 def test_the_server_grants_the_same(seed, releases):
-    releases.install(CHART, RELEASE)
+    releases.install()
     for service in SERVICES:
         needed = {(*rule, "shoot--a--b") for rule in EVERYWHERE[service]}
         # In all namespaces at once, where the services ask so.
@@ -94,13 +132,13 @@ def test_the_server_grants_the_same(seed, releases):
 
 def test_names_in_rules_hold_for_lists_by_field_selector(seed, releases):
     """A list of all namespaces that asks for one name is what the services send; the same without it is refused."""
-    releases.install(CHART, RELEASE)
+    releases.install()
     for service, resource, name in (
         ("lease-probe", "/api/v1/secrets", "shoot-access-dependency-watchdog-probe"),
         ("scaling-coordinator", "/apis/apps/v1/deployments", "kube-controller-manager"),
         ("weeder", "/api/v1/endpoints", "kube-apiserver"),
     ):
-        account = f"dependency-watchdog-{service}"
+        account = f"watchdog-{service}"
         status, got = seed.request("GET", f"{resource}?fieldSelector=metadata.name%3D{name}", user=account)
         assert status == 200, got
         assert seed.request("GET", f"{resource}?fieldSelector=metadata.name%3Dother", user=account)[0] == 403
@@ -119,5 +157,5 @@ def lost(sent, got, where="") -> list[str]:
 
 def replicas(seed, service):
     """Of the Deployment of a service; none without it."""
-    found = seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/dependency-watchdog-{service}")
+    found = seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/watchdog-{service}")
     return found[1]["spec"]["replicas"] if found[0] == 200 else None

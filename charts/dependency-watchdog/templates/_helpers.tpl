@@ -1,6 +1,6 @@
-{{/* First part of all names. */}}
+{{/* First part of all names. Not that of the chart: gardenlet's own objects begin with dependency-watchdog. */}}
 {{- define "watchdog.name" -}}
-{{ .Values.nameOverride | default .Chart.Name }}
+{{ .Values.nameOverride | default "watchdog" }}
 {{- end }}
 
 {{/*
@@ -33,23 +33,43 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{/* Labels of every object; takes (root, component). */}}
 {{- define "watchdog.labels" -}}
 {{- $root := index . 0 -}}
-{{ include "watchdog.selector" . }}
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- $own := include "watchdog.selector" . | fromYaml }}
+{{- $_ := set $own "app.kubernetes.io/version" $root.Chart.AppVersion }}
+{{- $_ := set $own "app.kubernetes.io/managed-by" $root.Release.Service }}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") }}
+{{- merge $own $root.Values.commonLabels | toYaml }}
+{{- end }}
+
+{{/*
+Metadata of an object; takes a dict of root, component, name, and where they apply annotations, labels and clusterScoped.
+*/}}
+{{- define "watchdog.metadata" -}}
+name: {{ .name }}
+{{- if not .clusterScoped }}
+namespace: {{ .namespace | default .root.Release.Namespace }}
+{{- end }}
+labels:
+  {{- merge (include "watchdog.labels" (list .root .component) | fromYaml) (.labels | default dict) | toYaml | nindent 2 }}
+{{- with merge dict (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Image of a service; takes (root, service). */}}
 {{- define "watchdog.image" -}}
-{{- $root := index . 0 -}}
-{{- $service := index . 1 -}}
-{{- with $root.Values.image -}}
-{{- if $service.values.image -}}
-{{ $service.values.image }}
-{{- else -}}
-{{ with .registry }}{{ . }}/{{ end }}{{ .repository }}/{{ $service.component }}:{{ .tag | default $root.Chart.AppVersion }}
-{{- end -}}
-{{- end -}}
+{{- $image := (index . 0).Values.image -}}
+{{- $component := (index . 1).component -}}
+{{- $own := (index . 1).values.image -}}
+{{- $repository := $own.repository }}
+{{- if not $repository }}
+{{- if not $image.registry }}
+{{- fail (printf "there is no image of %s: build the images with make image, push them, and set image.registry to that registry, or <service>.image.repository to the name of each" $component) }}
+{{- end }}
+{{- $repository = printf "%s/%s/%s" $image.registry $image.repository $component }}
+{{- end }}
+{{- $tag := $own.tag | default $image.tag | default (index . 0).Chart.AppVersion }}
+{{- $repository }}:{{ $tag }}{{ with $own.digest }}@{{ . }}{{ end }}
 {{- end }}
 
 {{/* Secret with the certificate of a service; takes (root, service). */}}
@@ -65,12 +85,50 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 
 {{/* ConfigMap of a service; takes (root, component). lease-probe and scaling-coordinator read the same file. */}}
 {{- define "watchdog.configMap" -}}
-{{ include "watchdog.name" (index . 0) }}-{{ eq (index . 1) "weeder" | ternary "weeder" "prober" }}-config
+{{- $file := eq (index . 1) "weeder" | ternary "weeder" "prober" -}}
+{{ get (index . 0).Values.existingConfigMap $file | default (printf "%s-%s-config" (include "watchdog.name" (index . 0)) $file) }}
+{{- end }}
+
+{{/* The volume with the configuration file of a service; takes (root, component). */}}
+{{- define "watchdog.configVolume" -}}
+{{- $file := eq (index . 1) "weeder" | ternary "weeder" "prober" -}}
+- name: config
+  configMap:
+    name: {{ include "watchdog.configMap" . }}
+    {{- if get (index . 0).Values.existingConfigMap $file }}
+    items:
+      - key: {{ (index . 0).Values.existingConfigMap.key }}
+        path: config.yaml
+    {{- end }}
+{{- end }}
+
+{{/* Namespace of the membership Leases. */}}
+{{- define "watchdog.leaseNamespace" -}}
+{{ .Values.membership.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{/*
+Requests and limits of a service; takes (root, service). What the values do not set of memory follows from expectedShoots
+and the measurements of docs/performance.md, so that one replica can hold all shoots: base + perShoot in MiB.
+*/}}
+{{- define "watchdog.resources" -}}
+{{- $shoots := float64 (index . 0).Values.expectedShoots }}
+{{- $perShoot := get (dict "lease-probe" (list 0.1 0.15) "scaling-coordinator" (list 0.02 0.04) "weeder" (list 0.02 0.04)) (index . 1).component }}
+{{- $request := printf "%dMi" (addf 32.0 (mulf $shoots (first $perShoot)) | ceil | int) }}
+{{- $limit := printf "%dMi" (addf 64.0 (mulf $shoots (last $perShoot)) | ceil | int) }}
+{{- $sized := dict "requests" (dict "memory" $request) "limits" (dict "memory" $limit) }}
+{{- mergeOverwrite $sized (deepCopy (index . 1).values.resources) | toYaml }}
 {{- end }}
 
 {{/* Name of cluster-scoped RBAC objects; takes (root, component). */}}
 {{- define "watchdog.clusterRole" -}}
 gardener.cloud:{{ include "watchdog.name" (index . 0) }}:{{ index . 1 }}
+{{- end }}
+
+{{/* Labels by which Gardener's network policies let a Pod reach DNS and the API server of the seed; takes root. */}}
+{{- define "watchdog.gardenerLabels" -}}
+networking.gardener.cloud/to-dns: allowed
+networking.gardener.cloud/to-runtime-apiserver: allowed
 {{- end }}
 
 {{/*
@@ -97,4 +155,45 @@ least, most), the last two in milliseconds.
 {{- fail (printf "%s is %s; it must be at least %gs and at most 24h" (index $ 0) . (divf (index $ 2) 1000)) }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* On a seed of Gardener only the aggregate Prometheus has an Alertmanager; it takes what carries this label. */}}
+{{- define "watchdog.aggregateLabel" -}}
+{{ .Values.seed.gardener | ternary (dict "prometheus" "aggregate") dict | toYaml }}
+{{- end }}
+
+{{/* What every Pod of a service has in common, that of the release Job too; takes (root, component, values). */}}
+{{- define "watchdog.podSpec" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 2 -}}
+serviceAccountName: {{ include "watchdog.fullname" (list $root (index . 1)) }}
+automountServiceAccountToken: true
+{{- with $root.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+{{- range $key := list "dnsConfig" "nodeSelector" "tolerations" "affinity" }}
+{{- with get $values $key }}
+{{ $key }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels of a Pod; takes (root, component, values, labels of its own). Values cannot change what selects it. */}}
+{{- define "watchdog.podLabels" -}}
+{{- $root := index . 0 -}}
+{{- $gardener := $root.Values.seed.gardener | ternary (include "watchdog.gardenerLabels" . | fromYaml) dict }}
+{{- $own := merge (index . 3) $gardener $root.Values.commonLabels }}
+{{- merge dict (include "watchdog.selector" . | fromYaml) (index . 2).podLabels $own | toYaml }}
 {{- end }}

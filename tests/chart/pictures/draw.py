@@ -6,6 +6,7 @@ It knows the kinds of panels, units, thresholds and legends that the dashboards 
 """
 
 import io
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -16,19 +17,17 @@ from PIL import Image
 
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
-from matplotlib.colors import LinearSegmentedColormap, LogNorm  # noqa: E402
-from matplotlib.patches import Rectangle  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
 
-DASHBOARDS = Path(__file__).resolve().parents[3] / "charts" / "dependency-watchdog" / "dashboards"
+DASHBOARDS = Path(__file__).resolve().parents[3] / "charts" / "dependency-watchdog" / "dashboards" / "grafana"
 COLUMNS = 24
 # Of one column and of one unit of height, in inches; with this resolution a picture is 1200 pixels wide.
 COLUMN, UNIT, RESOLUTION = 0.5, 0.36, 100
 # Colours of a picture: enough for the text to be smooth.
 COLOURS = 255
-# Grafana's names.
-NAMED = {"green": "#37872d", "orange": "#e0752d", "red": "#c4162a"}
-SERIES = "#37872d #e0b400 #1f60c4 #c4162a #8f3bb8 #fa6400 #0f8a8a #7c4a2d #96a2b0 #d05ea8 #5a9216 #3d4f9e".split()
-HEAT = LinearSegmentedColormap.from_list("GrYlRd", ["#56a64b", "#f2cc0c", "#c4162a"])
+# For series without a colour of their own.
+SERIES = "#1f60c4 #8f3bb8 #0f8a8a #7c4a2d #d05ea8 #3d4f9e #5794f2 #b877d9 #4db6ac #a1887f #f48fb1 #7986cb".split()
+THRESHOLD, MARK = "#c4162a", "#8f3bb8"
 INK, FAINT = "#24292e", "#8e8e8e"
 
 
@@ -44,7 +43,9 @@ def main(recording: Path, folder: Path) -> None:
 
 def draw(dashboard: dict, answers: dict, recorded: dict) -> bytes:
     """The picture of one dashboard, as PNG."""
+    # The sections for debugging are folded, as they are when somebody opens the dashboard.
     panels = dashboard["panels"]
+    marks = answers["marks"]
     height = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in panels) + 1.5
     figure = pyplot.figure(figsize=(COLUMNS * COLUMN, height * UNIT), dpi=RESOLUTION, facecolor="white")
     title = dashboard["title"].replace("Dependency Watchdog / ", "")
@@ -54,7 +55,7 @@ def draw(dashboard: dict, answers: dict, recorded: dict) -> bytes:
     for panel in panels:
         place = panel["gridPos"]
         box = Box(figure, place["x"], place["y"] + 1.5, place["w"], place["h"], height)
-        KINDS[panel["type"]](box, panel, answers.get(str(panel["id"]), []), recorded)
+        KINDS[panel["type"]](box, panel, answers.get(str(panel["id"]), []), recorded | {"marks": marks})
     png = io.BytesIO()
     figure.savefig(png, format="png")
     pyplot.close(figure)
@@ -95,7 +96,8 @@ class Box:
 def row(box: Box, panel: dict, _answers, _recorded) -> None:
     axes = box.axes(0.1)
     axes.axis("off")
-    axes.text(0, 0.4, panel["title"], size=9.5, weight="bold", va="center", color="#1f60c4", transform=axes.transAxes)
+    title = f"{'▸' if panel['collapsed'] else '▾'} {panel['title']}"
+    axes.text(0, 0.4, title, size=9.5, weight="bold", va="center", color="#1f60c4", transform=axes.transAxes)
 
 
 def stat(box: Box, panel: dict, answers, _recorded) -> None:
@@ -110,16 +112,18 @@ def stat(box: Box, panel: dict, answers, _recorded) -> None:
 def table(box: Box, panel: dict, answers, _recorded) -> None:
     axes = box.frame(panel["title"])
     rows = sorted(answers[0], key=lambda series: -float(series["value"][1]))
-    names = sorted({name for series in rows for name in series["metric"]})
+    headers = panel["transformations"][0]["options"]["renameByName"]
+    names = list(headers)
     if not rows:
         axes.text(0.5, 0.45, "No data", size=9, color=FAINT, ha="center", transform=axes.transAxes)
         return
-    lines = [[*names, "Value"]]
-    lines += [[*(s["metric"].get(n, "") for n in names), written(float(s["value"][1]), "short")] for s in rows]
+    lines = [[headers[name] for name in names]]
+    lines += [[cell(series, name) for name in names] for series in rows]
+    widths = [max(len(line[column]) for line in lines) + 2 for column in range(len(names))]
     for number, line in enumerate(lines[: int(box.height) - 2]):
         for column, text in enumerate(line):
             axes.text(
-                0.03 + 0.94 * column / len(line),
+                0.03 + 0.94 * sum(widths[:column]) / sum(widths),
                 1 - (1.6 + number * 0.9) / (box.height - 0.2),
                 text,
                 weight="bold" if number == 0 else "normal",
@@ -127,6 +131,10 @@ def table(box: Box, panel: dict, answers, _recorded) -> None:
                 va="center",
                 transform=axes.transAxes,
             )
+
+
+def cell(series: dict, name: str) -> str:
+    return written(float(series["value"][1]), "short") if name == "Value" else series["metric"].get(name, "")
 
 
 def timeseries(box: Box, panel: dict, answers, recorded) -> None:
@@ -138,8 +146,14 @@ def timeseries(box: Box, panel: dict, answers, recorded) -> None:
     lines = [(label(target, series), series) for target, of in zip(panel["targets"], answers) for series in of]
     columns = 6 if box.width > 20 else 3 if box.width > 10 else 2
     axes = box.axes(1.3, 0.35, 1.1, 1.25 + 0.42 * -(-len(lines) // columns))
-    for number, (name, series) in enumerate(lines):
-        colour = SERIES[number % len(SERIES)]
+    fixed = {
+        override["matcher"]["options"]: given["value"]["fixedColor"]
+        for override in panel["fieldConfig"]["overrides"]
+        for given in override["properties"]
+    }
+    others = itertools.cycle(SERIES)
+    for name, series in lines:
+        colour = fixed.get(name) or next(others)
         times, values = points(series, recorded)
         if stacked:
             grid = numpy.arange(0, recorded["end"] - recorded["began"] + 1)
@@ -151,42 +165,19 @@ def timeseries(box: Box, panel: dict, answers, recorded) -> None:
         else:
             axes.plot(times, values, color=colour, lw=1.2, label=name)
             axes.fill_between(times, 0, values, color=colour, alpha=custom["fillOpacity"] / 150, lw=0)
+    if "thresholdsStyle" in custom:
+        axes.axhline(defaults["thresholds"]["steps"][-1]["value"], color=THRESHOLD, lw=0.8, ls="--")
+    for mark in recorded["marks"]:
+        axes.axvline(mark, color=MARK, lw=0.6, ls=":")
     scales(axes, recorded)
     highest = max((float(value) for _, series in lines for _, value in series["values"] if value != "NaN"), default=0)
     # An axis needs some height where all is zero.
     axes.set_ylim(defaults.get("min"), defaults.get("max", axes.get_ylim()[1] if highest > 0 else 1))
+    if defaults["unit"] == "short":
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(lambda value, _: written(value, defaults["unit"]))
     axes.grid(axis="y", lw=0.4, color="#e4e5e6")
     legend(box, axes, columns if lines else 0)
-
-
-def state_timeline(box: Box, panel: dict, answers, recorded) -> None:
-    box.frame(panel["title"])
-    axes = box.axes(4.2, 0.35, 1.1, 1.2)
-    lines = [(label(target, series), series) for target, of in zip(panel["targets"], answers) for series in of]
-    lines.sort(key=lambda line: line[0], reverse=True)
-    for number, (_, series) in enumerate(lines):
-        for moment, value in zip(*points(series, recorded)):
-            axes.add_patch(Rectangle((moment, number - 0.42), 1.05, 0.84, color=HEAT(value), lw=0))
-    scales(axes, recorded)
-    axes.set_ylim(-0.6, max(len(lines), 1) - 0.4)
-    axes.set_yticks(range(len(lines)), [name for name, _ in lines], size=7.5)
-
-
-def heatmap(box: Box, panel: dict, answers, recorded) -> None:
-    box.frame(panel["title"])
-    axes = box.axes(1.6, 0.35, 1.1, 1.2)
-    series = sorted(answers[0], key=lambda one: float(one["metric"]["le"].replace("+Inf", "inf")))
-    grid = numpy.arange(0, recorded["end"] - recorded["began"] + 1)
-    # A bucket counts those below it too.
-    cumulative = numpy.array([on_grid(grid, *points(one, recorded)) for one in series] or [numpy.zeros_like(grid)])
-    counts = numpy.clip(numpy.diff(cumulative, axis=0, prepend=0), 0, None)
-    shown = numpy.ma.masked_less(counts, 0.05)
-    edges = numpy.arange(len(counts) + 1)
-    axes.pcolormesh(numpy.append(grid, grid[-1] + 1), edges, shown, cmap="Oranges", norm=LogNorm(0.05, max(counts.max(), 1)))
-    scales(axes, recorded)
-    used = range(0, len(series), 2)
-    axes.set_yticks([i + 0.5 for i in used], [written_bound(series[i]["metric"]["le"]) for i in used], size=7)
 
 
 KINDS = {
@@ -194,8 +185,6 @@ KINDS = {
     "stat": stat,
     "table": table,
     "timeseries": timeseries,
-    "state-timeline": state_timeline,
-    "heatmap": heatmap,
 }
 
 
@@ -253,7 +242,7 @@ def legend(box: Box, axes, columns: int) -> None:
 
 def threshold(value: float, steps: list) -> str:
     reached = [step["color"] for step in steps if step["value"] is None or value >= step["value"]]
-    return NAMED[reached[-1]]
+    return reached[-1]
 
 
 def written(value: float, unit: str) -> str:
@@ -264,12 +253,8 @@ def written(value: float, unit: str) -> str:
     if unit == "ops":
         return f"{value:.3g}/s"
     if unit == "short":
-        return f"{value:.3g}"
+        return f"{value:,.0f}"
     raise ValueError(f"the unit {unit} is not known here")
-
-
-def written_bound(bound: str) -> str:
-    return "more" if bound == "+Inf" else written(float(bound), "s")
 
 
 if __name__ == "__main__":

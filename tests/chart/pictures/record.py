@@ -1,6 +1,6 @@
 """Plays an incident and writes down what Prometheus answers to the queries of every panel.
 
-    record.py FILE
+record.py FILE
 """
 
 import json
@@ -92,16 +92,26 @@ class Recording(Incident):
             return self.ask("query", query=query, time=end)["result"]
         return self.ask("query_range", query=query, start=self.began, end=end, step=STEP_SECONDS)["result"]
 
+    def marks(self, annotation: dict, end: float) -> list[float]:
+        """Seconds since the beginning at which an annotation marks something for the first time."""
+        series = self.answers({"expr": annotation["expr"].replace("[2m]", "[2s]")}, end)
+        if annotation["useValueForTime"]:
+            moments = {float(value) / 1000 for one in series for _, value in one["values"]}
+        else:
+            moments = {float(moment) for one in series for moment, _ in one["values"]}
+        return [moment - self.began for moment in sorted(moments) if moment >= self.began]
+
 
 def main(file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, Recording(Path(folder)) as recording:
         recording.happen()
         end = time.time()
         dashboards = {}
-        for path in sorted((CHART / "dashboards").glob("*.json")):
-            panels = json.loads(path.read_text())["panels"]
-            found = {p["id"]: [recording.answers(t, end) for t in p.get("targets", [])] for p in panels}
-            dashboards[path.stem] = found
+        for path in sorted((CHART / "dashboards" / "grafana").glob("*.json")):
+            dashboard = json.loads(path.read_text())
+            found = {p["id"]: [recording.answers(t, end) for t in p.get("targets", [])] for p in dashboard["panels"]}
+            marks = [mark for annotation in dashboard["annotations"]["list"] for mark in recording.marks(annotation, end)]
+            dashboards[path.stem] = found | {"marks": sorted(set(marks))}
         whole = {"began": recording.began, "end": end, "shoot": recording.shoots[0], "dashboards": dashboards}
     file.write_text(json.dumps(whole))
 

@@ -1,0 +1,50 @@
+"""docs/gardener.md, held against the chart."""
+
+import re
+
+import pytest
+import yaml
+from chart import GARDENLET, ROOT, of_kind, render
+from test_gardener import OF_GARDENLET
+
+PAGE = (ROOT / "docs" / "gardener.md").read_text()
+EXAMPLES = {
+    found["kind"]: found
+    for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    for found in yaml.safe_load_all(block)
+}
+
+
+def values(kind: str) -> dict:
+    """Those of an example."""
+    if kind == "Extension":
+        return EXAMPLES[kind]["spec"]["deployment"]["extension"]["values"]
+    return EXAMPLES[kind]["helm"]["values"]
+
+
+@pytest.mark.parametrize("kind", ["Extension", "ControllerDeployment"])
+def test_examples_render_beside_the_existing_watchdog(kind):
+    objects = render(values(kind) | GARDENLET, namespace="extension-watchdog-x7k2p")
+    assert {(found["kind"], found["metadata"]["name"]) for found in objects} & OF_GARDENLET == set()
+    deployments = of_kind(objects, "Deployment")
+    replicas = {name: deployment["spec"]["replicas"] for name, deployment in deployments.items()}
+    assert replicas == {"watchdog-lease-probe": 2, "watchdog-scaling-coordinator": 0}
+    assert len(of_kind(objects, "Certificate")) == len(deployments)
+    assert bool(of_kind(objects, "PrometheusRule")) == (kind == "Extension")
+
+
+def test_examples_name_the_same_chart_and_each_other():
+    extension = EXAMPLES["Extension"]["spec"]["deployment"]["extension"]
+    deployment, registration = EXAMPLES["ControllerDeployment"], EXAMPLES["ControllerRegistration"]
+    assert extension["helm"] == {"ociRepository": deployment["helm"]["ociRepository"]}
+    assert extension["policy"] == registration["spec"]["deployment"]["policy"] == "Always"
+    assert registration["spec"]["deployment"]["deploymentRefs"] == [{"name": deployment["metadata"]["name"]}]
+
+
+def test_the_table_of_sizes_is_that_of_the_chart():
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+), (\d+) \| (\d+), (\d+) \| (\d+), (\d+) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 5
+    for shoots, *sizes in rows:
+        deployments = of_kind(render({"expectedShoots": int(shoots.replace(",", ""))}), "Deployment")
+        found = [d["spec"]["template"]["spec"]["containers"][0]["resources"] for d in deployments.values()]
+        assert [f"{size}Mi" for size in sizes] == [r[kind]["memory"] for r in found for kind in ("requests", "limits")]
