@@ -199,6 +199,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Secret;
     use kube::Api;
     use kube::api::ListParams;
+    use kube::core::response::StatusDetails;
     use parking_lot::Mutex;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -217,9 +218,13 @@ mod tests {
     #[test]
     fn only_an_answer_that_names_the_object_says_that_it_does_not_exist() {
         let refused = |code, named: Option<&str>| {
-            let details = named.map(|name| kube::core::response::StatusDetails {
+            let details = named.map(|name| StatusDetails {
                 name: name.to_owned(),
-                ..Default::default()
+                group: String::new(),
+                kind: String::new(),
+                uid: String::new(),
+                causes: Vec::new(),
+                retry_after_seconds: 0,
             });
             let status = Status {
                 code,
@@ -230,8 +235,14 @@ mod tests {
         };
         assert!(matches!(found("kcm", Ok(())), Ok(Some(()))));
         assert!(matches!(found("kcm", refused(404, Some("kcm"))), Ok(None)));
-        assert!(found("kcm", refused(404, None)).is_err(), "the kind is not served");
-        assert!(found("kcm", refused(404, Some("shoot--a"))).is_err(), "the namespace is gone");
+        assert!(
+            found("kcm", refused(404, None)).is_err(),
+            "the kind is not served"
+        );
+        assert!(
+            found("kcm", refused(404, Some("shoot--a"))).is_err(),
+            "the namespace is gone"
+        );
         assert!(found("kcm", refused(403, Some("kcm"))).is_err());
     }
 
