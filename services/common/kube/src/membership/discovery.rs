@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
 
-use super::card::Identity;
 use super::leases::Leases;
-use super::roster::{Moment, Roster};
+use super::member_table::{MemberTable, Moment};
+use super::record::Identity;
 use super::run::{follow, report, retries};
 use super::timing::Timing;
 
@@ -30,7 +30,7 @@ pub struct Discovery {
     timing: Timing,
     started: Instant,
     leases: Leases,
-    roster: Roster,
+    member_table: MemberTable,
     found: watch::Sender<Addresses>,
     readiness: Readiness,
     stop: CancellationToken,
@@ -59,7 +59,7 @@ impl Discovery {
             timing,
             started: Instant::now(),
             leases: Leases::new(client, namespace, service, None, &timing),
-            roster: Roster::new(timing.foreign),
+            member_table: MemberTable::new(timing.peer_ttl),
             found,
             readiness,
             stop,
@@ -76,7 +76,7 @@ impl Discovery {
         let stop = self.stop.clone();
         loop {
             let due = self
-                .roster
+                .member_table
                 .suspect_at()
                 .unwrap_or(list_at)
                 .min(list_at)
@@ -90,7 +90,7 @@ impl Discovery {
                 }
                 continue;
             }
-            let mark = self.roster.mark();
+            let mark = self.member_table.mark();
             let listed = tokio::select! {
                 () = stop.cancelled() => return,
                 listed = self.leases.list() => listed,
@@ -100,8 +100,8 @@ impl Discovery {
                 Ok(leases) => {
                     backoff.reset();
                     self.readiness.recovered(LOOP);
-                    let unsure = self.roster.listed(started, mark, now, leases);
-                    if std::mem::take(&mut first) && self.roster.live().next().is_none() {
+                    let unsure = self.member_table.listed(started, mark, now, leases);
+                    if std::mem::take(&mut first) && self.member_table.live().next().is_none() {
                         self.found.send_modify(|_| {});
                     }
                     list_at = if unsure {
@@ -126,7 +126,7 @@ impl Discovery {
     fn watched(&mut self, event: Option<watcher::Result<Event<Lease>>>) -> bool {
         let look = match event {
             Some(Ok(Event::Apply(lease) | Event::InitApply(lease))) => match self.leases.read(&lease) {
-                Some(seen) => self.roster.observed(self.started.elapsed(), seen),
+                Some(seen) => self.member_table.observed(self.started.elapsed(), seen),
                 None => true,
             },
             Some(Ok(Event::Delete(_) | Event::InitDone)) => true,
@@ -142,9 +142,9 @@ impl Discovery {
 
     fn publish(&self) {
         let live = self
-            .roster
+            .member_table
             .live()
-            .map(|m| (Arc::clone(&m.card.identity), Arc::clone(&m.card.address)));
+            .map(|m| (Arc::clone(&m.record.identity), Arc::clone(&m.record.address)));
         let live: Addresses = live.collect();
         self.found.send_if_modified(|found| {
             let changed = *found != live;

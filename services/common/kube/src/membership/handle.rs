@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::card::Identity;
-use super::rendezvous::Ring;
+use super::record::Identity;
+use super::rendezvous::RendezvousHasher;
 
 /// Membership of this replica. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub struct Permit {
 /// State of the membership for its readers.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    pub(crate) ring: Ring,
+    pub(crate) ring: RendezvousHasher,
     /// True if this replica takes part in sharing keys that may overlap.
     pub(crate) shares: bool,
     pub(crate) act_until: Option<Instant>,
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     fn snapshot(members: &[&str], act_until: Option<Instant>) -> Snapshot {
-        let ring = Ring::new(members.iter().map(|m| Arc::from(*m)));
+        let ring = RendezvousHasher::new(members.iter().map(|m| Arc::from(*m)));
         Snapshot {
             ring,
             shares: true,

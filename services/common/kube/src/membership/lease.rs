@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use rapidhash::v3::rapidhash_v3;
 
-use super::card::{Card, Identity, Seen, Stamp, View};
+use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, View};
 
 /// Label on every membership Lease: the service whose replica it is.
 pub const SERVICE_LABEL: &str = "dependency-watchdog.gardener.cloud/service";
@@ -59,13 +59,13 @@ pub fn name(service: &str, identity: &str) -> String {
 }
 
 /// The version of the Lease.
-pub(crate) fn stamp(metadata: &ObjectMeta) -> Result<Stamp, Malformed> {
+pub(crate) fn lease_version(metadata: &ObjectMeta) -> Result<LeaseVersion, Malformed> {
     let uid = metadata.uid.as_deref().ok_or(Malformed::Metadata("uid"))?;
     let version = metadata
         .resource_version
         .as_deref()
         .ok_or(Malformed::Metadata("resourceVersion"))?;
-    Ok(Stamp {
+    Ok(LeaseVersion {
         uid: uid.into(),
         version: version.into(),
     })
@@ -74,28 +74,28 @@ pub(crate) fn stamp(metadata: &ObjectMeta) -> Result<Stamp, Malformed> {
 /// The Lease that says what is on the card, renewed at `renewed`, in microseconds since the epoch.
 pub(crate) fn render(
     service: &str,
-    base: Option<&Stamp>,
-    card: &Card,
+    base: Option<&LeaseVersion>,
+    record: &MemberRecord,
     duration_seconds: i32,
     renewed: i64,
 ) -> Lease {
-    let view: BTreeMap<&str, String> = card.view.iter().map(|(id, s)| (&**id, s.to_string())).collect();
+    let view: BTreeMap<&str, String> = record.view.iter().map(|(id, s)| (&**id, s.to_string())).collect();
     let annotations = [
-        (IDENTITY_ANNOTATION, card.identity.to_string()),
-        (SESSION_ANNOTATION, card.session.to_string()),
-        (ADDRESS_ANNOTATION, card.address.to_string()),
+        (IDENTITY_ANNOTATION, record.identity.to_string()),
+        (SESSION_ANNOTATION, record.session.to_string()),
+        (ADDRESS_ANNOTATION, record.address.to_string()),
         (VIEW_ANNOTATION, serde_json::json!(view).to_string()),
     ];
-    let pod = card.pod.as_deref().map(|uid| (POD_ANNOTATION, uid.to_owned()));
+    let pod = record.pod.as_deref().map(|uid| (POD_ANNOTATION, uid.to_owned()));
     let annotations = annotations.into_iter().chain(pod);
-    let holder = if card.held {
-        card.identity.to_string()
+    let holder = if record.held {
+        record.identity.to_string()
     } else {
         String::new()
     };
     Lease {
         metadata: ObjectMeta {
-            name: Some(name(service, &card.identity)),
+            name: Some(name(service, &record.identity)),
             uid: base.map(|base| base.uid.to_string()),
             resource_version: base.map(|base| base.version.to_string()),
             labels: Some([(SERVICE_LABEL.to_owned(), service.to_owned())].into()),
@@ -112,8 +112,8 @@ pub(crate) fn render(
 }
 
 /// Reads a Lease of the service.
-pub(crate) fn parse(service: &str, lease: &Lease) -> Result<Seen, Malformed> {
-    let stamp = stamp(&lease.metadata)?;
+pub(crate) fn parse(service: &str, lease: &Lease) -> Result<ObservedLease, Malformed> {
+    let lease_version = lease_version(&lease.metadata)?;
     let text = |key: &'static str| {
         let annotations = lease.metadata.annotations.as_ref();
         annotations
@@ -145,8 +145,8 @@ pub(crate) fn parse(service: &str, lease: &Lease) -> Result<Seen, Malformed> {
     let address = text(ADDRESS_ANNOTATION)?.as_str().into();
     let pod = text(POD_ANNOTATION).ok().map(|uid| uid.as_str().into());
     let held = !holder.is_empty();
-    Ok(Seen {
-        card: Card {
+    Ok(ObservedLease {
+        record: MemberRecord {
             identity,
             session,
             address,
@@ -154,7 +154,7 @@ pub(crate) fn parse(service: &str, lease: &Lease) -> Result<Seen, Malformed> {
             pod,
             held,
         },
-        stamp,
+        lease_version,
     })
 }
 

@@ -12,8 +12,8 @@ use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use parking_lot::Mutex;
 use serde::de::Error as _;
 
-use super::card::{Card, Identity, Seen, Session, Stamp, View};
 use super::lease::{self, SERVICE_LABEL};
+use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, Session, View};
 use super::timing::Timing;
 use crate::client::{RequestError, request_within};
 
@@ -59,32 +59,40 @@ impl Leases {
     }
 
     /// All Leases that can be read. Without a resourceVersion: what is true now, not what some cache remembers.
-    pub(crate) async fn list(&self) -> Result<Vec<Seen>, RequestError> {
+    pub(crate) async fn list(&self) -> Result<Vec<ObservedLease>, RequestError> {
         let params = ListParams::default().labels(&self.selector());
         let leases = request_within(self.deadline, self.api.list(&params)).await?;
         Ok(leases.items.iter().filter_map(|lease| self.read(lease)).collect())
     }
 
     /// Creates the own Lease, or replaces exactly that version of it.
-    pub(crate) async fn write(&self, base: Option<Stamp>, card: &Card) -> Result<Stamp, RequestError> {
-        let object = self.lease(base.as_ref(), card);
-        let name = lease::name(self.service, &card.identity);
+    pub(crate) async fn write(
+        &self,
+        base: Option<LeaseVersion>,
+        record: &MemberRecord,
+    ) -> Result<LeaseVersion, RequestError> {
+        let object = self.lease(base.as_ref(), record);
+        let name = lease::name(self.service, &record.identity);
         let params = PostParams::default();
         let written = match base {
             None => request_within(self.deadline, self.api.create(&params, &object)).await?,
             Some(_) => request_within(self.deadline, self.api.replace(&name, &params, &object)).await?,
         };
         // As if there were no answer: the next write conflicts, and a list tells how things are.
-        lease::stamp(&written.metadata)
+        lease::lease_version(&written.metadata)
             .map_err(|error| kube::Error::SerdeError(serde_json::Error::custom(error)).into())
     }
 
     /// Deletes exactly that version of somebody's Lease.
-    pub(crate) async fn delete(&self, identity: &str, stamp: &Stamp) -> Result<(), RequestError> {
+    pub(crate) async fn delete(
+        &self,
+        identity: &str,
+        lease_version: &LeaseVersion,
+    ) -> Result<(), RequestError> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
-                resource_version: Some(stamp.version.to_string()),
-                uid: Some(stamp.uid.to_string()),
+                resource_version: Some(lease_version.version.to_string()),
+                uid: Some(lease_version.uid.to_string()),
             }),
             ..DeleteParams::default()
         };
@@ -96,7 +104,7 @@ impl Leases {
 
     /// Reads a Lease. One that is malformed is reported, once, and has no owner; but the own one cannot be written over
     /// as long as the process that spoiled it may be another one, so it counts as somebody else's.
-    pub(crate) fn read(&self, object: &Lease) -> Option<Seen> {
+    pub(crate) fn read(&self, object: &Lease) -> Option<ObservedLease> {
         let error = match lease::parse(self.service, object) {
             Ok(seen) => return Some(seen),
             Err(error) => error,
@@ -116,7 +124,7 @@ impl Leases {
             .as_ref()
             .filter(|me| lease::name(self.service, me) == name)?;
         let (session, address, view, held) = (Session(0), Arc::from(""), View::new(), true);
-        let card = Card {
+        let record = MemberRecord {
             identity: Arc::clone(me),
             session,
             address,
@@ -124,18 +132,18 @@ impl Leases {
             pod: None,
             held,
         };
-        Some(Seen {
-            card,
-            stamp: lease::stamp(&object.metadata).ok()?,
+        Some(ObservedLease {
+            record,
+            lease_version: lease::lease_version(&object.metadata).ok()?,
         })
     }
 
-    fn lease(&self, base: Option<&Stamp>, card: &Card) -> Lease {
+    fn lease(&self, base: Option<&LeaseVersion>, record: &MemberRecord) -> Lease {
         // A write that changes nothing gets no new resourceVersion, and others would not see it.
         let last = self.renewed.load(Ordering::Relaxed);
         let renewed = Timestamp::now().as_microsecond().max(last + 1);
         self.renewed.store(renewed, Ordering::Relaxed);
-        lease::render(self.service, base, card, self.duration_seconds, renewed)
+        lease::render(self.service, base, record, self.duration_seconds, renewed)
     }
 }
 
@@ -150,8 +158,8 @@ mod tests {
         Leases::new(client, "garden", "weeder", Some("a".into()), &Timing::PRODUCTION)
     }
 
-    fn card() -> Card {
-        Card {
+    fn record() -> MemberRecord {
+        MemberRecord {
             identity: "a".into(),
             session: Session(7),
             address: "10.0.0.1:9645".into(),
@@ -164,29 +172,29 @@ mod tests {
     #[tokio::test]
     async fn a_card_survives_its_lease() {
         let leases = leases();
-        let base = Stamp {
+        let base = LeaseVersion {
             uid: "u".into(),
             version: "5".into(),
         };
-        for card in [
-            card(),
-            Card {
+        for record in [
+            record(),
+            MemberRecord {
                 held: false,
                 pod: None,
-                ..card()
+                ..record()
             },
         ] {
-            let lease = leases.lease(Some(&base), &card);
+            let lease = leases.lease(Some(&base), &record);
             let spec = lease.spec.clone().unwrap();
             assert_eq!(
                 spec.holder_identity.as_deref(),
-                Some(if card.held { "a" } else { "" })
+                Some(if record.held { "a" } else { "" })
             );
             assert_eq!(
                 leases.read(&lease),
-                Some(Seen {
-                    card,
-                    stamp: base.clone()
+                Some(ObservedLease {
+                    record,
+                    lease_version: base.clone()
                 })
             );
         }
@@ -197,7 +205,7 @@ mod tests {
         let leases = leases();
         let mut before = None;
         for _ in 0..1000 {
-            let time = leases.lease(None, &card()).spec.unwrap().renew_time;
+            let time = leases.lease(None, &record()).spec.unwrap().renew_time;
             assert!(time > before, "{time:?} after {before:?}");
             before = time;
         }
@@ -206,16 +214,16 @@ mod tests {
     #[tokio::test]
     async fn malformed_leases_are_nobodys_but_the_own_one_is_taken() {
         let leases = leases();
-        let base = Stamp {
+        let base = LeaseVersion {
             uid: "u".into(),
             version: "5".into(),
         };
         let good = |identity: &str| {
             leases.lease(
                 Some(&base),
-                &Card {
+                &MemberRecord {
                     identity: identity.into(),
-                    ..card()
+                    ..record()
                 },
             )
         };
@@ -245,7 +253,7 @@ mod tests {
         }
         for lease in bad("a") {
             let seen = leases.read(&lease).unwrap();
-            assert!(seen.card.held && seen.card.session == Session(0) && seen.card.view.is_empty());
+            assert!(seen.record.held && seen.record.session == Session(0) && seen.record.view.is_empty());
         }
     }
 }

@@ -22,7 +22,7 @@
 //!   live for 18 s after its last change was seen. Both by the own monotonic clock; wall clock times are written for
 //!   people and never read. See [`Timing::PRODUCTION`] for the margin. A clock that stops while the process goes on
 //!   (a virtual machine that is frozen by its host) is outside of this; preconditions on every write remain.
-//! - Only a list removes a member, see `roster`: one that was started 18 s after the last change and shows that
+//! - Only a list removes a member, see `member_table`: one that was started 18 s after the last change and shows that
 //!   still nothing has changed, or one that shows the Lease released. A watch can only add.
 //! - A replica may act on a key ([`Membership::may_act`], [`Membership::act`]) when its own lease is valid, when it has
 //!   listed all Leases after its session was first written, when it owns the key among all that it considers live, and
@@ -71,14 +71,14 @@
 //! In the namespace of the Leases: `coordination.k8s.io` `leases`: get, list, watch, create, update, delete. For
 //! [`Discovery`] alone: list, watch.
 
-mod card;
 mod discovery;
 mod handle;
 pub mod lease;
 mod leases;
+mod member_table;
 pub mod metrics;
+mod record;
 pub mod rendezvous;
-mod roster;
 mod run;
 #[cfg(test)]
 mod simulation;
@@ -90,9 +90,9 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
 
-pub use self::card::{Identity, Session, View};
 pub use self::discovery::{Addresses, Discovery};
 pub use self::handle::{Member, Membership, Permit};
+pub use self::record::{Identity, Session, View};
 pub use self::run::MembershipTask;
 pub use self::timing::Timing;
 

@@ -13,11 +13,11 @@ use rapidhash::v3::rapidhash_v3;
 
 /// Members, with their hashes worked out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ring {
+pub struct RendezvousHasher {
     members: Vec<(Arc<str>, u64)>,
 }
 
-impl Ring {
+impl RendezvousHasher {
     /// A ring of these members; the order is of no importance.
     #[must_use]
     pub fn new(members: impl IntoIterator<Item = Arc<str>>) -> Self {
@@ -64,8 +64,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn ring(names: &[&str]) -> Ring {
-        Ring::new(names.iter().map(|n| Arc::from(*n)))
+    fn ring(names: &[&str]) -> RendezvousHasher {
+        RendezvousHasher::new(names.iter().map(|n| Arc::from(*n)))
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn nobody_owns_anything_in_an_empty_ring() {
-        assert_eq!(Ring::default().owner("shoot--a--b"), None);
+        assert_eq!(RendezvousHasher::default().owner("shoot--a--b"), None);
     }
 
     #[test]
@@ -112,8 +112,8 @@ mod tests {
             newcomer in "[a-z0-9-]{21}",
             keys in prop::collection::vec("[a-z0-9-]{1,40}", 1..50),
         ) {
-            let before = Ring::new(names.iter().map(|n| Arc::from(n.as_str())));
-            let after = Ring::new(names.iter().chain([&newcomer]).map(|n| Arc::from(n.as_str())));
+            let before = RendezvousHasher::new(names.iter().map(|n| Arc::from(n.as_str())));
+            let after = RendezvousHasher::new(names.iter().chain([&newcomer]).map(|n| Arc::from(n.as_str())));
             for key in &keys {
                 let (old, new) = (before.owner(key), after.owner(key));
                 prop_assert!(new == old || new.map(|o| &**o) == Some(newcomer.as_str()));
@@ -127,8 +127,8 @@ mod tests {
         ) {
             let mut reversed = names.clone();
             reversed.reverse();
-            let there = Ring::new(names.iter().map(|n| Arc::from(n.as_str())));
-            let back = Ring::new(reversed.iter().map(|n| Arc::from(n.as_str())));
+            let there = RendezvousHasher::new(names.iter().map(|n| Arc::from(n.as_str())));
+            let back = RendezvousHasher::new(reversed.iter().map(|n| Arc::from(n.as_str())));
             prop_assert_eq!(there.owner(&key), back.owner(&key));
         }
     }

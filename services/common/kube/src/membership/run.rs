@@ -15,11 +15,11 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::Failure;
 use watchdog_runtime::readiness::Readiness;
 
-use super::card::{Identity, Session};
 use super::handle::{Listed, Member, Shared, Snapshot};
 use super::leases::Leases;
+use super::member_table::Moment;
 use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS};
-use super::roster::Moment;
+use super::record::{Identity, Session};
 use super::state::{Answer, Note, Request, State};
 use super::timing::Timing;
 use super::{MembershipConfig, Ownership};
@@ -108,7 +108,7 @@ impl MembershipTask {
     }
 
     /// Runs until the stop token is cancelled and the own Lease is released, or cannot be within
-    /// [`Timing::drain`]. To be spawned as a critical task of the process.
+    /// [`Timing::release_timeout`]. To be spawned as a critical task of the process.
     pub async fn run(mut self) {
         let mut watch = follow(&self.leases);
         let mut request: Option<BoxFuture<'static, Result<Answer, RequestError>>> = None;
@@ -141,7 +141,7 @@ impl MembershipTask {
             let wake = wake.into_iter().chain(busy_until).chain(drained_by).min();
             tokio::select! {
                 () = self.stop.cancelled(), if drained_by.is_none() => {
-                    drained_by = Some(Instant::now() + self.timing.drain);
+                    drained_by = Some(Instant::now() + self.timing.release_timeout);
                     self.state.leave();
                 }
                 result = done(&mut request) => {
@@ -166,13 +166,13 @@ impl MembershipTask {
         let act_until = self.state.act_until(now).map(at);
         let others = self.state.others().map(|member| Listed {
             member: Member {
-                identity: Arc::clone(&member.card.identity),
-                address: Arc::clone(&member.card.address),
+                identity: Arc::clone(&member.record.identity),
+                address: Arc::clone(&member.record.address),
                 live: true,
-                acknowledges: self.state.acknowledges(&member.card),
+                acknowledges: self.state.acknowledges(&member.record),
                 me: false,
             },
-            live_until: at(member.changed + self.timing.foreign),
+            live_until: at(member.changed + self.timing.peer_ttl),
         });
         let valid = self.state.valid_until(now);
         let me = Listed {
@@ -207,9 +207,9 @@ impl MembershipTask {
         match event {
             Some(Ok(Event::Apply(lease) | Event::InitApply(lease))) => match self.leases.read(&lease) {
                 Some(seen) => self.state.observed(now, seen),
-                None => self.state.look(),
+                None => self.state.request_list(),
             },
-            Some(Ok(Event::Delete(_) | Event::InitDone)) => self.state.look(),
+            Some(Ok(Event::Delete(_) | Event::InitDone)) => self.state.request_list(),
             Some(Ok(Event::Init)) | None => {}
             Some(Err(error)) => report(self.service, LOOP, &self.readiness, &error),
         }
@@ -283,18 +283,18 @@ impl MembershipTask {
                         "membership lease expired before it was renewed: {cause}; {consequence}"
                     );
                 }
-                Note::Disturbed => tracing::warn!(
+                Note::Overwritten => tracing::warn!(
                     service,
                     %identity,
                     "the own membership lease was deleted or changed by somebody else, joining anew"
                 ),
-                Note::TakenBy(session) => tracing::error!(
+                Note::IdentityConflict(session) => tracing::error!(
                     service,
                     %identity,
                     %session,
                     "another process has the identity of this one and took its membership lease"
                 ),
-                Note::Occupied(session) => tracing::warn!(
+                Note::HeldByOther(session) => tracing::warn!(
                     service,
                     %identity,
                     %session,
@@ -338,9 +338,12 @@ pub(crate) fn report(
 async fn perform(leases: Arc<Leases>, request: Request) -> Result<Answer, RequestError> {
     match request {
         Request::List => leases.list().await.map(Answer::Listed),
-        Request::Write { base, card } => leases.write(base, &card).await.map(Answer::Written),
-        Request::Collect { identity, stamp } => {
-            if let Err(error) = leases.delete(&identity, &stamp).await {
+        Request::Write { base, record } => leases.write(base, &record).await.map(Answer::Written),
+        Request::Collect {
+            identity,
+            lease_version,
+        } => {
+            if let Err(error) = leases.delete(&identity, &lease_version).await {
                 tracing::info!(%identity, %error, "an old membership lease could not be deleted, trying again later");
             }
             Ok(Answer::Collected)

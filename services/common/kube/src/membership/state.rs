@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Ownership;
-use super::card::{Card, Identity, Seen, Session, Stamp, View};
-use super::rendezvous::Ring;
-use super::roster::{Mark, Member, Moment, Roster};
+use super::member_table::{Mark, Member, MemberTable, Moment};
+use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, Session, View};
+use super::rendezvous::RendezvousHasher;
 #[cfg(test)]
 use super::simulation::Rule;
 use super::timing::Timing;
 
-mod agenda;
+mod planner;
 mod session;
 
 /// A request to the API server.
@@ -21,18 +21,24 @@ pub(crate) enum Request {
     /// List all Leases of the service, by a consistent read.
     List,
     /// Create the own Lease when there is no `base`, else replace exactly that version of it.
-    Write { base: Option<Stamp>, card: Card },
+    Write {
+        base: Option<LeaseVersion>,
+        record: MemberRecord,
+    },
     /// Delete exactly that version of somebody's Lease.
-    Collect { identity: Identity, stamp: Stamp },
+    Collect {
+        identity: Identity,
+        lease_version: LeaseVersion,
+    },
 }
 
 /// How a request ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// All Leases, the own one included.
-    Listed(Vec<Seen>),
+    Listed(Vec<ObservedLease>),
     /// Written; the new version.
-    Written(Stamp),
+    Written(LeaseVersion),
     /// The Lease was not as expected: nothing was written. Look and try again after that time.
     Conflict(Moment),
     /// Anything else. A write may or may not have happened, or may happen later. Try again after that time.
@@ -49,11 +55,11 @@ pub(crate) enum Note {
     /// The own lease could not be renewed in time.
     Lapsed,
     /// Somebody deleted, released or spoiled the own Lease.
-    Disturbed,
+    Overwritten,
     /// Another process writes the own Lease: two with one identity.
-    TakenBy(Session),
+    IdentityConflict(Session),
     /// The own Lease is that of a process that may still live; waiting for its end.
-    Occupied(Session),
+    HeldByOther(Session),
 }
 
 /// Where the current session stands.
@@ -77,9 +83,9 @@ enum Base {
     Unknown,
     Absent,
     /// Written or inherited by this process.
-    Own(Stamp),
+    Own(LeaseVersion),
     /// Written by another process, which has ended when it is still so then.
-    Occupied(Stamp, Moment),
+    HeldByOther(LeaseVersion, Moment),
 }
 
 #[derive(Debug, Clone)]
@@ -105,7 +111,7 @@ pub(crate) struct State {
     pod: Option<Arc<str>>,
     ownership: Ownership,
     timing: Timing,
-    roster: Roster,
+    member_table: MemberTable,
 
     first: Session,
     session: Session,
@@ -156,7 +162,7 @@ impl State {
             pod: None,
             ownership,
             timing,
-            roster: Roster::new(timing.foreign),
+            member_table: MemberTable::new(timing.peer_ttl),
             first: session,
             session,
             stage: Stage::Starting,
@@ -201,14 +207,19 @@ impl State {
     }
 
     /// All live members, this replica among them once it has joined.
-    pub(crate) fn ring(&self) -> Ring {
+    pub(crate) fn ring(&self) -> RendezvousHasher {
         let me = self.shares().then(|| Arc::clone(&self.me));
-        Ring::new(self.roster.live().map(|m| Arc::clone(&m.card.identity)).chain(me))
+        RendezvousHasher::new(
+            self.member_table
+                .live()
+                .map(|m| Arc::clone(&m.record.identity))
+                .chain(me),
+        )
     }
 
     /// The other live members.
     pub(crate) fn others(&self) -> impl Iterator<Item = &Member> {
-        self.roster.live()
+        self.member_table.live()
     }
 
     /// Until when the own lease is valid, if it is.
@@ -238,8 +249,8 @@ impl State {
     }
 
     /// True if that card acknowledges the current session.
-    pub(crate) fn acknowledges(&self, card: &Card) -> bool {
-        card.view.get(&self.me) == Some(&self.session)
+    pub(crate) fn acknowledges(&self, record: &MemberRecord) -> bool {
+        record.view.get(&self.me) == Some(&self.session)
     }
 
     fn is_acknowledged(&self) -> bool {
@@ -247,7 +258,7 @@ impl State {
         if self.is_broken(Rule::Acknowledgement) {
             return true;
         }
-        self.roster.live().all(|m| self.acknowledges(&m.card))
+        self.member_table.live().all(|m| self.acknowledges(&m.record))
     }
 
     #[cfg(test)]
@@ -269,21 +280,21 @@ impl State {
     }
 
     /// The watch brought a Lease.
-    pub(crate) fn observed(&mut self, now: Moment, seen: Seen) {
-        if seen.card.identity == self.me {
-            let mine = seen.card.held && seen.card.session.within(self.first, self.session);
+    pub(crate) fn observed(&mut self, now: Moment, seen: ObservedLease) {
+        if seen.record.identity == self.me {
+            let mine = seen.record.held && seen.record.session.within(self.first, self.session);
             self.list_wanted |= !mine && matches!(self.base, Base::Own(_));
         } else {
             #[cfg(test)]
-            if self.is_broken(Rule::ConfirmedRelease) && !seen.card.held {
-                return self.roster.remove(&seen.card.identity);
+            if self.is_broken(Rule::ConfirmedRelease) && !seen.record.held {
+                return self.member_table.remove(&seen.record.identity);
             }
-            self.list_wanted |= self.roster.observed(now, seen);
+            self.list_wanted |= self.member_table.observed(now, seen);
         }
     }
 
     /// The watch may have missed something or said that a Lease is gone: look.
-    pub(crate) const fn look(&mut self) {
+    pub(crate) const fn request_list(&mut self) {
         self.list_wanted = true;
     }
 
@@ -308,9 +319,9 @@ impl State {
                     session,
                     view,
                 }),
-                Answer::Written(stamp),
+                Answer::Written(lease_version),
             ) => {
-                self.base = Base::Own(stamp);
+                self.base = Base::Own(lease_version);
                 if session == self.session {
                     self.renewed(started, now, view);
                 }
@@ -320,7 +331,7 @@ impl State {
                 self.retry_at = now + delay;
                 self.base = Base::Unknown;
             }
-            (Some(Asked::Collect(identity)), _) => self.roster.collected(now, &identity),
+            (Some(Asked::Collect(identity)), _) => self.member_table.collected(now, &identity),
             // No other pair is ever handed in.
             (Some(Asked::List { .. } | Asked::Write { .. } | Asked::Release) | None, _) => {}
         }
@@ -328,7 +339,7 @@ impl State {
     }
 
     fn renewed(&mut self, started: Moment, now: Moment, view: View) {
-        self.ends_at = Some(started + self.timing.own);
+        self.ends_at = Some(started + self.timing.lease_ttl);
         self.renew_at = started + self.timing.renew;
         self.published = Some(view);
         if self.stage == Stage::Waiting {
@@ -342,13 +353,13 @@ impl State {
         self.check_lapse(now);
     }
 
-    fn listed(&mut self, started: Moment, mark: Mark, now: Moment, mut leases: Vec<Seen>) {
+    fn listed(&mut self, started: Moment, mark: Mark, now: Moment, mut leases: Vec<ObservedLease>) {
         let own = leases
             .iter()
-            .position(|seen| seen.card.identity == self.me)
+            .position(|seen| seen.record.identity == self.me)
             .map(|at| leases.swap_remove(at));
         self.own_lease(started, now, own);
-        self.list_wanted |= self.roster.listed(started, mark, now, leases);
+        self.list_wanted |= self.member_table.listed(started, mark, now, leases);
         self.listed_at = now;
         match self.stage {
             Stage::Starting => {

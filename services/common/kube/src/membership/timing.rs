@@ -20,18 +20,18 @@ pub struct Timing {
     pub request: Duration,
     /// How long the own lease is valid, by the own monotonic clock, from the *start* of the last renewal that
     /// succeeded.
-    pub own: Duration,
+    pub lease_ttl: Duration,
     /// How long a foreign lease counts as live, by the own monotonic clock, from the instant at which its last
     /// change was *seen*.
-    pub foreign: Duration,
+    pub peer_ttl: Duration,
     /// How long a replica waits that finds the Lease of its dead predecessor in the same Pod, from when it found it.
-    pub inherit: Duration,
+    pub takeover_delay: Duration,
     /// Members are listed at least this often, so that a watch that died silently does not hide them for good.
     pub resync: Duration,
     /// Leases that were released or ran out this long ago are deleted. Kept until then for people to look at.
-    pub forget: Duration,
+    pub gc_after: Duration,
     /// How long the drain may take: waiting for actions in progress, then releasing.
-    pub drain: Duration,
+    pub release_timeout: Duration,
 }
 
 impl Timing {
@@ -48,12 +48,12 @@ impl Timing {
         lease: LEASE_DURATION,
         renew: RENEW_INTERVAL,
         request: Duration::from_secs(3),
-        own: Duration::from_millis(13_500),
-        foreign: Duration::from_secs(18),
-        inherit: Duration::from_secs(2),
+        lease_ttl: Duration::from_millis(13_500),
+        peer_ttl: Duration::from_secs(18),
+        takeover_delay: Duration::from_secs(2),
         resync: LEASE_DURATION,
-        forget: Duration::from_secs(3600),
-        drain: Duration::from_secs(10),
+        gc_after: Duration::from_secs(3600),
+        release_timeout: Duration::from_secs(10),
     };
 
     /// Everything faster by `factor`, for tests.
@@ -64,12 +64,12 @@ impl Timing {
             lease: self.lease,
             renew: self.renew / factor,
             request: self.request / factor,
-            own: self.own / factor,
-            foreign: self.foreign / factor,
-            inherit: self.inherit / factor,
+            lease_ttl: self.lease_ttl / factor,
+            peer_ttl: self.peer_ttl / factor,
+            takeover_delay: self.takeover_delay / factor,
             resync: self.resync / factor,
-            forget: self.forget / factor,
-            drain: self.drain / factor,
+            gc_after: self.gc_after / factor,
+            release_timeout: self.release_timeout / factor,
         }
     }
 }
@@ -87,16 +87,16 @@ mod tests {
     #[test]
     fn nobody_takes_over_before_the_holder_has_stopped() {
         let timing = Timing::PRODUCTION;
-        let longest_own = timing.own.div_f64(0.9);
-        let shortest_foreign = timing.foreign.div_f64(1.1);
+        let longest_own = timing.lease_ttl.div_f64(0.9);
+        let shortest_foreign = timing.peer_ttl.div_f64(1.1);
         let margin = shortest_foreign.saturating_sub(longest_own);
         assert!(margin > Duration::from_secs(1));
         assert!(
-            timing.inherit.div_f64(1.1) > margin,
+            timing.takeover_delay.div_f64(1.1) > margin,
             "what a dead one has sent gets no less time"
         );
         assert!(
-            timing.renew * 2 + timing.request <= timing.own,
+            timing.renew * 2 + timing.request <= timing.lease_ttl,
             "two renewals may fail before the lease is lost"
         );
     }

@@ -30,7 +30,7 @@ async fn a_lease_deleted_by_hand_is_written_anew_with_a_new_session() {
     let took = cluster
         .until("both share again", |c| c.shared_by(&["a", "b"]))
         .await;
-    assert!(took < cluster.timing.foreign / 2, "{took:?}");
+    assert!(took < cluster.timing.peer_ttl / 2, "{took:?}");
     assert_eq!(cluster.key_of("b"), key);
     assert_ne!(session(&leases.get(&name).await.unwrap()), session(&before));
 }
@@ -115,7 +115,7 @@ async fn two_processes_with_one_identity_do_not_both_act() {
     let mut cluster = Cluster::new(Ownership::Exclusive).await;
     cluster.start_all(&["a"]).await;
     let twin = cluster.start("a").await;
-    cluster.watch_for(cluster.timing.foreign * 2).await;
+    cluster.watch_for(cluster.timing.peer_ttl * 2).await;
     assert!(!twin.has_joined());
     // The first one ends: the second inherits at once, for the lease is released.
     cluster.drain("a").await.unwrap();
@@ -125,7 +125,7 @@ async fn two_processes_with_one_identity_do_not_both_act() {
 #[tokio::test]
 async fn old_leases_are_deleted_in_the_end() {
     let mut cluster = Cluster::new(Ownership::Exclusive).await;
-    cluster.timing.forget = Duration::from_secs(3);
+    cluster.timing.gc_after = Duration::from_secs(3);
     cluster.start_all(&["a", "b", "c"]).await;
     cluster.drain("b").await.unwrap();
     cluster.kill("c");

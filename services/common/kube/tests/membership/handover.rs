@@ -15,7 +15,7 @@ async fn a_replica_that_drains_hands_over_at_once() {
     let drained = cluster.drain("a");
     let took = cluster.until("b has all", |c| c.shared_by(&["b"])).await;
     assert!(
-        took < cluster.timing.foreign / 2,
+        took < cluster.timing.peer_ttl / 2,
         "a release is not waited out: {took:?}"
     );
     drained.await.unwrap();
@@ -41,7 +41,7 @@ async fn a_replica_that_dies_is_replaced_after_its_lease_has_ended() {
     let took = cluster.until("b has all", |c| c.shared_by(&["b"])).await;
     // The last renewal was at most a renew interval old.
     assert!(
-        took > cluster.timing.foreign - cluster.timing.renew * 2,
+        took > cluster.timing.peer_ttl - cluster.timing.renew * 2,
         "too early: {took:?}"
     );
 
@@ -79,7 +79,7 @@ async fn an_outage_of_the_api_server_ends_all_acting_and_is_recovered_from() {
     cluster.api.stop().await.unwrap();
     let key = cluster.key_of("a");
     cluster.until("nobody acts", |_| !replicas[0].may_act(&key)).await;
-    cluster.watch_for(cluster.timing.foreign).await;
+    cluster.watch_for(cluster.timing.peer_ttl).await;
     assert!(
         cluster.owned_by(&["a", "b", "c"]),
         "everybody keeps what it reads"
@@ -118,7 +118,7 @@ async fn a_new_member_waits_for_an_action_in_progress() {
     assert!(b.act(&taken[0]).is_none(), "nothing new is begun while draining");
     drop(permit);
     let took = cluster.until("a has all", |c| c.shared_by(&["a"])).await;
-    assert!(took < cluster.timing.foreign / 2, "{took:?}");
+    assert!(took < cluster.timing.peer_ttl / 2, "{took:?}");
     drained.await.unwrap();
 }
 
@@ -141,7 +141,7 @@ async fn replicas_that_may_overlap_share_and_hand_over_too() {
     cluster.forget("b");
     let b = cluster.start("b").await;
     let took = cluster.until("b is back", |_| b.has_joined()).await;
-    assert!(took < cluster.timing.foreign / 2, "{took:?}");
+    assert!(took < cluster.timing.peer_ttl / 2, "{took:?}");
     b.joined().await;
     cluster
         .until("two share again", |c| c.owned_by(&["a", "b"]))

@@ -44,7 +44,7 @@ async fn another_service_finds_the_replicas_as_they_come_and_go() {
             names(&found.borrow()) == BTreeSet::from(["b", "c"])
         })
         .await;
-    assert!(took < cluster.timing.foreign / 2, "{took:?}");
+    assert!(took < cluster.timing.peer_ttl / 2, "{took:?}");
     cluster.kill("c");
     cluster
         .until("one has died", |_| {
@@ -53,7 +53,7 @@ async fn another_service_finds_the_replicas_as_they_come_and_go() {
         .await;
 
     cluster.api.stop().await.unwrap();
-    cluster.watch_for(cluster.timing.foreign * 2).await;
+    cluster.watch_for(cluster.timing.peer_ttl * 2).await;
     assert_eq!(
         names(&found.borrow()),
         BTreeSet::from(["b"]),

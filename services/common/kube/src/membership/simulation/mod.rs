@@ -204,7 +204,7 @@ fn two_that_live_in_one_pod_under_one_name_would_both_act() {
 #[test]
 fn the_margin_between_the_lifetimes_is_needed() {
     let timing = Timing {
-        foreign: Timing::PRODUCTION.own,
+        peer_ttl: Timing::PRODUCTION.lease_ttl,
         ..Timing::PRODUCTION
     };
     assert!(breaks(timing, None), "clocks that run apart hurt no run");

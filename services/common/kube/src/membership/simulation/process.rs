@@ -8,8 +8,8 @@ use rand::rngs::StdRng;
 
 use super::store::{Event, Store};
 use crate::membership::Ownership;
-use crate::membership::card::{Identity, Session};
-use crate::membership::roster::Moment;
+use crate::membership::member_table::Moment;
+use crate::membership::record::{Identity, Session};
 use crate::membership::state::{Answer, Request, State};
 use crate::membership::timing::Timing;
 
@@ -120,7 +120,7 @@ impl Process {
             self.watched += 1;
             match event {
                 Event::Applied(seen) => self.state.observed(self.local, seen.clone()),
-                Event::Deleted => self.state.look(),
+                Event::Deleted => self.state.request_list(),
             }
         }
     }

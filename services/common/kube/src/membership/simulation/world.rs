@@ -11,8 +11,8 @@ use super::faults::Faults;
 use super::process::{Action, Process};
 use super::store::Store;
 use super::{Rule, Violation};
-use crate::membership::card::Identity;
-use crate::membership::roster::Moment;
+use crate::membership::member_table::Moment;
+use crate::membership::record::Identity;
 use crate::membership::state::{Answer, Request};
 use crate::membership::timing::Timing;
 
@@ -296,14 +296,17 @@ impl World {
         match request {
             Request::List if self.is_hidden_from(slot, number) => Answer::Failed(ms(500)),
             Request::List => Answer::Listed(self.store.list()),
-            Request::Write { base, card } => {
+            Request::Write { base, record } => {
                 let conflict = Answer::Conflict(ms(self.rng.random_range(100..500)));
                 self.store
-                    .write(base.as_ref(), card)
+                    .write(base.as_ref(), record)
                     .map_or(conflict, Answer::Written)
             }
-            Request::Collect { identity, stamp } => {
-                self.store.delete(&identity, Some(&stamp));
+            Request::Collect {
+                identity,
+                lease_version,
+            } => {
+                self.store.delete(&identity, Some(&lease_version));
                 Answer::Collected
             }
         }

@@ -2,8 +2,8 @@
 
 use super::{Base, Note, Stage, State};
 use crate::membership::Ownership;
-use crate::membership::card::Seen;
-use crate::membership::roster::Moment;
+use crate::membership::member_table::Moment;
+use crate::membership::record::ObservedLease;
 #[cfg(test)]
 use crate::membership::simulation::Rule;
 
@@ -17,34 +17,38 @@ impl State {
     }
 
     /// The own Lease as a list shows it.
-    pub(super) fn own_lease(&mut self, started: Moment, now: Moment, own: Option<Seen>) {
-        let Some(Seen { card, stamp }) = own else {
+    pub(super) fn own_lease(&mut self, started: Moment, now: Moment, own: Option<ObservedLease>) {
+        let Some(ObservedLease {
+            record,
+            lease_version,
+        }) = own
+        else {
             self.base = Base::Absent;
-            return self.disturbed(Note::Disturbed);
+            return self.disturbed(Note::Overwritten);
         };
-        if matches!(&self.base, Base::Own(known) if *known == stamp) {
+        if matches!(&self.base, Base::Own(known) if *known == lease_version) {
             return;
         }
-        if !card.held {
-            self.base = Base::Own(stamp);
-            return self.disturbed(Note::Disturbed);
+        if !record.held {
+            self.base = Base::Own(lease_version);
+            return self.disturbed(Note::Overwritten);
         }
-        if card.session.within(self.first, self.session) {
-            self.base = Base::Own(stamp);
-            if card.session != self.session {
-                self.disturbed(Note::Disturbed);
+        if record.session.within(self.first, self.session) {
+            self.base = Base::Own(lease_version);
+            if record.session != self.session {
+                self.disturbed(Note::Overwritten);
             }
             return;
         }
-        self.disturbed(Note::TakenBy(card.session));
+        self.disturbed(Note::IdentityConflict(record.session));
         // A container starts when the one before in its Pod has ended: only what that one had sent may still arrive.
-        let predecessor = self.pod.is_some() && card.pod == self.pod;
+        let predecessor = self.pod.is_some() && record.pod == self.pod;
         let ends_at = match &self.base {
-            Base::Occupied(before, ends_at) if *before == stamp => *ends_at,
+            Base::HeldByOther(before, ends_at) if *before == lease_version => *ends_at,
             _ if predecessor => now + self.inheritance(),
             _ => {
-                self.notes.push_back(Note::Occupied(card.session));
-                now + self.timing.foreign
+                self.notes.push_back(Note::HeldByOther(record.session));
+                now + self.timing.peer_ttl
             }
         };
         // Somebody who dies leaves his Lease as it is. Where overlapping is allowed, and this process is new, the
@@ -53,9 +57,9 @@ impl State {
         let overlapping = self.ownership == Ownership::Overlapping && !self.wrote;
         self.inherited = ended && predecessor;
         self.base = if ended || overlapping {
-            Base::Own(stamp)
+            Base::Own(lease_version)
         } else {
-            Base::Occupied(stamp, ends_at)
+            Base::HeldByOther(lease_version, ends_at)
         };
     }
 
@@ -64,7 +68,7 @@ impl State {
         if self.is_broken(Rule::Inheritance) {
             return Moment::ZERO;
         }
-        self.timing.inherit
+        self.timing.takeover_delay
     }
 
     fn disturbed(&mut self, note: Note) {
@@ -97,7 +101,7 @@ impl State {
 
     /// Nothing is left to release.
     pub(super) fn finish_leaving(&mut self) {
-        let nothing = !self.wrote || matches!(self.base, Base::Absent | Base::Occupied(..));
+        let nothing = !self.wrote || matches!(self.base, Base::Absent | Base::HeldByOther(..));
         if self.leaving && nothing && self.asked.is_none() {
             self.left();
         }

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use super::{Asked, Base, Request, Stage, State};
-use crate::membership::card::{Card, Identity, Stamp, View};
-use crate::membership::roster::Moment;
+use crate::membership::member_table::Moment;
+use crate::membership::record::{Identity, LeaseVersion, MemberRecord, View};
 #[cfg(test)]
 use crate::membership::simulation::Rule;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Want {
+enum NextRequest {
     List,
     Publish,
     Release,
-    Collect(Identity, Stamp),
+    Collect(Identity, LeaseVersion),
 }
 
 // === impl State ===
@@ -24,12 +24,12 @@ impl State {
         self.check_lapse(now);
         #[cfg(test)]
         if self.is_broken(Rule::ConsistentRead) {
-            self.roster.remove_unseen(now);
+            self.member_table.remove_unseen(now);
         }
         if self.asked.is_some() || now < self.retry_at {
             return None;
         }
-        let want = self.agenda().into_iter().find(|(due, _)| *due <= now)?.1;
+        let want = self.planner().into_iter().find(|(due, _)| *due <= now)?.1;
         Some(self.ask(now, want))
     }
 
@@ -38,7 +38,7 @@ impl State {
         let due = match self.asked {
             Some(_) => None,
             None => self
-                .agenda()
+                .planner()
                 .into_iter()
                 .map(|(due, _)| due.max(self.retry_at))
                 .min(),
@@ -47,53 +47,58 @@ impl State {
     }
 
     /// The wanted requests and their earliest times, the most important first.
-    fn agenda(&self) -> Vec<(Moment, Want)> {
-        let mut agenda = Vec::with_capacity(3);
+    fn planner(&self) -> Vec<(Moment, NextRequest)> {
+        let mut planner = Vec::with_capacity(3);
         if self.leaving {
             match self.base {
-                Base::Unknown if self.wrote => agenda.push((Moment::ZERO, Want::List)),
-                Base::Own(_) if self.wrote && !self.busy => agenda.push((Moment::ZERO, Want::Release)),
+                Base::Unknown if self.wrote => planner.push((Moment::ZERO, NextRequest::List)),
+                Base::Own(_) if self.wrote && !self.busy => {
+                    planner.push((Moment::ZERO, NextRequest::Release))
+                }
                 _ => {}
             }
-            return agenda;
+            return planner;
         }
         match self.stage {
-            Stage::Left => return agenda,
-            Stage::Starting => agenda.push((Moment::ZERO, Want::List)),
-            _ if self.base == Base::Unknown => agenda.push((Moment::ZERO, Want::List)),
-            Stage::Waiting if self.busy || matches!(self.base, Base::Occupied(..)) => {}
-            Stage::Waiting => agenda.push((self.gate(), Want::Publish)),
+            Stage::Left => return planner,
+            Stage::Starting => planner.push((Moment::ZERO, NextRequest::List)),
+            _ if self.base == Base::Unknown => planner.push((Moment::ZERO, NextRequest::List)),
+            Stage::Waiting if self.busy || matches!(self.base, Base::HeldByOther(..)) => {}
+            Stage::Waiting => planner.push((self.publish_not_before(), NextRequest::Publish)),
             Stage::Published => {
-                agenda.push((self.renew_at, Want::Publish));
-                agenda.push((Moment::ZERO, Want::List));
+                planner.push((self.renew_at, NextRequest::Publish));
+                planner.push((Moment::ZERO, NextRequest::List));
             }
             Stage::Joined if self.published.as_ref() == Some(&self.view()) => {
-                agenda.push((self.renew_at, Want::Publish));
+                planner.push((self.renew_at, NextRequest::Publish));
             }
-            Stage::Joined => agenda.push((Moment::ZERO, Want::Publish)),
+            Stage::Joined => planner.push((Moment::ZERO, NextRequest::Publish)),
         }
-        agenda.push((self.list_at(), Want::List));
-        if let Some((since, identity, stamp)) = self.roster.longest_gone() {
-            agenda.push((since + self.timing.forget, Want::Collect(identity, stamp)));
+        planner.push((self.list_at(), NextRequest::List));
+        if let Some((since, identity, lease_version)) = self.member_table.longest_gone() {
+            planner.push((
+                since + self.timing.gc_after,
+                NextRequest::Collect(identity, lease_version),
+            ));
         }
-        agenda
+        planner
     }
 
     /// When to publish a new session. Not before everybody found has shown that it lives, while somebody certainly
     /// does: those hand over a share at once, and it would lie idle as long as a dead one cannot acknowledge.
-    fn gate(&self) -> Moment {
+    fn publish_not_before(&self) -> Moment {
         // Its share lies idle already: the others take its predecessor for live.
         if self.inherited {
             return Moment::ZERO;
         }
         let (mut proven, mut unproven) = (false, false);
-        for member in self.roster.live() {
+        for member in self.member_table.live() {
             proven |= member.proven;
             unproven |= !member.proven;
         }
         match (proven, unproven) {
             (_, false) => Moment::ZERO,
-            (true, true) => self.waiting_since + self.timing.foreign,
+            (true, true) => self.waiting_since + self.timing.peer_ttl,
             // Time for one renewal, by the slowest clock.
             (false, true) => self.waiting_since + self.timing.renew.mul_f64(1.2),
         }
@@ -111,10 +116,10 @@ impl State {
         };
         let regular = self.listed_at + interval;
         let occupied_until = match self.base {
-            Base::Occupied(_, ends_at) => Some(ends_at),
+            Base::HeldByOther(_, ends_at) => Some(ends_at),
             _ => None,
         };
-        self.roster
+        self.member_table
             .suspect_at()
             .into_iter()
             .chain(occupied_until)
@@ -125,9 +130,9 @@ impl State {
     /// the last published view had, so that the new member waits.
     fn view(&self) -> View {
         let live = self
-            .roster
+            .member_table
             .live()
-            .map(|m| (Arc::clone(&m.card.identity), m.card.session));
+            .map(|m| (Arc::clone(&m.record.identity), m.record.session));
         let mut view: View = match &self.published {
             Some(published) if self.busy => live.filter(|(id, s)| published.get(id) == Some(s)).collect(),
             _ => live.collect(),
@@ -136,51 +141,54 @@ impl State {
         view
     }
 
-    fn ask(&mut self, started: Moment, want: Want) -> Request {
+    fn ask(&mut self, started: Moment, want: NextRequest) -> Request {
         let base = match &self.base {
-            Base::Own(stamp) => Some(stamp.clone()),
+            Base::Own(lease_version) => Some(lease_version.clone()),
             _ => None,
         };
         let (asked, request) = match want {
-            Want::List => {
+            NextRequest::List => {
                 self.list_wanted = false;
                 (
                     Asked::List {
                         started,
-                        mark: self.roster.mark(),
+                        mark: self.member_table.mark(),
                     },
                     Request::List,
                 )
             }
-            Want::Publish => {
+            NextRequest::Publish => {
                 self.wrote = true;
-                self.ends_at.get_or_insert(started + self.timing.own);
+                self.ends_at.get_or_insert(started + self.timing.lease_ttl);
                 let view = self.view();
-                let card = self.card(view.clone(), true);
+                let record = self.record(view.clone(), true);
                 (
                     Asked::Write {
                         started,
                         session: self.session,
                         view,
                     },
-                    Request::Write { base, card },
+                    Request::Write { base, record },
                 )
             }
-            Want::Release => {
-                let card = self.card(self.view(), false);
-                (Asked::Release, Request::Write { base, card })
+            NextRequest::Release => {
+                let record = self.record(self.view(), false);
+                (Asked::Release, Request::Write { base, record })
             }
-            Want::Collect(identity, stamp) => (
+            NextRequest::Collect(identity, lease_version) => (
                 Asked::Collect(Arc::clone(&identity)),
-                Request::Collect { identity, stamp },
+                Request::Collect {
+                    identity,
+                    lease_version,
+                },
             ),
         };
         self.asked = Some(asked);
         request
     }
 
-    fn card(&self, view: View, held: bool) -> Card {
-        Card {
+    fn record(&self, view: View, held: bool) -> MemberRecord {
+        MemberRecord {
             identity: Arc::clone(&self.me),
             session: self.session,
             address: Arc::clone(&self.address),

@@ -18,7 +18,7 @@ pub type View = BTreeMap<Identity, Session>;
 
 /// Membership card: the content of a Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct MemberRecord {
     pub(crate) identity: Identity,
     pub(crate) session: Session,
     /// Where its gRPC API is reached.
@@ -32,16 +32,16 @@ pub(crate) struct Card {
 
 /// The version of a Lease object: changes with every write, and differs between two objects of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct LeaseVersion {
     pub(crate) uid: Arc<str>,
     pub(crate) version: Arc<str>,
 }
 
 /// A Lease as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) card: Card,
-    pub(crate) stamp: Stamp,
+pub(crate) struct ObservedLease {
+    pub(crate) record: MemberRecord,
+    pub(crate) lease_version: LeaseVersion,
 }
 
 // === impl Session ===

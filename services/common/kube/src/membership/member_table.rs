@@ -5,7 +5,7 @@
 //! is true at some instant after the request was sent): only a list removes a member, when it shows one of:
 //!
 //! - the Lease was released by its holder;
-//! - the Lease still is as it was when its last change was seen, and the list was *started* a foreign lifetime after
+//! - the Lease still is as it was when its last change was seen, and the list was *started* one `peer_ttl` after
 //!   that: its holder has not renewed since, so its own lease has ended;
 //! - the Lease does not exist, and a list that far back already said so. (Its holder starts a new session when it
 //!   finds out, so what it was allowed to do ends by time.)
@@ -16,18 +16,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::card::{Card, Identity, Seen, Stamp};
+use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease};
 
 /// An instant by this replica's monotonic clock: time since it started.
 pub(crate) type Moment = Duration;
 
 /// The other replicas.
 #[derive(Debug, Clone)]
-pub(crate) struct Roster {
-    foreign: Duration,
+pub(crate) struct MemberTable {
+    peer_ttl: Duration,
     members: BTreeMap<Identity, Member>,
     /// Leases that count as gone, as they were then: seen again unchanged, they still are.
-    gone: BTreeMap<Identity, Grave>,
+    gone: BTreeMap<Identity, Tombstone>,
     /// Counts what the watch brought.
     events: u64,
 }
@@ -35,20 +35,20 @@ pub(crate) struct Roster {
 /// A replica that counts as live.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
-    pub(crate) card: Card,
+    pub(crate) record: MemberRecord,
     /// None when a list no longer had the Lease.
-    stamp: Option<Stamp>,
+    lease_version: Option<LeaseVersion>,
     /// When the last change was seen.
     pub(crate) changed: Moment,
-    /// Value of [`Roster::events`] when the watch last brought something.
+    /// Value of [`MemberTable::events`] when the watch last brought something.
     event: u64,
     /// Seen to change: certainly alive not long ago. One that was just found may have died an hour ago.
     pub(crate) proven: bool,
 }
 
 #[derive(Debug, Clone)]
-struct Grave {
-    stamp: Stamp,
+struct Tombstone {
+    lease_version: LeaseVersion,
     since: Moment,
 }
 
@@ -58,11 +58,11 @@ pub(crate) struct Mark(u64);
 
 // === impl Roster ===
 
-impl Roster {
-    /// Nobody yet. A member lives for `foreign` after each change seen.
-    pub(crate) fn new(foreign: Duration) -> Self {
+impl MemberTable {
+    /// Nobody yet. A member lives for `peer_ttl` after each change seen.
+    pub(crate) fn new(peer_ttl: Duration) -> Self {
         Self {
-            foreign,
+            peer_ttl,
             members: BTreeMap::new(),
             gone: BTreeMap::new(),
             events: 0,
@@ -76,7 +76,7 @@ impl Roster {
 
     /// When a list could find the next member dead; none without members.
     pub(crate) fn suspect_at(&self) -> Option<Moment> {
-        self.members.values().map(|m| m.changed + self.foreign).min()
+        self.members.values().map(|m| m.changed + self.peer_ttl).min()
     }
 
     /// To be noted when a list is started, and handed to [`Self::listed`] with its result.
@@ -85,19 +85,19 @@ impl Roster {
     }
 
     /// The watch brought a Lease. True when a list should follow soon, to remove somebody.
-    pub(crate) fn observed(&mut self, now: Moment, seen: Seen) -> bool {
+    pub(crate) fn observed(&mut self, now: Moment, seen: ObservedLease) -> bool {
         self.events += 1;
-        if !seen.card.held {
+        if !seen.record.held {
             return self
                 .members
-                .get(&seen.card.identity)
-                .is_some_and(|m| m.stamp.as_ref() != Some(&seen.stamp));
+                .get(&seen.record.identity)
+                .is_some_and(|m| m.lease_version.as_ref() != Some(&seen.lease_version));
         }
         if self.is_gone(&seen) {
             return false;
         }
-        match self.members.get_mut(&seen.card.identity) {
-            Some(member) if member.stamp.as_ref() == Some(&seen.stamp) => {}
+        match self.members.get_mut(&seen.record.identity) {
+            Some(member) if member.lease_version.as_ref() == Some(&seen.lease_version) => {}
             Some(member) => member.change(now, self.events, seen),
             None => self.enter(now, seen),
         }
@@ -106,35 +106,49 @@ impl Roster {
 
     /// A list brought all Leases. It was started at `started`, with `mark` noted then. True when another list should
     /// follow, because the watch brought something about one of them in the meantime and the order is unknown.
-    pub(crate) fn listed(&mut self, started: Moment, mark: Mark, now: Moment, leases: Vec<Seen>) -> bool {
+    pub(crate) fn listed(
+        &mut self,
+        started: Moment,
+        mark: Mark,
+        now: Moment,
+        leases: Vec<ObservedLease>,
+    ) -> bool {
         let mut unsure = false;
-        let leases: BTreeMap<Identity, Seen> = leases
+        let leases: BTreeMap<Identity, ObservedLease> = leases
             .into_iter()
-            .map(|seen| (Arc::clone(&seen.card.identity), seen))
+            .map(|seen| (Arc::clone(&seen.record.identity), seen))
             .collect();
-        self.gone
-            .retain(|identity, grave| leases.get(identity).is_some_and(|seen| seen.stamp == grave.stamp));
-        let old = started.saturating_sub(self.foreign);
-        let foreign_ended = |changed: Moment| started >= self.foreign && changed <= old;
+        self.gone.retain(|identity, grave| {
+            leases
+                .get(identity)
+                .is_some_and(|seen| seen.lease_version == grave.lease_version)
+        });
+        let old = started.saturating_sub(self.peer_ttl);
+        let peer_ended = |changed: Moment| started >= self.peer_ttl && changed <= old;
         for (identity, member) in &mut self.members {
-            if !leases.contains_key(identity) && member.event <= mark.0 && member.stamp.take().is_some() {
+            if !leases.contains_key(identity)
+                && member.event <= mark.0
+                && member.lease_version.take().is_some()
+            {
                 member.changed = now;
             }
         }
         self.members.retain(|identity, member| {
             let overtaken = member.event > mark.0;
             let over = match leases.get(identity) {
-                None => !overtaken && foreign_ended(member.changed),
-                Some(seen) if !seen.card.held || self.gone.contains_key(identity) => {
+                None => !overtaken && peer_ended(member.changed),
+                Some(seen) if !seen.record.held || self.gone.contains_key(identity) => {
                     unsure |= overtaken;
                     !overtaken
                 }
                 Some(seen) => {
-                    !overtaken && member.stamp.as_ref() == Some(&seen.stamp) && foreign_ended(member.changed)
+                    !overtaken
+                        && member.lease_version.as_ref() == Some(&seen.lease_version)
+                        && peer_ended(member.changed)
                 }
             };
             if over && let Some(seen) = leases.get(identity) {
-                self.gone.insert(Arc::clone(identity), Grave::new(now, seen));
+                self.gone.insert(Arc::clone(identity), Tombstone::new(now, seen));
             }
             !over
         });
@@ -143,12 +157,14 @@ impl Roster {
                 continue;
             }
             match self.members.get_mut(&identity) {
-                Some(member) if member.event > mark.0 || member.stamp.as_ref() == Some(&seen.stamp) => {}
-                Some(member) if seen.card.held => member.change(now, member.event, seen),
+                Some(member)
+                    if member.event > mark.0
+                        || member.lease_version.as_ref() == Some(&seen.lease_version) => {}
+                Some(member) if seen.record.held => member.change(now, member.event, seen),
                 Some(_) => {}
-                None if seen.card.held => self.enter(now, seen),
+                None if seen.record.held => self.enter(now, seen),
                 None => {
-                    self.gone.insert(identity, Grave::new(now, &seen));
+                    self.gone.insert(identity, Tombstone::new(now, &seen));
                 }
             }
         }
@@ -156,9 +172,9 @@ impl Roster {
     }
 
     /// The longest gone Lease that still exists, and since when it is gone.
-    pub(crate) fn longest_gone(&self) -> Option<(Moment, Identity, Stamp)> {
+    pub(crate) fn longest_gone(&self) -> Option<(Moment, Identity, LeaseVersion)> {
         let (identity, grave) = self.gone.iter().min_by_key(|(_, grave)| grave.since)?;
-        Some((grave.since, Arc::clone(identity), grave.stamp.clone()))
+        Some((grave.since, Arc::clone(identity), grave.lease_version.clone()))
     }
 
     /// An attempt was made to delete a gone Lease; the next comes a lifetime later, if a list still has it then.
@@ -172,7 +188,7 @@ impl Roster {
     #[cfg(test)]
     pub(crate) fn remove_unseen(&mut self, now: Moment) {
         self.members
-            .retain(|_, member| now < member.changed + self.foreign);
+            .retain(|_, member| now < member.changed + self.peer_ttl);
     }
 
     /// As [`Self::remove_unseen`].
@@ -181,38 +197,38 @@ impl Roster {
         self.members.remove(identity);
     }
 
-    fn enter(&mut self, now: Moment, seen: Seen) {
+    fn enter(&mut self, now: Moment, seen: ObservedLease) {
         let member = Member {
-            card: seen.card,
-            stamp: Some(seen.stamp),
+            record: seen.record,
+            lease_version: Some(seen.lease_version),
             changed: now,
             event: self.events,
             proven: false,
         };
-        self.members.insert(Arc::clone(&member.card.identity), member);
+        self.members.insert(Arc::clone(&member.record.identity), member);
     }
 
-    fn is_gone(&self, seen: &Seen) -> bool {
+    fn is_gone(&self, seen: &ObservedLease) -> bool {
         self.gone
-            .get(&seen.card.identity)
-            .is_some_and(|grave| grave.stamp == seen.stamp)
+            .get(&seen.record.identity)
+            .is_some_and(|grave| grave.lease_version == seen.lease_version)
     }
 }
 
 impl Member {
-    fn change(&mut self, now: Moment, event: u64, seen: Seen) {
-        self.card = seen.card;
-        self.stamp = Some(seen.stamp);
+    fn change(&mut self, now: Moment, event: u64, seen: ObservedLease) {
+        self.record = seen.record;
+        self.lease_version = Some(seen.lease_version);
         self.changed = now;
         self.event = event;
         self.proven = true;
     }
 }
 
-impl Grave {
-    fn new(since: Moment, seen: &Seen) -> Self {
+impl Tombstone {
+    fn new(since: Moment, seen: &ObservedLease) -> Self {
         Self {
-            stamp: seen.stamp.clone(),
+            lease_version: seen.lease_version.clone(),
             since,
         }
     }
