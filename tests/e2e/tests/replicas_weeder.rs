@@ -28,7 +28,7 @@ async fn owned(world: &World, replica: &Service) -> anyhow::Result<BTreeSet<Stri
     let weeders = client.list_weeders(request).await?.into_inner().weeders;
     let name = replica.process.name();
     let lives =
-        |weeding: &pb::Weeding| matches!(weeding.state(), pb::WeederState::Queued | pb::WeederState::Active);
+        |weeding: &pb::Weeder| matches!(weeding.state(), pb::WeederState::Queued | pb::WeederState::Active);
     let running = weeders.into_iter().filter(lives);
     running
         .filter_map(|weeding| Some((weeding.key?, weeding.owner)))

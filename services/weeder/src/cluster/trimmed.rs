@@ -23,6 +23,7 @@ struct Meta {
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    creation_timestamp: Option<String>,
     deletion_timestamp: Option<IgnoredAny>,
     labels: Option<BTreeMap<String, String>>,
     owner_references: Option<Vec<OwnerReference>>,
@@ -34,6 +35,7 @@ impl Subset for Meta {
         ("namespace", Keep::All),
         ("uid", Keep::All),
         ("resourceVersion", Keep::All),
+        ("creationTimestamp", Keep::All),
         ("deletionTimestamp", Keep::All),
         ("labels", Keep::All),
         ("ownerReferences", Keep::All),
@@ -54,6 +56,7 @@ pub(super) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectM
         namespace: meta.namespace,
         uid: meta.uid,
         resource_version: meta.resource_version,
+        creation_timestamp: meta.creation_timestamp.and_then(|at| at.parse().ok()).map(Time),
         // That it is set is all that counts.
         deletion_timestamp: meta.deletion_timestamp.map(|_| Time(jiff::Timestamp::UNIX_EPOCH)),
         labels: meta.labels,

@@ -19,7 +19,7 @@ const LONGEST_THROTTLE: Duration = Duration::from_secs(30);
 
 /// Why a list or a deletion did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// 404: there is no such pod.
     Gone,
     /// 409: a precondition does not hold, the pod is another one or has changed.
@@ -34,8 +34,7 @@ pub enum Failure {
 
 impl Failure {
     /// As a label value: a closed set.
-    #[must_use]
-    pub const fn as_str(&self) -> &'static str {
+    pub(crate) const fn as_str(&self) -> &'static str {
         match self {
             Self::Gone => "gone",
             Self::Changed => "changed",
@@ -47,8 +46,7 @@ impl Failure {
 
     /// The pause before the next try, after so many failures in a row (from 1). Without jitter: the number of
     /// requests at one time is bounded, and so is a stampede.
-    #[must_use]
-    pub fn pause(&self, failures: u32) -> Duration {
+    pub(crate) fn pause(&self, failures: u32) -> Duration {
         match self {
             Self::Gone | Self::Changed => Duration::ZERO,
             Self::Forbidden(_) => FORBIDDEN_PAUSE,

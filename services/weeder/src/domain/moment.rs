@@ -4,12 +4,11 @@ use std::time::Duration;
 
 /// Microseconds since the Unix epoch, by the process's clock. Arithmetic saturates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Moment(pub i64);
+pub(crate) struct Moment(pub(crate) i64);
 
 impl Moment {
     /// Later by `duration`.
-    #[must_use]
-    pub fn after(self, duration: Duration) -> Self {
+    pub(crate) fn after(self, duration: Duration) -> Self {
         Self(
             self.0
                 .saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)),
@@ -17,8 +16,17 @@ impl Moment {
     }
 
     /// Time since `earlier`; zero when that is later.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Duration {
+    pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+}
+
+impl std::fmt::Display for Moment {
+    /// RFC 3339 in whole seconds, as Kubernetes writes times.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match jiff::Timestamp::from_second(self.0.div_euclid(1_000_000)) {
+            Ok(time) => write!(f, "{time}"),
+            Err(_) => f.write_str("unknown"),
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::service::ServiceKey;
 
 /// Whether a service can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readiness {
+pub(crate) enum Readiness {
     /// At least one endpoint over all slices is ready.
     Ready,
     /// No endpoint is.
@@ -17,81 +17,82 @@ pub enum Readiness {
 
 /// Endpoints of a slice, or of a service over all its slices. Slices of different address types count alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Endpoints {
+pub(crate) struct Endpoints {
     /// Those that are ready.
-    pub ready: u32,
+    pub(crate) ready: u32,
     /// All.
-    pub total: u32,
+    pub(crate) total: u32,
 }
 
 /// A slice: an `EndpointSlice`, or the one Endpoints object of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slice {
+pub(crate) struct Slice {
     /// Namespace and name of the slice.
-    pub key: SliceKey,
+    pub(crate) key: SliceKey,
     /// The service that it belongs to; none when it names none.
-    pub service: Option<Arc<str>>,
-    /// Its endpoints.
-    pub endpoints: Endpoints,
+    pub(crate) service: Option<Arc<str>>,
+    pub(crate) endpoints: Endpoints,
+    /// The names of the pods behind the endpoints; none when one of them has no pod.
+    pub(crate) pods: Option<Vec<Arc<str>>>,
 }
 
 /// Namespace and name of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SliceKey {
+pub(crate) struct SliceKey {
     /// Its namespace.
-    pub namespace: Arc<str>,
+    pub(crate) namespace: Arc<str>,
     /// Its name.
-    pub name: Arc<str>,
+    pub(crate) name: Arc<str>,
 }
 
 /// What is known of a service that has a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ServiceState {
+pub(crate) struct ServiceState {
     /// Its endpoints over all slices.
-    pub endpoints: Endpoints,
+    pub(crate) endpoints: Endpoints,
     /// When its readiness last changed, or when it was first seen.
-    pub since: Moment,
+    pub(crate) since: Moment,
     slices: u32,
 }
 
 /// A service before and after an event; none when it has no slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub(crate) struct Change {
     /// Which service.
-    pub key: ServiceKey,
+    pub(crate) key: ServiceKey,
     /// What it was.
-    pub before: Option<ServiceState>,
+    pub(crate) before: Option<ServiceState>,
     /// What it is.
-    pub after: Option<ServiceState>,
+    pub(crate) after: Option<ServiceState>,
 }
 
 /// The slices of all configured services, and the readiness that follows from them.
 #[derive(Debug, Default)]
-pub struct Index {
-    slices: BTreeMap<SliceKey, Held>,
+pub(crate) struct Index {
+    slices: BTreeMap<SliceKey, IndexedSlice>,
     services: BTreeMap<ServiceKey, ServiceState>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Held {
+struct IndexedSlice {
     service: Arc<str>,
     endpoints: Endpoints,
+    pods: Option<Vec<Arc<str>>>,
 }
 
 // === impl Endpoints ===
 
 impl Endpoints {
-    /// Counts endpoints by their `ready` condition. Unset counts as ready, as the API defines it.
-    pub fn of(conditions: impl IntoIterator<Item = Option<bool>>) -> Self {
-        conditions.into_iter().fold(Self::default(), |sum, ready| Self {
-            ready: sum.ready.saturating_add(u32::from(ready.unwrap_or(true))),
+    /// Counts endpoints by whether they are ready.
+    pub(crate) fn of(endpoints: impl IntoIterator<Item = bool>) -> Self {
+        endpoints.into_iter().fold(Self::default(), |sum, ready| Self {
+            ready: sum.ready.saturating_add(u32::from(ready)),
             total: sum.total.saturating_add(1),
         })
     }
 
     /// The rule: one ready endpoint is enough, and none is none, no endpoint at all included.
-    #[must_use]
-    pub const fn readiness(self) -> Readiness {
+    pub(crate) const fn readiness(self) -> Readiness {
         if self.ready > 0 {
             Readiness::Ready
         } else {
@@ -118,8 +119,7 @@ impl Endpoints {
 
 impl ServiceState {
     /// Whether the service can be used.
-    #[must_use]
-    pub const fn readiness(&self) -> Readiness {
+    pub(crate) const fn readiness(&self) -> Readiness {
         self.endpoints.readiness()
     }
 }
@@ -128,8 +128,7 @@ impl ServiceState {
 
 impl Change {
     /// Whether the service cannot be used now.
-    #[must_use]
-    pub fn is_not_ready(&self) -> bool {
+    pub(crate) fn is_not_ready(&self) -> bool {
         self.after
             .as_ref()
             .is_none_or(|state| state.readiness() == Readiness::NotReady)
@@ -137,8 +136,7 @@ impl Change {
 
     /// Whether weeding starts: the service is ready and was not, or was not known. Losing readiness, losing slices
     /// and changes among the endpoints of a ready service start nothing.
-    #[must_use]
-    pub fn became_ready(&self) -> bool {
+    pub(crate) fn became_ready(&self) -> bool {
         let ready = |state: &ServiceState| state.readiness() == Readiness::Ready;
         self.after.as_ref().is_some_and(ready) && !self.before.as_ref().is_some_and(ready)
     }
@@ -149,16 +147,21 @@ impl Change {
 impl Index {
     /// A slice is new, changed or seen again. Gives the services that changed by it: none, one, or two when the slice
     /// moved from one service to another.
-    pub fn apply(&mut self, slice: Slice, now: Moment) -> Vec<Change> {
+    pub(crate) fn apply(&mut self, slice: Slice, now: Moment) -> Vec<Change> {
         let Slice {
             key,
             service,
             endpoints,
+            pods,
         } = slice;
         let namespace = key.namespace.clone();
-        let new = service.map(|service| Held { service, endpoints });
+        let new = service.map(|service| IndexedSlice {
+            service,
+            endpoints,
+            pods,
+        });
         let old = match &new {
-            Some(held) => self.slices.insert(key, held.clone()),
+            Some(slice) => self.slices.insert(key, slice.clone()),
             None => self.slices.remove(&key),
         };
         match (old, new) {
@@ -179,53 +182,72 @@ impl Index {
     }
 
     /// A slice is gone.
-    pub fn remove(&mut self, key: &SliceKey, now: Moment) -> Option<Change> {
-        let held = self.slices.remove(key)?;
-        self.lose(&key.namespace, &held, now)
+    pub(crate) fn remove(&mut self, key: &SliceKey, now: Moment) -> Option<Change> {
+        let slice = self.slices.remove(key)?;
+        self.lose(&key.namespace, &slice, now)
     }
 
     /// These slices exist and no others, of this service or of all of them.
-    pub fn synced(&mut self, service: Option<&str>, live: &BTreeSet<SliceKey>, now: Moment) -> Vec<Change> {
-        self.remove_where(now, |key, held| {
-            service.is_none_or(|service| *held.service == *service) && !live.contains(key)
+    pub(crate) fn synced(
+        &mut self,
+        service: Option<&str>,
+        live: &BTreeSet<SliceKey>,
+        now: Moment,
+    ) -> Vec<Change> {
+        self.remove_where(now, |key, slice| {
+            service.is_none_or(|service| *slice.service == *service) && !live.contains(key)
         })
     }
 
     /// Only these services matter from now on.
-    pub fn keep_services(&mut self, configured: impl Fn(&str) -> bool, now: Moment) -> Vec<Change> {
-        self.remove_where(now, |_, held| !configured(&held.service))
+    pub(crate) fn keep_services(&mut self, configured: impl Fn(&str) -> bool, now: Moment) -> Vec<Change> {
+        self.remove_where(now, |_, slice| !configured(&slice.service))
     }
 
     /// All services that have a slice.
-    pub fn services(&self) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
+    pub(crate) fn services(&self) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
         self.services.iter()
     }
 
     /// A service; none when it has no slice.
-    #[must_use]
-    pub fn get(&self, key: &ServiceKey) -> Option<&ServiceState> {
+    pub(crate) fn get(&self, key: &ServiceKey) -> Option<&ServiceState> {
         self.services.get(key)
     }
 
+    /// The names of the pods behind all endpoints of a service; none when one of them has no pod.
+    pub(crate) fn endpoint_pods(&self, key: &ServiceKey) -> Option<BTreeSet<Arc<str>>> {
+        let first = SliceKey {
+            namespace: key.namespace.clone(),
+            name: "".into(),
+        };
+        let slices = self.slices.range(first..);
+        let slices = slices.take_while(|(slice, _)| slice.namespace == key.namespace);
+        let mut pods = BTreeSet::new();
+        for (_, slice) in slices.filter(|(_, slice)| slice.service == key.service) {
+            pods.extend(slice.pods.as_ref()?.iter().cloned());
+        }
+        Some(pods)
+    }
+
     /// The services of a namespace that have a slice.
-    pub fn services_in(&self, namespace: &str) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
+    pub(crate) fn services_in(&self, namespace: &str) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
         let all = self.services.range(ServiceKey::before_all_of(namespace)..);
         all.take_while(move |(key, _)| *key.namespace == *namespace)
     }
 
-    fn remove_where(&mut self, now: Moment, gone: impl Fn(&SliceKey, &Held) -> bool) -> Vec<Change> {
+    fn remove_where(&mut self, now: Moment, gone: impl Fn(&SliceKey, &IndexedSlice) -> bool) -> Vec<Change> {
         let keys: Vec<SliceKey> = self
             .slices
             .iter()
-            .filter(|(key, held)| gone(key, held))
+            .filter(|(key, slice)| gone(key, slice))
             .map(|(key, _)| key.clone())
             .collect();
         keys.iter().filter_map(|key| self.remove(key, now)).collect()
     }
 
-    fn lose(&mut self, namespace: &Arc<str>, held: &Held, now: Moment) -> Option<Change> {
-        let key = ServiceKey::new(namespace.clone(), held.service.clone());
-        self.update(key, now, |sum| sum.minus(held.endpoints), -1)
+    fn lose(&mut self, namespace: &Arc<str>, slice: &IndexedSlice, now: Moment) -> Option<Change> {
+        let key = ServiceKey::new(namespace.clone(), slice.service.clone());
+        self.update(key, now, |sum| sum.minus(slice.endpoints), -1)
     }
 
     fn update(
@@ -259,5 +281,4 @@ impl Index {
 }
 
 #[cfg(test)]
-#[path = "readiness_tests.rs"]
 mod tests;
