@@ -7,6 +7,6 @@ pub mod app;
 mod cluster;
 pub mod config;
 mod controller;
-mod domain;
+pub mod domain;
 mod grpc;
 mod metrics;

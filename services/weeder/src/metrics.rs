@@ -148,6 +148,7 @@ pub(crate) fn register() {
         counter.begin(&[]);
     }
     ENDED.begin_by("how", &["ended", "cancelled"]);
+    ENDPOINT_READS.begin_by("result", &["ok", "forbidden", "throttled", "failed"]);
     OUTCOMES.begin_by("outcome", &["useful", "useless"]);
     DELETIONS.begin_by(
         "result",

@@ -229,7 +229,7 @@ mod tests {
     fn delete(attempts: &mut Attempts, pod: &Pod, weeder: u64, now: f64) {
         let attempt = Attempt {
             weeder,
-            ends_at: at(300.0),
+            ends_at: at(1e5),
             deleted_at: Some(at(now)),
             certain: true,
         };

@@ -10,10 +10,10 @@ pub(crate) mod failure;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub(crate) mod flapping;
-pub(crate) mod moment;
+pub mod moment;
 pub(crate) mod namespaces;
-pub(crate) mod pods;
-pub(crate) mod readiness;
+pub mod pods;
+pub mod readiness;
 pub(crate) mod schedule;
-pub(crate) mod service;
+pub mod service;
 pub(crate) mod weeder;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// Microseconds since the Unix epoch, by the process's clock. Arithmetic saturates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(crate) struct Moment(pub(crate) i64);
+pub struct Moment(pub i64);
 
 impl Moment {
     /// Later by `duration`.
-    pub(crate) fn after(self, duration: Duration) -> Self {
+    pub fn after(self, duration: Duration) -> Self {
         Self(
             self.0
                 .saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)),
@@ -16,7 +16,7 @@ impl Moment {
     }
 
     /// Time since `earlier`; zero when that is later.
-    pub(crate) fn since(self, earlier: Self) -> Duration {
+    pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
     }
 }

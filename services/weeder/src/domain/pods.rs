@@ -45,17 +45,21 @@ pub(crate) struct Owner {
 
 /// A container that waits in `CrashLoopBackOff`, and how its last run ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct CrashLoop {
-    pub(crate) container: String,
-    pub(crate) init: bool,
-    pub(crate) restarts: i32,
-    pub(crate) exit_code: Option<i32>,
+pub struct CrashLoop {
+    /// Name of the container.
+    pub container: String,
+    /// Whether it is an init container.
+    pub init: bool,
+    /// Restarts so far.
+    pub restarts: i32,
+    /// None when the status does not have it.
+    pub exit_code: Option<i32>,
     /// Such as `Error` or `OOMKilled`; empty when it is not known.
-    pub(crate) reason: String,
+    pub reason: String,
     /// The termination message, cut; may be empty.
-    pub(crate) message: String,
+    pub message: String,
     /// When the last run ended, by the node's clock.
-    pub(crate) ended_at: Option<Moment>,
+    pub ended_at: Option<Moment>,
 }
 
 /// Which kinds of pods the configuration allows to delete.
@@ -92,7 +96,7 @@ impl Pod {
 impl CrashLoop {
     /// Of several containers the one that was restarted most often, because it would wait longest. `containers` come
     /// with the reason for which they wait.
-    pub(crate) fn of(containers: impl IntoIterator<Item = (Option<String>, Self)>) -> Option<Self> {
+    pub fn of(containers: impl IntoIterator<Item = (Option<String>, Self)>) -> Option<Self> {
         let crashing = containers
             .into_iter()
             .filter(|(waiting, _)| waiting.as_deref() == Some(CRASH_LOOP_BACK_OFF));

@@ -8,7 +8,7 @@ use super::service::ServiceKey;
 
 /// Whether a service can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Readiness {
+pub enum Readiness {
     /// At least one endpoint over all slices is ready.
     Ready,
     /// No endpoint is.
@@ -17,58 +17,59 @@ pub(crate) enum Readiness {
 
 /// Endpoints of a slice, or of a service over all its slices. Slices of different address types count alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Endpoints {
+pub struct Endpoints {
     /// Those that are ready.
-    pub(crate) ready: u32,
+    pub ready: u32,
     /// All.
-    pub(crate) total: u32,
+    pub total: u32,
 }
 
 /// A slice: an `EndpointSlice`, or the one Endpoints object of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Slice {
+pub struct Slice {
     /// Namespace and name of the slice.
-    pub(crate) key: SliceKey,
+    pub key: SliceKey,
     /// The service that it belongs to; none when it names none.
-    pub(crate) service: Option<Arc<str>>,
-    pub(crate) endpoints: Endpoints,
+    pub service: Option<Arc<str>>,
+    /// Its endpoints.
+    pub endpoints: Endpoints,
     /// The names of the pods behind the endpoints; none when one of them has no pod.
-    pub(crate) pods: Option<Vec<Arc<str>>>,
+    pub pods: Option<Vec<Arc<str>>>,
 }
 
 /// Namespace and name of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SliceKey {
+pub struct SliceKey {
     /// Its namespace.
-    pub(crate) namespace: Arc<str>,
+    pub namespace: Arc<str>,
     /// Its name.
-    pub(crate) name: Arc<str>,
+    pub name: Arc<str>,
 }
 
 /// What is known of a service that has a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ServiceState {
+pub struct ServiceState {
     /// Its endpoints over all slices.
-    pub(crate) endpoints: Endpoints,
+    pub endpoints: Endpoints,
     /// When its readiness last changed, or when it was first seen.
-    pub(crate) since: Moment,
+    pub since: Moment,
     slices: u32,
 }
 
 /// A service before and after an event; none when it has no slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Change {
+pub struct Change {
     /// Which service.
-    pub(crate) key: ServiceKey,
+    pub key: ServiceKey,
     /// What it was.
-    pub(crate) before: Option<ServiceState>,
+    pub before: Option<ServiceState>,
     /// What it is.
-    pub(crate) after: Option<ServiceState>,
+    pub after: Option<ServiceState>,
 }
 
 /// The slices of all configured services, and the readiness that follows from them.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub struct Index {
     slices: BTreeMap<SliceKey, IndexedSlice>,
     services: BTreeMap<ServiceKey, ServiceState>,
 }
@@ -84,7 +85,7 @@ struct IndexedSlice {
 
 impl Endpoints {
     /// Counts endpoints by whether they are ready.
-    pub(crate) fn of(endpoints: impl IntoIterator<Item = bool>) -> Self {
+    pub fn of(endpoints: impl IntoIterator<Item = bool>) -> Self {
         endpoints.into_iter().fold(Self::default(), |sum, ready| Self {
             ready: sum.ready.saturating_add(u32::from(ready)),
             total: sum.total.saturating_add(1),
@@ -92,7 +93,7 @@ impl Endpoints {
     }
 
     /// The rule: one ready endpoint is enough, and none is none, no endpoint at all included.
-    pub(crate) const fn readiness(self) -> Readiness {
+    pub const fn readiness(self) -> Readiness {
         if self.ready > 0 {
             Readiness::Ready
         } else {
@@ -119,7 +120,7 @@ impl Endpoints {
 
 impl ServiceState {
     /// Whether the service can be used.
-    pub(crate) const fn readiness(&self) -> Readiness {
+    pub const fn readiness(&self) -> Readiness {
         self.endpoints.readiness()
     }
 }
@@ -128,7 +129,7 @@ impl ServiceState {
 
 impl Change {
     /// Whether the service cannot be used now.
-    pub(crate) fn is_not_ready(&self) -> bool {
+    pub fn is_not_ready(&self) -> bool {
         self.after
             .as_ref()
             .is_none_or(|state| state.readiness() == Readiness::NotReady)
@@ -136,7 +137,7 @@ impl Change {
 
     /// Whether weeding starts: the service is ready and was not, or was not known. Losing readiness, losing slices
     /// and changes among the endpoints of a ready service start nothing.
-    pub(crate) fn became_ready(&self) -> bool {
+    pub fn became_ready(&self) -> bool {
         let ready = |state: &ServiceState| state.readiness() == Readiness::Ready;
         self.after.as_ref().is_some_and(ready) && !self.before.as_ref().is_some_and(ready)
     }
@@ -147,7 +148,7 @@ impl Change {
 impl Index {
     /// A slice is new, changed or seen again. Gives the services that changed by it: none, one, or two when the slice
     /// moved from one service to another.
-    pub(crate) fn apply(&mut self, slice: Slice, now: Moment) -> Vec<Change> {
+    pub fn apply(&mut self, slice: Slice, now: Moment) -> Vec<Change> {
         let Slice {
             key,
             service,
@@ -182,40 +183,35 @@ impl Index {
     }
 
     /// A slice is gone.
-    pub(crate) fn remove(&mut self, key: &SliceKey, now: Moment) -> Option<Change> {
+    pub fn remove(&mut self, key: &SliceKey, now: Moment) -> Option<Change> {
         let slice = self.slices.remove(key)?;
         self.lose(&key.namespace, &slice, now)
     }
 
     /// These slices exist and no others, of this service or of all of them.
-    pub(crate) fn synced(
-        &mut self,
-        service: Option<&str>,
-        live: &BTreeSet<SliceKey>,
-        now: Moment,
-    ) -> Vec<Change> {
+    pub fn synced(&mut self, service: Option<&str>, live: &BTreeSet<SliceKey>, now: Moment) -> Vec<Change> {
         self.remove_where(now, |key, slice| {
             service.is_none_or(|service| *slice.service == *service) && !live.contains(key)
         })
     }
 
     /// Only these services matter from now on.
-    pub(crate) fn keep_services(&mut self, configured: impl Fn(&str) -> bool, now: Moment) -> Vec<Change> {
+    pub fn keep_services(&mut self, configured: impl Fn(&str) -> bool, now: Moment) -> Vec<Change> {
         self.remove_where(now, |_, slice| !configured(&slice.service))
     }
 
     /// All services that have a slice.
-    pub(crate) fn services(&self) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
+    pub fn services(&self) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
         self.services.iter()
     }
 
     /// A service; none when it has no slice.
-    pub(crate) fn get(&self, key: &ServiceKey) -> Option<&ServiceState> {
+    pub fn get(&self, key: &ServiceKey) -> Option<&ServiceState> {
         self.services.get(key)
     }
 
     /// The names of the pods behind all endpoints of a service; none when one of them has no pod.
-    pub(crate) fn endpoint_pods(&self, key: &ServiceKey) -> Option<BTreeSet<Arc<str>>> {
+    pub fn endpoint_pods(&self, key: &ServiceKey) -> Option<BTreeSet<Arc<str>>> {
         let first = SliceKey {
             namespace: key.namespace.clone(),
             name: "".into(),
@@ -230,7 +226,7 @@ impl Index {
     }
 
     /// The services of a namespace that have a slice.
-    pub(crate) fn services_in(&self, namespace: &str) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
+    pub fn services_in(&self, namespace: &str) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
         let all = self.services.range(ServiceKey::before_all_of(namespace)..);
         all.take_while(move |(key, _)| *key.namespace == *namespace)
     }

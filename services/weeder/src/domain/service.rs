@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 /// A service in a namespace. Ordered by namespace, so that those of one namespace stand together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ServiceKey {
+pub struct ServiceKey {
     /// Its namespace.
-    pub(crate) namespace: Arc<str>,
+    pub namespace: Arc<str>,
     /// Its name.
-    pub(crate) service: Arc<str>,
+    pub service: Arc<str>,
 }
 
 impl ServiceKey {
     /// The key of a service.
-    pub(crate) fn new(namespace: impl Into<Arc<str>>, service: impl Into<Arc<str>>) -> Self {
+    pub fn new(namespace: impl Into<Arc<str>>, service: impl Into<Arc<str>>) -> Self {
         Self {
             namespace: namespace.into(),
             service: service.into(),
@@ -21,7 +21,7 @@ impl ServiceKey {
     }
 
     /// Sorts before every service of the namespace, and after all of those before it.
-    pub(crate) fn before_all_of(namespace: &str) -> Self {
+    pub fn before_all_of(namespace: &str) -> Self {
         Self::new(namespace, "")
     }
 }

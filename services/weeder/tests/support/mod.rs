@@ -220,10 +220,13 @@ impl Seed {
 
     /// Creates or replaces an Endpoints.
     pub fn endpoints(&self, namespace: &str, service: &str, ready: usize, not_ready: usize) {
-        let addresses = |count| {
-            (0..count)
-                .map(|i| json!({"ip": format!("10.0.0.{i}")}))
-                .collect::<Vec<Value>>()
+        let addresses = |ready: bool, count: usize| -> Vec<Value> {
+            let address = |i: usize| {
+                let state = if ready { "ready" } else { "unready" };
+                let pod = self.member(namespace, &format!("{service}-{state}-{i}"), ready);
+                json!({"ip": format!("10.0.0.{i}"), "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod}})
+            };
+            (0..count).map(address).collect()
         };
         self.put(
             &keys::ENDPOINTS,
@@ -231,7 +234,7 @@ impl Seed {
             service,
             json!({
                 "metadata": {"name": service},
-                "subsets": [{"addresses": addresses(ready), "notReadyAddresses": addresses(not_ready)}],
+                "subsets": [{"addresses": addresses(true, ready), "notReadyAddresses": addresses(false, not_ready)}],
             }),
         );
     }
