@@ -320,7 +320,10 @@ impl WeederManager {
                 continue;
             };
             if entry.weeder.phase == Phase::Queued && now < entry.weeder.ends_at {
-                entry.weeder.activate();
+                // One that is paused waits for another to take its place.
+                if entry.weeder.is_weeding() {
+                    entry.weeder.activate();
+                }
                 self.due_phases.insert(key.clone(), entry.weeder.ends_at);
             } else if entry.weeder.is_live() {
                 self.finish(&key, now, Weeder::end);
@@ -515,7 +518,7 @@ impl WeederManager {
                 }
                 Proof::Reading => continue,
                 Proof::Read(evidence) => {
-                    let proven = |crashed_at: &Moment| evidence.shows_outage_at(*crashed_at);
+                    let proven = |crashed_at: &Moment| evidence.shows_recovery_after(*crashed_at);
                     match (crash.ended_at.filter(proven), evidence.ready_since()) {
                         (Some(_), Some(since)) => since,
                         _ => continue,

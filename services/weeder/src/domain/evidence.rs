@@ -1,8 +1,8 @@
-//! Was a service not ready when a pod crashed? What the endpoints' pods say about it.
+//! Did a service become ready after a pod had crashed? What the pods behind its endpoints say about it.
 //!
 //! Neither an `EndpointSlice` nor an Endpoints says since when an endpoint is ready; the `Ready` condition of its pod
 //! does. A weeder that finds a service ready, and has not seen it become ready, deletes a pod only when these conditions
-//! show that the service was not ready when the pod crashed. What they leave open counts as ready: a pod that is left
+//! show that the service became ready after the crash. What they leave open counts as no recovery: a pod that is left
 //! alone wrongly starts again after its back-off, and one that is deleted wrongly loses its logs.
 
 use std::time::Duration;
@@ -33,14 +33,15 @@ impl Evidence {
         ready.filter_map(|(ready, since)| ready.then_some(since)).min()
     }
 
-    /// Whether the service was not ready when a container ended at `crashed_at`, by the clock of its node.
-    pub(crate) fn shows_outage_at(&self, crashed_at: Moment) -> bool {
-        self.ready_since().is_some() && self.0.iter().all(|pod| pod.was_unready_at(crashed_at))
+    /// Whether the service became ready after a container had ended at `crashed_at`, by the clock of its node. No
+    /// endpoint may have been ready all the time since then.
+    pub(crate) fn shows_recovery_after(&self, crashed_at: Moment) -> bool {
+        self.ready_since().is_some() && self.0.iter().all(|pod| pod.recovered_after(crashed_at))
     }
 }
 
 impl EndpointPod {
-    fn was_unready_at(&self, moment: Moment) -> bool {
+    fn recovered_after(&self, moment: Moment) -> bool {
         // A pod that a Deployment created since then may have taken over from one that was ready.
         let existed = self
             .created
@@ -70,7 +71,7 @@ mod tests {
     }
 
     fn shows(pods: &[EndpointPod], crashed_at: f64) -> bool {
-        Evidence(pods.to_vec()).shows_outage_at(at(crashed_at))
+        Evidence(pods.to_vec()).shows_recovery_after(at(crashed_at))
     }
 
     #[test]
