@@ -95,7 +95,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     serve(base, state, draining)
 }
 
-/// Watches pods, namespaces and, where there is somebody to tell of malformed ones, annotations.
+/// Watches pods and namespaces; annotations too, if there is a sink for Events about malformed ones.
 fn spawn_watches(
     base: &Foundation,
     seed: &kube::Client,

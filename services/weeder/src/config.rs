@@ -33,7 +33,7 @@ pub struct Config {
     pub common: CommonArgs,
     /// The configuration file.
     pub file: ConfigFile<WeederConfig>,
-    /// Whether Services declare dependants by their annotation.
+    /// True when Services may declare dependants by an annotation.
     pub dependants_annotation: bool,
     /// Requests a second at most, of everything except the membership.
     pub request_rate: NonZeroU32,

@@ -64,7 +64,7 @@ pub(crate) const PENDING: Metric = Metric::gauge(
     "Crash-looping pods that wait to be deleted or are being deleted.",
 );
 
-/// Whether a deletion helped.
+/// Deletions by whether they helped.
 pub(crate) const OUTCOMES: Metric = Metric::counter(
     "watchdog_weeder_deletion_outcomes_total",
     "Deletions that were judged, once for each container of a controller, by outcome: useful (no successor crashed \
@@ -78,7 +78,7 @@ pub(crate) const DELETED_PODS: Metric = Metric::counter(
      combinations other.",
 );
 
-/// What the weeder gave up.
+/// Containers that the weeder gave up.
 pub(crate) const LEFT_ALONE: Metric = Metric::counter(
     "watchdog_weeder_left_alone_total",
     "Containers that kept crashing although their service was ready, and whose pods are left alone after three \

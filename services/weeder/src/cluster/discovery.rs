@@ -17,7 +17,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// What its watch is called in logs, metrics and readiness.
+    /// Name of its watch in logs, metrics and readiness.
     pub(crate) const fn watch_name(self) -> &'static str {
         match self {
             Self::EndpointSlices => "endpointslices",

@@ -52,7 +52,7 @@ pub(crate) struct NamespaceObject {
     metadata: ObjectMeta,
 }
 
-/// What is read of a pod's status.
+/// The fields of a pod's status that the rules need.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct PodStatus {
@@ -149,7 +149,7 @@ struct Address {
 // === impl PodObject ===
 
 impl PodObject {
-    /// What the rules read; none when the object does not say which pod it is.
+    /// None when the object has no name, namespace or UID.
     pub(crate) fn into_pod(self) -> Option<Pod> {
         let meta = self.metadata;
         let key = PodKey {
@@ -196,7 +196,7 @@ impl PodObject {
         })
     }
 
-    /// What it says as the pod behind an endpoint.
+    /// For a pod behind an endpoint.
     pub(crate) fn endpoint_pod(&self) -> EndpointPod {
         let created = self.metadata.creation_timestamp.as_ref();
         let owner = controller(self.metadata.owner_references.as_deref());
@@ -263,7 +263,7 @@ impl ContainerStatus {
 
 impl Conditions {
     /// Unset counts as ready, as the API defines it. With `publishNotReadyAddresses` every endpoint is `ready`, and only
-    /// `serving` tells whether its pod is.
+    /// `serving` shows the readiness of its pod.
     fn is_ready(&self) -> bool {
         self.ready.unwrap_or(true) && self.serving.unwrap_or(true)
     }
@@ -278,7 +278,7 @@ fn pods<'a>(targets: impl Iterator<Item = Option<&'a TargetRef>>) -> Option<Vec<
 // === impl SliceObject ===
 
 impl SliceObject {
-    /// What the rules read; none when the object does not say which slice it is.
+    /// None when the object has no name or namespace.
     pub(crate) fn into_slice(self) -> Option<Slice> {
         let key = slice_key(&self.metadata)?;
         let service = self
@@ -310,7 +310,7 @@ impl SliceObject {
 // === impl EndpointsObject ===
 
 impl EndpointsObject {
-    /// What the rules read, as the one slice of its service; none when the object does not say which it is.
+    /// The one slice of its service; none when the object has no name or namespace.
     pub(crate) fn into_slice(self) -> Option<Slice> {
         let key = slice_key(&self.metadata)?;
         let (endpoints, pods) = match self.subsets.as_result() {

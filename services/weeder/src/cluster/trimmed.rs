@@ -15,7 +15,7 @@ pub(super) fn malformed(kind: &'static str, namespace: &str, name: &str, reason:
     tracing::warn!(kind, namespace, name, error = reason, "object cannot be read");
 }
 
-/// What is read of an object's metadata: without managedFields, which are often half of the object.
+/// The metadata that the weeder needs, without managedFields, which are often half of the object.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Meta {
@@ -42,7 +42,7 @@ impl Subset for Meta {
     ]);
 }
 
-/// Reads metadata. Broken metadata belongs to nobody: the object has no name then.
+/// Reads metadata. An object with broken metadata has no name.
 pub(super) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let meta = match Lenient::<Meta>::deserialize(deserializer)? {
         Lenient::Ok(meta) => meta,

@@ -10,16 +10,21 @@ use std::time::Duration;
 
 use watchdog_api::weeder::WeederConfig;
 
-use crate::domain::attempts::{Attempt, Attempts, Permit, Subject};
+use super::task::{Deletion, EndpointRead, Finding, Task};
+use crate::domain::attempts::{Attempt, Attempts, Subject};
 use crate::domain::dependants::{Dependants, PodQuery};
 use crate::domain::evidence::Evidence;
 use crate::domain::failure::Failure;
 use crate::domain::flapping::Recoveries;
 use crate::domain::moment::Moment;
-use crate::domain::pods::{CrashLoop, DeletableKinds, Pod, PodKey};
+use crate::domain::pods::{DeletableKinds, Pod, PodKey};
 use crate::domain::schedule::Schedule;
 use crate::domain::service::ServiceKey;
 use crate::domain::weeder::{Phase, Stop, Weeder};
+
+mod decision;
+
+use decision::Decision;
 
 /// A weeder is forgotten this long after its end.
 pub(crate) const KEPT_AFTER_END: Duration = Duration::from_secs(60);
@@ -92,62 +97,6 @@ enum DeletionState {
     None,
     InFlight,
     Deleted,
-}
-
-/// A request that must be made.
-#[derive(Debug, Clone)]
-pub(crate) enum Task {
-    Delete(Box<Deletion>),
-    ReadEndpoints(EndpointRead),
-}
-
-/// Delete a pod, if it is still the same.
-#[derive(Debug, Clone)]
-pub(crate) struct Deletion {
-    pub(crate) pod: Arc<Pod>,
-    pub(crate) crash: CrashLoop,
-    /// The weeder that is responsible.
-    pub(crate) key: ServiceKey,
-    pub(crate) service_ready_since: Moment,
-    /// Whether the pod crashed only after its weeder had started.
-    pub(crate) crashed_later: bool,
-    /// Since when the pod could have been deleted.
-    pub(crate) waiting_since: Moment,
-    generation: u64,
-    ends_at: Moment,
-}
-
-/// Read the pods behind the endpoints of a service.
-#[derive(Debug, Clone)]
-pub(crate) struct EndpointRead {
-    pub(crate) key: ServiceKey,
-    pub(crate) pods: BTreeSet<Arc<str>>,
-    generation: u64,
-}
-
-/// What people must know besides the weeders themselves.
-#[derive(Debug)]
-pub(crate) enum Finding {
-    /// A service comes and goes.
-    Flapping(ServiceKey),
-    /// A container keeps crashing although its service is ready.
-    LeftAlone {
-        key: ServiceKey,
-        pod: Arc<Pod>,
-        crash: CrashLoop,
-    },
-    /// Deletions that helped.
-    Useful(u64),
-    /// A deletion that did not help.
-    Useless,
-}
-
-enum Decision {
-    Delete(Box<Deletion>),
-    Wait(Moment),
-    Read(ServiceKey),
-    LeaveAlone(ServiceKey),
-    Nothing,
 }
 
 // === impl WeederManager ===
@@ -450,7 +399,7 @@ impl WeederManager {
         }
     }
 
-    /// What has changed since the last call; none is what was forgotten.
+    /// The changes since the last call; none stands for a removal.
     pub(crate) fn take_changed(&mut self) -> Vec<(ServiceKey, Option<Weeder>)> {
         let shown = |key: ServiceKey| {
             let weeder = self.weeders.get(&key).map(|entry| entry.weeder.clone());
@@ -479,88 +428,7 @@ impl WeederManager {
         self.due_pods.len() + self.pods.values().filter(in_flight).count()
     }
 
-    /// What happens with a pod that is in a crash loop. Of several weeders one that saw its service become ready comes
-    /// first, and the youngest of those: its service is the last that the pod was missing.
-    fn decide(&self, key: &PodKey, now: Moment) -> Decision {
-        let Some(known) = self
-            .pods
-            .get(key)
-            .filter(|known| known.state == DeletionState::None)
-        else {
-            return Decision::Nothing;
-        };
-        let pod = &known.pod;
-        let Some(crash) = pod
-            .crash_loop()
-            .filter(|_| self.kinds.include(pod.owner.as_ref()))
-        else {
-            return Decision::Nothing;
-        };
-        let responsible = self
-            .in_namespace(&key.namespace)
-            .filter(|entry| entry.weeder.weeds(&pod.labels));
-        let mut responsible: Vec<&Entry> = responsible.collect();
-        responsible.sort_by_key(|entry| (entry.weeder.first_sight, std::cmp::Reverse(entry.generation)));
-        let subject = Subject::of(pod, &crash.container);
-        let (mut wait, mut read, mut exhausted) = (None::<Moment>, None, None);
-        let later = |wait: Option<Moment>, until: Moment| Some(wait.map_or(until, |wait| wait.min(until)));
-        for entry in responsible {
-            let weeder = &entry.weeder;
-            if now < weeder.deletes_from {
-                wait = later(wait, weeder.deletes_from);
-                continue;
-            }
-            let service_ready_since = match &entry.proof {
-                Proof::Observed => weeder.started_at,
-                Proof::Unread(_) => {
-                    read = read.or(Some(weeder.key.clone()));
-                    continue;
-                }
-                Proof::Reading => continue,
-                Proof::Read(evidence) => {
-                    let proven = |crashed_at: &Moment| evidence.shows_recovery_after(*crashed_at);
-                    match (crash.ended_at.filter(proven), evidence.ready_since()) {
-                        (Some(_), Some(since)) => since,
-                        _ => continue,
-                    }
-                }
-            };
-            // It may be the successor of a pod whose deletion was not answered yet.
-            if self
-                .in_flight
-                .get(&subject)
-                .is_some_and(|since| known.found_at > *since)
-            {
-                wait = later(wait, now.after(WATCH_DELAY));
-                continue;
-            }
-            match self.attempts.permit(&subject, pod, entry.generation, now) {
-                Permit::Now => {
-                    let waiting_since = known.found_at.max(weeder.deletes_from);
-                    return Decision::Delete(Box::new(Deletion {
-                        pod: pod.clone(),
-                        crash: crash.clone(),
-                        key: weeder.key.clone(),
-                        service_ready_since,
-                        crashed_later: known.found_at > weeder.deletes_from,
-                        waiting_since,
-                        generation: entry.generation,
-                        ends_at: weeder.ends_at,
-                    }));
-                }
-                Permit::At(until) => wait = later(wait, until),
-                Permit::Exhausted => exhausted = exhausted.or(Some(weeder.key.clone())),
-            }
-        }
-        match (wait, read, exhausted) {
-            (Some(until), _, _) => Decision::Wait(until),
-            (None, Some(service), _) => Decision::Read(service),
-            (None, None, Some(service)) => Decision::LeaveAlone(service),
-            (None, None, None) => Decision::Nothing,
-        }
-    }
-
-    /// What follows from an answer for the pod itself.
+    /// Updates the pod after an answer.
     fn settle(&mut self, deletion: &Deletion, answer: &Result<Option<Moment>, Failure>, now: Moment) {
         let key = &deletion.pod.key;
         let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;

@@ -3,4 +3,5 @@
 pub(crate) mod manager;
 pub(crate) mod shared;
 pub(crate) mod state;
+pub(crate) mod task;
 pub(crate) mod worker;

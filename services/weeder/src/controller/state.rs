@@ -15,7 +15,7 @@ use crate::domain::readiness::{Change, Index, Readiness, ServiceState, Slice, Sl
 use crate::domain::service::ServiceKey;
 use crate::domain::weeder::{Stop, Weeder};
 
-/// Whether this replica owns a namespace.
+/// True for the namespaces that this replica owns.
 pub(crate) type Owns<'a> = &'a dyn Fn(&str) -> bool;
 
 /// Where a change of a slice comes from.
@@ -40,7 +40,7 @@ pub(crate) struct WeederState {
     published: Vec<(ServiceKey, Option<ServiceState>)>,
 }
 
-/// What has changed; none is what is gone.
+/// Changes to publish; none stands for a removal.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) services: Vec<(ServiceKey, Option<ServiceState>)>,
@@ -212,7 +212,7 @@ impl WeederState {
         self.plan_queries();
     }
 
-    /// What has changed since the last call.
+    /// The changes since the last call.
     pub(crate) fn take_changes(&mut self) -> Changes {
         Changes {
             services: std::mem::take(&mut self.published),

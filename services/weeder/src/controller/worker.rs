@@ -7,8 +7,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::events::{EventSink, Notice};
 
-use super::manager::{Deletion, EndpointRead, Finding, Task};
 use super::shared::SharedState;
+use super::task::{Deletion, EndpointRead, Finding, Task};
 use crate::cluster::pod_requests;
 use crate::domain::attempts::MAX_DELETIONS;
 use crate::domain::backoff;

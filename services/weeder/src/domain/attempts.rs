@@ -39,7 +39,7 @@ pub(crate) struct Subject {
     container: String,
 }
 
-/// Whether a pod may be deleted now.
+/// The answer for a pod that could be deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permit {
     Now,
@@ -52,12 +52,12 @@ pub(crate) enum Permit {
 /// One deletion, as far as the attempts are concerned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attempt {
-    /// Which weeder deleted the pod, and when that weeder ends.
+    /// The weeder that deleted the pod, and its end.
     pub(crate) weeder: u64,
     pub(crate) ends_at: Moment,
     /// When the API server deleted the pod, by its own clock; none when it did not say.
     pub(crate) deleted_at: Option<Moment>,
-    /// Whether it is certain that the pod was deleted.
+    /// False when the API server did not answer.
     pub(crate) certain: bool,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Attempt {
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     records: BTreeMap<Subject, Record>,
-    // When each is to be judged, and then forgotten.
+    // When each is judged, and then forgotten.
     due: Schedule<Subject>,
 }
 
@@ -99,7 +99,7 @@ impl Subject {
 }
 
 impl Attempts {
-    /// Whether a weeder may delete this pod now.
+    /// The answer for a pod that this weeder could delete.
     pub(crate) fn permit(&self, subject: &Subject, pod: &Pod, weeder: u64, now: Moment) -> Permit {
         let Some(record) = self.records.get(subject).filter(|record| !record.includes(pod)) else {
             return Permit::Now;
@@ -189,7 +189,7 @@ impl Attempts {
 }
 
 impl Record {
-    /// Whether a pod existed already when its controller's pods were deleted last.
+    /// True when the pod existed already when the last deletion took place.
     fn includes(&self, pod: &Pod) -> bool {
         let existed = match (pod.created, self.deleted_at) {
             (Some(created), Some(deleted_at)) => created < deleted_at,
@@ -350,7 +350,7 @@ mod tests {
     }
 
     proptest! {
-        /// A pod that crashes for ever, seen at any time, by weeders that come at any time.
+        /// A pod that always crashes, seen at any time, by weeders that come at any time.
         #[test]
         fn never_more_than_three_in_a_life_and_never_sooner_than_allowed(
             steps in prop::collection::vec((1_u32..30, prop::bool::weighted(0.1)), 1..200)

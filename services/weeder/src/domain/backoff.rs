@@ -20,7 +20,7 @@ pub(crate) fn pause(restarts: i32) -> Duration {
     doubled(FIRST, doublings, LONGEST)
 }
 
-/// What is left of the pause. Where it is not known when the container ended, half of the pause: that is how much is
+/// The rest of the pause. Where it is not known when the container ended, half of the pause: that is how much is
 /// left on average at a moment that has nothing to do with it. Never more than the pause, whatever the clocks say.
 pub(crate) fn left(restarts: i32, ended_at: Option<Moment>, now: Moment) -> Duration {
     let pause = pause(restarts);

@@ -58,7 +58,7 @@ impl Declared {
         }
     }
 
-    /// The dependants of a service; none when nobody declares any.
+    /// The dependants of a service; none when it has none.
     pub(crate) fn of(&self, key: &ServiceKey) -> Option<&Arc<Dependants>> {
         match self.annotated.get(key) {
             Some(annotated) => Some(&annotated.all),

@@ -15,7 +15,7 @@ pub(crate) struct Dependants {
     selectors: Vec<(Selector, Arc<str>)>,
 }
 
-/// What a watch on pods asks for; a part that is none is not restricted.
+/// The restrictions of a watch on pods; none stands for no restriction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PodQuery {
     pub(crate) namespace: Option<Arc<str>>,
@@ -47,7 +47,7 @@ impl Dependants {
         all
     }
 
-    /// Whether a pod with these labels is one of them.
+    /// True when a pod with these labels is one of them.
     pub(crate) fn include(&self, labels: &BTreeMap<String, String>) -> bool {
         self.selectors
             .iter()

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use super::moment::Moment;
 
-/// Nodes keep their clocks this close, and pods tell times in whole seconds.
+/// Nodes keep their clocks this close, and the times of pods are in whole seconds.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 
-/// What is read of the pod behind an endpoint.
+/// The pod behind an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndpointPod {
     pub(crate) created: Option<Moment>,
-    /// Whether the pod is ready, and since when; none when the pod does not say.
+    /// Readiness of the pod and the time of its last change; none when the status does not have them.
     pub(crate) ready: Option<(bool, Moment)>,
-    /// Whether a predecessor must be gone before the pod exists, as with a `StatefulSet`.
+    /// True when a predecessor is gone before the pod exists, as with a `StatefulSet`.
     pub(crate) replaces_in_place: bool,
 }
 
@@ -33,7 +33,7 @@ impl Evidence {
         ready.filter_map(|(ready, since)| ready.then_some(since)).min()
     }
 
-    /// Whether the service became ready after a container had ended at `crashed_at`, by the clock of its node. No
+    /// True when the service became ready after a container had ended at `crashed_at`, by the clock of its node. No
     /// endpoint may have been ready all the time since then.
     pub(crate) fn shows_recovery_after(&self, crashed_at: Moment) -> bool {
         self.ready_since().is_some() && self.0.iter().all(|pod| pod.recovered_after(crashed_at))

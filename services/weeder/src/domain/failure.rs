@@ -26,7 +26,7 @@ pub(crate) enum Failure {
     Changed,
     /// 403: what the API server says, and the permission that is missing.
     Forbidden(String),
-    /// 429; the server asks to wait so long, if it says so.
+    /// 429, with the pause that the server asks for.
     Throttled(Option<Duration>),
     /// No answer, a broken one, or another refusal. Whether a deletion took place is not known.
     Failed(String),
@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// The pause before the next try, after so many failures in a row (from 1). Without jitter: the number of
+    /// The pause before the next try, after a number of failures in a row (from 1). Without jitter: the number of
     /// requests at one time is bounded, and so is a stampede.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         match self {

@@ -28,7 +28,7 @@ impl Recoveries {
         self.0.push(now);
     }
 
-    /// Whether the service comes and goes.
+    /// True for a service that comes and goes.
     pub(crate) fn is_flapping(&self) -> bool {
         self.0.len() > MAX_RECOVERIES
     }

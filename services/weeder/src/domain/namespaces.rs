@@ -35,7 +35,7 @@ impl Namespaces {
         gone
     }
 
-    /// Whether a namespace is terminating.
+    /// True while a namespace is terminating.
     pub(crate) fn is_terminating(&self, name: &str) -> bool {
         self.terminating.get(name) == Some(&true)
     }

@@ -8,7 +8,7 @@ use watchdog_api::weeder::WeederConfig;
 
 use super::moment::Moment;
 
-/// What is read of a pod.
+/// The fields of a pod that the rules need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pod {
     pub(crate) key: PodKey,
@@ -19,7 +19,7 @@ pub(crate) struct Pod {
     pub(crate) owner: Option<Owner>,
     /// By the API server's clock.
     pub(crate) created: Option<Moment>,
-    /// Whether the pod is being deleted already.
+    /// True when the pod has a deletionTimestamp.
     pub(crate) deleting: bool,
     /// Containers that have ended at least once.
     pub(crate) restarted: Vec<String>,
@@ -48,7 +48,7 @@ pub(crate) struct Owner {
 pub struct CrashLoop {
     /// Name of the container.
     pub container: String,
-    /// Whether it is an init container.
+    /// True for an init container.
     pub init: bool,
     /// Restarts so far.
     pub restarts: i32,
@@ -62,7 +62,7 @@ pub struct CrashLoop {
     pub ended_at: Option<Moment>,
 }
 
-/// Which kinds of pods the configuration allows to delete.
+/// The pods that the configuration allows to delete, by the kind of their controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeletableKinds {
     excluded: BTreeSet<String>,
@@ -140,7 +140,7 @@ impl DeletableKinds {
         }
     }
 
-    /// Whether pods of this controller may be deleted. A pod without one is gone for good, and deleting the pod of a
+    /// True when pods of this controller may be deleted. A pod without one is gone for good, and deleting the pod of a
     /// Job counts as a failure of the Job.
     pub(crate) fn include(&self, owner: Option<&Owner>) -> bool {
         match owner {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::moment::Moment;
 use super::service::ServiceKey;
 
-/// Whether a service can be used.
+/// Readiness of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
     /// At least one endpoint over all slices is ready.
@@ -46,7 +46,7 @@ pub struct SliceKey {
     pub name: Arc<str>,
 }
 
-/// What is known of a service that has a slice.
+/// State of a service that has a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceState {
     /// Its endpoints over all slices.
@@ -59,11 +59,11 @@ pub struct ServiceState {
 /// A service before and after an event; none when it has no slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which service.
+    /// Key of the service.
     pub key: ServiceKey,
-    /// What it was.
+    /// The state before.
     pub before: Option<ServiceState>,
-    /// What it is.
+    /// The state after.
     pub after: Option<ServiceState>,
 }
 
@@ -119,7 +119,7 @@ impl Endpoints {
 // === impl ServiceState ===
 
 impl ServiceState {
-    /// Whether the service can be used.
+    /// Readiness over all slices.
     pub const fn readiness(&self) -> Readiness {
         self.endpoints.readiness()
     }
@@ -128,14 +128,14 @@ impl ServiceState {
 // === impl Change ===
 
 impl Change {
-    /// Whether the service cannot be used now.
+    /// True when the service is not ready, or has no slice.
     pub fn is_not_ready(&self) -> bool {
         self.after
             .as_ref()
             .is_none_or(|state| state.readiness() == Readiness::NotReady)
     }
 
-    /// Whether weeding starts: the service is ready and was not, or was not known. Losing readiness, losing slices
+    /// True when a weeder starts: the service is ready and was not, or was not known. Losing readiness, losing slices
     /// and changes among the endpoints of a ready service start nothing.
     pub fn became_ready(&self) -> bool {
         let ready = |state: &ServiceState| state.readiness() == Readiness::Ready;

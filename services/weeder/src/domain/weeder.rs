@@ -37,7 +37,7 @@ pub(crate) enum Stop {
     NotAnnotated,
 }
 
-/// What became of a deletion.
+/// Result of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeletionResult {
     /// The pod was deleted.
@@ -59,7 +59,7 @@ pub(crate) struct PodDeletion {
     pub(crate) crash: CrashLoop,
     pub(crate) service_ready_since: Moment,
     pub(crate) result: DeletionResult,
-    /// Whether the successor crashed within a minute.
+    /// True when a successor crashed within a minute.
     pub(crate) useless: bool,
     /// The result in a sentence for people.
     pub(crate) message: String,
@@ -84,16 +84,16 @@ pub(crate) struct Weeder {
     pub(crate) deletes_from: Moment,
     /// When it ends or ended.
     pub(crate) ends_at: Moment,
-    /// Whether the service was found ready, and was not seen to become ready.
+    /// True when the service was found ready, and was not seen to become ready.
     pub(crate) first_sight: bool,
     pub(crate) dependants: Arc<Dependants>,
     /// Pods deleted so far.
     pub(crate) deleted: u64,
     /// The latest deletions, oldest first.
     pub(crate) deletions: VecDeque<PodDeletion>,
-    /// What the weeder gave up, oldest first.
+    /// Containers that the weeder gave up, oldest first.
     pub(crate) left_alone: VecDeque<LeftAlone>,
-    /// What the weeder does, or why it ended, in a sentence for people.
+    /// A sentence for people: the current activity, or why the weeder ended.
     pub(crate) message: String,
     // The service is not ready: its dependants crash for good reason, and deleting them would not help.
     paused: bool,
@@ -117,7 +117,7 @@ impl Stop {
 // === impl DeletionResult ===
 
 impl DeletionResult {
-    /// What the answer of the API server means.
+    /// From the answer of the API server.
     pub(crate) const fn of(answer: &Result<(), Failure>) -> Self {
         match answer {
             Ok(()) => Self::Deleted,
@@ -169,17 +169,17 @@ impl Weeder {
         matches!(self.phase, Phase::Queued | Phase::Active)
     }
 
-    /// Whether its time is not over and its service is ready.
+    /// True while it lives and its service is ready.
     pub(crate) const fn is_weeding(&self) -> bool {
         self.is_live() && !self.paused
     }
 
-    /// Whether it is responsible for pods with these labels.
+    /// True when it is responsible for pods with these labels.
     pub(crate) fn weeds(&self, labels: &BTreeMap<String, String>) -> bool {
         self.is_weeding() && self.dependants.include(labels)
     }
 
-    /// What is left of its life.
+    /// The rest of its life.
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         if self.is_live() {
             self.ends_at.since(now)

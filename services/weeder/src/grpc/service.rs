@@ -102,7 +102,7 @@ impl WeederService for Service {
     }
 }
 
-/// Which keys are asked for.
+/// Matches the keys that a request asks for.
 fn filter(
     namespace: String,
     service: String,

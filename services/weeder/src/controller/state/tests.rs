@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::super::manager::Task;
+use super::super::task::Task;
 use super::*;
 use crate::domain::fixtures::{at, config, crashing};
 use crate::domain::readiness::Endpoints;
