@@ -30,6 +30,9 @@ const MAX_NAMES: usize = 64;
 /// after the other.
 const GATHER: Duration = Duration::from_secs(1);
 
+/// A watch that was interrupted brings what it has missed within this time.
+const CATCH_UP: Duration = Duration::from_secs(5);
+
 /// The services whose endpoints are watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum WatchedServices {
@@ -150,7 +153,12 @@ async fn watches(
                 api: Api::<SliceObject>::all(client.clone()),
                 config,
             };
-            let apply = apply(state, None, SliceObject::into_slice);
+            let apply = apply(
+                state,
+                (source.watch_name(), readiness.clone()),
+                None,
+                SliceObject::into_slice,
+            );
             watch.run(readiness.clone(), stop, apply).await
         }
         (Source::Endpoints, WatchedServices::All) => {
@@ -159,7 +167,12 @@ async fn watches(
                 api: Api::<EndpointsObject>::all(client.clone()),
                 config: Config::default(),
             };
-            let apply = apply(state, None, EndpointsObject::into_slice);
+            let apply = apply(
+                state,
+                (source.watch_name(), readiness.clone()),
+                None,
+                EndpointsObject::into_slice,
+            );
             watch.run(readiness.clone(), stop, apply).await
         }
         (Source::Endpoints, WatchedServices::Named(services)) => {
@@ -172,7 +185,12 @@ async fn watches(
                     api: Api::<EndpointsObject>::all(client.clone()),
                     config,
                 };
-                let apply = apply(state, Some(service), EndpointsObject::into_slice);
+                let apply = apply(
+                    state,
+                    (source.watch_name(), readiness.clone()),
+                    Some(service),
+                    EndpointsObject::into_slice,
+                );
                 watch.run(readiness.clone(), stop.clone(), apply)
             });
             tokio::select! {
@@ -183,9 +201,11 @@ async fn watches(
     }
 }
 
-/// Applies the changes of one watch to the state.
+/// Applies the changes of one watch to the state. What a list brings was not seen as it happened, nor was what the API
+/// server has kept while the watch was interrupted.
 fn apply<K>(
     state: &SharedState,
+    (name, readiness): (&'static str, Readiness),
     service: Option<&str>,
     into_slice: impl Fn(K) -> Option<Slice>,
 ) -> impl FnMut(Change<K>) {
@@ -193,10 +213,18 @@ fn apply<K>(
         namespace: key.namespace.into(),
         name: key.name.into(),
     };
-    let mut seen = Seen::InList;
+    let mut listing = true;
+    let mut resumed: Option<Instant> = None;
     move |change| match change {
-        Change::ListBegins => seen = Seen::InList,
+        Change::ListBegins => listing = true,
         Change::Applied(object) => {
+            let own = |(of, instance): (&str, &str)| of == name && instance == readiness.instance();
+            let failures = readiness.failures();
+            if failures.iter().any(|(of, instance, _)| own((of, instance))) {
+                resumed = Some(Instant::now());
+            }
+            let late = resumed.is_some_and(|resumed| resumed.elapsed() < CATCH_UP);
+            let seen = if listing || late { Seen::InList } else { Seen::Live };
             if let Some(slice) = into_slice(object) {
                 state.update(|state, owns, now| state.slice_applied(slice, seen, owns, now));
             }
@@ -205,7 +233,7 @@ fn apply<K>(
             state.update(|state, owns, now| state.slice_removed(&slice_key(key), owns, now));
         }
         Change::Synced(keys) => {
-            seen = Seen::Live;
+            listing = false;
             let live = keys.into_iter().map(slice_key).collect();
             state.update(|state, owns, now| state.slices_synced(service, &live, owns, now));
         }

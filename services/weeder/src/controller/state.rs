@@ -21,7 +21,7 @@ pub(crate) type Owns<'a> = &'a dyn Fn(&str) -> bool;
 /// Where a change of a slice comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// A list: what happened before is not known.
+    /// A list, or a watch that was interrupted: when it happened is not known.
     InList,
     /// The watch, as it happened.
     Live,

@@ -639,8 +639,7 @@ fn answer(how: u8) -> Result<(), Failure> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: only dependants of a live weeder are deleted, one attempt at a time for each
-    /// pod, three times in a weeder's life for each controller; and when everything is over, nothing is left.
+    /// Whatever happens in whatever order: only dependants of a live weeder are deleted, three times in a weeder's life for each controller; and when everything is over, nothing is left.
     #[test]
     fn never_a_wrong_task_and_nothing_left_at_the_end(steps in steps()) {
         let mut manager = WeederManager::new(&config());
@@ -698,9 +697,6 @@ proptest! {
                         prop_assert!(now >= entry.weeder.deletes_from);
                         prop_assert!(entry.weeder.dependants.include(&deletion.pod.labels));
                         prop_assert!(deletion.pod.crash_loop().is_some());
-                        let same = |task: &Task| matches!(task, Task::Delete(d) if d.pod.uid == deletion.pod.uid);
-                        let count = under_way.iter().filter(|task| same(task)).count();
-                        prop_assert!(count == 0 || manager.pods.get(&deletion.pod.key).is_some());
                     }
                     Task::ReadEndpoints(read) => {
                         let same = |task: &Task| matches!(task, Task::ReadEndpoints(r) if r.generation == read.generation);
