@@ -170,13 +170,12 @@ impl SharedState {
         let was = before.map_or(Phase::Queued, |before| before.phase);
         if was == Phase::Queued && weeder.phase == Phase::Active {
             metrics::STARTED.inc(&[]);
-            let first_sight = weeder.first_sight;
-            tracing::info!(
-                namespace,
-                service,
-                first_sight,
-                "service is ready, weeder started"
-            );
+            if weeder.first_sight {
+                // Thousands at a start.
+                tracing::debug!(namespace, service, "service was ready already, weeder started");
+            } else {
+                tracing::info!(namespace, service, "service became ready, weeder started");
+            }
         }
         if !weeder.is_live() && matches!(was, Phase::Queued | Phase::Active) {
             let how = match weeder.phase {
@@ -185,7 +184,11 @@ impl SharedState {
             };
             metrics::ENDED.inc(&[("how", how.to_owned())]);
             let (deleted, why) = (weeder.deleted, &*weeder.message);
-            tracing::info!(namespace, service, how, deleted, why, "weeder ended");
+            if weeder.first_sight && deleted == 0 {
+                tracing::debug!(namespace, service, how, why, "weeder ended");
+            } else {
+                tracing::info!(namespace, service, how, deleted, why, "weeder ended");
+            }
         }
     }
 }
