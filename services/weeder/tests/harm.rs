@@ -375,3 +375,29 @@ async fn endpoints_of_every_kind() {
     );
     weeder.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_that_a_watch_brings_late_is_first_sight() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", false);
+    for (pod, ended_at) in [
+        ("theirs", "2026-11-21T08:00:00Z"),
+        ("own", "2026-11-21T10:00:00Z"),
+    ] {
+        seed.pod("shoot", pod, "apiserver");
+        seed.crash_at("shoot", pod, ended_at);
+    }
+    let mut weeder = seed.ready().await;
+    // The API server keeps what happens while the weeder cannot reach it: the watch goes on where it was.
+    seed.api.stop().await.unwrap();
+    seed.service("shoot", "etcd", true);
+    seed.api.resume().await.unwrap();
+    seed.gone("shoot", "theirs").await;
+    let shown = weeder
+        .wait("shoot", "etcd", "it is deleted", |w| w.deleted == 1)
+        .await;
+    assert!(shown.first_sight);
+    assert!(seed.exists("shoot", "own"));
+    weeder.stop().await;
+}
