@@ -391,6 +391,9 @@ async fn a_recovery_that_a_watch_brings_late_is_first_sight() {
     let mut weeder = seed.ready().await;
     // The API server keeps what happens while the weeder cannot reach it: the watch goes on where it was.
     seed.api.stop().await.unwrap();
+    let readiness = weeder.bound.readiness.clone();
+    let fails = |name: &str| readiness.failures().iter().any(|(watch, ..)| *watch == name);
+    eventually("the watch cannot be opened", || fails("endpointslices")).await;
     seed.service("shoot", "etcd", true);
     seed.api.resume().await.unwrap();
     seed.gone("shoot", "theirs").await;
