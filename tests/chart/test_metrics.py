@@ -28,7 +28,6 @@ RARE = {
     "watchdog_trace_spans_total": "a collector of traces, see tests/e2e/tests/traces.rs",
     "watchdog_tls_files_valid": "TLS, see tests/e2e",
     "watchdog_weeder_malformed_objects_total": "objects that cannot be read",
-    "watchdog_weeder_pod_watch_errors_total": "a watch on pods that breaks while a weeder lives",
 }
 # Label values that the incident does not bring about.
 RARE_VALUES = {"api_server_unreachable", "external_unreachable", "connect", "malformed", "forbidden", "failed"}

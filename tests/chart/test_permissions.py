@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import subprocess
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -294,6 +295,8 @@ def crash_looping_pod(seed) -> None:
     pods = f"/api/v1/namespaces/{SHOOT}/pods"
     labels = {"gardener.cloud/role": "controlplane", "role": "scheduler"}
     container = {"name": "main", "image": "none"}
-    seed.create(pods, {"metadata": {"name": "crashing", "labels": labels}, "spec": {"containers": [container]}})
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "scheduler", "uid": str(uuid.uuid4()), "controller": True}
+    metadata = {"name": "crashing", "labels": labels, "ownerReferences": [owner]}
+    seed.create(pods, {"metadata": metadata, "spec": {"containers": [container]}})
     waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 7, "ready": False, "imageID": ""}
     seed.merge(f"{pods}/crashing/status", {"status": {"containerStatuses": [container | waiting]}})

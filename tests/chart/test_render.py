@@ -305,17 +305,19 @@ def test_an_autoscaler_without_a_metric_of_pods():
         assert [m["type"] for m in scaler["spec"]["metrics"]] == ["Resource"]
 
 
-def test_the_request_rate_is_that_of_the_program_unless_it_is_set():
-    default = re.search(r"default_value_t = ([\d_]+).*\n    request_rate", _source("services/scaling-coordinator/src/config.rs"))
-    name = "watchdog-scaling-coordinator"
+@pytest.mark.parametrize(("key", "service"), [("scalingCoordinator", "scaling-coordinator"), ("weeder", "weeder")])
+def test_the_request_rate_is_that_of_the_program_unless_it_is_set(key, service):
+    source = _source(f"services/{service}/src/config.rs")
+    default = re.search(r'(?:default_value_t = |default_value = ")([\d_]+).*\n    request_rate', source)
+    name = f"watchdog-{service}"
     for rate, rendered in (
         ({}, default.group(1).replace("_", "")),
-        ({"requestRate": 100_000}, "100000"),
+        ({"requestRate": 10_000}, "10000"),
         ({"requestRate": None}, None),
     ):
-        deployments = of_kind(render({"scalingCoordinator": rate}), "Deployment")
-        assert _arguments(deployments.pop(name)).get("request-rate") == rendered
-        assert all("request-rate" not in _arguments(other) for other in deployments.values())
+        deployments = of_kind(render({key: rate}), "Deployment")
+        assert _arguments(deployments[name]).get("request-rate") == rendered
+        assert "request-rate" not in _arguments(deployments["dependency-watchdog-lease-probe"])
 
 
 def test_autoscalers_go_by_what_the_programs_expose():
@@ -436,7 +438,9 @@ def test_notes_tell_how_to_look():
         ({"weeder": {"autoscaling": {"minReplicas": 0}}}, "at '/weeder/autoscaling/minReplicas'"),
         ({"weeder": {"autoscaling": {"podMetric": {"averageValue": None}}}}, "missing property 'averageValue'"),
         ({"scalingCoordinator": {"requestRate": 1}}, "at '/scalingCoordinator/requestRate'"),
-        ({"weeder": {"requestRate": 1000}}, "additional properties 'requestRate' not allowed"),
+        ({"leaseProbe": {"requestRate": 1000}}, "additional properties 'requestRate' not allowed"),
+        ({"weeder": {"requestRate": 0}}, "at '/weeder/requestRate'"),
+        ({"config": {"weeder": {"excludeKinds": ["statefulset"]}}}, "at '/config/weeder/excludeKinds/0'"),
         ({"topologySpread": {"zone": {"maxSkew": 0}}}, "at '/topologySpread/zone/maxSkew'"),
         ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts'"),
         ({"networkPolicy": {"callers": [{"podselector": {}}]}}, "at '/networkPolicy/callers/0'"),

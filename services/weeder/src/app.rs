@@ -6,9 +6,9 @@ use futures::future::try_join;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_feed::stream::Streams;
-use watchdog_kube::events;
+use watchdog_kube::events::{self, EventSink};
 use watchdog_kube::membership::{Membership, Ownership, Timing};
-use watchdog_kube::permissions::{self, preflight};
+use watchdog_kube::permissions::{membership as membership_permissions, preflight};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
 use watchdog_runtime::clock::Clock;
@@ -17,13 +17,13 @@ use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
 
 use crate::cluster::discovery::discover;
-use crate::cluster::worker::Worker;
-use crate::cluster::{annotations, namespaces, needs, pod_watches, services};
+use crate::cluster::pace::paced;
+use crate::cluster::{annotations, namespaces, permissions, pods, services};
 use crate::config::Config;
+use crate::controller::shared::SharedState;
+use crate::controller::worker::{MAX_REQUESTS, Worker};
 use crate::grpc::service::Service;
-use crate::metrics;
-use crate::scrape::Scrape;
-use crate::state::State;
+use crate::metrics::{self, StateCollector};
 
 /// Name of the service in membership Leases and Kubernetes Events.
 pub const SERVICE: &str = "weeder";
@@ -39,6 +39,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         common,
         file,
         dependants_annotation,
+        request_rate,
     } = config;
     let base = Foundation::lay(common, process).await?;
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
@@ -46,56 +47,79 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let current = rules.borrow().clone();
     let Replica { seed, membership } =
         Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
+    // The membership keeps its own client: renewals must not wait for deletions.
+    let seed = paced(seed, request_rate);
     let owns = {
         let membership = membership.clone();
         move |namespace: &str| membership.owns(namespace)
     };
-    let state = Arc::new(State::new(&current, Clock::start(), owns));
-    let shares = follow_shares(membership, state.clone(), draining.clone());
-    tasks.critical("shares", shares);
+    let state = Arc::new(SharedState::new(&current, Clock::start(), owns));
+    tasks.critical(
+        "ownership",
+        watch_ownership(membership, state.clone(), draining.clone()),
+    );
 
     let (notices, publish) = events::recorder(
         seed.clone(),
         SERVICE,
         &base.identity,
-        base.readiness.clone(),
+        readiness.clone(),
         draining.clone(),
     );
     tasks.critical("events", publish);
+    let rate = usize::try_from(request_rate.get()).unwrap_or(MAX_REQUESTS);
     let worker = Worker {
         state: state.clone(),
         client: seed.clone(),
         events: notices.clone(),
+        max_requests: MAX_REQUESTS.min(rate),
     };
     tasks.critical("requests", worker.run(draining.clone()));
-    tasks.critical(
-        "pods",
-        pod_watches::follow(seed.clone(), state.clone(), readiness.clone(), draining.clone()),
-    );
-    let follow = namespaces::follow(seed.clone(), state.clone(), readiness.clone(), draining.clone());
-    tasks.critical("namespaces", follow);
-    if dependants_annotation {
-        let (seed, state) = (seed.clone(), state.clone());
-        let follow = annotations::follow(seed, state, notices.clone(), readiness.clone(), draining.clone());
-        tasks.critical("annotations", follow);
-    }
+    spawn_watches(&base, &seed, &state, dependants_annotation.then_some(notices));
     readiness.block("discovery", "not asked yet");
+    let namespace = base.common.namespace.clone();
     tasks.critical("services", {
-        let (state, readiness, stop) = (state.clone(), readiness.clone(), draining.clone());
-        let namespace = base.common.namespace.clone();
+        let (state, stop) = (state.clone(), draining.clone());
         async move {
             let Some(source) = discover(&seed, &readiness, &stop).await else {
                 return Ok(());
             };
-            let mut needed = needs::permissions(source, &current, dependants_annotation);
-            needed.extend(permissions::membership(&namespace));
-            // In the same task, whose end is heard of, also by a panic.
+            let mut needed = permissions::permissions(source, &current, dependants_annotation);
+            needed.extend(membership_permissions(&namespace));
+            // Both in one critical task, so that a panic of either ends the process.
             let preflight = preflight(seed.clone(), needed, readiness.clone(), stop.clone());
-            let follow = services::follow(seed, source, state, rules, readiness, stop);
-            try_join(preflight, follow).await.map(drop)
+            let watch = services::watch(seed, source, state, rules, readiness, stop);
+            try_join(preflight, watch).await.map(drop)
         }
     });
+    serve(base, state, draining)
+}
 
+/// Watches pods and namespaces; annotations too, if there is a sink for Events about malformed ones.
+fn spawn_watches(
+    base: &Foundation,
+    seed: &kube::Client,
+    state: &Arc<SharedState>,
+    annotations: Option<EventSink>,
+) {
+    let parts = || {
+        let (readiness, stop) = (base.readiness.clone(), base.draining.clone());
+        (seed.clone(), state.clone(), readiness, stop)
+    };
+    let (client, shared, readiness, stop) = parts();
+    base.tasks
+        .critical("pods", pods::watch(client, shared, readiness, stop));
+    let (client, shared, readiness, stop) = parts();
+    base.tasks
+        .critical("namespaces", namespaces::watch(client, shared, readiness, stop));
+    if let Some(notices) = annotations {
+        let (client, shared, readiness, stop) = parts();
+        let watch = annotations::watch(client, shared, notices, readiness, stop);
+        base.tasks.critical("annotations", watch);
+    }
+}
+
+fn serve(base: Foundation, state: Arc<SharedState>, draining: CancellationToken) -> anyhow::Result<Bound> {
     let service = Service {
         state: state.clone(),
         streams: Streams::new(draining),
@@ -108,19 +132,19 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         service_names: &["gardener.watchdog.weeder.v1.WeederService"],
         descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
     };
-    base.serve(api, vec![Arc::new(Scrape { state })])
+    base.serve(api, vec![Arc::new(StateCollector { state })])
 }
 
-/// Tells the model whenever the replicas share the namespaces in another way.
-async fn follow_shares(
+/// Updates the state whenever the replicas share the namespaces in another way.
+async fn watch_ownership(
     membership: Membership,
-    state: Arc<State>,
+    state: Arc<SharedState>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut changes = membership.subscribe();
     loop {
         changes.mark_unchanged();
-        state.update(|model, owns, now| model.shares_changed(owns, now));
+        state.update(|state, owns, now| state.ownership_changed(owns, now));
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             changed = changes.changed() => changed?,

@@ -1,5 +1,7 @@
 //! Command line -> validated configuration.
 
+use std::num::NonZeroU32;
+
 use clap::Parser;
 use watchdog_api::weeder::{self, WeederConfig};
 use watchdog_runtime::args::CommonArgs;
@@ -18,6 +20,10 @@ pub struct Args {
     /// the permission to list and watch all Services.
     #[arg(long)]
     dependants_annotation: bool,
+
+    /// Requests a second to the seed's API server at most; those of the membership are not counted
+    #[arg(long, default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    request_rate: u32,
 }
 
 /// Everything that the service is built from.
@@ -27,8 +33,10 @@ pub struct Config {
     pub common: CommonArgs,
     /// The configuration file.
     pub file: ConfigFile<WeederConfig>,
-    /// Whether Services declare dependants by their annotation.
+    /// True when Services may declare dependants by an annotation.
     pub dependants_annotation: bool,
+    /// Requests a second at most, of everything except the membership.
+    pub request_rate: NonZeroU32,
 }
 
 impl CommandLine for Args {
@@ -45,6 +53,7 @@ impl CommandLine for Args {
             common: self.common,
             file,
             dependants_annotation: self.dependants_annotation,
+            request_rate: NonZeroU32::new(self.request_rate).unwrap_or(NonZeroU32::MIN),
         })
     }
 }

@@ -1,13 +1,12 @@
 //! weeder: deletes the crash-looping dependants of a service once that service is ready again.
 //!
-//! `domain` holds the rules, `cluster` talks to the seed, `grpc` serves what the weeder sees and does, and only `app`
+//! `domain` holds the rules, `controller` runs them, `cluster` talks to the seed, `grpc` serves the API, and only `app`
 //! joins them.
 
 pub mod app;
-pub mod cluster;
+mod cluster;
 pub mod config;
+mod controller;
 pub mod domain;
-pub mod grpc;
-pub mod metrics;
-pub mod scrape;
-pub mod state;
+mod grpc;
+mod metrics;

@@ -15,7 +15,7 @@ async fn ready(seed: &Seed) -> Weeder {
     weeder
 }
 
-fn cancelled(weeding: &pb::Weeding) -> bool {
+fn cancelled(weeding: &pb::Weeder) -> bool {
     weeding.state() == pb::WeederState::Cancelled
 }
 
@@ -69,7 +69,7 @@ async fn an_annotation_may_come_and_go() {
         "The service does not declare dependants any more."
     );
     seed.annotate("shoot", "queue", Some(QUEUE_USERS));
-    let live = |w: &pb::Weeding| w.state() == pb::WeederState::Active;
+    let live = |w: &pb::Weeder| w.state() == pb::WeederState::Active;
     weeder.wait("shoot", "queue", "there is a new one", live).await;
     seed.delete(&watchdog_sandbox::resource::keys::SERVICES, "shoot", "queue");
     weeder
@@ -102,7 +102,7 @@ async fn the_selectors_of_file_and_annotation_both_count() {
     // The file may cease to name it, and the annotation stands.
     seed.annotate("shoot", "kube-apiserver", Some(QUEUE_USERS));
     seed.service("shoot", "kube-apiserver", true);
-    let selectors = |n| move |w: &pb::Weeding| w.selectors.len() == n;
+    let selectors = |n| move |w: &pb::Weeder| w.selectors.len() == n;
     weeder
         .wait("shoot", "kube-apiserver", "both count", selectors(3))
         .await;

@@ -64,11 +64,11 @@ async fn streams_are_filtered_and_end_with_the_drain() {
     let seed = Seed::new().await;
     twelve_weeders(&seed).await;
     let mut weeder = seed.ready().await;
-    let request = pb::WatchWeedingRequest {
+    let request = pb::WatchWeedersRequest {
         service: "etcd".to_owned(),
         ..Default::default()
     };
-    let mut weeding = weeder.client.watch_weeding(request).await.unwrap().into_inner();
+    let mut weeding = weeder.client.watch_weeders(request).await.unwrap().into_inner();
     let request = pb::WatchEndpointReadinessRequest {
         namespace: "shoot--2".to_owned(),
         ..Default::default()
@@ -82,7 +82,7 @@ async fn streams_are_filtered_and_end_with_the_drain() {
 
     let mut keys = BTreeSet::new();
     loop {
-        use pb::watch_weeding_response::Event;
+        use pb::watch_weeders_response::Event;
         match weeding.message().await.unwrap().unwrap().event.unwrap() {
             Event::Upsert(weeding) => assert!(keys.insert(weeding.key.unwrap().namespace)),
             Event::SnapshotComplete(complete) => {
@@ -141,12 +141,12 @@ async fn a_weeder_is_told_from_its_start_to_its_end() {
     let mut weeder = seed.ready().await;
     let mut stream = weeder
         .client
-        .watch_weeding(pb::WatchWeedingRequest::default())
+        .watch_weeders(pb::WatchWeedersRequest::default())
         .await
         .unwrap()
         .into_inner();
     let mut next = async || {
-        use pb::watch_weeding_response::Event;
+        use pb::watch_weeders_response::Event;
         loop {
             let message = tokio::time::timeout(support::PATIENCE, stream.message())
                 .await
@@ -177,7 +177,7 @@ async fn a_weeder_is_told_from_its_start_to_its_end() {
     assert_eq!(deletion.deletions[0].pod, "kube-apiserver");
     assert_eq!(
         told.last().unwrap().message,
-        "It has lived out its time and deleted 1 pod."
+        "Its time is over; it deleted 1 pod."
     );
     weeder.stop().await;
 }
@@ -188,11 +188,11 @@ async fn bad_requests_name_the_field() {
     let mut weeder = seed.ready().await;
     let client = &mut weeder.client;
     let bad = "Not A Name".to_owned();
-    let request = pb::WatchWeedingRequest {
+    let request = pb::WatchWeedersRequest {
         namespace: bad.clone(),
         ..Default::default()
     };
-    let by_namespace = client.watch_weeding(request).await.map(drop).unwrap_err();
+    let by_namespace = client.watch_weeders(request).await.map(drop).unwrap_err();
     let request = pb::WatchEndpointReadinessRequest {
         service: bad.clone(),
         ..Default::default()

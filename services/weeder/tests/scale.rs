@@ -9,10 +9,12 @@ use tokio::time::Instant;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, Fault, FaultAction};
-use weeder::cluster::worker::MAX_REQUESTS;
 
 const SHOOTS: usize = 1_000;
 const DEPENDANTS: usize = 5;
+
+/// Deletions at one time.
+const MAX_REQUESTS: u64 = 32;
 
 /// Connections besides those of lists and deletions: watches, membership, Events, preflight.
 const OTHER_CONNECTIONS: u64 = 12;
@@ -39,7 +41,8 @@ async fn a_thousand_services_become_ready_at_once() {
             }
         }
     }
-    let mut weeder = seed.ready().await;
+    let mut weeder = seed.start_with("weeder-0", &["--request-rate=1000"]).await;
+    weeder.wait_ready().await;
     // As far as a real API server is away.
     seed.api
         .inject(Fault::always(FaultAction::Delay { millis: 2 }).path("/api/v1/namespaces/"));
@@ -48,7 +51,8 @@ async fn a_thousand_services_become_ready_at_once() {
     for shoot in 0..SHOOTS {
         seed.service(&format!("shoot--{shoot}"), "kube-apiserver", true);
     }
-    let pods = SHOOTS * DEPENDANTS;
+    // One is behind the service.
+    let pods = SHOOTS * (DEPENDANTS + 1);
     let mut most_watches = 0;
     eventually("all that crashed are deleted", || {
         most_watches = most_watches.max(seed.api.counters().open_watches);
@@ -61,7 +65,7 @@ async fn a_thousand_services_become_ready_at_once() {
     let after = seed.api.counters();
     let connections = after.connections - before.connections;
     assert!(
-        connections <= MAX_REQUESTS as u64 + OTHER_CONNECTIONS,
+        connections <= MAX_REQUESTS + OTHER_CONNECTIONS,
         "{connections} new connections"
     );
 

@@ -64,7 +64,7 @@ async fn dependants_in_a_crash_loop_are_deleted_and_no_others() {
     let events = seed.events();
     let event = events
         .iter()
-        .find(|event| event.text("/regarding/name") == "kcm-rs")
+        .find(|event| event.text("/regarding/name").starts_with("kcm-rs"))
         .unwrap();
     assert_eq!(event.text("/regarding/kind"), "ReplicaSet");
     assert_eq!(event.text("/reason"), "WeededCrashLoopingPod");
@@ -213,14 +213,7 @@ async fn a_weeder_lives_exactly_watch_duration() {
         (2, 0)
     );
     assert_eq!(weeding.remaining.unwrap(), prost_types::Duration::default());
-    assert_eq!(
-        weeding.message,
-        "It has lived out its time; there was nothing to delete."
-    );
-    eventually("the pods are not watched any more", || {
-        seed.api.counters().open_watches <= BASE_WATCHES
-    })
-    .await;
+    assert_eq!(weeding.message, "Its time is over; there was nothing to delete.");
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     seed.service("shoot", "kube-apiserver", true);
     weeder
@@ -234,9 +227,6 @@ async fn a_weeder_lives_exactly_watch_duration() {
     );
     weeder.stop().await;
 }
-
-/// Watches of a weeder that has nothing to weed: slices, namespaces, membership Leases.
-const BASE_WATCHES: usize = 3;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_ends_takes_its_weeder_along() {
@@ -252,7 +242,7 @@ async fn a_namespace_that_ends_takes_its_weeder_along() {
     for namespace in ["terminating", "gone"] {
         weeder.wait_following(&seed, namespace, "etcd", 1).await;
         seed.delete(&keys::NAMESPACES, "", namespace);
-        let ended = |w: &pb::Weeding| w.state() == pb::WeederState::Cancelled;
+        let ended = |w: &pb::Weeder| w.state() == pb::WeederState::Cancelled;
         let weeding = weeder.wait(namespace, "etcd", "it is cancelled", ended).await;
         assert_eq!(weeding.message, "The namespace is terminating or gone.");
     }
@@ -320,7 +310,7 @@ async fn a_changed_configuration_takes_effect_without_a_restart() {
     seed.configure(
         "servicesAndDependantSelectors: {kube-apiserver: {podSelectors: [{matchLabels: {a: b}}]}}",
     );
-    let cancelled = |w: &pb::Weeding| w.state() == pb::WeederState::Cancelled;
+    let cancelled = |w: &pb::Weeder| w.state() == pb::WeederState::Cancelled;
     let etcd = weeder.wait("shoot", "etcd", "it is cancelled", cancelled).await;
     assert_eq!(
         etcd.message,
@@ -365,7 +355,7 @@ async fn replicas_share_the_namespaces() {
     first.wait_ready().await;
     let mut second = seed.start("weeder-1").await;
     second.wait_ready().await;
-    let live = |weeders: Vec<pb::Weeding>| {
+    let live = |weeders: Vec<pb::Weeder>| {
         let live = weeders
             .into_iter()
             .filter(|w| w.state() != pb::WeederState::Cancelled);

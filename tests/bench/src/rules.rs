@@ -25,7 +25,7 @@ use watchdog_api::node::NodeItem;
 use watchdog_api::prober::{self, DependentResource};
 use watchdog_api::workload::RecordedReplicas;
 use watchdog_e2e::fixtures;
-use weeder::domain::pods::{Container, crash_loop};
+use weeder::domain::pods::CrashLoop;
 use weeder::domain::readiness::{Endpoints, Index, Slice, SliceKey};
 
 use crate::fleet::{Fleet, Kind};
@@ -288,17 +288,19 @@ fn weed() -> Work {
         let slice = Slice {
             key: key.clone(),
             service: Some("kube-apiserver".into()),
-            endpoints: Endpoints::of([Some(turn.is_multiple_of(2)), Some(false)]),
+            endpoints: Endpoints::of([turn.is_multiple_of(2), false]),
+            pods: None,
         };
         black_box(index.apply(slice, now));
-        let container = |name: &str, waiting: Option<&str>| Container {
-            name: name.into(),
-            init: false,
-            restarts: 3,
-            waiting: waiting.map(str::to_owned),
-            ended_at: None,
+        let container = |name: &str, waiting: Option<&str>| {
+            let crash = CrashLoop {
+                container: name.into(),
+                restarts: 3,
+                ..CrashLoop::default()
+            };
+            (waiting.map(str::to_owned), crash)
         };
-        black_box(crash_loop([
+        black_box(CrashLoop::of([
             container("main", Some("CrashLoopBackOff")),
             container("side", None),
         ]));

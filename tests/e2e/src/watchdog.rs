@@ -154,8 +154,15 @@ impl Setup {
     /// # Errors
     /// When it does not come up.
     pub async fn weeder(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
-        self.start(self.command(binaries::WEEDER, identity, kubeconfig, &self.weeder)?)
-            .await
+        self.start(self.weeder_command(identity, kubeconfig)?).await
+    }
+
+    /// The command line of a weeder, for [`Self::custom`].
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be written.
+    pub fn weeder_command(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Command> {
+        self.command(binaries::WEEDER, identity, kubeconfig, &self.weeder)
     }
 
     /// Starts a weeder that also takes the dependants of a Service from its annotation.

@@ -320,7 +320,7 @@ async fn weeder() {
     described(
         &grpcurl,
         api,
-        &["WatchEndpointReadiness", "WatchWeeding", "ListWeeders"],
+        &["WatchEndpointReadiness", "WatchWeeders", "ListWeeders"],
     )
     .await;
     until("the services seen ready are weeded", BOUND, || async {
@@ -341,11 +341,11 @@ async fn weeder() {
         .await;
     assert_eq!(messages[0]["upsert"]["readiness"], "READINESS_READY");
     let messages = grpcurl
-        .stream(&method("WatchWeeding"), request, has("snapshotComplete"))
+        .stream(&method("WatchWeeders"), request, has("snapshotComplete"))
         .await;
     assert_eq!(messages[0]["upsert"]["key"]["service"], "kube-apiserver");
 
-    for name in ["WatchEndpointReadiness", "WatchWeeding", "ListWeeders"] {
+    for name in ["WatchEndpointReadiness", "WatchWeeders", "ListWeeders"] {
         let bad = grpcurl
             .refused(&method(name), json!({"namespace": "Not A Name"}))
             .await;

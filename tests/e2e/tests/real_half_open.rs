@@ -35,6 +35,9 @@ const OF_COORDINATOR: [&str; 5] = ["/clusters?", KCM, MCM, CA, "/leases?"];
 
 const OF_LEASE_PROBE: [&str; 3] = ["/clusters?", PROBE_SECRET, "/leases?"];
 
+/// How the names of pods behind Services end.
+const MEMBER: &str = "-member-0";
+
 /// The Services are named in the watches on EndpointSlices, or Endpoints, behind them.
 const OF_WEEDER: [&str; 6] = [
     "/pods?",
@@ -82,14 +85,31 @@ async fn verdict(setup: &Setup, lease_probe: &Service, shoot: &str) -> anyhow::R
     verdict.ok_or_else(|| anyhow::anyhow!("an answer without a verdict"))
 }
 
-/// Sets whether there is something behind a Service, in both forms where the API server has both.
+/// Sets whether there is something behind a Service, in both forms where the API server has both. The pod behind it says
+/// since when: what a watch brings after an interruption is not taken for a recovery without it.
 async fn set_ready(seed: &Client, service: &str, ready: bool) -> anyhow::Result<()> {
     let params = PatchParams::apply("test").force();
+    let member = format!("{service}{MEMBER}");
+    if ready {
+        let pods: Api<Pod> = Api::namespaced(seed.clone(), LOST);
+        let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": service, "uid": service, "controller": true});
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": member, "ownerReferences": [owner]},
+            "spec": {"containers": [{"name": "main", "image": "none"}]},
+        }))?;
+        pods.create(&PostParams::default(), &pod).await?;
+        let since = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second())?.to_string();
+        let condition = json!({"type": "Ready", "status": "True", "lastTransitionTime": since});
+        let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
+        pods.patch_status(&member, &PatchParams::default(), &patch)
+            .await?;
+    }
+    let target = json!({"kind": "Pod", "namespace": LOST, "name": member});
     let key = if ready { "addresses" } else { "notReadyAddresses" };
     let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), LOST);
     let object = json!({
         "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service},
-        "subsets": [{key: [{"ip": "10.0.0.1"}], "ports": [{"port": 443}]}],
+        "subsets": [{key: [{"ip": "10.0.0.1", "targetRef": target}], "ports": [{"port": 443}]}],
     });
     endpoints.patch(service, &params, &Patch::Apply(object)).await?;
     let is_served = seed.list_api_group_resources("discovery.k8s.io/v1").await.is_ok();
@@ -99,24 +119,36 @@ async fn set_ready(seed: &Client, service: &str, ready: bool) -> anyhow::Result<
         let object = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
-            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
+            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}, "targetRef": target}],
         });
         slices.patch(service, &params, &Patch::Apply(object)).await?;
     }
     Ok(())
 }
 
+/// Long enough ago for rules that compare the clocks of nodes.
+fn crashed_at() -> anyhow::Result<String> {
+    let now = jiff::Timestamp::now().as_second();
+    Ok(jiff::Timestamp::from_second(now - 10)?.to_string())
+}
+
 /// A pod of a control plane that crashes.
 async fn crashing_pod(seed: &Client, role: &str) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(seed.clone(), LOST);
     let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": role, "labels": {"gardener.cloud/role": "controlplane", "role": role}},
+        "metadata": {
+            "name": role, "labels": {"gardener.cloud/role": "controlplane", "role": role},
+            "ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": role, "uid": role, "controller": true,
+            }],
+        },
         "spec": {"containers": [{"name": "main", "image": "none"}]},
     }))?;
     pods.create(&PostParams::default(), &pod).await?;
     let status: Value = json!([{
         "name": "main", "image": "none", "imageID": "", "ready": false, "restartCount": 7,
         "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": crashed_at()?}},
     }]);
     let patch = Patch::Merge(json!({"status": {"containerStatuses": status}}));
     pods.patch_status(role, &PatchParams::default(), &patch).await?;
@@ -126,7 +158,8 @@ async fn crashing_pod(seed: &Client, role: &str) -> anyhow::Result<()> {
 async fn pods(seed: &Client) -> anyhow::Result<Vec<String>> {
     let pods: Api<Pod> = Api::namespaced(seed.clone(), LOST);
     let pods = pods.list(&Default::default()).await?.items.into_iter();
-    Ok(pods.filter_map(|pod| pod.metadata.name).collect())
+    let names = pods.filter_map(|pod| pod.metadata.name);
+    Ok(names.filter(|name| !name.ends_with(MEMBER)).collect())
 }
 
 /// Waits until every silent watch is given up, and checks that none was trusted for too long.

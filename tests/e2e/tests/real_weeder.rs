@@ -1,10 +1,12 @@
-//! Weeding on a real API server, through Endpoints: Kubernetes 1.20 does not serve `discovery.k8s.io/v1`.
+//! The weeder on a real API server: through EndpointSlices where `discovery.k8s.io/v1` is served (KUBEBUILDER_ASSETS of a
+//! newer Kubernetes), else through Endpoints (Kubernetes 1.20).
 
 #![cfg(test)]
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Endpoints, Pod};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -30,7 +32,13 @@ async fn pod(
     let pods: Api<Pod> = Api::namespaced(seed.clone(), namespace);
     let container = json!([{"name": "main", "image": "none"}]);
     let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": name, "labels": {"gardener.cloud/role": "controlplane", "role": role}},
+        "metadata": {
+            "name": name, "labels": {"gardener.cloud/role": "controlplane", "role": role},
+            "ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": format!("{namespace}-{name}"),
+                "controller": true,
+            }],
+        },
         "spec": {"containers": container, "initContainers": [{"name": "init", "image": "none"}]},
     }))?;
     pods.create(&PostParams::default(), &pod).await?;
@@ -55,20 +63,26 @@ async fn crash(pods: &Api<Pod>, name: &str, list: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets the addresses behind a service.
+/// Writes the endpoints of a service as the weeder reads them on this server.
 async fn endpoints(seed: &Client, namespace: &str, service: &str, ready: bool) -> anyhow::Result<()> {
+    let params = PatchParams::apply("test").force();
+    let slices: Api<EndpointSlice> = Api::namespaced(seed.clone(), namespace);
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
+    });
+    match slices.patch(service, &params, &Patch::Apply(slice)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        other => return Ok(other.map(drop)?),
+    }
     let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), namespace);
     let key = if ready { "addresses" } else { "notReadyAddresses" };
     let subsets = json!([{key: [{"ip": "10.0.0.1"}], "ports": [{"port": 443}]}]);
     let object =
         json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service}, "subsets": subsets});
-    endpoints
-        .patch(
-            service,
-            &PatchParams::apply("test").force(),
-            &Patch::Apply(object),
-        )
-        .await?;
+    endpoints.patch(service, &params, &Patch::Apply(object)).await?;
     Ok(())
 }
 
@@ -161,7 +175,7 @@ async fn crash_looping_dependants_are_deleted_when_their_service_is_back() {
     })
     .await
     .unwrap();
-    // A pod that crashes again is deleted again.
+    // A pod that crashes again is deleted again, 10 s later.
     pod(
         &seed,
         SHOOT,

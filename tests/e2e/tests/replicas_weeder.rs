@@ -13,6 +13,7 @@ use watchdog_e2e::wait::{self, BOUND};
 use watchdog_e2e::watchdog::Service;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
+use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{AuditEntry, Fault, FaultAction, ShootSpec, SimTiming};
 
 const SHOOTS: usize = 8;
@@ -28,7 +29,7 @@ async fn owned(world: &World, replica: &Service) -> anyhow::Result<BTreeSet<Stri
     let weeders = client.list_weeders(request).await?.into_inner().weeders;
     let name = replica.process.name();
     let lives =
-        |weeding: &pb::Weeding| matches!(weeding.state(), pb::WeederState::Queued | pb::WeederState::Active);
+        |weeding: &pb::Weeder| matches!(weeding.state(), pb::WeederState::Queued | pb::WeederState::Active);
     let running = weeders.into_iter().filter(lives);
     running
         .filter_map(|weeding| Some((weeding.key?, weeding.owner)))
@@ -113,6 +114,22 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
         anyhow::ensure!(few.is_none(), "{few:?}");
         Ok(Some(looping))
     })
+    .await
+    .unwrap();
+    // The heir deletes at first sight: only what crashed before the service was ready, by the clocks of nodes.
+    wait::until_true(
+        "the crashes are older than nodes' clocks differ",
+        BOUND,
+        || async {
+            let recent = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(3);
+            let ended = "/status/containerStatuses/0/lastState/terminated/finishedAt";
+            let pods = seed.store().all(&keys::PODS, None);
+            let times = pods
+                .iter()
+                .filter_map(|pod| pod.text(ended).parse::<jiff::Timestamp>().ok());
+            Ok(times.into_iter().all(|time| time < recent))
+        },
+    )
     .await
     .unwrap();
     // In each of its namespaces the victim gets stuck with one pod.

@@ -5,22 +5,50 @@ use crate::{
     names,
     selector::{self, Selector},
 };
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// The weeder's configuration, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeederConfig {
     /// Life of a weeder after its service became ready; more than zero.
     pub watch_duration: Duration,
+    /// How long a service must have been ready before its dependants are deleted.
+    pub ready_for: Duration,
+    /// Kinds of controllers whose pods are left alone.
+    pub exclude_kinds: BTreeSet<String>,
+    /// Whether pods that no controller replaces are deleted too.
+    pub delete_pods_without_controller: bool,
+    /// Whether pods of Jobs are deleted too.
+    pub delete_pods_of_jobs: bool,
     /// Per service the selectors of the pods that depend on it; at least one service, and one selector for each.
     pub services: BTreeMap<String, Vec<Selector>>,
 }
 
-const FIELDS: &[Field] = &[&["watchDuration"], &["servicesAndDependantSelectors"]];
+const FIELDS: &[Field] = &[
+    &["watchDuration"],
+    &["readyFor"],
+    &["excludeKinds"],
+    &["deletePodsWithoutController"],
+    &["deletePodsOfJobs"],
+    &["servicesAndDependantSelectors"],
+];
 const SERVICE_FIELDS: &[Field] = &[&["podSelectors"]];
 
 /// Selectors that one Service may declare: ten times what Gardener's own services have, and few enough to list each.
 pub const MAX_DECLARED_SELECTORS: usize = 16;
+
+/// Names of kinds that are worth a question when they are written in lower case or as a plural.
+const KNOWN_KINDS: [&str; 6] = [
+    "DaemonSet",
+    "Deployment",
+    "Etcd",
+    "Job",
+    "ReplicaSet",
+    "StatefulSet",
+];
 
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 
@@ -52,13 +80,40 @@ fn convert(root: &Value<'_>) -> Option<WeederConfig> {
     let watch_duration = fields.or("watchDuration", names::DEFAULT_WATCH_DURATION, |value| {
         value.duration(MIN_WATCH_DURATION)
     });
+    let ready_for = fields.or("readyFor", Duration::ZERO, |value| value.duration(Duration::ZERO));
+    let exclude_kinds = fields.get("excludeKinds").map(kinds).unwrap_or_default();
     let services = fields
         .required("servicesAndDependantSelectors")
         .and_then(services);
     Some(WeederConfig {
         watch_duration,
+        ready_for,
+        exclude_kinds,
+        delete_pods_without_controller: fields.or("deletePodsWithoutController", false, Value::boolean),
+        delete_pods_of_jobs: fields.or("deletePodsOfJobs", false, Value::boolean),
         services: services.unwrap_or_default(),
     })
+}
+
+/// A pod names its controller, and that of a Deployment's pod is a ReplicaSet.
+fn kinds(list: &Value<'_>) -> BTreeSet<String> {
+    let mut kinds = BTreeSet::new();
+    for item in list.items().unwrap_or_default() {
+        let Some(kind) = item.text() else { continue };
+        if kind == "Deployment" {
+            item.error("names no controller of a pod; the controller of a Deployment's pods is a ReplicaSet");
+        } else if !kind.starts_with(|c: char| c.is_ascii_uppercase())
+            || !kind.bytes().all(|b| b.is_ascii_alphanumeric())
+        {
+            let same = |known: &&str| kind.trim_end_matches('s').eq_ignore_ascii_case(known);
+            let hint = KNOWN_KINDS.into_iter().find(same);
+            let hint = hint.map_or_else(String::new, |known| format!("; did you mean {known:?}?"));
+            item.error(format!("must be a kind, such as StatefulSet{hint}"));
+        } else {
+            kinds.insert(kind.to_owned());
+        }
+    }
+    kinds
 }
 
 fn services(value: &Value<'_>) -> Option<BTreeMap<String, Vec<Selector>>> {

@@ -1,7 +1,7 @@
-//! Follows the dependants that Services declare by an annotation.
+//! Watches the dependants that Services declare by an annotation.
 //!
-//! Annotations cannot be selected, so all Services of the seed are watched, but only their metadata, and nothing is
-//! kept of those without the annotation but their names.
+//! The API cannot select by annotation, so all Services of the seed are watched, but only their metadata. Of a Service
+//! without the annotation only the name is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,19 +22,19 @@ use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use super::trimmed::malformed;
+use crate::controller::shared::SharedState;
 use crate::domain::service::ServiceKey;
-use crate::state::State;
 
-/// Services in one page of a list, so that a seed with tens of thousands never has all in memory at once.
+/// Services in one page of a list: a seed may have tens of thousands.
 const PAGE: u32 = 500;
 
-/// Follows the Services of all namespaces until `stop` is cancelled.
+/// Watches the Services of all namespaces until `stop` is cancelled.
 ///
 /// # Errors
 /// As [`Watch::run`].
-pub async fn follow(
+pub(crate) async fn watch(
     client: kube::Client,
-    state: Arc<State>,
+    state: Arc<SharedState>,
     events: EventSink,
     readiness: Readiness,
     stop: CancellationToken,
@@ -51,12 +51,12 @@ pub async fn follow(
         listed: false,
     };
     watch
-        .run(readiness, stop, move |change| annotations.hear(change))
+        .run(readiness, stop, move |change| annotations.on_change(change))
         .await
 }
 
 struct Annotations {
-    state: Arc<State>,
+    state: Arc<SharedState>,
     events: EventSink,
     // Malformed annotations that were reported, by their hash: a list shows them again.
     reported: BTreeMap<ServiceKey, u64>,
@@ -64,7 +64,7 @@ struct Annotations {
 }
 
 impl Annotations {
-    fn hear(&mut self, change: Change<PartialObjectMeta<Service>>) {
+    fn on_change(&mut self, change: Change<PartialObjectMeta<Service>>) {
         match change {
             Change::ListBegins | Change::Failed | Change::Restored => {}
             Change::Applied(service) => self.applied(service.metadata),
@@ -77,13 +77,13 @@ impl Annotations {
                 let live: BTreeSet<ServiceKey> = keys.into_iter().map(key).collect();
                 self.reported.retain(|key, _| live.contains(key));
                 self.state
-                    .update(|model, _, now| model.annotations_synced(&live, now));
+                    .update(|state, _, now| state.annotations_synced(&live, now));
                 self.listed = true;
             }
         }
-        // In the middle of the first list each name would have the slices listed again.
+        // During the first list each name would cause another list of the slices.
         if self.listed {
-            self.state.follow_annotated();
+            self.state.publish_annotated();
         }
     }
 
@@ -99,11 +99,11 @@ impl Annotations {
             None => self.forget(&key),
             Some(Ok(selectors)) => {
                 self.reported.remove(&key);
-                self.declare(&key, Some(selectors));
+                self.set_dependants(&key, Some(selectors));
             }
             Some(Err(errors)) => {
-                // As if there were none, so that it does not matter what was there before.
-                self.declare(&key, None);
+                // It counts as none, whatever was there before.
+                self.set_dependants(&key, None);
                 let mut hasher = DefaultHasher::new();
                 annotation.hash(&mut hasher);
                 let hash = hasher.finish();
@@ -116,15 +116,15 @@ impl Annotations {
 
     fn forget(&mut self, key: &ServiceKey) {
         self.reported.remove(key);
-        self.declare(key, None);
+        self.set_dependants(key, None);
     }
 
-    fn declare(&self, key: &ServiceKey, own: Option<Vec<Selector>>) {
+    fn set_dependants(&self, key: &ServiceKey, own: Option<Vec<Selector>>) {
         self.state
-            .update(|model, _, now| model.service_annotated(key, own, now));
+            .update(|state, _, now| state.set_dependants(key, own, now));
     }
 
-    /// Every replica does: which of them owns the namespace may not be known yet.
+    /// Every replica reports, because the owner of the namespace may not be known yet.
     fn report(&self, key: &ServiceKey, uid: Option<String>, errors: &str) {
         malformed("annotation", &key.namespace, &key.service, errors);
         self.events.publish(Notice {

@@ -9,7 +9,7 @@ use watchdog_runtime::readiness::Readiness;
 
 /// The kind of object that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     /// `discovery.k8s.io/v1` `EndpointSlice`.
     EndpointSlices,
     /// `v1` Endpoints.
@@ -17,9 +17,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// What its watch is called in logs, metrics and readiness.
-    #[must_use]
-    pub const fn watch_name(self) -> &'static str {
+    /// Name of its watch in logs, metrics and readiness.
+    pub(crate) const fn watch_name(self) -> &'static str {
         match self {
             Self::EndpointSlices => "endpointslices",
             Self::Endpoints => "endpoints",
@@ -29,7 +28,7 @@ impl Source {
 
 /// Asks the API server until it answers; the blocker `discovery` says why it does not, and hands over to that of the
 /// watch. None when `stop` is cancelled before.
-pub async fn discover(
+pub(crate) async fn discover(
     client: &kube::Client,
     readiness: &Readiness,
     stop: &CancellationToken,

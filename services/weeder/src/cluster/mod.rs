@@ -1,13 +1,12 @@
-//! Everything that talks to the seed's API server.
+//! Kubernetes I/O: watches of the seed, requests, and the permissions for them.
 
-pub mod annotations;
-pub mod discovery;
-pub mod namespaces;
-pub mod needs;
-pub mod objects;
-
-pub mod pod_requests;
-pub mod pod_watches;
-pub mod services;
+pub(crate) mod annotations;
+pub(crate) mod discovery;
+pub(crate) mod namespaces;
+mod objects;
+pub(crate) mod pace;
+pub(crate) mod permissions;
+pub(crate) mod pod_requests;
+pub(crate) mod pods;
+pub(crate) mod services;
 mod trimmed;
-pub mod worker;

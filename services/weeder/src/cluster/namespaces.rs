@@ -1,4 +1,4 @@
-//! Follows the namespaces: a weeder ends with its own.
+//! Watches the namespaces: a weeder ends with its own.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use super::objects::NamespaceObject;
-use crate::state::State;
+use crate::controller::shared::SharedState;
 
-/// Follows the namespaces until `stop` is cancelled.
+/// Watches the namespaces until `stop` is cancelled.
 ///
 /// # Errors
 /// As [`Watch::run`].
-pub async fn follow(
+pub(crate) async fn watch(
     client: kube::Client,
-    state: Arc<State>,
+    state: Arc<SharedState>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -32,15 +32,15 @@ pub async fn follow(
             Change::ListBegins | Change::Failed | Change::Restored => {}
             Change::Applied(namespace) => {
                 let (name, terminating) = namespace.name_and_end();
-                state.update(|model, _, now| model.namespace_applied(name, terminating, now));
+                state.update(|state, _, now| state.namespace_applied(name, terminating, now));
             }
             Change::Deleted(namespace) => {
                 let name = ObjectKey::of(&namespace).name;
-                state.update(|model, _, now| model.namespace_removed(&name, now));
+                state.update(|state, _, now| state.namespace_removed(&name, now));
             }
             Change::Synced(keys) => {
                 let live = keys.into_iter().map(|key| key.name).collect();
-                state.update(|model, _, now| model.namespaces_synced(&live, now));
+                state.update(|state, _, now| state.namespaces_synced(&live, now));
             }
         })
         .await

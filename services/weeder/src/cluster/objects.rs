@@ -1,21 +1,26 @@
 //! The objects that the weeder reads, reduced to what it reads of them. Reading one fails only on broken JSON.
 
+use std::sync::Arc;
+
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::core::ClusterResourceScope;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::SERVICE_NAME_LABEL;
 
 use super::trimmed::{malformed, meta, resource};
+use crate::domain::evidence::EndpointPod;
 use crate::domain::moment::Moment;
-use crate::domain::pods::{Container, Owner, Pod, PodKey, crash_loop};
+use crate::domain::pods::{CrashLoop, Owner, Pod, PodKey};
 use crate::domain::readiness::{Endpoints, Slice, SliceKey};
+
+/// Characters of a termination message that are kept; the kubelet allows 4 KiB.
+const MAX_EXIT_MESSAGE: usize = 200;
 
 /// A `v1` Pod.
 #[derive(Debug, Clone, Deserialize)]
-pub struct PodObject {
+pub(crate) struct PodObject {
     #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
     #[serde(default = "absent")]
@@ -24,7 +29,7 @@ pub struct PodObject {
 
 /// A `discovery.k8s.io/v1` `EndpointSlice`.
 #[derive(Debug, Clone, Deserialize)]
-pub struct SliceObject {
+pub(crate) struct SliceObject {
     #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
     #[serde(default = "absent")]
@@ -33,7 +38,7 @@ pub struct SliceObject {
 
 /// A `v1` Endpoints: all endpoints of the service of the same name.
 #[derive(Debug, Clone, Deserialize)]
-pub struct EndpointsObject {
+pub(crate) struct EndpointsObject {
     #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
     #[serde(default = "absent")]
@@ -42,17 +47,27 @@ pub struct EndpointsObject {
 
 /// A `v1` Namespace.
 #[derive(Debug, Clone, Deserialize)]
-pub struct NamespaceObject {
+pub(crate) struct NamespaceObject {
     #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
 }
 
-/// What is read of a pod's status.
+/// The fields of a pod's status that the rules need.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct PodStatus {
+    conditions: Option<Vec<PodCondition>>,
     init_container_statuses: Option<Vec<ContainerStatus>>,
     container_statuses: Option<Vec<ContainerStatus>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PodCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    last_transition_time: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -80,6 +95,9 @@ struct Waiting {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Terminated {
+    exit_code: Option<i32>,
+    reason: Option<String>,
+    message: Option<String>,
     finished_at: Option<String>,
 }
 
@@ -89,15 +107,25 @@ struct Terminated {
 struct SliceEndpoints(Option<Vec<SliceEndpoint>>);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct SliceEndpoint {
     conditions: Option<Conditions>,
+    target_ref: Option<TargetRef>,
+}
+
+/// The object behind an endpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct TargetRef {
+    kind: String,
+    name: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 struct Conditions {
     ready: Option<bool>,
+    serving: Option<bool>,
 }
 
 /// The subsets of an Endpoints. Null is how Go writes none.
@@ -108,106 +136,173 @@ struct Subsets(Option<Vec<EndpointSubset>>);
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct EndpointSubset {
-    addresses: Option<Vec<IgnoredAny>>,
-    not_ready_addresses: Option<Vec<IgnoredAny>>,
+    addresses: Option<Vec<Address>>,
+    not_ready_addresses: Option<Vec<Address>>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Address {
+    target_ref: Option<TargetRef>,
 }
 
 // === impl PodObject ===
 
 impl PodObject {
-    /// What the rules read; none when the object does not say which pod it is.
-    #[must_use]
-    pub fn into_pod(self) -> Option<Pod> {
+    /// None when the object has no name, namespace or UID.
+    pub(crate) fn into_pod(self) -> Option<Pod> {
         let meta = self.metadata;
         let key = PodKey {
             namespace: meta.namespace?.into(),
             name: meta.name?.into(),
         };
-        let status = self.status.as_result().unwrap_or_else(|reason| {
-            malformed("pod", &key.namespace, &key.name, reason);
-            const {
-                &PodStatus {
-                    init_container_statuses: None,
-                    container_statuses: None,
+        let (mut restarted, mut containers) = (Vec::new(), Vec::new());
+        match self.status.as_result() {
+            Ok(status) => {
+                let kinds = [
+                    (true, &status.init_container_statuses),
+                    (false, &status.container_statuses),
+                ];
+                for (init, status) in kinds
+                    .into_iter()
+                    .flat_map(|(init, all)| all.iter().flatten().map(move |s| (init, s)))
+                {
+                    if status.restart_count > 0 {
+                        restarted.push(status.name.clone());
+                    }
+                    containers.push(status.crash_loop(init));
                 }
             }
-        });
-        let init = status
-            .init_container_statuses
-            .iter()
-            .flatten()
-            .map(|status| status.container(true));
-        let main = status
-            .container_statuses
-            .iter()
-            .flatten()
-            .map(|status| status.container(false));
-        let crash = crash_loop(init.chain(main));
-        let owner = meta
-            .owner_references
-            .unwrap_or_default()
-            .into_iter()
-            .find(|o| o.controller == Some(true));
+            Err(reason) => malformed("pod", &key.namespace, &key.name, reason),
+        }
+        let owner = controller(meta.owner_references.as_deref());
         Some(Pod {
             uid: meta.uid?,
             resource_version: meta.resource_version.unwrap_or_default(),
             labels: meta.labels.unwrap_or_default(),
             owner: owner.map(|owner| Owner {
-                api_version: owner.api_version,
-                kind: owner.kind,
-                name: owner.name,
-                uid: owner.uid,
+                api_version: owner.api_version.clone(),
+                kind: owner.kind.clone(),
+                name: owner.name.clone(),
+                uid: owner.uid.clone(),
             }),
+            created: meta
+                .creation_timestamp
+                .map(|Time(at)| Moment(at.as_microsecond())),
             deleting: meta.deletion_timestamp.is_some(),
-            crash,
+            restarted,
+            crash: CrashLoop::of(containers),
             key,
         })
     }
+
+    /// For a pod behind an endpoint.
+    pub(crate) fn endpoint_pod(&self) -> EndpointPod {
+        let created = self.metadata.creation_timestamp.as_ref();
+        let owner = controller(self.metadata.owner_references.as_deref());
+        let conditions = self
+            .status
+            .as_result()
+            .ok()
+            .and_then(|status| status.conditions.as_ref());
+        let ready = conditions
+            .into_iter()
+            .flatten()
+            .find(|condition| condition.kind == "Ready");
+        EndpointPod {
+            created: created.map(|Time(at)| Moment(at.as_microsecond())),
+            ready: ready.and_then(|ready| {
+                let since = moment(ready.last_transition_time.as_deref())?;
+                Some((ready.status == "True", since))
+            }),
+            replaces_in_place: owner.is_some_and(|owner| owner.kind == "StatefulSet"),
+        }
+    }
+}
+
+fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
+    owners
+        .unwrap_or_default()
+        .iter()
+        .find(|owner| owner.controller == Some(true))
+}
+
+fn moment(time: Option<&str>) -> Option<Moment> {
+    let time = time?.parse::<jiff::Timestamp>().ok()?;
+    Some(Moment(time.as_microsecond()))
 }
 
 impl ContainerStatus {
-    fn container(&self, init: bool) -> Container {
+    /// The reason for which it waits, and how its last run ended.
+    fn crash_loop(&self, init: bool) -> (Option<String>, CrashLoop) {
         let waiting = self.state.as_ref().and_then(|state| state.waiting.as_ref());
         let ended = self
             .last_state
             .as_ref()
             .and_then(|state| state.terminated.as_ref());
-        let ended_at = ended.and_then(|ended| ended.finished_at.as_ref()?.parse::<jiff::Timestamp>().ok());
-        Container {
-            name: self.name.clone(),
+        let message = ended
+            .and_then(|ended| ended.message.as_deref())
+            .unwrap_or_default();
+        let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+        let crash = CrashLoop {
+            container: self.name.clone(),
             init,
             restarts: self.restart_count,
-            waiting: waiting.and_then(|waiting| waiting.reason.clone()),
-            ended_at: ended_at.map(|at| Moment(at.as_microsecond())),
-        }
+            exit_code: ended.and_then(|ended| ended.exit_code),
+            reason: ended.and_then(|ended| ended.reason.clone()).unwrap_or_default(),
+            message: message
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(MAX_EXIT_MESSAGE)
+                .collect(),
+            ended_at: moment(ended.and_then(|ended| ended.finished_at.as_deref())),
+        };
+        (waiting.and_then(|waiting| waiting.reason.clone()), crash)
     }
+}
+
+impl Conditions {
+    /// Unset counts as ready, as the API defines it. With `publishNotReadyAddresses` every endpoint is `ready`, and only
+    /// `serving` shows the readiness of its pod.
+    fn is_ready(&self) -> bool {
+        self.ready.unwrap_or(true) && self.serving.unwrap_or(true)
+    }
+}
+
+/// The names of the pods behind endpoints; none when one of them has no pod.
+fn pods<'a>(targets: impl Iterator<Item = Option<&'a TargetRef>>) -> Option<Vec<Arc<str>>> {
+    let name = |target: Option<&TargetRef>| Some(target.filter(|t| t.kind == "Pod")?.name.as_str().into());
+    targets.map(name).collect()
 }
 
 // === impl SliceObject ===
 
 impl SliceObject {
-    /// What the rules read; none when the object does not say which slice it is.
-    #[must_use]
-    pub fn into_slice(self) -> Option<Slice> {
+    /// None when the object has no name or namespace.
+    pub(crate) fn into_slice(self) -> Option<Slice> {
         let key = slice_key(&self.metadata)?;
         let service = self
             .metadata
             .labels
             .and_then(|mut labels| labels.remove(SERVICE_NAME_LABEL));
-        let endpoints = match self.endpoints.as_result() {
+        let (endpoints, pods) = match self.endpoints.as_result() {
             Ok(endpoints) => {
-                let ready = |endpoint: &SliceEndpoint| endpoint.conditions.as_ref().and_then(|c| c.ready);
-                Endpoints::of(endpoints.0.iter().flatten().map(ready))
+                let endpoints = || endpoints.0.iter().flatten();
+                let ready =
+                    |endpoint: &SliceEndpoint| endpoint.conditions.as_ref().is_none_or(Conditions::is_ready);
+                let pods = pods(endpoints().map(|endpoint| endpoint.target_ref.as_ref()));
+                (Endpoints::of(endpoints().map(ready)), pods)
             }
             Err(reason) => {
                 malformed("endpointslice", &key.namespace, &key.name, reason);
-                Endpoints::default()
+                (Endpoints::default(), None)
             }
         };
         Some(Slice {
             key,
             service: service.map(Into::into),
             endpoints,
+            pods,
         })
     }
 }
@@ -215,32 +310,32 @@ impl SliceObject {
 // === impl EndpointsObject ===
 
 impl EndpointsObject {
-    /// What the rules read, as the one slice of its service; none when the object does not say which it is.
-    #[must_use]
-    pub fn into_slice(self) -> Option<Slice> {
+    /// The one slice of its service; none when the object has no name or namespace.
+    pub(crate) fn into_slice(self) -> Option<Slice> {
         let key = slice_key(&self.metadata)?;
-        let count = |addresses: &Option<Vec<IgnoredAny>>| addresses.as_ref().map_or(0, Vec::len);
-        let endpoints = match self.subsets.as_result() {
+        let (endpoints, pods) = match self.subsets.as_result() {
             Ok(subsets) => {
-                let subsets = subsets.0.iter().flatten();
-                let conditions = subsets.flat_map(|subset| {
-                    let ready = std::iter::repeat_n(Some(true), count(&subset.addresses));
-                    ready.chain(std::iter::repeat_n(
-                        Some(false),
-                        count(&subset.not_ready_addresses),
-                    ))
-                });
-                Endpoints::of(conditions)
+                let addresses = || {
+                    let subsets = subsets.0.iter().flatten();
+                    subsets.flat_map(|subset| {
+                        let ready = subset.addresses.iter().flatten().map(|address| (true, address));
+                        let not_ready = subset.not_ready_addresses.iter().flatten();
+                        ready.chain(not_ready.map(|address| (false, address)))
+                    })
+                };
+                let pods = pods(addresses().map(|(_, address)| address.target_ref.as_ref()));
+                (Endpoints::of(addresses().map(|(ready, _)| ready)), pods)
             }
             Err(reason) => {
                 malformed("endpoints", &key.namespace, &key.name, reason);
-                Endpoints::default()
+                (Endpoints::default(), None)
             }
         };
         Some(Slice {
             service: Some(key.name.clone()),
             key,
             endpoints,
+            pods,
         })
     }
 }
@@ -249,8 +344,7 @@ impl EndpointsObject {
 
 impl NamespaceObject {
     /// Its name, and whether it is terminating.
-    #[must_use]
-    pub fn name_and_end(&self) -> (&str, bool) {
+    pub(crate) fn name_and_end(&self) -> (&str, bool) {
         (
             self.metadata.name.as_deref().unwrap_or_default(),
             self.metadata.deletion_timestamp.is_some(),
@@ -290,6 +384,14 @@ resource!(
 
 impl Subset for PodStatus {
     const KEEP: Keep = Keep::Fields(&[
+        (
+            "conditions",
+            Keep::Fields(&[
+                ("type", Keep::All),
+                ("status", Keep::All),
+                ("lastTransitionTime", Keep::All),
+            ]),
+        ),
         ("initContainerStatuses", CONTAINER_STATUS),
         ("containerStatuses", CONTAINER_STATUS),
     ]);
@@ -304,18 +406,37 @@ const CONTAINER_STATUS: Keep = Keep::Fields(&[
     ),
     (
         "lastState",
-        Keep::Fields(&[("terminated", Keep::Fields(&[("finishedAt", Keep::All)]))]),
+        Keep::Fields(&[(
+            "terminated",
+            Keep::Fields(&[
+                ("exitCode", Keep::All),
+                ("reason", Keep::All),
+                ("message", Keep::All),
+                ("finishedAt", Keep::All),
+            ]),
+        )]),
     ),
 ]);
 
+const TARGET_REF: (&str, Keep) = (
+    "targetRef",
+    Keep::Fields(&[("kind", Keep::All), ("name", Keep::All)]),
+);
+
 impl Subset for SliceEndpoints {
-    const KEEP: Keep = Keep::Fields(&[("conditions", Keep::Fields(&[("ready", Keep::All)]))]);
+    const KEEP: Keep = Keep::Fields(&[
+        (
+            "conditions",
+            Keep::Fields(&[("ready", Keep::All), ("serving", Keep::All)]),
+        ),
+        TARGET_REF,
+    ]);
 }
 
 impl Subset for Subsets {
     const KEEP: Keep = Keep::Fields(&[
-        ("addresses", Keep::Fields(&[])),
-        ("notReadyAddresses", Keep::Fields(&[])),
+        ("addresses", Keep::Fields(&[TARGET_REF])),
+        ("notReadyAddresses", Keep::Fields(&[TARGET_REF])),
     ]);
 }
 
@@ -331,5 +452,4 @@ fn slice_key(meta: &ObjectMeta) -> Option<SliceKey> {
 }
 
 #[cfg(test)]
-#[path = "objects_tests.rs"]
 mod tests;

@@ -1,9 +1,11 @@
-//! The requests that weeding is made of. Sent as they are, because kube's client drops the Retry-After header.
+//! Deletes pods and reads those behind endpoints. The requests are sent as they are, because kube's client drops the Retry-After header.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::response::Parts;
+use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::Resource;
 use kube::api::{DeleteParams, ListParams, Preconditions};
@@ -15,90 +17,61 @@ use watchdog_kube::permissions::Permission;
 use watchdog_runtime::failure::chain;
 
 use super::objects::PodObject;
-use crate::domain::dependants::Dependants;
+use crate::domain::evidence::Evidence;
 use crate::domain::failure::Failure;
+use crate::domain::moment::Moment;
 use crate::domain::pods::Pod;
-use crate::metrics;
 
-/// Pods per page: a page stays below some megabytes.
-const PAGE: u32 = 500;
+/// A service with more endpoints counts as ready since an unknown time: Gardener's have at most a handful.
+const MAX_ENDPOINT_PODS: usize = 16;
 
-/// All pages of a list together may take so long.
-const LIST_DEADLINE: Duration = Duration::from_secs(30);
+/// Largest answer: one pod, which etcd limits to 1.5 MiB.
+const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
-/// Largest answer. A page of pods of 100 KiB each still fits.
-const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
-
-/// What an API server says is cut at so many characters: it ends up in streams and logs.
+/// Characters of an API server's message that are kept for streams and logs.
 const MAX_MESSAGE: usize = 300;
 
-/// Lists the crash-looping dependants in a namespace. No resourceVersion is sent: what comes back is at least as new as
-/// the moment of asking.
+/// Reads the pods behind the endpoints of a service, by name. A pod that is gone leaves the evidence empty.
 ///
 /// # Errors
 /// Why not; never [`Failure::Gone`] or [`Failure::Changed`].
-pub async fn list(
+pub(crate) async fn read_endpoint_pods(
     client: &kube::Client,
     namespace: &str,
-    dependants: &Dependants,
-) -> Result<Vec<Pod>, Failure> {
-    let all = async {
-        let mut crashing = Vec::new();
-        for labels in dependants.queries() {
-            list_one(client, namespace, labels, &mut crashing).await?;
-        }
-        Ok(crashing)
-    };
-    tokio::time::timeout(LIST_DEADLINE, all)
-        .await
-        .unwrap_or_else(|_| Err(Failure::Failed("the list was not complete within 30s".to_owned())))
-}
-
-async fn list_one(
-    client: &kube::Client,
-    namespace: &str,
-    labels: &str,
-    crashing: &mut Vec<Pod>,
-) -> Result<(), Failure> {
-    let request = kube::core::Request::new(PodObject::url_path(&(), Some(namespace)));
-    let mut params = ListParams::default().labels(labels).limit(PAGE);
-    loop {
-        let answer = send(client, request.list(&params), || {
-            Permission::new("list", "", "pods").in_namespace(namespace)
-        });
-        let answer = answer.await.map_err(|failure| match failure {
+    names: &BTreeSet<Arc<str>>,
+) -> Result<Evidence, Failure> {
+    if names.len() > MAX_ENDPOINT_PODS {
+        return Ok(Evidence::default());
+    }
+    let mut pods = Vec::new();
+    for name in names {
+        // A list, because nothing else needs the permission to get a pod. The API server reads one key for it.
+        let request = kube::core::Request::new(PodObject::url_path(&(), Some(namespace)));
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        let permission = || Permission::new("list", "", "pods").in_namespace(namespace);
+        let answer = send(client, request.list(&params), permission).await;
+        let (_, body) = answer.map_err(|failure| match failure {
             Failure::Gone | Failure::Changed => Failure::Failed(failure.to_string()),
             other => other,
         })?;
-        let page = ItemList::<PodObject>::from_slice(&answer).map_err(|e| Failure::Failed(e.to_string()))?;
-        for item in page.items {
-            match item {
-                Item::Ok(pod) => crashing.extend(pod.into_pod().filter(|pod| pod.to_weed().is_some())),
-                Item::Malformed { name, reason } => {
-                    metrics::MALFORMED.inc(&[("kind", "pod".to_owned())]);
-                    let name = name.unwrap_or_default();
-                    tracing::warn!(
-                        kind = "pod",
-                        namespace,
-                        name,
-                        error = reason,
-                        "object cannot be read"
-                    );
-                }
-            }
+        let list = ItemList::<PodObject>::from_slice(&body).map_err(|e| Failure::Failed(e.to_string()))?;
+        let found = list.items.into_iter().find_map(|item| match item {
+            Item::Ok(pod) => Some(pod.endpoint_pod()),
+            Item::Malformed { .. } => None,
+        });
+        match found {
+            Some(pod) => pods.push(pod),
+            None => return Ok(Evidence::default()),
         }
-        if page.metadata.continue_token.is_empty() {
-            return Ok(());
-        }
-        params.continue_token = Some(page.metadata.continue_token);
     }
+    Ok(Evidence(pods))
 }
 
-/// Deletes a pod if it is still the one that was seen, in the state in which it was seen.
+/// Deletes a pod if it is still the one that was seen, in the state in which it was seen. Gives the time of the API server.
 ///
 /// # Errors
 /// Why not.
-pub async fn delete(client: &kube::Client, pod: &Pod) -> Result<(), Failure> {
+pub(crate) async fn delete(client: &kube::Client, pod: &Pod) -> Result<Option<Moment>, Failure> {
     let namespace = &*pod.key.namespace;
     let request = kube::core::Request::new(PodObject::url_path(&(), Some(namespace)));
     let params = DeleteParams::default().preconditions(Preconditions {
@@ -106,16 +79,15 @@ pub async fn delete(client: &kube::Client, pod: &Pod) -> Result<(), Failure> {
         resource_version: Some(pod.resource_version.clone()),
     });
     let permission = || Permission::new("delete", "", "pods").in_namespace(namespace);
-    send(client, request.delete(&pod.key.name, &params), permission)
-        .await
-        .map(drop)
+    let (head, _) = send(client, request.delete(&pod.key.name, &params), permission).await?;
+    Ok(head.headers.get(http::header::DATE).and_then(server_time))
 }
 
 async fn send(
     client: &kube::Client,
     request: Result<Request<Vec<u8>>, kube::core::request::Error>,
     permission: impl Fn() -> Permission,
-) -> Result<Bytes, Failure> {
+) -> Result<(Parts, Bytes), Failure> {
     let request = request.map_err(|error| Failure::Failed(error.to_string()))?;
     let exchange = async {
         let answer = client.send(request.map(Body::from)).await.map_err(|e| lost(&e))?;
@@ -130,7 +102,7 @@ async fn send(
         .await
         .unwrap_or_else(|_| Err(Failure::Failed("no answer within 10s".to_owned())))?;
     if head.status.is_success() {
-        return Ok(body);
+        return Ok((head, body));
     }
     let status = serde_json::from_slice::<Status>(&body).ok();
     Err(match head.status {
@@ -138,17 +110,27 @@ async fn send(
         StatusCode::CONFLICT => Failure::Changed,
         StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(retry_after(&head.headers, status.as_ref())),
         StatusCode::FORBIDDEN => {
-            let said = said(status.as_ref(), &body);
+            let server_message = server_message(status.as_ref(), &body);
             Failure::Forbidden(format!(
-                "grant this service {}; the API server says: {said}",
+                "grant this service {}; the API server says: {server_message}",
                 permission()
             ))
         }
-        code => Failure::Failed(format!("{} ({})", said(status.as_ref(), &body), code.as_u16())),
+        code => Failure::Failed(format!(
+            "{} ({})",
+            server_message(status.as_ref(), &body),
+            code.as_u16()
+        )),
     })
 }
 
-fn said(status: Option<&Status>, body: &Bytes) -> String {
+/// The time of an answer, in whole seconds.
+fn server_time(date: &HeaderValue) -> Option<Moment> {
+    let date = jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok()?;
+    Some(Moment(date.timestamp().as_microsecond()))
+}
+
+fn server_message(status: Option<&Status>, body: &Bytes) -> String {
     let text = match status {
         Some(status) => status.message.clone(),
         None => String::from_utf8_lossy(body).into_owned(),
@@ -177,8 +159,24 @@ mod tests {
 
     #[test]
     fn what_a_server_says_is_cut() {
-        assert_eq!(said(None, &Bytes::from("x".repeat(1_000))).len(), MAX_MESSAGE);
-        assert_eq!(said(None, &Bytes::from_static(b"too\nmany\n")), "toomany");
-        assert_eq!(said(None, &Bytes::new()), "no reason given");
+        assert_eq!(
+            server_message(None, &Bytes::from("x".repeat(1_000))).len(),
+            MAX_MESSAGE
+        );
+        assert_eq!(
+            server_message(None, &Bytes::from_static(b"too\nmany\n")),
+            "toomany"
+        );
+        assert_eq!(server_message(None, &Bytes::new()), "no reason given");
+    }
+
+    #[test]
+    fn the_time_of_the_server() {
+        let time = |date: &'static str| server_time(&HeaderValue::from_static(date));
+        assert_eq!(
+            time("Sat, 21 Nov 2026 08:00:01 GMT"),
+            Some(Moment(1_795_248_001_000_000))
+        );
+        assert_eq!(time("yesterday"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Follows the endpoints of the configured services in all namespaces.
+//! Watches the endpoints of the configured services in all namespaces.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,50 +18,54 @@ use watchdog_runtime::readiness::Readiness;
 
 use super::discovery::Source;
 use super::objects::{EndpointsObject, SliceObject};
+use crate::controller::shared::SharedState;
+use crate::controller::state::Seen;
 use crate::domain::readiness::{Slice, SliceKey};
-use crate::state::State;
 
-/// Names that a selector holds at most: that many make at most 4 kB, which every proxy lets through. Should extensions
-/// annotate services of more names, the endpoints of all services are watched and held.
+/// Names in a selector at most: they take 4 kB, which every proxy lets through. With more names the endpoints of all
+/// services are watched.
 const MAX_NAMES: usize = 64;
 
-/// How long further names are waited for when others are to be followed: each time all slices are listed anew, and
-/// extensions annotate one Service after the other.
+/// How long changes of the names are gathered: each change takes a list of all slices, and extensions annotate one Service
+/// after the other.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// The services that the watches are about.
+/// A watch that was interrupted brings what it has missed within this time.
+const CATCH_UP: Duration = Duration::from_secs(5);
+
+/// The services whose endpoints are watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Followed {
+enum WatchedServices {
     Named(BTreeSet<String>),
     All,
 }
 
-/// Follows the services that the configuration or an annotation names until `stop` is cancelled. When the configuration
-/// names others, the model hears of it first, then others are followed.
+/// Watches the services that the configuration or an annotation names until `stop` is cancelled. A changed configuration
+/// takes effect on the state first, then on the watches.
 ///
 /// # Errors
 /// As [`Watch::run`].
-pub async fn follow(
+pub(crate) async fn watch(
     client: kube::Client,
     source: Source,
-    state: Arc<State>,
+    state: Arc<SharedState>,
     mut config: watch::Receiver<Arc<WeederConfig>>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut annotated = state.annotated();
     loop {
-        let followed = {
+        let watched = {
             let config = config.borrow_and_update();
-            state.update(|model, _, now| model.reconfigure(&config, now));
-            Followed::by(&config, &annotated.borrow_and_update())
+            state.update(|state, _, now| state.reconfigure(&config, now));
+            WatchedServices::by(&config, &annotated.borrow_and_update())
         };
-        state.update(|model, _, now| model.follows(|service| followed.includes(service), now));
+        state.update(|state, _, now| state.keep_services(|service| watched.includes(service), now));
         let stop_watches = stop.child_token();
         let watches = watches(
             &client,
             source,
-            &followed,
+            &watched,
             &state,
             &readiness,
             stop_watches.clone(),
@@ -69,18 +73,18 @@ pub async fn follow(
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             result = watches => return result,
-            () = outdated(&followed, &state, &mut config, &mut annotated) => {}
+            () = outdated(&watched, &state, &mut config, &mut annotated) => {}
         }
         stop_watches.cancel();
-        tracing::info!("other services have dependants, following those");
+        tracing::info!("services with dependants changed, watching the new ones");
     }
 }
 
-/// Ends when others are to be followed, and no sooner than [`GATHER`] after the first of them was named. The model hears
-/// of every configuration.
+/// Ends when other services must be watched, [`GATHER`] after the first change. Every configuration takes effect on the
+/// state at once.
 async fn outdated(
-    followed: &Followed,
-    state: &State,
+    watched: &WatchedServices,
+    state: &SharedState,
     config: &mut watch::Receiver<Arc<WeederConfig>>,
     annotated: &mut watch::Receiver<BTreeSet<Arc<str>>>,
 ) {
@@ -94,15 +98,15 @@ async fn outdated(
         };
         tokio::select! {
             changed = config.changed() => match changed {
-                Ok(()) => state.update(|model, _, now| model.reconfigure(&config.borrow_and_update(), now)),
-                // The configuration is not followed any more: the process is stopping.
+                Ok(()) => state.update(|state, _, now| state.reconfigure(&config.borrow_and_update(), now)),
+                // The process is stopping.
                 Err(_) => std::future::pending().await,
             },
             // The state holds the sender.
             _ = annotated.changed() => {}
             () = over => return,
         }
-        if Followed::by(&config.borrow(), &annotated.borrow_and_update()) == *followed {
+        if WatchedServices::by(&config.borrow(), &annotated.borrow_and_update()) == *watched {
             gathered = None;
         } else {
             gathered.get_or_insert_with(|| Instant::now() + GATHER);
@@ -110,7 +114,7 @@ async fn outdated(
     }
 }
 
-impl Followed {
+impl WatchedServices {
     fn includes(&self, service: &str) -> bool {
         match self {
             Self::All => true,
@@ -132,15 +136,15 @@ impl Followed {
 async fn watches(
     client: &kube::Client,
     source: Source,
-    followed: &Followed,
-    state: &Arc<State>,
+    watched: &WatchedServices,
+    state: &Arc<SharedState>,
     readiness: &Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    match (source, followed) {
+    match (source, watched) {
         (Source::EndpointSlices, _) => {
             let mut config = Config::default();
-            if let Followed::Named(services) = followed {
+            if let WatchedServices::Named(services) = watched {
                 let names = services.iter().map(String::as_str).collect::<Vec<_>>().join(",");
                 config = config.labels(&format!("{SERVICE_NAME_LABEL} in ({names})"));
             }
@@ -149,20 +153,30 @@ async fn watches(
                 api: Api::<SliceObject>::all(client.clone()),
                 config,
             };
-            let hear = |change| hear(state, None, change, SliceObject::into_slice);
-            watch.run(readiness.clone(), stop, hear).await
+            let apply = apply(
+                state,
+                (source.watch_name(), readiness.clone()),
+                None,
+                SliceObject::into_slice,
+            );
+            watch.run(readiness.clone(), stop, apply).await
         }
-        (Source::Endpoints, Followed::All) => {
+        (Source::Endpoints, WatchedServices::All) => {
             let watch = Watch {
                 name: source.watch_name(),
                 api: Api::<EndpointsObject>::all(client.clone()),
                 config: Config::default(),
             };
-            let hear = |change| hear(state, None, change, EndpointsObject::into_slice);
-            watch.run(readiness.clone(), stop, hear).await
+            let apply = apply(
+                state,
+                (source.watch_name(), readiness.clone()),
+                None,
+                EndpointsObject::into_slice,
+            );
+            watch.run(readiness.clone(), stop, apply).await
         }
-        (Source::Endpoints, Followed::Named(services)) => {
-            // Each watch has a readiness of its own: the first that is listed must not speak for all.
+        (Source::Endpoints, WatchedServices::Named(services)) => {
+            // Each watch has a readiness of its own: the first list does not make all of them ready.
             let parts: Vec<Readiness> = services.iter().map(|service| readiness.part(service)).collect();
             let watches = services.iter().zip(&parts).map(|(service, readiness)| {
                 let config = Config::default().fields(&format!("metadata.name={service}"));
@@ -171,8 +185,13 @@ async fn watches(
                     api: Api::<EndpointsObject>::all(client.clone()),
                     config,
                 };
-                let hear = move |change| hear(state, Some(service), change, EndpointsObject::into_slice);
-                watch.run(readiness.clone(), stop.clone(), hear)
+                let apply = apply(
+                    state,
+                    (source.watch_name(), readiness.clone()),
+                    Some(service),
+                    EndpointsObject::into_slice,
+                );
+                watch.run(readiness.clone(), stop.clone(), apply)
             });
             tokio::select! {
                 result = try_join_all(watches) => result.map(|_| ()),
@@ -182,30 +201,42 @@ async fn watches(
     }
 }
 
-fn hear<K: Resource>(
-    state: &State,
+/// Applies the changes of one watch to the state. What a list brings was not seen as it happened, nor was what the API
+/// server has kept while the watch was interrupted.
+fn apply<K: Resource>(
+    state: &SharedState,
+    (name, readiness): (&'static str, Readiness),
     service: Option<&str>,
-    change: Change<K>,
     into_slice: impl Fn(K) -> Option<Slice>,
-) {
+) -> impl FnMut(Change<K>) {
     let slice_key = |key: ObjectKey| SliceKey {
         namespace: key.namespace.into(),
         name: key.name.into(),
     };
-    match change {
-        Change::ListBegins | Change::Failed | Change::Restored => {}
+    let mut listing = true;
+    let mut resumed: Option<Instant> = None;
+    move |change| match change {
+        Change::ListBegins => listing = true,
         Change::Applied(object) => {
+            let own = |(of, instance): (&str, &str)| of == name && instance == readiness.instance();
+            let failures = readiness.failures();
+            if failures.iter().any(|(of, instance, _)| own((of, instance))) {
+                resumed = Some(Instant::now());
+            }
+            let late = resumed.is_some_and(|resumed| resumed.elapsed() < CATCH_UP);
+            let seen = if listing || late { Seen::InList } else { Seen::Live };
             if let Some(slice) = into_slice(object) {
-                state.update(|model, owns, now| model.slice_applied(slice, owns, now));
+                state.update(|state, owns, now| state.slice_applied(slice, seen, owns, now));
             }
         }
         Change::Deleted(object) => {
             let key = slice_key(ObjectKey::of(&object));
-            state.update(|model, owns, now| model.slice_removed(&key, owns, now));
+            state.update(|state, owns, now| state.slice_removed(&key, owns, now));
         }
         Change::Synced(keys) => {
+            listing = false;
             let live = keys.into_iter().map(slice_key).collect();
-            state.update(|model, owns, now| model.slices_synced(service, &live, owns, now));
+            state.update(|state, owns, now| state.slices_synced(service, &live, owns, now));
         }
     }
 }
@@ -247,13 +278,13 @@ mod tests {
     async fn names_are_gathered_before_all_slices_are_listed_anew() {
         let file = b"servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {a: b}}]}}";
         let file = Arc::new(watchdog_api::weeder::parse(file).unwrap());
-        let state = State::new(&file, Clock::start(), |_: &str| true);
+        let state = SharedState::new(&file, Clock::start(), |_: &str| true);
         let (_file, mut config) = watch::channel(file.clone());
         let (annotate, mut annotated) = watch::channel(BTreeSet::new());
-        let followed = Followed::by(&file, &BTreeSet::new());
+        let watched = WatchedServices::by(&file, &BTreeSet::new());
         let begun = Instant::now();
         let story = async {
-            // One that comes and goes is none, nor is one that the file has.
+            // A name that comes and goes does not count, nor does one that the file has.
             for names in [named(&["queue"]), named(&["etcd"]), named(&[])] {
                 annotate.send(names).unwrap();
                 tokio::time::sleep(GATHER * 3 / 4).await;
@@ -265,24 +296,33 @@ mod tests {
             std::future::pending().await
         };
         tokio::select! {
-            () = outdated(&followed, &state, &mut config, &mut annotated) => {}
+            () = outdated(&watched, &state, &mut config, &mut annotated) => {}
             () = story => {}
         }
         assert_eq!(begun.elapsed(), GATHER * 9 / 4 + GATHER);
-        let expected = Followed::Named(["a", "b", "c", "etcd"].map(str::to_owned).into());
-        assert_eq!(Followed::by(&file, &annotated.borrow_and_update()), expected);
+        let expected = WatchedServices::Named(["a", "b", "c", "etcd"].map(str::to_owned).into());
+        assert_eq!(
+            WatchedServices::by(&file, &annotated.borrow_and_update()),
+            expected
+        );
     }
 
     #[test]
-    fn beyond_so_many_names_all_are_followed_and_further_names_change_nothing() {
+    fn with_many_names_all_services_are_watched_and_further_names_change_nothing() {
         let file = b"servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {a: b}}]}}";
         let file = watchdog_api::weeder::parse(file).unwrap();
         let names = |n: usize| (0..n).map(|n| Arc::from(format!("s{n}"))).collect();
         assert!(matches!(
-            Followed::by(&file, &names(MAX_NAMES - 1)),
-            Followed::Named(_)
+            WatchedServices::by(&file, &names(MAX_NAMES - 1)),
+            WatchedServices::Named(_)
         ));
-        assert_eq!(Followed::by(&file, &names(MAX_NAMES)), Followed::All);
-        assert_eq!(Followed::by(&file, &names(MAX_NAMES + 9)), Followed::All);
+        assert_eq!(
+            WatchedServices::by(&file, &names(MAX_NAMES)),
+            WatchedServices::All
+        );
+        assert_eq!(
+            WatchedServices::by(&file, &names(MAX_NAMES + 9)),
+            WatchedServices::All
+        );
     }
 }

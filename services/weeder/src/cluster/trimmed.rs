@@ -15,7 +15,7 @@ pub(super) fn malformed(kind: &'static str, namespace: &str, name: &str, reason:
     tracing::warn!(kind, namespace, name, error = reason, "object cannot be read");
 }
 
-/// What is read of an object's metadata: without managedFields, which are often half of the object.
+/// The metadata that the weeder needs, without managedFields, which are often half of the object.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Meta {
@@ -23,6 +23,7 @@ struct Meta {
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    creation_timestamp: Option<String>,
     deletion_timestamp: Option<IgnoredAny>,
     labels: Option<BTreeMap<String, String>>,
     owner_references: Option<Vec<OwnerReference>>,
@@ -34,13 +35,14 @@ impl Subset for Meta {
         ("namespace", Keep::All),
         ("uid", Keep::All),
         ("resourceVersion", Keep::All),
+        ("creationTimestamp", Keep::All),
         ("deletionTimestamp", Keep::All),
         ("labels", Keep::All),
         ("ownerReferences", Keep::All),
     ]);
 }
 
-/// Reads metadata. Broken metadata belongs to nobody: the object has no name then.
+/// Reads metadata. An object with broken metadata has no name.
 pub(super) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let meta = match Lenient::<Meta>::deserialize(deserializer)? {
         Lenient::Ok(meta) => meta,
@@ -54,6 +56,7 @@ pub(super) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectM
         namespace: meta.namespace,
         uid: meta.uid,
         resource_version: meta.resource_version,
+        creation_timestamp: meta.creation_timestamp.and_then(|at| at.parse().ok()).map(Time),
         // That it is set is all that counts.
         deletion_timestamp: meta.deletion_timestamp.map(|_| Time(jiff::Timestamp::UNIX_EPOCH)),
         labels: meta.labels,

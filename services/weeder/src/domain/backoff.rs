@@ -15,16 +15,14 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// The pause between a crash and the next start of a container that was restarted so often: kubelet restarts once at
 /// once, then waits 10 s, and doubles that up to 5 min.
-#[must_use]
-pub fn pause(restarts: i32) -> Duration {
+pub(crate) fn pause(restarts: i32) -> Duration {
     let doublings = u32::try_from(restarts.saturating_sub(1)).unwrap_or(0);
     doubled(FIRST, doublings, LONGEST)
 }
 
-/// What is left of the pause. Where it is not known when the container ended, half of the pause: that is how much is
+/// The rest of the pause. Where it is not known when the container ended, half of the pause: that is how much is
 /// left on average at a moment that has nothing to do with it. Never more than the pause, whatever the clocks say.
-#[must_use]
-pub fn left(restarts: i32, ended_at: Option<Moment>, now: Moment) -> Duration {
+pub(crate) fn left(restarts: i32, ended_at: Option<Moment>, now: Moment) -> Duration {
     let pause = pause(restarts);
     match ended_at {
         Some(ended_at) => pause.saturating_sub(now.since(ended_at)),

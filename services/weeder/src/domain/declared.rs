@@ -12,7 +12,7 @@ use super::service::ServiceKey;
 
 /// The dependants of all services.
 #[derive(Debug, Default)]
-pub struct Declared {
+pub(crate) struct Declared {
     file: BTreeMap<Arc<str>, Arc<Dependants>>,
     annotated: BTreeMap<ServiceKey, Annotated>,
     // The names of those that are annotated, with how many each has.
@@ -28,7 +28,7 @@ struct Annotated {
 
 impl Declared {
     /// Takes up another configuration.
-    pub fn configure(&mut self, config: &WeederConfig) {
+    pub(crate) fn configure(&mut self, config: &WeederConfig) {
         let entry = |(service, selectors): (&String, &Vec<_>)| {
             (service.as_str().into(), Arc::new(Dependants::new(selectors)))
         };
@@ -38,8 +38,8 @@ impl Declared {
         }
     }
 
-    /// A service declares these dependants, or none.
-    pub fn annotate(&mut self, key: &ServiceKey, own: Option<Vec<Selector>>) {
+    /// A service declares these dependants by its annotation, or none.
+    pub(crate) fn set_dependants(&mut self, key: &ServiceKey, own: Option<Vec<Selector>>) {
         let old = match own {
             Some(own) => {
                 let all = merged(&self.file, &key.service, &own);
@@ -58,9 +58,8 @@ impl Declared {
         }
     }
 
-    /// The dependants of a service; none when nobody declares any.
-    #[must_use]
-    pub fn of(&self, key: &ServiceKey) -> Option<&Arc<Dependants>> {
+    /// The dependants of a service; none when it has none.
+    pub(crate) fn of(&self, key: &ServiceKey) -> Option<&Arc<Dependants>> {
         match self.annotated.get(key) {
             Some(annotated) => Some(&annotated.all),
             None => self.file.get(&key.service),
@@ -68,13 +67,19 @@ impl Declared {
     }
 
     /// The names of the services that are annotated.
-    #[must_use]
-    pub fn annotated_names(&self) -> BTreeSet<Arc<str>> {
+    pub(crate) fn annotated_names(&self) -> BTreeSet<Arc<str>> {
         self.names.keys().cloned().collect()
     }
 
+    /// The selectors of all dependants, in kubectl's notation.
+    pub(crate) fn selectors(&self) -> BTreeSet<Arc<str>> {
+        let annotated = self.annotated.values().map(|annotated| &annotated.all);
+        let all = self.file.values().chain(annotated);
+        all.flat_map(|dependants| dependants.queries().cloned()).collect()
+    }
+
     /// The services that are annotated.
-    pub fn annotated(&self) -> impl Iterator<Item = &ServiceKey> {
+    pub(crate) fn annotated(&self) -> impl Iterator<Item = &ServiceKey> {
         self.annotated.keys()
     }
 }

@@ -5,37 +5,29 @@ use std::sync::Arc;
 
 use watchdog_api::selector::{Selector, SelectorExt};
 
-/// Watches on pods at most. Seeds have two or three selectors; should there be more than so many at once, one watch on
-/// all pods takes the place of all of them.
-pub const MAX_WATCHES: usize = 8;
+/// Watches on pods at most. Gardener's file has two selectors; with more than eight, one watch on all pods takes the place
+/// of all of them.
+pub(crate) const MAX_WATCHES: usize = 8;
 
 /// The selectors of a service's dependants; a pod that matches one of them depends on the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dependants {
+pub(crate) struct Dependants {
     selectors: Vec<(Selector, Arc<str>)>,
 }
 
-/// What a watch on pods, over all namespaces, asks for.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Query {
-    /// All pods.
-    All,
-    /// Those that match this label selector.
-    Labels(Arc<str>),
-}
-
-/// The queries of the weeders that live, each with the number of them.
-#[derive(Debug, Default)]
-pub struct Queries {
-    wanted: BTreeMap<Arc<str>, usize>,
+/// The restrictions of a watch on pods; none stands for no restriction.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PodQuery {
+    pub(crate) namespace: Option<Arc<str>>,
+    /// A label selector in kubectl's notation.
+    pub(crate) labels: Option<Arc<str>>,
 }
 
 // === impl Dependants ===
 
 impl Dependants {
     /// By their selectors.
-    #[must_use]
-    pub fn new(selectors: &[Selector]) -> Self {
+    pub(crate) fn new(selectors: &[Selector]) -> Self {
         Self {
             selectors: selectors
                 .iter()
@@ -45,8 +37,7 @@ impl Dependants {
     }
 
     /// These and those that more selectors name.
-    #[must_use]
-    pub fn and(&self, more: &[Selector]) -> Self {
+    pub(crate) fn and(&self, more: &[Selector]) -> Self {
         let mut all = self.clone();
         for (selector, query) in Self::new(more).selectors {
             if !all.queries().any(|known| *known == query) {
@@ -56,59 +47,61 @@ impl Dependants {
         all
     }
 
-    /// Whether a pod with these labels is one of them.
-    #[must_use]
-    pub fn include(&self, labels: &BTreeMap<String, String>) -> bool {
+    /// True when a pod with these labels is one of them.
+    pub(crate) fn include(&self, labels: &BTreeMap<String, String>) -> bool {
         self.selectors
             .iter()
             .any(|(selector, _)| selector.matches(labels))
     }
 
     /// The selectors in kubectl's notation, as the API server takes them.
-    pub fn queries(&self) -> impl Iterator<Item = &Arc<str>> {
+    pub(crate) fn queries(&self) -> impl Iterator<Item = &Arc<str>> {
         self.selectors.iter().map(|(_, query)| query)
-    }
-
-    /// Whether a watch may see some of them.
-    #[must_use]
-    pub fn are_seen_by(&self, query: &Query) -> bool {
-        match query {
-            Query::All => true,
-            Query::Labels(labels) => self.queries().any(|own| own == labels),
-        }
     }
 }
 
-// === impl Queries ===
+// === impl PodQuery ===
 
-impl Queries {
-    /// A weeder begins to live.
-    pub fn add(&mut self, dependants: &Dependants) {
-        for query in dependants.queries() {
-            *self.wanted.entry(query.clone()).or_default() += 1;
+impl PodQuery {
+    /// The watches that see all pods with these selectors: one for each selector. Where the replica owns few of many
+    /// namespaces, one for each namespace and selector, so that pods of others are neither sent nor decoded. Beyond
+    /// [`MAX_WATCHES`] selectors, one over all pods.
+    pub(crate) fn plan(
+        selectors: &BTreeSet<Arc<str>>,
+        namespaces: &BTreeMap<Arc<str>, bool>,
+    ) -> BTreeSet<Self> {
+        if selectors.len() > MAX_WATCHES {
+            return BTreeSet::from([Self::default()]);
         }
+        let owned = || {
+            namespaces
+                .iter()
+                .filter(|(_, owned)| **owned)
+                .map(|(name, _)| name)
+        };
+        let few = owned().count() * selectors.len() <= MAX_WATCHES && owned().count() < namespaces.len();
+        let scopes: Vec<Option<Arc<str>>> = if few {
+            owned().cloned().map(Some).collect()
+        } else {
+            vec![None]
+        };
+        let query = |namespace: &Option<Arc<str>>, labels: &Arc<str>| Self {
+            namespace: namespace.clone(),
+            labels: Some(labels.clone()),
+        };
+        let queries = scopes
+            .iter()
+            .flat_map(|scope| selectors.iter().map(move |labels| query(scope, labels)));
+        queries.collect()
     }
 
-    /// A weeder has ended.
-    pub fn remove(&mut self, dependants: &Dependants) {
-        for query in dependants.queries() {
-            if let Some(count) = self.wanted.get_mut(query) {
-                *count -= 1;
-                if *count == 0 {
-                    self.wanted.remove(query);
-                }
-            }
+    /// How the watch is restricted: a closed set of label values.
+    pub(crate) const fn scope(&self) -> &'static str {
+        match (&self.namespace, &self.labels) {
+            (Some(_), _) => "namespace",
+            (None, Some(_)) => "selector",
+            (None, None) => "all",
         }
-    }
-
-    /// The watches that see all dependants of all weeders that live: none when none lives, and never more than
-    /// [`MAX_WATCHES`].
-    #[must_use]
-    pub fn watches(&self) -> BTreeSet<Query> {
-        if self.wanted.len() > MAX_WATCHES {
-            return BTreeSet::from([Query::All]);
-        }
-        self.wanted.keys().cloned().map(Query::Labels).collect()
     }
 }
 
@@ -134,31 +127,27 @@ mod tests {
         assert!(!both.include(&labels("c")) && !both.include(&BTreeMap::new()));
     }
 
+    fn scopes(selectors: usize, owned: usize, foreign: usize) -> (usize, BTreeSet<&'static str>) {
+        let selectors = (0..selectors)
+            .map(|i| Arc::from(format!("role in (r{i})")))
+            .collect();
+        let namespace = |i: usize| (Arc::from(format!("shoot--{i:05}")), i < owned);
+        let queries = PodQuery::plan(&selectors, &(0..owned + foreign).map(namespace).collect());
+        (queries.len(), queries.iter().map(PodQuery::scope).collect())
+    }
+
     #[test]
-    fn watches_are_shared_and_bounded() {
-        let mut queries = Queries::default();
-        let (a, b) = (dependants(&["a"]), dependants(&["a", "b"]));
-        for _ in 0..1000 {
-            queries.add(&a);
-        }
+    fn watches_are_shared_bounded_and_as_narrow_as_the_api_allows() {
+        assert_eq!(scopes(2, 10_000, 0), (2, BTreeSet::from(["selector"])));
+        assert_eq!(scopes(2, 5_000, 5_000), (2, BTreeSet::from(["selector"])));
         assert_eq!(
-            queries.watches(),
-            BTreeSet::from([Query::Labels("role in (a)".into())])
+            scopes(MAX_WATCHES, 1, 0),
+            (MAX_WATCHES, BTreeSet::from(["selector"]))
         );
-        queries.add(&b);
-        assert_eq!(queries.watches().len(), 2);
-        assert!(queries.watches().iter().all(|query| b.are_seen_by(query)));
-        assert!(queries.watches().iter().any(|query| !a.are_seen_by(query)));
-        queries.remove(&b);
-        assert_eq!(queries.watches().len(), 1);
-        for role in 0..MAX_WATCHES {
-            queries.add(&dependants(&[&format!("r{role}")]));
-        }
-        assert_eq!(queries.watches(), BTreeSet::from([Query::All]));
-        assert!(a.are_seen_by(&Query::All));
-        for _ in 0..1000 {
-            queries.remove(&a);
-        }
-        assert_eq!(queries.watches().len(), MAX_WATCHES);
+        assert_eq!(scopes(2, 4, 100), (8, BTreeSet::from(["namespace"])));
+        assert_eq!(scopes(2, 5, 100), (2, BTreeSet::from(["selector"])));
+        assert_eq!(scopes(2, 0, 100), (0, BTreeSet::new()), "nothing to see");
+        assert_eq!(scopes(2, 0, 0), (2, BTreeSet::from(["selector"])));
+        assert_eq!(scopes(MAX_WATCHES + 1, 1, 100), (1, BTreeSet::from(["all"])));
     }
 }

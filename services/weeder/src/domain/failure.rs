@@ -19,14 +19,14 @@ const LONGEST_THROTTLE: Duration = Duration::from_secs(30);
 
 /// Why a list or a deletion did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// 404: there is no such pod.
     Gone,
     /// 409: a precondition does not hold, the pod is another one or has changed.
     Changed,
     /// 403: what the API server says, and the permission that is missing.
     Forbidden(String),
-    /// 429; the server asks to wait so long, if it says so.
+    /// 429, with the pause that the server asks for.
     Throttled(Option<Duration>),
     /// No answer, a broken one, or another refusal. Whether a deletion took place is not known.
     Failed(String),
@@ -34,8 +34,7 @@ pub enum Failure {
 
 impl Failure {
     /// As a label value: a closed set.
-    #[must_use]
-    pub const fn as_str(&self) -> &'static str {
+    pub(crate) const fn as_str(&self) -> &'static str {
         match self {
             Self::Gone => "gone",
             Self::Changed => "changed",
@@ -45,10 +44,9 @@ impl Failure {
         }
     }
 
-    /// The pause before the next try, after so many failures in a row (from 1). Without jitter: the number of
+    /// The pause before the next try, after a number of failures in a row (from 1). Without jitter: the number of
     /// requests at one time is bounded, and so is a stampede.
-    #[must_use]
-    pub fn pause(&self, failures: u32) -> Duration {
+    pub(crate) fn pause(&self, failures: u32) -> Duration {
         match self {
             Self::Gone | Self::Changed => Duration::ZERO,
             Self::Forbidden(_) => FORBIDDEN_PAUSE,

@@ -7,7 +7,7 @@ use watchdog_api::weeder::WeederConfig;
 
 use super::dependants::Dependants;
 use super::moment::Moment;
-use super::pods::{CrashLoop, Pod, PodKey};
+use super::pods::{CrashLoop, Owner, Pod, PodKey};
 
 /// A moment.
 pub(crate) fn at(seconds: f64) -> Moment {
@@ -30,7 +30,17 @@ pub(crate) fn dependants(service: &str) -> Arc<Dependants> {
     Arc::new(Dependants::new(&config().services[service]))
 }
 
-/// A pod with the label `role`, in a crash loop, in the namespace `shoot`.
+pub(crate) fn owner(kind: &str, uid: &str) -> Owner {
+    Owner {
+        api_version: "apps/v1".to_owned(),
+        kind: kind.to_owned(),
+        name: format!("{uid}-controller"),
+        uid: uid.to_owned(),
+    }
+}
+
+/// A pod with the label `role` of a controller of the same name, in a crash loop since second -10, in the namespace
+/// `shoot`.
 pub(crate) fn crashing(name: &str, role: &str, uid: &str, version: &str) -> Pod {
     Pod {
         key: PodKey {
@@ -40,13 +50,18 @@ pub(crate) fn crashing(name: &str, role: &str, uid: &str, version: &str) -> Pod 
         uid: uid.to_owned(),
         resource_version: version.to_owned(),
         labels: BTreeMap::from([("role".to_owned(), role.to_owned())]),
-        owner: None,
+        owner: Some(owner("ReplicaSet", name)),
+        created: Some(at(-100.0)),
         deleting: false,
+        restarted: vec!["main".to_owned()],
         crash: Some(CrashLoop {
             container: "main".to_owned(),
             init: false,
             restarts: 5,
-            ended_at: None,
+            exit_code: Some(1),
+            reason: "Error".to_owned(),
+            message: "no route to etcd".to_owned(),
+            ended_at: Some(at(-10.0)),
         }),
     }
 }
@@ -54,5 +69,6 @@ pub(crate) fn crashing(name: &str, role: &str, uid: &str, version: &str) -> Pod 
 /// The same pod, running.
 pub(crate) fn running(mut pod: Pod) -> Pod {
     pod.crash = None;
+    pod.restarted.clear();
     pod
 }

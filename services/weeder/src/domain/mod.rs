@@ -1,20 +1,19 @@
-//! The rules of weeding, pure: when is a service ready, which pods depend on it, which of them are to be deleted, and
-//! what is to be asked of the API server next. Time is an argument everywhere; nothing here does I/O or reads a clock.
+//! The rules, pure: when is a service ready, which pods depend on it, and which of them may be deleted when? Time is an
+//! argument everywhere; nothing here does I/O or reads a clock.
 
-pub mod backoff;
-pub mod candidates;
-pub mod declared;
-pub mod dependants;
-pub mod failure;
+pub(crate) mod attempts;
+pub(crate) mod backoff;
+pub(crate) mod declared;
+pub(crate) mod dependants;
+pub(crate) mod evidence;
+pub(crate) mod failure;
 #[cfg(test)]
 pub(crate) mod fixtures;
-pub mod model;
+pub(crate) mod flapping;
 pub mod moment;
-pub mod namespaces;
+pub(crate) mod namespaces;
 pub mod pods;
 pub mod readiness;
-pub mod schedule;
+pub(crate) mod schedule;
 pub mod service;
-pub mod task;
-pub mod weeder;
-pub mod weeding;
+pub(crate) mod weeder;

@@ -8,7 +8,6 @@ pub struct Moment(pub i64);
 
 impl Moment {
     /// Later by `duration`.
-    #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         Self(
             self.0
@@ -17,8 +16,17 @@ impl Moment {
     }
 
     /// Time since `earlier`; zero when that is later.
-    #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+}
+
+impl std::fmt::Display for Moment {
+    /// RFC 3339 in whole seconds, as Kubernetes writes times.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match jiff::Timestamp::from_second(self.0.div_euclid(1_000_000)) {
+            Ok(time) => write!(f, "{time}"),
+            Err(_) => f.write_str("unknown"),
+        }
     }
 }

@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 
 /// The namespaces of the seed, and whether each is terminating.
 #[derive(Debug, Default)]
-pub struct Namespaces {
+pub(crate) struct Namespaces {
     terminating: BTreeMap<String, bool>,
 }
 
 impl Namespaces {
     /// A namespace was seen. Says whether it has begun to terminate.
-    pub fn applied(&mut self, name: &str, terminating: bool) -> bool {
+    pub(crate) fn applied(&mut self, name: &str, terminating: bool) -> bool {
         let was = self.terminating.insert(name.to_owned(), terminating);
         terminating && was != Some(true)
     }
 
     /// A namespace is gone.
-    pub fn removed(&mut self, name: &str) {
+    pub(crate) fn removed(&mut self, name: &str) {
         self.terminating.remove(name);
     }
 
     /// These exist and no others: gives those that are gone. One that was never seen is not gone; the list may be
     /// older than what is known of its services.
-    pub fn synced(&mut self, live: &std::collections::BTreeSet<String>) -> Vec<String> {
+    pub(crate) fn synced(&mut self, live: &std::collections::BTreeSet<String>) -> Vec<String> {
         let gone: Vec<String> = self
             .terminating
             .keys()
@@ -35,9 +35,8 @@ impl Namespaces {
         gone
     }
 
-    /// Whether a namespace is terminating.
-    #[must_use]
-    pub fn is_terminating(&self, name: &str) -> bool {
+    /// True while a namespace is terminating.
+    pub(crate) fn is_terminating(&self, name: &str) -> bool {
         self.terminating.get(name) == Some(&true)
     }
 }

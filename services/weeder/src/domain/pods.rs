@@ -1,120 +1,179 @@
-//! Which pods are to be deleted?
+//! Which pods may be deleted?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use watchdog_api::names::CRASH_LOOP_BACK_OFF;
+use watchdog_api::weeder::WeederConfig;
 
 use super::moment::Moment;
 
-/// What is read of a pod.
+/// The fields of a pod that the rules need.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pod {
-    /// Namespace and name.
-    pub key: PodKey,
-    /// Tells it from another pod of the same name.
-    pub uid: String,
-    /// Tells it from its own earlier and later states.
-    pub resource_version: String,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// The controller that replaces it when it is deleted.
-    pub owner: Option<Owner>,
-    /// Whether somebody deletes it already.
-    pub deleting: bool,
+pub(crate) struct Pod {
+    pub(crate) key: PodKey,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// The controller that replaces the pod when it is deleted.
+    pub(crate) owner: Option<Owner>,
+    /// By the API server's clock.
+    pub(crate) created: Option<Moment>,
+    /// True when the pod has a deletionTimestamp.
+    pub(crate) deleting: bool,
+    /// Containers that have ended at least once.
+    pub(crate) restarted: Vec<String>,
     /// The container that waits in `CrashLoopBackOff`, if there is one.
-    pub crash: Option<CrashLoop>,
+    pub(crate) crash: Option<CrashLoop>,
 }
 
 /// Namespace and name of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PodKey {
-    /// Its namespace.
-    pub namespace: Arc<str>,
-    /// Its name.
-    pub name: Arc<str>,
+pub(crate) struct PodKey {
+    pub(crate) namespace: Arc<str>,
+    pub(crate) name: Arc<str>,
 }
 
 /// The controller of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
-    /// Group and version of its kind.
-    pub api_version: String,
-    /// Its kind.
-    pub kind: String,
-    /// Its name.
-    pub name: String,
-    /// Its UID.
-    pub uid: String,
+pub(crate) struct Owner {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
 }
 
-/// A container that waits in `CrashLoopBackOff`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A container that waits in `CrashLoopBackOff`, and how its last run ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CrashLoop {
-    /// Its name.
+    /// Name of the container.
     pub container: String,
-    /// Whether it is an init container.
+    /// True for an init container.
     pub init: bool,
-    /// How often it was restarted.
+    /// Restarts so far.
     pub restarts: i32,
-    /// When it last ended, by the node's clock.
+    /// None when the status does not have it.
+    pub exit_code: Option<i32>,
+    /// Such as `Error` or `OOMKilled`; empty when it is not known.
+    pub reason: String,
+    /// The termination message, cut; may be empty.
+    pub message: String,
+    /// When the last run ended, by the node's clock.
     pub ended_at: Option<Moment>,
 }
 
-/// What is read of the status of a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Container {
-    /// Its name.
-    pub name: String,
-    /// Whether it is an init container.
-    pub init: bool,
-    /// How often it was restarted.
-    pub restarts: i32,
-    /// Why it waits, if it does.
-    pub waiting: Option<String>,
-    /// When it last ended.
-    pub ended_at: Option<Moment>,
+/// The pods that the configuration allows to delete, by the kind of their controller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DeletableKinds {
+    excluded: BTreeSet<String>,
+    without_controller: bool,
+    of_jobs: bool,
 }
+
+// === impl PodKey ===
+
+impl PodKey {
+    /// Sorts before every pod of the namespace.
+    pub(crate) fn before_all_of(namespace: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: "".into(),
+        }
+    }
+}
+
+// === impl Pod ===
 
 impl Pod {
-    /// The crash loop for which the pod is to be deleted. Never one of a pod that is being deleted already.
-    #[must_use]
-    pub fn to_weed(&self) -> Option<&CrashLoop> {
+    /// The crash loop for which the pod may be deleted. None for a pod that is being deleted already.
+    pub(crate) fn crash_loop(&self) -> Option<&CrashLoop> {
         self.crash.as_ref().filter(|_| !self.deleting)
     }
 }
 
-/// The container or init container that waits in `CrashLoopBackOff`; of several the one that was restarted most often,
-/// for it would wait longest.
-pub fn crash_loop(containers: impl IntoIterator<Item = Container>) -> Option<CrashLoop> {
-    containers
-        .into_iter()
-        .filter(|container| container.waiting.as_deref() == Some(CRASH_LOOP_BACK_OFF))
-        .max_by_key(|container| container.restarts)
-        .map(|container| CrashLoop {
-            container: container.name,
-            init: container.init,
-            restarts: container.restarts,
-            ended_at: container.ended_at,
-        })
+// === impl CrashLoop ===
+
+impl CrashLoop {
+    /// Of several containers the one that was restarted most often, because it would wait longest. `containers` come
+    /// with the reason for which they wait.
+    pub fn of(containers: impl IntoIterator<Item = (Option<String>, Self)>) -> Option<Self> {
+        let crashing = containers
+            .into_iter()
+            .filter(|(waiting, _)| waiting.as_deref() == Some(CRASH_LOOP_BACK_OFF));
+        crashing
+            .map(|(_, crash)| crash)
+            .max_by_key(|crash| crash.restarts)
+    }
+
+    /// How the last run ended, for people.
+    pub(crate) fn exit(&self) -> String {
+        let reason = Some(self.reason.as_str()).filter(|reason| !reason.is_empty());
+        match (self.exit_code, reason) {
+            (Some(code), Some(reason)) => format!("exit code {code}, {reason}"),
+            (Some(code), None) => format!("exit code {code}"),
+            (None, Some(reason)) => format!("exit code unknown, {reason}"),
+            (None, None) => "exit code unknown".to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for CrashLoop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.init { "init container" } else { "container" };
+        let restarts = match self.restarts {
+            1 => "1 restart".to_owned(),
+            n => format!("{n} restarts"),
+        };
+        let Self { container, .. } = self;
+        write!(f, "{kind} {container} ({}, {restarts})", self.exit())
+    }
+}
+
+// === impl DeletableKinds ===
+
+impl DeletableKinds {
+    pub(crate) fn new(config: &WeederConfig) -> Self {
+        Self {
+            excluded: config.exclude_kinds.clone(),
+            without_controller: config.delete_pods_without_controller,
+            of_jobs: config.delete_pods_of_jobs,
+        }
+    }
+
+    /// True when pods of this controller may be deleted. A pod without one is gone for good, and deleting the pod of a
+    /// Job counts as a failure of the Job.
+    pub(crate) fn include(&self, owner: Option<&Owner>) -> bool {
+        match owner {
+            None => self.without_controller,
+            Some(owner) if self.excluded.contains(&owner.kind) => false,
+            Some(owner) if owner.kind == "Job" => self.of_jobs,
+            Some(_) => true,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::fixtures::{config, crashing, owner};
 
-    fn container(name: &str, init: bool, restarts: i32, waiting: Option<&str>) -> Container {
-        Container {
-            name: name.to_owned(),
+    fn container(
+        name: &str,
+        init: bool,
+        restarts: i32,
+        waiting: Option<&str>,
+    ) -> (Option<String>, CrashLoop) {
+        let crash = CrashLoop {
+            container: name.to_owned(),
             init,
             restarts,
-            waiting: waiting.map(str::to_owned),
-            ended_at: None,
-        }
+            ..CrashLoop::default()
+        };
+        (waiting.map(str::to_owned), crash)
     }
 
-    fn found(containers: Vec<Container>) -> Option<(String, bool)> {
-        crash_loop(containers).map(|crash| (crash.container, crash.init))
+    fn found(containers: Vec<(Option<String>, CrashLoop)>) -> Option<(String, bool)> {
+        CrashLoop::of(containers).map(|crash| (crash.container, crash.init))
     }
 
     #[test]
@@ -125,29 +184,51 @@ mod tests {
         let init = container("d", true, 5, Some("CrashLoopBackOff"));
         assert_eq!(found(vec![]), None);
         assert_eq!(found(vec![running.clone(), pulling.clone()]), None);
-        assert_eq!(
-            found(vec![running, pulling, crashing.clone()]),
-            Some(("c".to_owned(), false))
-        );
+        let expected = Some(("c".to_owned(), false));
+        assert_eq!(found(vec![running, pulling, crashing.clone()]), expected);
         assert_eq!(found(vec![crashing, init]), Some(("d".to_owned(), true)));
     }
 
     #[test]
     fn a_pod_that_is_being_deleted_is_left_alone() {
-        let mut pod = Pod {
-            key: PodKey {
-                namespace: "shoot".into(),
-                name: "pod".into(),
-            },
-            uid: "1".to_owned(),
-            resource_version: "1".to_owned(),
-            labels: BTreeMap::new(),
-            owner: None,
-            deleting: false,
-            crash: crash_loop([container("c", false, 3, Some("CrashLoopBackOff"))]),
-        };
-        assert!(pod.to_weed().is_some());
+        let mut pod = crashing("pod", "kcm", "1", "1");
+        assert!(pod.crash_loop().is_some());
         pod.deleting = true;
-        assert!(pod.to_weed().is_none());
+        assert!(pod.crash_loop().is_none());
+    }
+
+    #[test]
+    fn what_is_not_replaced_is_deleted_only_when_the_configuration_says_so() {
+        let mut file = config();
+        let includes =
+            |file: &WeederConfig, owner: Option<Owner>| DeletableKinds::new(file).include(owner.as_ref());
+        assert!(includes(&file, Some(owner("ReplicaSet", "1"))));
+        assert!(includes(&file, Some(owner("StatefulSet", "1"))));
+        assert!(!includes(&file, Some(owner("Job", "1"))));
+        assert!(!includes(&file, None));
+        file.exclude_kinds.insert("StatefulSet".to_owned());
+        file.delete_pods_of_jobs = true;
+        file.delete_pods_without_controller = true;
+        assert!(includes(&file, Some(owner("ReplicaSet", "1"))));
+        assert!(!includes(&file, Some(owner("StatefulSet", "1"))));
+        assert!(includes(&file, Some(owner("Job", "1"))));
+        assert!(includes(&file, None));
+        file.exclude_kinds.insert("Job".to_owned());
+        assert!(!includes(&file, Some(owner("Job", "1"))), "excluded by name");
+    }
+
+    #[test]
+    fn a_crash_in_words() {
+        let mut crash = crashing("pod", "kcm", "1", "1").crash.unwrap();
+        assert_eq!(
+            crash.to_string(),
+            "container main (exit code 1, Error, 5 restarts)"
+        );
+        (crash.init, crash.restarts, crash.exit_code) = (true, 1, None);
+        crash.reason.clear();
+        assert_eq!(
+            crash.to_string(),
+            "init container main (exit code unknown, 1 restart)"
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::moment::Moment;
 use super::service::ServiceKey;
 
-/// Whether a service can be used.
+/// Readiness of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
     /// At least one endpoint over all slices is ready.
@@ -33,6 +33,8 @@ pub struct Slice {
     pub service: Option<Arc<str>>,
     /// Its endpoints.
     pub endpoints: Endpoints,
+    /// The names of the pods behind the endpoints; none when one of them has no pod.
+    pub pods: Option<Vec<Arc<str>>>,
 }
 
 /// Namespace and name of a slice.
@@ -44,7 +46,7 @@ pub struct SliceKey {
     pub name: Arc<str>,
 }
 
-/// What is known of a service that has a slice.
+/// State of a service that has a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServiceState {
     /// Its endpoints over all slices.
@@ -57,40 +59,40 @@ pub struct ServiceState {
 /// A service before and after an event; none when it has no slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which service.
+    /// Key of the service.
     pub key: ServiceKey,
-    /// What it was.
+    /// The state before.
     pub before: Option<ServiceState>,
-    /// What it is.
+    /// The state after.
     pub after: Option<ServiceState>,
 }
 
 /// The slices of all configured services, and the readiness that follows from them.
 #[derive(Debug, Default)]
 pub struct Index {
-    slices: BTreeMap<SliceKey, Held>,
+    slices: BTreeMap<SliceKey, IndexedSlice>,
     services: BTreeMap<ServiceKey, ServiceState>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Held {
+struct IndexedSlice {
     service: Arc<str>,
     endpoints: Endpoints,
+    pods: Option<Vec<Arc<str>>>,
 }
 
 // === impl Endpoints ===
 
 impl Endpoints {
-    /// Counts endpoints by their `ready` condition. Unset counts as ready, as the API defines it.
-    pub fn of(conditions: impl IntoIterator<Item = Option<bool>>) -> Self {
-        conditions.into_iter().fold(Self::default(), |sum, ready| Self {
-            ready: sum.ready.saturating_add(u32::from(ready.unwrap_or(true))),
+    /// Counts endpoints by whether they are ready.
+    pub fn of(endpoints: impl IntoIterator<Item = bool>) -> Self {
+        endpoints.into_iter().fold(Self::default(), |sum, ready| Self {
+            ready: sum.ready.saturating_add(u32::from(ready)),
             total: sum.total.saturating_add(1),
         })
     }
 
     /// The rule: one ready endpoint is enough, and none is none, no endpoint at all included.
-    #[must_use]
     pub const fn readiness(self) -> Readiness {
         if self.ready > 0 {
             Readiness::Ready
@@ -117,8 +119,7 @@ impl Endpoints {
 // === impl ServiceState ===
 
 impl ServiceState {
-    /// Whether the service can be used.
-    #[must_use]
+    /// Readiness over all slices.
     pub const fn readiness(&self) -> Readiness {
         self.endpoints.readiness()
     }
@@ -127,17 +128,15 @@ impl ServiceState {
 // === impl Change ===
 
 impl Change {
-    /// Whether the service cannot be used now.
-    #[must_use]
+    /// True when the service is not ready, or has no slice.
     pub fn is_not_ready(&self) -> bool {
         self.after
             .as_ref()
             .is_none_or(|state| state.readiness() == Readiness::NotReady)
     }
 
-    /// Whether weeding starts: the service is ready and was not, or was not known. Losing readiness, losing slices
+    /// True when a weeder starts: the service is ready and was not, or was not known. Losing readiness, losing slices
     /// and changes among the endpoints of a ready service start nothing.
-    #[must_use]
     pub fn became_ready(&self) -> bool {
         let ready = |state: &ServiceState| state.readiness() == Readiness::Ready;
         self.after.as_ref().is_some_and(ready) && !self.before.as_ref().is_some_and(ready)
@@ -154,11 +153,16 @@ impl Index {
             key,
             service,
             endpoints,
+            pods,
         } = slice;
         let namespace = key.namespace.clone();
-        let new = service.map(|service| Held { service, endpoints });
+        let new = service.map(|service| IndexedSlice {
+            service,
+            endpoints,
+            pods,
+        });
         let old = match &new {
-            Some(held) => self.slices.insert(key, held.clone()),
+            Some(slice) => self.slices.insert(key, slice.clone()),
             None => self.slices.remove(&key),
         };
         match (old, new) {
@@ -180,20 +184,20 @@ impl Index {
 
     /// A slice is gone.
     pub fn remove(&mut self, key: &SliceKey, now: Moment) -> Option<Change> {
-        let held = self.slices.remove(key)?;
-        self.lose(&key.namespace, &held, now)
+        let slice = self.slices.remove(key)?;
+        self.lose(&key.namespace, &slice, now)
     }
 
     /// These slices exist and no others, of this service or of all of them.
     pub fn synced(&mut self, service: Option<&str>, live: &BTreeSet<SliceKey>, now: Moment) -> Vec<Change> {
-        self.remove_where(now, |key, held| {
-            service.is_none_or(|service| *held.service == *service) && !live.contains(key)
+        self.remove_where(now, |key, slice| {
+            service.is_none_or(|service| *slice.service == *service) && !live.contains(key)
         })
     }
 
     /// Only these services matter from now on.
     pub fn keep_services(&mut self, configured: impl Fn(&str) -> bool, now: Moment) -> Vec<Change> {
-        self.remove_where(now, |_, held| !configured(&held.service))
+        self.remove_where(now, |_, slice| !configured(&slice.service))
     }
 
     /// All services that have a slice.
@@ -202,9 +206,23 @@ impl Index {
     }
 
     /// A service; none when it has no slice.
-    #[must_use]
     pub fn get(&self, key: &ServiceKey) -> Option<&ServiceState> {
         self.services.get(key)
+    }
+
+    /// The names of the pods behind all endpoints of a service; none when one of them has no pod.
+    pub fn endpoint_pods(&self, key: &ServiceKey) -> Option<BTreeSet<Arc<str>>> {
+        let first = SliceKey {
+            namespace: key.namespace.clone(),
+            name: "".into(),
+        };
+        let slices = self.slices.range(first..);
+        let slices = slices.take_while(|(slice, _)| slice.namespace == key.namespace);
+        let mut pods = BTreeSet::new();
+        for (_, slice) in slices.filter(|(_, slice)| slice.service == key.service) {
+            pods.extend(slice.pods.as_ref()?.iter().cloned());
+        }
+        Some(pods)
     }
 
     /// The services of a namespace that have a slice.
@@ -213,19 +231,19 @@ impl Index {
         all.take_while(move |(key, _)| *key.namespace == *namespace)
     }
 
-    fn remove_where(&mut self, now: Moment, gone: impl Fn(&SliceKey, &Held) -> bool) -> Vec<Change> {
+    fn remove_where(&mut self, now: Moment, gone: impl Fn(&SliceKey, &IndexedSlice) -> bool) -> Vec<Change> {
         let keys: Vec<SliceKey> = self
             .slices
             .iter()
-            .filter(|(key, held)| gone(key, held))
+            .filter(|(key, slice)| gone(key, slice))
             .map(|(key, _)| key.clone())
             .collect();
         keys.iter().filter_map(|key| self.remove(key, now)).collect()
     }
 
-    fn lose(&mut self, namespace: &Arc<str>, held: &Held, now: Moment) -> Option<Change> {
-        let key = ServiceKey::new(namespace.clone(), held.service.clone());
-        self.update(key, now, |sum| sum.minus(held.endpoints), -1)
+    fn lose(&mut self, namespace: &Arc<str>, slice: &IndexedSlice, now: Moment) -> Option<Change> {
+        let key = ServiceKey::new(namespace.clone(), slice.service.clone());
+        self.update(key, now, |sum| sum.minus(slice.endpoints), -1)
     }
 
     fn update(
@@ -259,5 +277,4 @@ impl Index {
 }
 
 #[cfg(test)]
-#[path = "readiness_tests.rs"]
 mod tests;

@@ -7,7 +7,7 @@ use super::moment::Moment;
 /// Keys with the moment at which each is due; what is due at the same moment comes in the order in which it was put
 /// in. A key is in it once.
 #[derive(Debug)]
-pub struct Schedule<K> {
+pub(crate) struct Schedule<K> {
     order: BTreeSet<(Moment, u64, K)>,
     due: BTreeMap<K, (Moment, u64)>,
     counter: u64,
@@ -25,7 +25,7 @@ impl<K> Default for Schedule<K> {
 
 impl<K: Ord + Clone> Schedule<K> {
     /// Puts a key in, in place of where it was.
-    pub fn insert(&mut self, key: K, due: Moment) {
+    pub(crate) fn insert(&mut self, key: K, due: Moment) {
         self.remove(&key);
         self.counter += 1;
         self.due.insert(key.clone(), (due, self.counter));
@@ -33,30 +33,33 @@ impl<K: Ord + Clone> Schedule<K> {
     }
 
     /// Puts a key in, or moves it forward; never back.
-    pub fn hasten(&mut self, key: K, due: Moment) {
+    pub(crate) fn expedite(&mut self, key: K, due: Moment) {
         if self.due.get(&key).is_none_or(|(already, _)| *already > due) {
             self.insert(key, due);
         }
     }
 
     /// Takes a key out.
-    pub fn remove(&mut self, key: &K) {
+    pub(crate) fn remove(&mut self, key: &K) {
         if let Some((due, counter)) = self.due.remove(key) {
             self.order.remove(&(due, counter, key.clone()));
         }
     }
 
     /// Takes out the key that has been due for longest.
-    pub fn pop_due(&mut self, now: Moment) -> Option<K> {
+    pub(crate) fn pop_due(&mut self, now: Moment) -> Option<K> {
         let (_, _, key) = self.order.first().filter(|(due, _, _)| *due <= now)?;
         let key = key.clone();
         self.remove(&key);
         Some(key)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.due.len()
+    }
+
     /// When the next key is due.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Moment> {
+    pub(crate) fn next_due(&self) -> Option<Moment> {
         self.order.first().map(|(due, _, _)| *due)
     }
 }
@@ -78,9 +81,9 @@ mod tests {
         assert_eq!(schedule.next_due(), Some(Moment(5)));
         let popped: Vec<_> = std::iter::from_fn(|| schedule.pop_due(Moment(8))).collect();
         assert_eq!(popped, ["b", "a", "moved"]);
-        schedule.hasten("late", Moment(10));
+        schedule.expedite("late", Moment(10));
         assert_eq!(schedule.next_due(), Some(Moment(9)), "never back");
-        schedule.hasten("late", Moment(8));
+        schedule.expedite("late", Moment(8));
         assert_eq!(schedule.pop_due(Moment(8)), Some("late"));
         assert_eq!(schedule.next_due(), None);
     }

@@ -21,7 +21,6 @@ impl ServiceKey {
     }
 
     /// Sorts before every service of the namespace, and after all of those before it.
-    #[must_use]
     pub fn before_all_of(namespace: &str) -> Self {
         Self::new(namespace, "")
     }

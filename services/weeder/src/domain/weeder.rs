@@ -1,4 +1,4 @@
-//! One weeder: for a while after a service became ready, it deletes the crash-looping dependants of that service.
+//! One weeder, as the API shows it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,31 +7,29 @@ use std::time::Duration;
 use super::dependants::Dependants;
 use super::failure::Failure;
 use super::moment::Moment;
-use super::pods::{CrashLoop, Pod};
+use super::pods::{CrashLoop, Owner, Pod};
 use super::service::ServiceKey;
 
-/// Deletions that a weeder remembers; the log and the metrics have all of them.
-pub const KEPT_DELETIONS: usize = 32;
+/// Entries of each list that a weeder keeps; the log and the metrics have all of them.
+pub(crate) const KEPT_ENTRIES: usize = 32;
 
 /// How far a weeder is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// It waits for its turn to look at the dependants for the first time.
+pub(crate) enum Phase {
+    /// The service has not been ready for long enough.
     Queued,
-    /// It follows the dependants.
     Active,
-    /// It has lived out its time.
+    /// Its time is over.
     Ended,
-    /// It was stopped before.
+    /// It was stopped before its time was over.
     Cancelled,
 }
 
 /// Why a weeder was stopped before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// The namespace is terminating or gone.
     NamespaceEnded,
-    /// Another replica owns the namespace now.
     NotOwned,
     /// The configuration does not name the service any more.
     NotConfigured,
@@ -39,9 +37,9 @@ pub enum Stop {
     NotAnnotated,
 }
 
-/// What became of a deletion.
+/// Result of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeletionResult {
+pub(crate) enum DeletionResult {
     /// The pod was deleted.
     Deleted,
     /// The pod was gone, replaced or changed: left alone.
@@ -52,44 +50,53 @@ pub enum DeletionResult {
 
 /// One deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodDeletion {
+pub(crate) struct PodDeletion {
     /// Counts the deletions of the weeder, from 1.
-    pub sequence: u64,
-    /// Name of the pod.
-    pub pod: Arc<str>,
-    /// UID of the pod.
-    pub uid: String,
-    /// Why.
-    pub crash: CrashLoop,
-    /// What became of it.
-    pub result: DeletionResult,
-    /// The same in a sentence for people.
-    pub message: String,
-    /// When.
-    pub at: Moment,
+    pub(crate) sequence: u64,
+    pub(crate) pod: Arc<str>,
+    pub(crate) uid: String,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) crash: CrashLoop,
+    pub(crate) service_ready_since: Moment,
+    pub(crate) result: DeletionResult,
+    /// True when a successor crashed within a minute.
+    pub(crate) useless: bool,
+    /// The result in a sentence for people.
+    pub(crate) message: String,
+    pub(crate) at: Moment,
 }
 
-/// A weeder.
+/// A container that keeps crashing although the service is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LeftAlone {
+    pub(crate) pod: Arc<str>,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) crash: CrashLoop,
+    pub(crate) at: Moment,
+}
+
+/// For a while after a service became ready, a weeder deletes the crash-looping dependants of that service.
 #[derive(Debug, Clone)]
-pub struct Weeder {
-    /// The service that became ready.
-    pub key: ServiceKey,
-    /// How far it is.
-    pub state: State,
-    /// When the service became ready.
-    pub started_at: Moment,
+pub(crate) struct Weeder {
+    pub(crate) key: ServiceKey,
+    pub(crate) phase: Phase,
+    pub(crate) started_at: Moment,
+    pub(crate) deletes_from: Moment,
     /// When it ends or ended.
-    pub ends_at: Moment,
-    /// Whom it weeds.
-    pub dependants: Arc<Dependants>,
+    pub(crate) ends_at: Moment,
+    /// True when the service was found ready, and was not seen to become ready.
+    pub(crate) first_sight: bool,
+    pub(crate) dependants: Arc<Dependants>,
     /// Pods deleted so far.
-    pub deleted: u64,
-    /// The latest deletions, oldest first, at most [`KEPT_DELETIONS`].
-    pub deletions: VecDeque<PodDeletion>,
-    /// What it does, or why it ended, in a sentence for people.
-    pub message: String,
-    // The service is not ready (any more): pods crash for good reason, and deleting them would help nobody.
-    resting: bool,
+    pub(crate) deleted: u64,
+    /// The latest deletions, oldest first.
+    pub(crate) deletions: VecDeque<PodDeletion>,
+    /// Containers that the weeder gave up, oldest first.
+    pub(crate) left_alone: VecDeque<LeftAlone>,
+    /// A sentence for people: the current activity, or why the weeder ended.
+    pub(crate) message: String,
+    // The service is not ready: its dependants crash for good reason, and deleting them would not help.
+    paused: bool,
     sequence: u64,
 }
 
@@ -97,8 +104,7 @@ pub struct Weeder {
 
 impl Stop {
     /// In a sentence for people.
-    #[must_use]
-    pub const fn sentence(self) -> &'static str {
+    pub(crate) const fn sentence(self) -> &'static str {
         match self {
             Self::NamespaceEnded => "The namespace is terminating or gone.",
             Self::NotOwned => "Another replica owns the namespace now.",
@@ -111,9 +117,8 @@ impl Stop {
 // === impl DeletionResult ===
 
 impl DeletionResult {
-    /// What the answer of the API server means.
-    #[must_use]
-    pub const fn of(answer: &Result<(), Failure>) -> Self {
+    /// From the answer of the API server.
+    pub(crate) const fn of(answer: &Result<(), Failure>) -> Self {
         match answer {
             Ok(()) => Self::Deleted,
             Err(Failure::Gone | Failure::Changed) => Self::Obsolete,
@@ -125,32 +130,57 @@ impl DeletionResult {
 // === impl Weeder ===
 
 impl Weeder {
-    /// A weeder of a service that became ready now. It lives exactly `watch_duration`.
-    #[must_use]
-    pub fn new(key: ServiceKey, dependants: Arc<Dependants>, watch_duration: Duration, now: Moment) -> Self {
+    /// The weeder of a service that is ready; it deletes after `pause`, for `watch_duration`.
+    pub(crate) fn new(
+        key: ServiceKey,
+        dependants: Arc<Dependants>,
+        first_sight: bool,
+        pause: Duration,
+        watch_duration: Duration,
+        now: Moment,
+    ) -> Self {
+        let deletes_from = now.after(pause);
+        let service = &key.service;
+        let message = match (pause.is_zero(), first_sight) {
+            (false, _) => format!("Waiting until service {service} has been ready for {pause:?}."),
+            (true, false) => FOLLOWING.to_owned(),
+            (true, true) => format!(
+                "Service {service} was ready already: deleting only pods that crashed while it was not ready."
+            ),
+        };
         Self {
             key,
-            state: State::Queued,
+            phase: Phase::Queued,
             started_at: now,
-            ends_at: now.after(watch_duration),
+            deletes_from,
+            ends_at: deletes_from.after(watch_duration),
+            first_sight,
             dependants,
             deleted: 0,
             deletions: VecDeque::new(),
-            message: "It waits for its turn to look at the dependants.".to_owned(),
-            resting: false,
+            left_alone: VecDeque::new(),
+            message,
+            paused: false,
             sequence: 0,
         }
     }
 
-    /// Whether its time is not over.
-    #[must_use]
-    pub const fn is_live(&self) -> bool {
-        matches!(self.state, State::Queued | State::Active)
+    pub(crate) const fn is_live(&self) -> bool {
+        matches!(self.phase, Phase::Queued | Phase::Active)
     }
 
-    /// What is left of its life.
-    #[must_use]
-    pub fn remaining(&self, now: Moment) -> Duration {
+    /// True while it lives and its service is ready.
+    pub(crate) const fn is_weeding(&self) -> bool {
+        self.is_live() && !self.paused
+    }
+
+    /// True when it is responsible for pods with these labels.
+    pub(crate) fn weeds(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.is_weeding() && self.dependants.include(labels)
+    }
+
+    /// The rest of its life.
+    pub(crate) fn remaining(&self, now: Moment) -> Duration {
         if self.is_live() {
             self.ends_at.since(now)
         } else {
@@ -158,68 +188,53 @@ impl Weeder {
         }
     }
 
-    /// Whether it may delete pods with these labels.
-    #[must_use]
-    pub fn weeds(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.is_weeding() && self.dependants.include(labels)
-    }
-
-    /// Whether it has anything to do: its time is not over and its service is ready.
-    #[must_use]
-    pub const fn is_weeding(&self) -> bool {
-        self.is_live() && !self.resting
-    }
-
-    /// Its turn has come. Says whether that is news.
-    pub fn activate(&mut self) -> bool {
-        let news = self.state == State::Queued;
-        if news {
-            self.state = State::Active;
-            "It follows the dependants.".clone_into(&mut self.message);
+    /// It may delete from now on.
+    pub(crate) fn activate(&mut self) {
+        self.phase = Phase::Active;
+        if self.is_weeding() && !self.first_sight {
+            FOLLOWING.clone_into(&mut self.message);
         }
-        news
     }
 
-    /// The service is not ready any more. It lives on, but deletes nothing: when the service is ready again, another
-    /// weeder takes its place. Says whether that is news.
-    pub fn rest(&mut self) -> bool {
+    /// The service is not ready: nothing is deleted until another weeder takes the place of this one.
+    pub(crate) fn pause(&mut self) -> bool {
         self.message = format!(
             "Service {} is not ready: nothing is deleted until it is.",
             self.key.service
         );
-        !std::mem::replace(&mut self.resting, true)
+        !std::mem::replace(&mut self.paused, true)
     }
 
-    /// Its time is over.
-    pub fn end(&mut self) {
-        self.state = State::Ended;
+    pub(crate) fn end(&mut self) {
+        self.phase = Phase::Ended;
         self.message = match self.deleted {
-            0 => "It has lived out its time; there was nothing to delete.".to_owned(),
-            1 => "It has lived out its time and deleted 1 pod.".to_owned(),
-            n => format!("It has lived out its time and deleted {n} pods."),
+            0 => "Its time is over; there was nothing to delete.".to_owned(),
+            1 => "Its time is over; it deleted 1 pod.".to_owned(),
+            n => format!("Its time is over; it deleted {n} pods."),
         };
     }
 
-    /// It is stopped before its time.
-    pub fn cancel(&mut self, why: Stop, now: Moment) {
-        self.state = State::Cancelled;
+    /// Stops it before its time.
+    pub(crate) fn cancel(&mut self, why: Stop, now: Moment) {
+        self.phase = Phase::Cancelled;
         self.ends_at = now;
         why.sentence().clone_into(&mut self.message);
     }
 
-    /// Remembers what became of a deletion. One that is refused again takes the place of its last refusal, so that
-    /// retries do not push out what else happened.
-    pub fn record(&mut self, pod: &Pod, crash: &CrashLoop, answer: &Result<(), Failure>, at: Moment) {
+    /// Remembers the result of a deletion. A second refusal takes the place of the first, so that retries do not push
+    /// out what else happened.
+    pub(crate) fn record(
+        &mut self,
+        pod: &Pod,
+        crash: &CrashLoop,
+        service_ready_since: Moment,
+        answer: &Result<(), Failure>,
+        at: Moment,
+    ) {
         let result = DeletionResult::of(answer);
-        if result == DeletionResult::Deleted {
-            self.deleted += 1;
-        }
+        self.deleted += u64::from(result == DeletionResult::Deleted);
         let message = self.sentence(crash, answer);
-        let last = self
-            .deletions
-            .iter_mut()
-            .rev()
-            .find(|deletion| deletion.uid == pod.uid);
+        let last = self.deletions.iter_mut().rev().find(|last| last.uid == pod.uid);
         if let Some(last) =
             last.filter(|last| last.result == DeletionResult::Refused && last.result == result)
         {
@@ -229,35 +244,64 @@ impl Weeder {
             return;
         }
         self.sequence += 1;
-        self.deletions.push_back(PodDeletion {
+        let deletion = PodDeletion {
             sequence: self.sequence,
             pod: pod.key.name.clone(),
             uid: pod.uid.clone(),
+            owner: pod.owner.clone(),
             crash: crash.clone(),
+            service_ready_since,
             result,
+            useless: false,
             message,
             at,
-        });
-        if self.deletions.len() > KEPT_DELETIONS {
-            self.deletions.pop_front();
+        };
+        push(&mut self.deletions, deletion);
+    }
+
+    /// The latest deletion for this container of this controller did not help: the successor crashed.
+    pub(crate) fn mark_useless(&mut self, successor: &Pod) -> bool {
+        let same = |deletion: &&mut PodDeletion| {
+            deletion.result == DeletionResult::Deleted
+                && deletion.owner == successor.owner
+                && successor.restarted.contains(&deletion.crash.container)
+        };
+        let found = self.deletions.iter_mut().rev().find(same);
+        found.is_some_and(|deletion| !std::mem::replace(&mut deletion.useless, true))
+    }
+
+    /// It gives up a container. False when it did so before.
+    pub(crate) fn leave_alone(&mut self, pod: &Pod, crash: &CrashLoop, at: Moment) -> bool {
+        let same = |left: &LeftAlone| left.owner == pod.owner && left.crash.container == crash.container;
+        if self.left_alone.iter().any(same) {
+            return false;
         }
+        let left = LeftAlone {
+            pod: pod.key.name.clone(),
+            owner: pod.owner.clone(),
+            crash: crash.clone(),
+            at,
+        };
+        push(&mut self.left_alone, left);
+        true
     }
 
     fn sentence(&self, crash: &CrashLoop, answer: &Result<(), Failure>) -> String {
-        let kind = if crash.init { "Init container" } else { "Container" };
-        let times = if crash.restarts == 1 {
-            "restart"
-        } else {
-            "restarts"
-        };
-        let why = format!(
-            "{kind} {} was waiting in CrashLoopBackOff after {} {times} and service {} is ready again",
-            crash.container, crash.restarts, self.key.service
-        );
+        let service = &self.key.service;
+        let why = format!("CrashLoopBackOff of {crash} while service {service} is ready again");
         match (DeletionResult::of(answer), answer) {
             (DeletionResult::Obsolete, Err(failure)) => format!("Left alone: {failure}."),
-            (_, Err(failure)) => format!("{why}, but the pod could not be deleted: {failure}."),
+            (_, Err(failure)) => format!("{why}; the pod could not be deleted: {failure}."),
             (_, Ok(())) => format!("{why}."),
         }
     }
+}
+
+const FOLLOWING: &str = "Deleting dependants that crash.";
+
+fn push<T>(list: &mut VecDeque<T>, item: T) {
+    if list.len() == KEPT_ENTRIES {
+        list.pop_front();
+    }
+    list.push_back(item);
 }

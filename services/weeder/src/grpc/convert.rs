@@ -9,13 +9,13 @@ use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::weeder::v1 as pb;
 
 use crate::domain::moment::Moment;
+use crate::domain::pods::Owner;
 use crate::domain::readiness::{Readiness, ServiceState};
 use crate::domain::service::ServiceKey;
-use crate::domain::weeder::{DeletionResult, PodDeletion, State, Weeder};
+use crate::domain::weeder::{DeletionResult, LeftAlone, Phase, PodDeletion, Weeder};
 
 /// One message of the stream of `WatchEndpointReadiness`.
-#[must_use]
-pub fn readiness_response(
+pub(crate) fn readiness_response(
     message: Message<ServiceKey, Arc<ServiceState>>,
     observer: &str,
 ) -> pb::WatchEndpointReadinessResponse {
@@ -32,36 +32,34 @@ pub fn readiness_response(
     }
 }
 
-/// One message of the stream of `WatchWeeding`, sent at `now`.
-#[must_use]
-pub fn weeding_response(
+/// One message of the stream of `WatchWeeders`, sent at `now`.
+pub(crate) fn weeders_response(
     message: Message<ServiceKey, Arc<Weeder>>,
     owner: &str,
     now: Moment,
-) -> pb::WatchWeedingResponse {
-    use pb::watch_weeding_response::Event as PbEvent;
+) -> pb::WatchWeedersResponse {
+    use pb::watch_weeders_response::Event as PbEvent;
     let event = match message.event {
-        Event::Upsert(_, weeder) => PbEvent::Upsert(weeding(&weeder, owner, now)),
+        Event::Upsert(_, weeder) => PbEvent::Upsert(weeder_message(&weeder, owner, now)),
         Event::Removed(service) => PbEvent::Removed(key(&service)),
         Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
         Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
     };
-    pb::WatchWeedingResponse {
+    pb::WatchWeedersResponse {
         position: Some(wire::position(&message.position)),
         event: Some(event),
     }
 }
 
-/// A weeder as it is told at `now`.
-#[must_use]
-pub fn weeding(weeder: &Weeder, owner: &str, now: Moment) -> pb::Weeding {
-    let state = match weeder.state {
-        State::Queued => pb::WeederState::Queued,
-        State::Active => pb::WeederState::Active,
-        State::Ended => pb::WeederState::Ended,
-        State::Cancelled => pb::WeederState::Cancelled,
+/// A weeder as the API shows it at `now`.
+pub(crate) fn weeder_message(weeder: &Weeder, owner: &str, now: Moment) -> pb::Weeder {
+    let state = match weeder.phase {
+        Phase::Queued => pb::WeederState::Queued,
+        Phase::Active => pb::WeederState::Active,
+        Phase::Ended => pb::WeederState::Ended,
+        Phase::Cancelled => pb::WeederState::Cancelled,
     };
-    pb::Weeding {
+    pb::Weeder {
         key: Some(key(&weeder.key)),
         state: state.into(),
         started_at: Some(timestamp(weeder.started_at)),
@@ -72,6 +70,9 @@ pub fn weeding(weeder: &Weeder, owner: &str, now: Moment) -> pb::Weeding {
         message: weeder.message.clone(),
         owner: owner.to_owned(),
         remaining: Some(duration(weeder.remaining(now))),
+        left_alone: weeder.left_alone.iter().map(left_alone).collect(),
+        first_sight: weeder.first_sight,
+        deletes_from: Some(timestamp(weeder.deletes_from)),
     }
 }
 
@@ -106,6 +107,23 @@ fn deletion(deletion: &PodDeletion) -> pb::PodDeletion {
         result: result.into(),
         message: deletion.message.clone(),
         at: Some(timestamp(deletion.at)),
+        exit_code: deletion.crash.exit_code,
+        exit_reason: deletion.crash.reason.clone(),
+        service_ready_since: Some(timestamp(deletion.service_ready_since)),
+        useless: deletion.useless,
+    }
+}
+
+fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
+    let controller = |owner: &Owner| format!("{}/{}", owner.kind, owner.name);
+    pb::LeftAlone {
+        pod: left.pod.to_string(),
+        container: left.crash.container.clone(),
+        controller: left.owner.as_ref().map(controller).unwrap_or_default(),
+        exit_code: left.crash.exit_code,
+        exit_reason: left.crash.reason.clone(),
+        exit_message: left.crash.message.clone(),
+        at: Some(timestamp(left.at)),
     }
 }
 
@@ -129,50 +147,66 @@ mod tests {
     use crate::domain::fixtures::{at, crashing, dependants};
 
     #[test]
-    fn a_weeder_is_told_whole() {
+    fn a_weeder_is_shown_completely() {
         let service = ServiceKey::new("shoot", "kube-apiserver");
         let life = Duration::from_secs(300);
-        let mut weeder = Weeder::new(service, dependants("kube-apiserver"), life, at(100.5));
+        let mut weeder = Weeder::new(
+            service,
+            dependants("kube-apiserver"),
+            false,
+            Duration::ZERO,
+            life,
+            at(100.5),
+        );
         weeder.activate();
         let pod = crashing("kcm", "kcm", "u", "7");
         let crash = pod.crash.clone().unwrap();
-        weeder.record(&pod, &crash, &Err(Failure::Forbidden("no".to_owned())), at(101.0));
-        weeder.record(&pod, &crash, &Ok(()), at(102.0));
-        let told = weeding(&weeder, "weeder-0", at(110.25));
-        assert_eq!(told.state(), pb::WeederState::Active);
-        assert_eq!(told.key.unwrap().service, "kube-apiserver");
+        let refused = Err(Failure::Forbidden("no".to_owned()));
+        weeder.record(&pod, &crash, at(100.5), &refused, at(101.0));
+        weeder.record(&pod, &crash, at(100.5), &Ok(()), at(102.0));
+        assert!(weeder.mark_useless(&pod) && !weeder.mark_useless(&pod));
+        assert!(weeder.leave_alone(&pod, &crash, at(103.0)));
+        let shown = weeder_message(&weeder, "weeder-0", at(110.25));
+        assert_eq!(shown.state(), pb::WeederState::Active);
+        assert_eq!(shown.key.unwrap().service, "kube-apiserver");
+        let time = |seconds, nanos| Some(Timestamp { seconds, nanos });
+        assert_eq!(shown.started_at, time(100, 500_000_000));
+        assert_eq!(shown.deletes_from, shown.started_at);
+        assert_eq!(shown.ends_at, time(400, 500_000_000));
+        let remaining = prost_types::Duration {
+            seconds: 290,
+            nanos: 250_000_000,
+        };
+        assert_eq!(shown.remaining, Some(remaining));
+        assert_eq!(shown.selectors, ["role in (apiserver,kcm)"]);
+        assert!(!shown.first_sight);
+        let [refused, deleted] = &shown.deletions[..] else {
+            panic!("{:?}", shown.deletions)
+        };
+        assert_eq!(shown.deleted, 1);
+        assert_eq!(refused.result(), pb::DeletionResult::Refused);
+        assert_eq!(deleted.result(), pb::DeletionResult::Deleted);
+        assert_eq!((deleted.sequence, deleted.restart_count), (2, 5));
         assert_eq!(
-            told.started_at.unwrap(),
-            Timestamp {
-                seconds: 100,
-                nanos: 500_000_000
-            }
+            (deleted.exit_code, deleted.exit_reason.as_str()),
+            (Some(1), "Error")
+        );
+        assert_eq!(deleted.service_ready_since, time(100, 500_000_000));
+        assert!(deleted.useless && !refused.useless);
+        let [left] = &shown.left_alone[..] else {
+            panic!("{:?}", shown.left_alone)
+        };
+        assert_eq!(
+            (left.pod.as_str(), left.controller.as_str()),
+            ("kcm", "ReplicaSet/kcm-controller")
         );
         assert_eq!(
-            told.ends_at.unwrap(),
-            Timestamp {
-                seconds: 400,
-                nanos: 500_000_000
-            }
-        );
-        assert_eq!(
-            told.remaining.unwrap(),
-            prost_types::Duration {
-                seconds: 290,
-                nanos: 250_000_000
-            }
-        );
-        assert_eq!(told.selectors, ["role in (apiserver,kcm)"]);
-        assert_eq!((told.deleted, told.deletions.len()), (1, 2));
-        assert_eq!(told.deletions[0].result(), pb::DeletionResult::Refused);
-        assert_eq!(told.deletions[1].result(), pb::DeletionResult::Deleted);
-        assert_eq!(
-            (told.deletions[1].sequence, told.deletions[1].restart_count),
-            (2, 5)
+            (left.exit_code, left.exit_message.as_str()),
+            (Some(1), "no route to etcd")
         );
         weeder.end();
-        let ended = weeding(&weeder, "weeder-0", at(110.25));
+        let ended = weeder_message(&weeder, "weeder-0", at(110.25));
         assert_eq!(ended.remaining.unwrap(), prost_types::Duration::default());
-        assert_eq!(ended.message, "It has lived out its time and deleted 1 pod.");
+        assert_eq!(ended.message, "Its time is over; it deleted 1 pod.");
     }
 }

@@ -1,4 +1,4 @@
 //! The gRPC API: request checks and conversion. No kube types.
 
-pub mod convert;
-pub mod service;
+mod convert;
+pub(crate) mod service;

@@ -13,22 +13,19 @@ use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
 use watchdog_runtime::request;
 
 use super::convert;
+use crate::controller::shared::SharedState;
 use crate::domain::service::ServiceKey;
-use crate::state::State;
 
 /// A page ends before it grows larger than this: clients take messages of 4 MiB by default, and a weeder that was
 /// refused often may fill 20 KiB.
 const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
 
-/// Serves what the weeder sees and does.
 #[derive(Debug)]
-pub struct Service {
-    /// What it sees and does.
-    pub state: Arc<State>,
-    /// Open streams.
-    pub streams: Streams,
+pub(crate) struct Service {
+    pub(crate) state: Arc<SharedState>,
+    pub(crate) streams: Streams,
     /// Name of this replica.
-    pub identity: Arc<str>,
+    pub(crate) identity: Arc<str>,
 }
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -36,7 +33,7 @@ type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[tonic::async_trait]
 impl WeederService for Service {
     type WatchEndpointReadinessStream = ResponseStream<pb::WatchEndpointReadinessResponse>;
-    type WatchWeedingStream = ResponseStream<pb::WatchWeedingResponse>;
+    type WatchWeedersStream = ResponseStream<pb::WatchWeedersResponse>;
 
     async fn watch_endpoint_readiness(
         &self,
@@ -54,17 +51,17 @@ impl WeederService for Service {
         )?))
     }
 
-    async fn watch_weeding(
+    async fn watch_weeders(
         &self,
-        request: Request<pb::WatchWeedingRequest>,
-    ) -> Result<Response<Self::WatchWeedingStream>, Status> {
+        request: Request<pb::WatchWeedersRequest>,
+    ) -> Result<Response<Self::WatchWeedersStream>, Status> {
         let request = request.into_inner();
         let matches = filter(request.namespace, request.service)?;
         let (identity, state) = (self.identity.clone(), self.state.clone());
-        let encode = move |message| convert::weeding_response(message, &identity, state.now());
+        let encode = move |message| convert::weeders_response(message, &identity, state.now());
         let changes = self.state.weeders().subscribe(matches);
         Ok(Response::new(self.streams.serve(
-            "WatchWeeding",
+            "WatchWeeders",
             changes,
             encode,
         )?))
@@ -89,13 +86,13 @@ impl WeederService for Service {
         };
         let (mut bytes, mut last, mut more) = (0, None, page.more);
         for (key, weeder) in page.items {
-            let weeding = convert::weeding(&weeder, &self.identity, now);
-            bytes += weeding.encoded_len();
+            let weeder = convert::weeder_message(&weeder, &self.identity, now);
+            bytes += weeder.encoded_len();
             if bytes > MAX_PAGE_BYTES && last.is_some() {
                 more = true;
                 break;
             }
-            response.weeders.push(weeding);
+            response.weeders.push(weeder);
             last = Some(key);
         }
         if let Some(last) = last.filter(|_| more) {
@@ -105,7 +102,7 @@ impl WeederService for Service {
     }
 }
 
-/// Which keys are asked for.
+/// Matches the keys that a request asks for.
 fn filter(
     namespace: String,
     service: String,

@@ -10,6 +10,7 @@
 )]
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
@@ -48,9 +49,13 @@ servicesAndDependantSelectors:
       - {key: role, operator: DoesNotExist}
 ";
 
+/// When containers crashed, unless a test says otherwise.
+pub const CRASHED_AT: &str = "2026-11-21T08:00:00Z";
+
 /// A seed's API server and the weeder's files.
 pub struct Seed {
     pub api: ApiServer,
+    controllers: AtomicUsize,
     dir: TempDir,
 }
 
@@ -83,6 +88,7 @@ impl Seed {
         let api = ApiServer::start(options).await.unwrap();
         let seed = Self {
             api,
+            controllers: AtomicUsize::new(0),
             dir: tempfile::tempdir().unwrap(),
         };
         seed.configure(CONFIG);
@@ -141,7 +147,13 @@ impl Seed {
 
     /// Creates or replaces an `EndpointSlice` by the `ready` conditions of its endpoints.
     pub fn slice(&self, namespace: &str, name: &str, service: &str, ready: &[Option<bool>]) {
-        let endpoint = |(i, ready): (usize, &Option<bool>)| json!({"addresses": [format!("10.0.0.{i}")], "conditions": {"ready": ready}});
+        let endpoint = |(i, ready): (usize, &Option<bool>)| {
+            let pod = self.member(namespace, &format!("{service}-member-{i}"), ready.unwrap_or(true));
+            json!({
+                "addresses": [format!("10.0.0.{i}")], "conditions": {"ready": ready},
+                "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod},
+            })
+        };
         let endpoints: Vec<Value> = ready.iter().enumerate().map(endpoint).collect();
         self.put(
             &keys::ENDPOINT_SLICES,
@@ -153,6 +165,30 @@ impl Seed {
                 "endpoints": endpoints,
             }),
         );
+    }
+
+    /// Creates or changes the pod behind an endpoint: ready since an hour after [`CRASHED_AT`], or not ready since an hour
+    /// before. A `StatefulSet` owns it.
+    fn member(&self, namespace: &str, name: &str, ready: bool) -> String {
+        if self.api.store().find(&keys::PODS, namespace, name).is_none() {
+            self.pod_of(
+                namespace,
+                name,
+                &json!({"role": "main"}),
+                Some(("StatefulSet", "members")),
+            );
+        }
+        let (status, since) = match ready {
+            true => ("True", "2026-11-21T09:00:00Z"),
+            false => ("False", "2026-11-21T07:00:00Z"),
+        };
+        self.member_ready_since(namespace, name, status, since);
+        name.to_owned()
+    }
+
+    pub fn member_ready_since(&self, namespace: &str, name: &str, status: &str, since: &str) {
+        let ready = json!({"type": "Ready", "status": status, "lastTransitionTime": since});
+        self.pod_status(namespace, name, json!({"conditions": [ready]}));
     }
 
     /// Makes a service with one slice ready or not.
@@ -184,10 +220,13 @@ impl Seed {
 
     /// Creates or replaces an Endpoints.
     pub fn endpoints(&self, namespace: &str, service: &str, ready: usize, not_ready: usize) {
-        let addresses = |count| {
-            (0..count)
-                .map(|i| json!({"ip": format!("10.0.0.{i}")}))
-                .collect::<Vec<Value>>()
+        let addresses = |ready: bool, count: usize| -> Vec<Value> {
+            let address = |i: usize| {
+                let state = if ready { "ready" } else { "unready" };
+                let pod = self.member(namespace, &format!("{service}-{state}-{i}"), ready);
+                json!({"ip": format!("10.0.0.{i}"), "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod}})
+            };
+            (0..count).map(address).collect()
         };
         self.put(
             &keys::ENDPOINTS,
@@ -195,7 +234,7 @@ impl Seed {
             service,
             json!({
                 "metadata": {"name": service},
-                "subsets": [{"addresses": addresses(ready), "notReadyAddresses": addresses(not_ready)}],
+                "subsets": [{"addresses": addresses(true, ready), "notReadyAddresses": addresses(false, not_ready)}],
             }),
         );
     }
@@ -206,13 +245,19 @@ impl Seed {
         self.pod_with(namespace, name, &labels);
     }
 
+    /// Each has a controller of its own.
     pub fn pod_with(&self, namespace: &str, name: &str, labels: &Value) {
-        let owner = json!({
-            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{name}-rs"), "uid": "owner",
-            "controller": true,
-        });
+        let number = self.controllers.fetch_add(1, Ordering::Relaxed);
+        let owner = format!("{name}-rs-{number}");
+        self.pod_of(namespace, name, labels, Some(("ReplicaSet", &owner)));
+    }
+
+    /// A pod with this controller, its kind and name, or without one.
+    pub fn pod_of(&self, namespace: &str, name: &str, labels: &Value, controller: Option<(&str, &str)>) {
+        let owner = |(kind, name): (&str, &str)| json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true});
+        let owners: Vec<Value> = controller.map(owner).into_iter().collect();
         let pod = json!({
-            "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+            "metadata": {"name": name, "labels": labels, "ownerReferences": owners},
             "spec": {"containers": [{"name": "main", "image": "i"}]},
         });
         self.api.create(&keys::PODS, namespace, pod).unwrap();
@@ -223,6 +268,13 @@ impl Seed {
     pub fn crashing(&self, namespace: &str, name: &str, role: &str) {
         self.pod(namespace, name, role);
         self.crash(namespace, name);
+    }
+
+    /// Puts a pod's container into a crash loop that began at this time.
+    pub fn crash_at(&self, namespace: &str, name: &str, ended_at: &str) {
+        let mut status = waiting("main");
+        status["lastState"]["terminated"]["finishedAt"] = ended_at.into();
+        self.pod_status(namespace, name, json!({"containerStatuses": [status]}));
     }
 
     /// Puts a pod's container into a crash loop.
@@ -325,7 +377,7 @@ impl Weeder {
         self.bound.tasks.drain(Duration::ZERO).await;
     }
 
-    pub async fn list(&mut self) -> Vec<pb::Weeding> {
+    pub async fn list(&mut self) -> Vec<pb::Weeder> {
         self.client
             .list_weeders(pb::ListWeedersRequest::default())
             .await
@@ -335,7 +387,7 @@ impl Weeder {
     }
 
     /// The weeder of a service.
-    pub async fn find(&mut self, namespace: &str, service: &str) -> Option<pb::Weeding> {
+    pub async fn find(&mut self, namespace: &str, service: &str) -> Option<pb::Weeder> {
         let key = pb::ServiceKey {
             namespace: namespace.to_owned(),
             service: service.to_owned(),
@@ -352,8 +404,8 @@ impl Weeder {
         namespace: &str,
         service: &str,
         what: &str,
-        wanted: impl Fn(&pb::Weeding) -> bool,
-    ) -> pb::Weeding {
+        wanted: impl Fn(&pb::Weeder) -> bool,
+    ) -> pb::Weeder {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let found = self.find(namespace, service).await;
@@ -391,7 +443,9 @@ fn waiting(container: &str) -> Value {
     json!({
         "name": container, "restartCount": 5,
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 2m40s restarting failed container"}},
-        "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2026-11-21T08:00:00Z"}},
+        "lastState": {"terminated": {
+            "exitCode": 1, "reason": "Error", "message": "cannot reach its service", "finishedAt": CRASHED_AT,
+        }},
     })
 }
 

@@ -27,7 +27,15 @@ servicesAndDependantSelectors:
     - matchExpressions:
       - {key: gardener.cloud/role, operator: In, values: [controlplane]}
       - {key: role, operator: NotIn, values: [main, apiserver]}
+  etcd-main-client:
+    podSelectors:
+    - matchExpressions:
+      - {key: gardener.cloud/role, operator: In, values: [controlplane]}
+      - {key: role, operator: In, values: [apiserver]}
 ";
+
+/// The services of a namespace, the first one alone unless two are asked for.
+const SERVICES: [&str; 2] = [SERVICE, "etcd-main-client"];
 
 /// One dependant in this many is in a crash loop.
 const CRASHING: usize = 3;
@@ -36,16 +44,25 @@ const CRASHING: usize = 3;
 const PADDING: usize = 6_000;
 
 /// A weeder that has not done its work by then hangs.
-const BOUND: Duration = Duration::from_secs(120);
+const BOUND: Duration = Duration::from_secs(900);
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, Parser)]
 struct Args {
-    /// Services, each in a namespace of its own
+    /// Namespaces with services
     #[arg(long, default_value_t = 1_000)]
     services: usize,
+    /// Services in each namespace
+    #[arg(long, default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=2))]
+    each: usize,
+    /// Requests a second that the weeder may make
+    #[arg(long, default_value_t = 100)]
+    request_rate: u32,
+    /// Leave out the second half, in which the weeder is killed
+    #[arg(long)]
+    undisturbed: bool,
     /// Dependants of each; a third of them is in a crash loop
     #[arg(long, default_value_t = 5)]
     dependants: usize,
@@ -65,12 +82,19 @@ struct Seen {
     memory: f64,
     connections: u64,
     lists: usize,
+    /// From the first service that is ready to the last deletion.
+    took: Duration,
+    all_requests: usize,
+    most_in_a_second: usize,
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     run(args, false).await?;
+    if args.undisturbed {
+        return Ok(());
+    }
     run(args, true).await
 }
 
@@ -78,8 +102,12 @@ async fn run(args: Args, restart: bool) -> anyhow::Result<()> {
     let (api, crashing) = seed(args).await?;
     let scratch = Scratch::new("weeder-incident")?;
     let setup = Setup::new(&scratch, "", WEEDER_CONFIG)?;
-    let mut weeder = setup.weeder("weeder-0", &api.kubeconfig("weeder-0")).await?;
+    let rate = format!("--request-rate={}", args.request_rate);
+    let command = setup.weeder_command("weeder-0", &api.kubeconfig("weeder-0"))?;
+    let started = Instant::now();
+    let mut weeder = setup.custom(command.arg(rate)).await?;
     weeder.wait_ready().await?;
+    let ready_after = started.elapsed();
     let idle = peak_memory(weeder.process.id())?;
     let delay = FaultAction::Delay { millis: args.delay };
     api.inject(Fault::always(delay).path("/api/v1/namespaces/"));
@@ -90,7 +118,8 @@ async fn run(args: Args, restart: bool) -> anyhow::Result<()> {
     let mut down = None;
     let end = Instant::now() + BOUND;
     loop {
-        let left = api.store().all(&keys::PODS, None).len() + crashing - args.services * args.dependants;
+        let others = args.services * (args.dependants + 2 * args.each - 1);
+        let left = api.store().all(&keys::PODS, None).len() + crashing - others;
         let open = api.counters();
         seen.watches = seen.watches.max(open.open_watches);
         look(&weeder, &mut seen).await?;
@@ -113,6 +142,7 @@ async fn run(args: Args, restart: bool) -> anyhow::Result<()> {
     let ready = incident.await??;
     seen.connections = api.counters().connections - before.connections;
     let delays = delays(&api, &ready, &mut seen)?;
+    requests(&api, &ready, &mut seen)?;
     ensure!(
         delays.len() == crashing,
         "{} deletions of {crashing} pods",
@@ -120,13 +150,13 @@ async fn run(args: Args, restart: bool) -> anyhow::Result<()> {
     );
     let spread = Spread::of(delays).context("nothing was deleted")?;
     weeder.process.stop(Duration::from_secs(30)).await?;
-    report(args, crashing, idle, &seen, spread, down)
+    report(args, crashing, (idle, ready_after), &seen, spread, down)
 }
 
 fn report(
     args: Args,
     crashing: usize,
-    idle: f64,
+    (idle, ready_after): (f64, Duration),
     seen: &Seen,
     spread: Spread,
     down: Option<(Duration, usize)>,
@@ -143,13 +173,24 @@ fn report(
     }
     writeln!(
         out,
-        "  {services} services ready within {within} ms, {dependants} dependants each, {crashing} in a crash loop; \
-         {delay} ms for a request"
+        "  {services} namespaces with {} services each, ready within {within} ms; {dependants} dependants, {crashing} \
+         pods in a crash loop; {delay} ms for a request",
+        args.each
+    )?;
+    writeln!(
+        out,
+        "  the weeder was ready {:.1} s after its start; last deletion after {:.2} s; {} requests from then on, at most \
+         {} in a second (allowed: {})",
+        ready_after.as_secs_f64(),
+        seen.took.as_secs_f64(),
+        seen.all_requests,
+        seen.most_in_a_second,
+        args.request_rate
     )?;
     writeln!(out, "  from ready to deletion: {spread}")?;
     writeln!(
         out,
-        "  at one time: {} watches, {} lists and deletions; {} new connections, {} lists in all",
+        "  at one time: {} watches, {} deletions and reads; {} new connections, {} lists and reads of pods in a namespace",
         seen.watches, seen.requests, seen.connections, seen.lists
     )?;
     writeln!(
@@ -174,21 +215,24 @@ async fn seed(args: Args) -> anyhow::Result<(ApiServer, usize)> {
     for shoot in 0..args.services {
         let namespace = namespace(shoot);
         api.create(&keys::NAMESPACES, "", json!({"metadata": {"name": namespace}}))?;
-        api.create(&keys::ENDPOINT_SLICES, &namespace, slice())?;
+        for service in SERVICES.into_iter().take(args.each) {
+            api.create(&keys::ENDPOINT_SLICES, &namespace, slice(service))?;
+            api.create(&keys::PODS, &namespace, server_object(service))?;
+        }
+        if args.each == 2 {
+            // What needs the second service.
+            let name = "apiserver";
+            api.create(&keys::PODS, &namespace, pod_object(&namespace, name, &padding))?;
+            let crashes = shoot.is_multiple_of(CRASHING);
+            crashing += usize::from(crashes);
+            set_status(&api, &namespace, name, status(crashes))?;
+        }
         for pod in 0..args.dependants {
             let crashes = (shoot + pod).is_multiple_of(CRASHING);
             crashing += usize::from(crashes);
-            api.create(&keys::PODS, &namespace, pod_object(pod, &padding))?;
-            let change = |value: &mut Value| {
-                if let Some(fields) = value.as_object_mut() {
-                    fields.insert("status".to_owned(), status(crashes));
-                }
-                Ok(())
-            };
             let name = format!("pod-{pod}");
-            let options = WriteOptions::default();
-            api.store()
-                .modify(&keys::PODS, &namespace, &name, Part::All, &options, change)?;
+            api.create(&keys::PODS, &namespace, pod_object(&namespace, &name, &padding))?;
+            set_status(&api, &namespace, &name, status(crashes))?;
         }
     }
     Ok((api, crashing))
@@ -202,22 +246,32 @@ async fn recover(api: ApiServer, args: Args) -> anyhow::Result<BTreeMap<String, 
     for shoot in 0..count {
         tokio::time::sleep_until(begun + Duration::from_millis(args.within) * shoot / count).await;
         let namespace = namespace(shoot.try_into()?);
-        let change = |value: &mut Value| {
-            if let Some(fields) = value.as_object_mut() {
-                fields.insert("endpoints".to_owned(), endpoints(true));
-            }
-            Ok(())
-        };
-        let options = WriteOptions::default();
         ready.insert(namespace.clone(), Timestamp::now());
-        api.store().modify(
-            &keys::ENDPOINT_SLICES,
-            &namespace,
-            SERVICE,
-            Part::All,
-            &options,
-            change,
-        )?;
+        for service in SERVICES.into_iter().take(args.each) {
+            let since = Timestamp::from_second(Timestamp::now().as_second())?.to_string();
+            let condition = json!({"type": "Ready", "status": "True", "lastTransitionTime": since});
+            set_status(
+                &api,
+                &namespace,
+                &server(service),
+                json!({"conditions": [condition]}),
+            )?;
+            let change = |value: &mut Value| {
+                if let Some(fields) = value.as_object_mut() {
+                    fields.insert("endpoints".to_owned(), endpoints(service, true));
+                }
+                Ok(())
+            };
+            let options = WriteOptions::default();
+            api.store().modify(
+                &keys::ENDPOINT_SLICES,
+                &namespace,
+                service,
+                Part::All,
+                &options,
+                change,
+            )?;
+        }
     }
     Ok(ready)
 }
@@ -261,26 +315,95 @@ fn namespace(shoot: usize) -> String {
     format!("shoot--{shoot}")
 }
 
-fn slice() -> Value {
+fn set_status(api: &ApiServer, namespace: &str, pod: &str, status: Value) -> anyhow::Result<()> {
+    let change = |value: &mut Value| {
+        if let Some(fields) = value.as_object_mut() {
+            fields.insert("status".to_owned(), status);
+        }
+        Ok(())
+    };
+    let options = WriteOptions::default();
+    api.store()
+        .modify(&keys::PODS, namespace, pod, Part::All, &options, change)?;
+    Ok(())
+}
+
+/// How long it took, and what the weeder asked for, the membership not counted.
+fn requests(api: &ApiServer, ready: &BTreeMap<String, Timestamp>, seen: &mut Seen) -> anyhow::Result<()> {
+    let first = *ready.values().min().context("no service became ready")?;
+    let audit = api.audit();
+    let made: Vec<Timestamp> = audit
+        .iter()
+        .filter(|entry| entry.time >= first && !entry.path.contains("/leases"))
+        .map(|entry| entry.time)
+        .collect();
+    let second = jiff::SignedDuration::from_secs(1);
+    let mut begin = 0;
+    for (end, time) in made.iter().enumerate() {
+        while made
+            .get(begin)
+            .is_some_and(|from| time.duration_since(*from) >= second)
+        {
+            begin += 1;
+        }
+        seen.most_in_a_second = seen.most_in_a_second.max(end + 1 - begin);
+    }
+    seen.all_requests = made.len();
+    let last = audit
+        .iter()
+        .rev()
+        .find(|entry| entry.verb == "delete" && entry.code == 200);
+    if let Some(last) = last {
+        seen.took = last.time.duration_since(first).try_into()?;
+    }
+    Ok(())
+}
+
+fn server(service: &str) -> String {
+    format!("{service}-0")
+}
+
+/// The pod behind a service.
+fn server_object(service: &str) -> Value {
     json!({
-        "metadata": {"name": SERVICE, "labels": {"kubernetes.io/service-name": SERVICE}},
-        "addressType": "IPv4",
-        "endpoints": endpoints(false),
+        "metadata": {
+            "name": server(service),
+            "labels": {"role": "main"},
+            "ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": "StatefulSet", "name": service, "uid": service, "controller": true,
+            }],
+        },
+        "spec": {"containers": [{"name": "main", "image": "i"}]},
     })
 }
 
-fn endpoints(ready: bool) -> Value {
-    json!([{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}])
+fn slice(service: &str) -> Value {
+    json!({
+        "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4",
+        "endpoints": endpoints(service, false),
+    })
 }
 
-fn pod_object(pod: usize, padding: &str) -> Value {
+fn endpoints(service: &str, ready: bool) -> Value {
+    let target = json!({"kind": "Pod", "name": server(service)});
+    json!([{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}, "targetRef": target}])
+}
+
+fn pod_object(namespace: &str, name: &str, padding: &str) -> Value {
+    let role = if name == "apiserver" {
+        "apiserver"
+    } else {
+        "controller"
+    };
     json!({
         "metadata": {
-            "name": format!("pod-{pod}"),
-            "labels": {"gardener.cloud/role": "controlplane", "role": format!("role-{pod}")},
+            "name": name,
+            "labels": {"gardener.cloud/role": "controlplane", "role": role},
             "annotations": {"padding": padding},
             "ownerReferences": [{
-                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "owner", "controller": true,
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": format!("{namespace}-{name}"),
+                "controller": true,
             }],
         },
         "spec": {"containers": [{"name": "main", "image": "i"}]},
@@ -288,10 +411,14 @@ fn pod_object(pod: usize, padding: &str) -> Value {
 }
 
 fn status(crashes: bool) -> Value {
-    let state = if crashes {
-        json!({"waiting": {"reason": "CrashLoopBackOff"}})
-    } else {
-        json!({"running": {}})
-    };
-    json!({"containerStatuses": [{"name": "main", "restartCount": 5, "state": state}]})
+    if !crashes {
+        return json!({"containerStatuses": [{"name": "main", "restartCount": 5, "state": {"running": {}}}]});
+    }
+    // Long ago, as nodes tell it in whole seconds.
+    let ended =
+        json!({"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": "2026-11-21T08:00:00Z"}});
+    let waiting = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    json!({
+        "containerStatuses": [{"name": "main", "restartCount": 5, "state": waiting, "lastState": ended}],
+    })
 }

@@ -110,7 +110,7 @@ struct State {
     out: BTreeSet<String>,
     pods: BTreeMap<&'static str, Running>,
     /// Readiness of the services as it was published last.
-    published: BTreeMap<&'static str, Vec<bool>>,
+    published: BTreeMap<&'static str, Vec<(String, bool)>>,
     deletions: Vec<Deletion>,
 }
 
@@ -397,13 +397,14 @@ impl Plane {
     async fn publish(&self, state: &mut State) -> anyhow::Result<()> {
         let etcd: Vec<_> = ETCD_MEMBERS.iter().take(self.members).copied().collect();
         for (service, behind) in [("etcd-main-client", etcd), ("kube-apiserver", vec![API_SERVER])] {
-            let ready: Vec<_> = behind.iter().map(|name| state.is_up(name)).collect();
-            if state.published.get(service) == Some(&ready) {
+            let pod = |name: &&str| Some((state.pods.get(name)?.name.clone(), state.is_up(name)));
+            let pods: Vec<_> = behind.iter().filter_map(pod).collect();
+            if state.published.get(service) == Some(&pods) {
                 continue;
             }
-            self.writer.publish(&self.namespace, service, &ready).await?;
-            let count = ready.iter().filter(|ready| **ready).count();
-            state.published.insert(service, ready);
+            self.writer.publish(&self.namespace, service, &pods).await?;
+            let count = pods.iter().filter(|(_, ready)| *ready).count();
+            state.published.insert(service, pods);
             self.view.knows(&self.namespace, service, count).await?;
         }
         Ok(())

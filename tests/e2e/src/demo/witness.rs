@@ -160,9 +160,9 @@ async fn weedings(
     tell: Teller,
     mut client: WeederServiceClient<tonic::transport::Channel>,
 ) -> anyhow::Result<()> {
-    use weeder::watch_weeding_response::Event;
+    use weeder::watch_weeders_response::Event;
     let mut stream = client
-        .watch_weeding(weeder::WatchWeedingRequest::default())
+        .watch_weeders(weeder::WatchWeedersRequest::default())
         .await?
         .into_inner();
     let mut told: BTreeMap<(String, String), u64> = BTreeMap::new();
@@ -180,8 +180,8 @@ async fn weedings(
             .filter(|deletion| deletion.sequence > *seen)
         {
             tell.line(format!(
-                "weeding  {}: {} after {} restarts. {}",
-                key.namespace, deletion.pod, deletion.restart_count, deletion.message
+                "weeder  {}: {} deleted. {}",
+                key.namespace, deletion.pod, deletion.message
             ));
         }
         *seen = weeding.deletions.last().map_or(0, |deletion| deletion.sequence);

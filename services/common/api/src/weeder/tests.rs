@@ -165,3 +165,30 @@ fn a_declaration_that_is_wrong_is_refused_with_its_place() {
         assert!(errors.contains(error), "{text:?}: {errors}");
     }
 }
+
+#[test]
+fn what_is_deleted_can_be_narrowed_and_widened() {
+    let defaults = parse(GARDENER.as_bytes()).unwrap();
+    assert_eq!(defaults.ready_for, Duration::ZERO);
+    assert!(defaults.exclude_kinds.is_empty());
+    assert!(!defaults.delete_pods_without_controller && !defaults.delete_pods_of_jobs);
+    let own = "readyFor: 5s\nexcludeKinds: [StatefulSet]\ndeletePodsWithoutController: true\ndeletePodsOfJobs: true\n";
+    let config = parse(format!("{own}{GARDENER}").as_bytes()).unwrap();
+    assert_eq!(config.ready_for, Duration::from_secs(5));
+    assert_eq!(config.exclude_kinds, BTreeSet::from(["StatefulSet".to_owned()]));
+    assert!(config.delete_pods_without_controller && config.delete_pods_of_jobs);
+    let wrong = "readyFor: -1s\nexcludeKinds: [statefulsets, Deployment, a b]\ndeletePodsOfJobs: sometimes\n";
+    assert_eq!(
+        errors(&format!("{wrong}{GARDENER}"))
+            .iter()
+            .map(|error| error.split(": ").take(2).collect::<Vec<_>>().join(": "))
+            .collect::<Vec<_>>(),
+        [
+            "1:11: readyFor",
+            "2:16: excludeKinds[0]",
+            "2:30: excludeKinds[1]",
+            "2:42: excludeKinds[2]",
+            "3:19: deletePodsOfJobs"
+        ]
+    );
+}

@@ -45,7 +45,13 @@ impl Writer {
         let labels =
             json!({"gardener.cloud/role": "controlplane", "role": role, "acceptance.test/played": "true"});
         let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"generateName": format!("{component}-"), "labels": labels},
+            "metadata": {
+                "generateName": format!("{component}-"), "labels": labels,
+                "ownerReferences": [{
+                    "apiVersion": "apps/v1", "kind": "StatefulSet", "name": component,
+                    "uid": format!("{namespace}-{component}"), "controller": true,
+                }],
+            },
             "spec": {"containers": [{"name": "main", "image": "none"}]},
         }))?;
         let pods = Api::<Pod>::namespaced(self.seed.clone(), namespace);
@@ -65,6 +71,7 @@ impl Writer {
         let status = json!([{
             "name": "main", "image": "none", "imageID": "", "ready": false, "restartCount": 7,
             "state": {"waiting": waiting},
+            "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": crashed_at().to_string()}},
         }]);
         let patch = Patch::Merge(json!({"status": {"containerStatuses": status}}));
         let pods = Api::<Pod>::namespaced(self.seed.clone(), namespace);
@@ -74,11 +81,21 @@ impl Writer {
         }
     }
 
-    /// The addresses behind a Service, ready or not.
-    pub(super) async fn publish(&self, namespace: &str, service: &str, ready: &[bool]) -> anyhow::Result<()> {
+    /// The pods behind a Service, and which of them are ready.
+    pub(super) async fn publish(
+        &self,
+        namespace: &str,
+        service: &str,
+        pods: &[(String, bool)],
+    ) -> anyhow::Result<()> {
+        for (pod, ready) in pods {
+            self.show_readiness(namespace, pod, *ready).await?;
+        }
+        let target = |pod: &String| json!({"kind": "Pod", "namespace": namespace, "name": pod});
         let addresses = |wanted: bool| -> Vec<Value> {
-            let of = ready.iter().enumerate().filter(|(_, ready)| **ready == wanted);
-            of.map(|(index, _)| json!({"ip": address(index)})).collect()
+            let of = pods.iter().enumerate().filter(|(_, (_, ready))| *ready == wanted);
+            of.map(|(index, (pod, _))| json!({"ip": address(index), "targetRef": target(pod)}))
+                .collect()
         };
         let mut subset = json!({"ports": [{"port": 443}]});
         for (key, list) in [
@@ -98,11 +115,8 @@ impl Writer {
         if !self.slices {
             return Ok(());
         }
-        let list: Vec<_> = ready
-            .iter()
-            .enumerate()
-            .map(|(index, ready)| json!({"addresses": [address(index)], "conditions": {"ready": ready}}))
-            .collect();
+        let endpoint = |(index, (pod, ready)): (usize, &(String, bool))| json!({"addresses": [address(index)], "conditions": {"ready": ready}, "targetRef": target(pod)});
+        let list: Vec<_> = pods.iter().enumerate().map(endpoint).collect();
         let name = format!("{service}-played");
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
@@ -113,6 +127,26 @@ impl Writer {
         api.patch(&name, &params, &Patch::Apply(slice)).await?;
         Ok(())
     }
+
+    /// Since now, or since before the latest crash. Somebody may have deleted the pod meanwhile.
+    async fn show_readiness(&self, namespace: &str, pod: &str, ready: bool) -> anyhow::Result<()> {
+        let now = jiff::Timestamp::now().as_second();
+        let since = jiff::Timestamp::from_second(if ready { now } else { now - 20 })?;
+        let status = if ready { "True" } else { "False" };
+        let condition = json!({"type": "Ready", "status": status, "lastTransitionTime": since.to_string()});
+        let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
+        let pods = Api::<Pod>::namespaced(self.seed.clone(), namespace);
+        match pods.patch_status(pod, &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => Ok(other.map(drop)?),
+        }
+    }
+}
+
+/// Containers crashed a while before they are seen to: rules compare the clocks of nodes in whole seconds.
+fn crashed_at() -> jiff::Timestamp {
+    let now = jiff::Timestamp::now();
+    jiff::Timestamp::from_second(now.as_second() - 10).unwrap_or(now)
 }
 
 fn address(index: usize) -> String {

@@ -9,6 +9,7 @@ fn pod(status: Value) -> Pod {
         "metadata": {
             "name": "kube-apiserver-0", "namespace": "shoot", "uid": "u", "resourceVersion": "7",
             "labels": {"role": "apiserver"},
+            "creationTimestamp": "2026-11-21T07:00:00Z",
             "managedFields": [{"manager": "kubelet"}],
             "ownerReferences": [
                 {"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "1"},
@@ -28,25 +29,33 @@ fn waiting(name: &str, reason: &str) -> Value {
     json!({
         "name": name, "restartCount": 4, "ready": false, "image": "i",
         "state": {"waiting": {"reason": reason, "message": "back-off 1m20s"}},
-        "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2026-11-21T08:00:01Z"}},
+        "lastState": {"terminated": {
+            "exitCode": 137, "reason": "OOMKilled", "message": "first line\n  second line", "finishedAt": "2026-11-21T08:00:01Z",
+        }},
     })
 }
 
 #[test]
 fn pods() {
     let crashing = pod(json!({"containerStatuses": [waiting("main", "CrashLoopBackOff")]}));
-    let crash = crashing.to_weed().unwrap();
+    let crash = crashing.crash_loop().unwrap();
     assert_eq!(
         (crash.container.as_str(), crash.init, crash.restarts),
         ("main", false, 4)
     );
     assert_eq!(crash.ended_at, Some(Moment(1_795_248_001_000_000)));
+    assert_eq!(
+        (crash.exit_code, crash.reason.as_str(), crash.message.as_str()),
+        (Some(137), "OOMKilled", "first line second line")
+    );
+    assert_eq!(crashing.restarted, ["main"]);
+    assert_eq!(crashing.created, Some(Moment(1_795_244_400_000_000)));
     assert_eq!(crashing.owner.unwrap().name, "kube-apiserver");
     let init = pod(json!({
         "initContainerStatuses": [waiting("setup", "CrashLoopBackOff")],
         "containerStatuses": [waiting("main", "PodInitializing")],
     }));
-    assert!(init.to_weed().unwrap().init);
+    assert!(init.crash_loop().unwrap().init);
     let running = json!({"name": "main", "restartCount": 4, "state": {"running": {}}, "lastState": {}});
     for well in [
         json!({"containerStatuses": [running]}),
@@ -55,7 +64,7 @@ fn pods() {
         json!({}),
         json!({"containerStatuses": [{"name": "main", "restartCount": "many"}]}),
     ] {
-        assert_eq!(pod(well.clone()).to_weed(), None, "{well}");
+        assert_eq!(pod(well.clone()).crash_loop(), None, "{well}");
     }
 }
 
@@ -99,9 +108,13 @@ fn endpoint_slices() {
         {"addresses": ["::3"], "conditions": {}},
         {"addresses": ["::4"], "conditions": {"ready": null}},
         {"addresses": ["::5"]},
+        // publishNotReadyAddresses
+        {"addresses": ["::6"], "conditions": {"ready": true, "serving": false}},
+        {"addresses": ["::7"], "conditions": {"ready": false, "serving": true, "terminating": true}},
     ]);
     let whole = slice(endpoints);
-    assert_eq!(whole.endpoints, Endpoints { ready: 4, total: 5 });
+    assert_eq!(whole.endpoints, Endpoints { ready: 4, total: 7 });
+    assert_eq!(whole.pods, None, "no pod is named");
     assert_eq!(whole.service.as_deref(), Some("etcd"));
     for none in [
         json!(null),
@@ -139,4 +152,63 @@ fn endpoints() {
     assert_eq!(two.service.as_deref(), Some("etcd"));
     assert_eq!(read(json!(null)).endpoints, Endpoints::default());
     assert_eq!(read(json!(7)).endpoints, Endpoints::default());
+}
+
+#[test]
+fn the_pods_behind_endpoints() {
+    let pod = |name: &str| json!({"kind": "Pod", "namespace": "shoot", "name": name, "uid": "u"});
+    let slice = slice(json!([
+        {"addresses": ["::1"], "conditions": {"ready": true}, "targetRef": pod("etcd-0")},
+        {"addresses": ["::2"], "conditions": {"ready": false}, "targetRef": pod("etcd-1")},
+    ]));
+    let names: Vec<Arc<str>> = vec!["etcd-0".into(), "etcd-1".into()];
+    assert_eq!(slice.pods.as_ref(), Some(&names));
+    let object = json!({
+        "metadata": {"name": "etcd", "namespace": "shoot"},
+        "subsets": [{
+            "addresses": [{"ip": "10.0.0.1", "targetRef": pod("etcd-0")}],
+            "notReadyAddresses": [{"ip": "10.0.0.2", "targetRef": pod("etcd-1")}],
+        }],
+    });
+    let endpoints = serde_json::from_value::<EndpointsObject>(object).unwrap();
+    assert_eq!(endpoints.into_slice().unwrap().pods, Some(names));
+}
+
+#[test]
+fn since_when_a_pod_is_ready() {
+    let endpoint_pod = |kind: &str, conditions: Value| {
+        let object = json!({
+            "metadata": {
+                "name": "etcd-0", "namespace": "shoot", "uid": "u", "creationTimestamp": "2026-11-21T07:00:00Z",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": "e", "uid": "1", "controller": true}],
+            },
+            "status": {"conditions": conditions},
+        });
+        serde_json::from_value::<PodObject>(object)
+            .unwrap()
+            .endpoint_pod()
+    };
+    let ready = |status: &str| {
+        json!([
+            {"type": "Initialized", "status": "True", "lastTransitionTime": "2026-11-21T07:00:00Z"},
+            {"type": "Ready", "status": status, "lastTransitionTime": "2026-11-21T08:00:01Z"},
+        ])
+    };
+    let since = Moment(1_795_248_001_000_000);
+    let etcd = endpoint_pod("StatefulSet", ready("True"));
+    assert_eq!((etcd.ready, etcd.replaces_in_place), (Some((true, since)), true));
+    assert_eq!(etcd.created, Some(Moment(1_795_244_400_000_000)));
+    let apiserver = endpoint_pod("ReplicaSet", ready("False"));
+    assert_eq!(
+        (apiserver.ready, apiserver.replaces_in_place),
+        (Some((false, since)), false)
+    );
+    for silent in [
+        json!(null),
+        json!([]),
+        json!([{"type": "Ready", "status": "True"}]),
+        json!("broken"),
+    ] {
+        assert_eq!(endpoint_pod("StatefulSet", silent).ready, None);
+    }
 }

@@ -13,7 +13,14 @@ fn slice(name: &str, service: &str, conditions: &[Option<bool>]) -> Slice {
     Slice {
         key: key(name),
         service: Some(service.into()),
-        endpoints: Endpoints::of(conditions.iter().copied()),
+        endpoints: Endpoints::of(conditions.iter().map(|ready| ready.unwrap_or(true))),
+        pods: Some(
+            conditions
+                .iter()
+                .enumerate()
+                .map(|(i, _)| format!("{service}-{i}").into())
+                .collect(),
+        ),
     }
 }
 
@@ -41,7 +48,7 @@ fn one_ready_endpoint_is_enough() {
         (&[BAD, BAD, READY], Readiness::Ready),
     ] {
         assert_eq!(
-            Endpoints::of(conditions.iter().copied()).readiness(),
+            Endpoints::of(conditions.iter().map(|ready| ready.unwrap_or(true))).readiness(),
             wanted,
             "{conditions:?}"
         );
@@ -134,7 +141,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Step::Apply(Slice {
             key: key(name),
             service: service.map(Into::into),
-            endpoints: Endpoints::of(conditions),
+            endpoints: Endpoints::of(conditions.into_iter().map(|ready| ready.unwrap_or(true))),
+            pods: None,
         })
     });
     let remove = name.prop_map(|name| Step::Remove(key(name)));
@@ -212,4 +220,19 @@ proptest! {
         prop_assert_eq!(unique.len(), started.len(), "each starts once");
         prop_assert_eq!((started, end), run(shuffled));
     }
+}
+
+#[test]
+fn the_pods_behind_all_slices_of_a_service() {
+    let mut index = Index::default();
+    let etcd = ServiceKey::new("shoot", "etcd");
+    index.apply(slice("v4", "etcd", &[READY, BAD]), at(1));
+    index.apply(slice("v6", "etcd", &[READY]), at(1));
+    index.apply(slice("other", "kube-apiserver", &[READY]), at(1));
+    let names = BTreeSet::from(["etcd-0", "etcd-1"].map(Arc::from));
+    assert_eq!(index.endpoint_pods(&etcd), Some(names));
+    let mut by_hand = slice("by-hand", "etcd", &[READY]);
+    by_hand.pods = None;
+    index.apply(by_hand, at(2));
+    assert_eq!(index.endpoint_pods(&etcd), None, "one endpoint has no pod");
 }

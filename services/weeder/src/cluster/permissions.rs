@@ -5,10 +5,8 @@ use watchdog_kube::permissions::Permission;
 
 use super::discovery::Source;
 
-/// Everything that is asked of the API server, the membership Leases not included; of Services only where their
-/// `annotations` are read.
-#[must_use]
-pub fn permissions(source: Source, config: &WeederConfig, annotations: bool) -> Vec<Permission> {
+/// All permissions except those on membership Leases; on Services only where their `annotations` are read.
+pub(crate) fn permissions(source: Source, config: &WeederConfig, annotations: bool) -> Vec<Permission> {
     let mut needed = vec![
         Permission::new("list", "", "pods"),
         Permission::new("watch", "", "pods"),

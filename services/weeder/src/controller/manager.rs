@@ -1,0 +1,533 @@
+//! All weeders and all pods in a crash loop: what must be asked of the API server next?
+//!
+//! [`WeederManager`] is a schedule without I/O, and not a task for each weeder, because its bounds hold over all weeders
+//! (ADR 0023): how often the pods of a controller are deleted, deletions before anything else, one pause for all when
+//! the API server throttles. Whoever runs the requests takes a task when there is room for one, and reports the answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use watchdog_api::weeder::WeederConfig;
+
+use super::task::{Deletion, EndpointRead, Finding, Task};
+use crate::domain::attempts::{Attempt, Attempts, Subject};
+use crate::domain::dependants::{Dependants, PodQuery};
+use crate::domain::evidence::Evidence;
+use crate::domain::failure::Failure;
+use crate::domain::flapping::Recoveries;
+use crate::domain::moment::Moment;
+use crate::domain::pods::{DeletableKinds, Pod, PodKey};
+use crate::domain::schedule::Schedule;
+use crate::domain::service::ServiceKey;
+use crate::domain::weeder::{Phase, Stop, Weeder};
+
+mod decision;
+
+use decision::Decision;
+
+/// A weeder is forgotten this long after its end.
+pub(crate) const KEPT_AFTER_END: Duration = Duration::from_secs(60);
+
+/// A pod that changed before its deletion arrived is tried again this much later, unless its watch brings the newer
+/// state before.
+const WATCH_DELAY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(crate) struct WeederManager {
+    weeders: BTreeMap<ServiceKey, Entry>,
+    pods: BTreeMap<PodKey, CrashingPod>,
+    attempts: Attempts,
+    kinds: DeletableKinds,
+    watch_duration: Duration,
+    ready_for: Duration,
+    due_pods: Schedule<PodKey>,
+    due_reads: Schedule<ServiceKey>,
+    // When each weeder activates, ends or is forgotten.
+    due_phases: Schedule<ServiceKey>,
+    // Since when the first deletion of each is under way.
+    in_flight: BTreeMap<Subject, Moment>,
+    throttled_until: Moment,
+    generations: u64,
+    changed: BTreeSet<ServiceKey>,
+    findings: Vec<Finding>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    weeder: Weeder,
+    // Tells it from the one that it replaced.
+    generation: u64,
+    proof: Proof,
+    recoveries: Recoveries,
+    failed_reads: u32,
+}
+
+/// How a weeder knows that its service was not ready before.
+#[derive(Debug)]
+enum Proof {
+    Observed,
+    /// The pods behind the endpoints tell; none has asked yet.
+    Unread(BTreeSet<Arc<str>>),
+    Reading,
+    Read(Evidence),
+}
+
+/// How a service was found to be ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    /// It was seen to become ready.
+    Observed,
+    /// It was ready when it was first seen; these are the pods behind its endpoints, none when they are not known.
+    FirstSight(Option<BTreeSet<Arc<str>>>),
+}
+
+#[derive(Debug)]
+struct CrashingPod {
+    pod: Arc<Pod>,
+    // The watch that saw it last.
+    query: Arc<PodQuery>,
+    found_at: Moment,
+    state: DeletionState,
+    failures: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DeletionState {
+    None,
+    InFlight,
+    Deleted,
+}
+
+// === impl WeederManager ===
+
+impl WeederManager {
+    pub(crate) fn new(config: &WeederConfig) -> Self {
+        Self {
+            kinds: DeletableKinds::new(config),
+            watch_duration: config.watch_duration,
+            ready_for: config.ready_for,
+            ..Self::default()
+        }
+    }
+
+    /// Durations hold for weeders that start from now on, kinds for all.
+    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: Moment) {
+        self.watch_duration = config.watch_duration;
+        self.ready_for = config.ready_for;
+        let kinds = DeletableKinds::new(config);
+        if self.kinds != kinds {
+            self.kinds = kinds;
+            let keys: Vec<PodKey> = self.pods.keys().cloned().collect();
+            self.schedule(keys, now);
+        }
+    }
+
+    /// A service is ready: a new weeder, in place of one that may be there.
+    pub(crate) fn start(
+        &mut self,
+        key: ServiceKey,
+        dependants: Arc<Dependants>,
+        recovery: Recovery,
+        now: Moment,
+    ) {
+        let old = self.weeders.remove(&key);
+        let was_flapping = old.as_ref().is_some_and(|old| old.recoveries.is_flapping());
+        let mut recoveries = old.map(|old| old.recoveries).unwrap_or_default();
+        recoveries.add(now);
+        if recoveries.is_flapping() && !was_flapping {
+            self.findings.push(Finding::Flapping(key.clone()));
+        }
+        self.generations += 1;
+        let first_sight = recovery != Recovery::Observed;
+        let pause = recoveries.pause(self.ready_for);
+        let mut weeder = Weeder::new(
+            key.clone(),
+            dependants,
+            first_sight,
+            pause,
+            self.watch_duration,
+            now,
+        );
+        let proof = match recovery {
+            Recovery::Observed => Proof::Observed,
+            Recovery::FirstSight(Some(pods)) => Proof::Unread(pods),
+            Recovery::FirstSight(None) => {
+                weeder.message = unknown_since(&key);
+                Proof::Read(Evidence::default())
+            }
+        };
+        if pause.is_zero() {
+            weeder.activate();
+            self.due_phases.insert(key.clone(), weeder.ends_at);
+        } else {
+            self.due_phases.insert(key.clone(), weeder.deletes_from);
+        }
+        let entry = Entry {
+            weeder,
+            generation: self.generations,
+            proof,
+            recoveries,
+            failed_reads: 0,
+        };
+        self.weeders.insert(key.clone(), entry);
+        self.due_reads.remove(&key);
+        self.schedule_namespace(&key.namespace, now);
+        self.changed.insert(key);
+    }
+
+    /// A service is not ready: its weeder deletes nothing until the service is ready again.
+    pub(crate) fn pause(&mut self, key: &ServiceKey) {
+        if let Some(entry) = self.weeders.get_mut(key).filter(|entry| entry.weeder.is_live())
+            && entry.weeder.pause()
+        {
+            self.changed.insert(key.clone());
+        }
+    }
+
+    /// Stops the live weeders that `which` names.
+    pub(crate) fn cancel(&mut self, why: Stop, now: Moment, which: impl Fn(&ServiceKey) -> bool) {
+        for key in self.live().into_iter().filter(|key| which(key)) {
+            self.finish(&key, now, |weeder| weeder.cancel(why, now));
+        }
+    }
+
+    /// A service has other dependants now.
+    pub(crate) fn reselect(&mut self, key: &ServiceKey, dependants: &Arc<Dependants>, now: Moment) {
+        let live = self.weeders.get_mut(key).filter(|entry| entry.weeder.is_live());
+        if let Some(entry) = live.filter(|entry| entry.weeder.dependants != *dependants) {
+            entry.weeder.dependants = dependants.clone();
+            self.changed.insert(key.clone());
+            self.schedule_namespace(&key.namespace, now);
+        }
+    }
+
+    /// The services whose weeders live.
+    pub(crate) fn live(&self) -> Vec<ServiceKey> {
+        let live = self.weeders.iter().filter(|(_, entry)| entry.weeder.is_live());
+        live.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// A watch brought a pod.
+    pub(crate) fn pod_seen(&mut self, pod: Pod, query: &Arc<PodQuery>, now: Moment) {
+        if self.attempts.successor_seen(&pod, now) {
+            self.findings.push(Finding::Useless);
+            self.mark_useless(&pod);
+        }
+        if pod.crash_loop().is_none() {
+            self.pod_gone(&pod.key);
+            return;
+        }
+        let key = pod.key.clone();
+        let fresh = match self.pods.get_mut(&key) {
+            Some(known) if known.pod.uid == pod.uid => {
+                let newer = known.pod.resource_version != pod.resource_version;
+                known.pod = Arc::new(pod);
+                known.query = query.clone();
+                // A deletion that failed is tried again at its own pace.
+                newer && known.state == DeletionState::None && known.failures == 0
+            }
+            _ => {
+                let crashing = CrashingPod {
+                    pod: Arc::new(pod),
+                    query: query.clone(),
+                    found_at: now,
+                    state: DeletionState::None,
+                    failures: 0,
+                };
+                self.pods.insert(key.clone(), crashing);
+                true
+            }
+        };
+        if fresh {
+            self.schedule([key], now);
+        }
+    }
+
+    /// A pod is gone, or not in a crash loop any more.
+    pub(crate) fn pod_gone(&mut self, key: &PodKey) {
+        self.pods.remove(key);
+        self.due_pods.remove(key);
+    }
+
+    /// A watch has listed all its pods: these and no others.
+    pub(crate) fn pods_synced(&mut self, query: &PodQuery, live: &BTreeSet<PodKey>) {
+        let gone = self
+            .pods
+            .iter()
+            .filter(|(key, pod)| *pod.query == *query && !live.contains(key));
+        let gone: Vec<PodKey> = gone.map(|(key, _)| key.clone()).collect();
+        for key in gone {
+            self.pod_gone(&key);
+        }
+    }
+
+    /// Activates, ends and forgets what is due.
+    pub(crate) fn expire(&mut self, now: Moment) {
+        while let Some(key) = self.due_phases.pop_due(now) {
+            let Some(entry) = self.weeders.get_mut(&key) else {
+                continue;
+            };
+            if entry.weeder.phase == Phase::Queued && now < entry.weeder.ends_at {
+                // One that is paused waits for another to take its place.
+                if entry.weeder.is_weeding() {
+                    entry.weeder.activate();
+                }
+                self.due_phases.insert(key.clone(), entry.weeder.ends_at);
+            } else if entry.weeder.is_live() {
+                self.finish(&key, now, Weeder::end);
+            } else {
+                self.weeders.remove(&key);
+            }
+            self.changed.insert(key);
+        }
+        let useful = self.attempts.expire(now);
+        if useful > 0 {
+            self.findings.push(Finding::Useful(useful));
+        }
+    }
+
+    /// The next request, if one is due.
+    pub(crate) fn next(&mut self, now: Moment) -> Option<Task> {
+        self.expire(now);
+        if now < self.throttled_until {
+            return None;
+        }
+        while let Some(key) = self.due_pods.pop_due(now) {
+            match self.decide(&key, now) {
+                Decision::Delete(deletion) => {
+                    if let Some(pod) = self.pods.get_mut(&key) {
+                        pod.state = DeletionState::InFlight;
+                    }
+                    let subject = Subject::of(&deletion.pod, &deletion.crash.container);
+                    self.in_flight.entry(subject).or_insert(now);
+                    return Some(Task::Delete(deletion));
+                }
+                Decision::Wait(until) => self.due_pods.insert(key, until),
+                Decision::Read(service) => self.due_reads.expedite(service, now),
+                Decision::LeaveAlone(service) => self.leave_alone(&service, &key, now),
+                Decision::Nothing => {}
+            }
+        }
+        while let Some(key) = self.due_reads.pop_due(now) {
+            if let Some(entry) = self
+                .weeders
+                .get_mut(&key)
+                .filter(|entry| entry.weeder.is_weeding())
+                && let Proof::Unread(pods) = &mut entry.proof
+            {
+                let pods = std::mem::take(pods);
+                entry.proof = Proof::Reading;
+                let generation = entry.generation;
+                return Some(Task::ReadEndpoints(EndpointRead {
+                    key,
+                    pods,
+                    generation,
+                }));
+            }
+        }
+        None
+    }
+
+    /// When [`WeederManager::next`] must be asked again; requests count only if there is `room` for them.
+    pub(crate) fn next_due(&self, room: bool) -> Option<Moment> {
+        let requests = [self.due_pods.next_due(), self.due_reads.next_due()];
+        let requests = requests.into_iter().flatten().filter(|_| room);
+        let requests = requests.map(|due| due.max(self.throttled_until));
+        let changes = [self.due_phases.next_due(), self.attempts.next_due()];
+        requests.chain(changes.into_iter().flatten()).min()
+    }
+
+    /// The pods behind the endpoints were read.
+    pub(crate) fn endpoints_read(
+        &mut self,
+        read: &EndpointRead,
+        answer: Result<Evidence, Failure>,
+        now: Moment,
+    ) {
+        let same = |entry: &&mut Entry| entry.generation == read.generation;
+        let Some(entry) = self.weeders.get_mut(&read.key).filter(same) else {
+            return;
+        };
+        self.changed.insert(read.key.clone());
+        match answer {
+            Ok(evidence) => {
+                if evidence.ready_since().is_none() {
+                    entry.weeder.message = unknown_since(&read.key);
+                }
+                entry.proof = Proof::Read(evidence);
+                self.schedule_namespace(&read.key.namespace, now);
+            }
+            Err(failure) => {
+                entry.proof = Proof::Unread(read.pods.clone());
+                entry.failed_reads = entry.failed_reads.saturating_add(1);
+                entry.weeder.message =
+                    format!("The pods of the service cannot be read, trying again: {failure}.");
+                let again = now.after(failure.pause(entry.failed_reads));
+                self.due_reads.insert(read.key.clone(), again);
+                self.throttle(&failure, again);
+            }
+        }
+    }
+
+    /// A deletion was answered, with the time of the API server.
+    pub(crate) fn deleted(
+        &mut self,
+        deletion: &Deletion,
+        answer: &Result<Option<Moment>, Failure>,
+        now: Moment,
+    ) {
+        let subject = Subject::of(&deletion.pod, &deletion.crash.container);
+        self.in_flight.remove(&subject);
+        // A deletion without an answer may have taken place.
+        if matches!(answer, Ok(_) | Err(Failure::Failed(_))) {
+            let attempt = Attempt {
+                weeder: deletion.generation,
+                ends_at: deletion.ends_at,
+                deleted_at: answer.clone().ok().flatten(),
+                certain: answer.is_ok(),
+            };
+            self.attempts.deleted(&subject, &deletion.pod, attempt, now);
+        }
+        self.settle(deletion, answer, now);
+        let same = |entry: &&mut Entry| entry.generation == deletion.generation;
+        if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
+            let result = answer.as_ref().map(drop).map_err(Clone::clone);
+            let (pod, crash, since) = (&deletion.pod, &deletion.crash, deletion.service_ready_since);
+            entry.weeder.record(pod, crash, since, &result, now);
+            self.changed.insert(deletion.key.clone());
+        }
+    }
+
+    /// The changes since the last call; none stands for a removal.
+    pub(crate) fn take_changed(&mut self) -> Vec<(ServiceKey, Option<Weeder>)> {
+        let shown = |key: ServiceKey| {
+            let weeder = self.weeders.get(&key).map(|entry| entry.weeder.clone());
+            (key, weeder)
+        };
+        std::mem::take(&mut self.changed).into_iter().map(shown).collect()
+    }
+
+    pub(crate) fn take_findings(&mut self) -> Vec<Finding> {
+        std::mem::take(&mut self.findings)
+    }
+
+    pub(crate) fn count(&self, phase: Phase) -> usize {
+        let weeders = self.weeders.values();
+        weeders.filter(|entry| entry.weeder.phase == phase).count()
+    }
+
+    /// Pods in a crash loop that the watches have seen.
+    pub(crate) fn crashing_pods(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Pods that wait to be deleted or are being deleted.
+    pub(crate) fn pending_deletions(&self) -> usize {
+        let in_flight = |pod: &&CrashingPod| pod.state == DeletionState::InFlight;
+        self.due_pods.len() + self.pods.values().filter(in_flight).count()
+    }
+
+    /// Updates the pod after an answer.
+    fn settle(&mut self, deletion: &Deletion, answer: &Result<Option<Moment>, Failure>, now: Moment) {
+        let key = &deletion.pod.key;
+        let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
+        let Some(known) = self.pods.get_mut(key).filter(same) else {
+            if let Err(failure) = answer {
+                self.throttle(failure, now.after(failure.pause(1)));
+            }
+            return;
+        };
+        known.state = DeletionState::None;
+        match answer {
+            // Its watch will bring the end.
+            Ok(_) => known.state = DeletionState::Deleted,
+            Err(Failure::Gone) => self.pod_gone(key),
+            Err(Failure::Changed) => {
+                let newer = known.pod.resource_version != deletion.pod.resource_version;
+                let again = if newer { now } else { now.after(WATCH_DELAY) };
+                self.due_pods.insert(key.clone(), again);
+            }
+            Err(failure) => {
+                known.failures = known.failures.saturating_add(1);
+                let again = now.after(failure.pause(known.failures));
+                self.due_pods.insert(key.clone(), again);
+                self.throttle(failure, again);
+            }
+        }
+    }
+
+    fn leave_alone(&mut self, service: &ServiceKey, key: &PodKey, now: Moment) {
+        let (Some(entry), Some(known)) = (self.weeders.get_mut(service), self.pods.get(key)) else {
+            return;
+        };
+        let Some(crash) = known.pod.crash_loop() else {
+            return;
+        };
+        if entry.weeder.leave_alone(&known.pod, crash, now) {
+            self.changed.insert(service.clone());
+            self.findings.push(Finding::LeftAlone {
+                key: service.clone(),
+                pod: known.pod.clone(),
+                crash: crash.clone(),
+            });
+        }
+    }
+
+    fn mark_useless(&mut self, successor: &Pod) {
+        let first = ServiceKey::before_all_of(&successor.key.namespace);
+        for (key, entry) in self.weeders.range_mut(first..) {
+            if key.namespace != successor.key.namespace {
+                return;
+            }
+            if entry.weeder.mark_useless(successor) {
+                self.changed.insert(key.clone());
+            }
+        }
+    }
+
+    fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Entry> {
+        let all = self.weeders.range(ServiceKey::before_all_of(namespace)..);
+        all.take_while(move |(key, _)| *key.namespace == *namespace)
+            .map(|(_, entry)| entry)
+    }
+
+    fn schedule_namespace(&mut self, namespace: &str, now: Moment) {
+        let all = self.pods.range(PodKey::before_all_of(namespace)..);
+        let keys = all.take_while(|(key, _)| *key.namespace == *namespace);
+        let keys: Vec<PodKey> = keys.map(|(key, _)| key.clone()).collect();
+        self.schedule(keys, now);
+    }
+
+    fn schedule(&mut self, keys: impl IntoIterator<Item = PodKey>, now: Moment) {
+        for key in keys {
+            self.due_pods.expedite(key, now);
+        }
+    }
+
+    fn finish(&mut self, key: &ServiceKey, now: Moment, how: impl FnOnce(&mut Weeder)) {
+        let Some(entry) = self.weeders.get_mut(key) else {
+            return;
+        };
+        how(&mut entry.weeder);
+        self.due_phases.insert(key.clone(), now.after(KEPT_AFTER_END));
+        self.changed.insert(key.clone());
+    }
+
+    /// All requests wait when the API server throttles one: it would refuse the others too.
+    fn throttle(&mut self, failure: &Failure, until: Moment) {
+        if matches!(failure, Failure::Throttled(_)) {
+            self.throttled_until = self.throttled_until.max(until);
+        }
+    }
+}
+
+fn unknown_since(key: &ServiceKey) -> String {
+    format!(
+        "Service {} was ready already, and its endpoints do not say since when: nothing is deleted.",
+        key.service
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! The decision about one pod in a crash loop.
+
+use std::cmp::Reverse;
+
+use super::{DeletionState, Entry, Proof, WATCH_DELAY, WeederManager};
+use crate::controller::task::Deletion;
+use crate::domain::attempts::{Permit, Subject};
+use crate::domain::moment::Moment;
+use crate::domain::pods::PodKey;
+use crate::domain::service::ServiceKey;
+
+pub(super) enum Decision {
+    Delete(Box<Deletion>),
+    Wait(Moment),
+    Read(ServiceKey),
+    LeaveAlone(ServiceKey),
+    Nothing,
+}
+
+impl WeederManager {
+    /// Of several weeders one that saw its service become ready comes first, and the youngest of those: its service is the
+    /// last that the pod was missing.
+    pub(super) fn decide(&self, key: &PodKey, now: Moment) -> Decision {
+        let Some(known) = self
+            .pods
+            .get(key)
+            .filter(|known| known.state == DeletionState::None)
+        else {
+            return Decision::Nothing;
+        };
+        let pod = &known.pod;
+        let Some(crash) = pod
+            .crash_loop()
+            .filter(|_| self.kinds.include(pod.owner.as_ref()))
+        else {
+            return Decision::Nothing;
+        };
+        let responsible = self
+            .in_namespace(&key.namespace)
+            .filter(|entry| entry.weeder.weeds(&pod.labels));
+        let mut responsible: Vec<&Entry> = responsible.collect();
+        responsible.sort_by_key(|entry| (entry.weeder.first_sight, Reverse(entry.generation)));
+        let subject = Subject::of(pod, &crash.container);
+        let (mut wait, mut read, mut exhausted) = (None::<Moment>, None, None);
+        let later = |wait: Option<Moment>, until: Moment| Some(wait.map_or(until, |wait| wait.min(until)));
+        for entry in responsible {
+            let weeder = &entry.weeder;
+            if now < weeder.deletes_from {
+                wait = later(wait, weeder.deletes_from);
+                continue;
+            }
+            let service_ready_since = match &entry.proof {
+                Proof::Observed => weeder.started_at,
+                Proof::Unread(_) => {
+                    read = read.or(Some(weeder.key.clone()));
+                    continue;
+                }
+                Proof::Reading => continue,
+                Proof::Read(evidence) => {
+                    let proven = |crashed_at: &Moment| evidence.shows_recovery_after(*crashed_at);
+                    match (crash.ended_at.filter(proven), evidence.ready_since()) {
+                        (Some(_), Some(since)) => since,
+                        _ => continue,
+                    }
+                }
+            };
+            // It may be the successor of a pod whose deletion was not answered yet.
+            if self
+                .in_flight
+                .get(&subject)
+                .is_some_and(|since| known.found_at > *since)
+            {
+                wait = later(wait, now.after(WATCH_DELAY));
+                continue;
+            }
+            match self.attempts.permit(&subject, pod, entry.generation, now) {
+                Permit::Now => {
+                    let waiting_since = known.found_at.max(weeder.deletes_from);
+                    return Decision::Delete(Box::new(Deletion {
+                        pod: pod.clone(),
+                        crash: crash.clone(),
+                        key: weeder.key.clone(),
+                        service_ready_since,
+                        crashed_later: known.found_at > weeder.deletes_from,
+                        waiting_since,
+                        generation: entry.generation,
+                        ends_at: weeder.ends_at,
+                    }));
+                }
+                Permit::At(until) => wait = later(wait, until),
+                Permit::Exhausted => exhausted = exhausted.or(Some(weeder.key.clone())),
+            }
+        }
+        match (wait, read, exhausted) {
+            (Some(until), _, _) => Decision::Wait(until),
+            (None, Some(service), _) => Decision::Read(service),
+            (None, None, Some(service)) => Decision::LeaveAlone(service),
+            (None, None, None) => Decision::Nothing,
+        }
+    }
+}

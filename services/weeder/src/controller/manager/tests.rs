@@ -1,0 +1,727 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::evidence::EndpointPod;
+use crate::domain::fixtures::{at, config, crashing, dependants, owner, running};
+use crate::domain::weeder::{DeletionResult, KEPT_ENTRIES};
+
+fn key(service: &str) -> ServiceKey {
+    ServiceKey::new("shoot", service)
+}
+
+fn query() -> Arc<PodQuery> {
+    Arc::new(PodQuery {
+        namespace: None,
+        labels: Some("role".into()),
+    })
+}
+
+fn seen(manager: &mut WeederManager, pod: Pod, now: f64) {
+    manager.pod_seen(pod, &query(), at(now));
+}
+
+fn start(manager: &mut WeederManager, service: &str, now: f64) {
+    manager.start(key(service), dependants(service), Recovery::Observed, at(now));
+}
+
+/// A weeder of etcd that started at 0.
+fn started() -> WeederManager {
+    let mut manager = WeederManager::new(&config());
+    start(&mut manager, "etcd", 0.0);
+    manager
+}
+
+fn delete(manager: &mut WeederManager, now: f64) -> Deletion {
+    match manager.next(at(now)) {
+        Some(Task::Delete(deletion)) => *deletion,
+        other => panic!("no deletion: {other:?}"),
+    }
+}
+
+fn nothing(manager: &mut WeederManager, now: f64) {
+    let next = manager.next(at(now));
+    assert!(next.is_none(), "{next:?}");
+}
+
+/// Answers a deletion as a server would whose clock is ahead by a day.
+fn deleted(manager: &mut WeederManager, deletion: &Deletion, now: f64) {
+    manager.deleted(deletion, &Ok(Some(at(now + 86_400.0))), at(now));
+    manager.pod_gone(&deletion.pod.key);
+}
+
+/// A successor in a crash loop, by the clock of that server.
+fn successor(uid: &str, created: f64) -> Pod {
+    let mut pod = crashing("api", "apiserver", uid, "1");
+    pod.created = Some(at(created + 86_400.0));
+    pod
+}
+
+fn weeder(manager: &WeederManager, service: &str) -> Weeder {
+    manager.weeders[&key(service)].weeder.clone()
+}
+
+fn results(weeder: &Weeder) -> Vec<(u64, DeletionResult)> {
+    let deletions = weeder.deletions.iter();
+    deletions
+        .map(|deletion| (deletion.sequence, deletion.result))
+        .collect()
+}
+
+#[test]
+fn a_weeder_lives_exactly_its_time_and_is_forgotten_a_minute_later() {
+    let mut manager = started();
+    assert_eq!(weeder(&manager, "etcd").phase, Phase::Active);
+    nothing(&mut manager, 299.999_999);
+    assert_eq!(
+        weeder(&manager, "etcd").remaining(at(299.0)),
+        Duration::from_secs(1)
+    );
+    assert_eq!(manager.next_due(true), Some(at(300.0)));
+    nothing(&mut manager, 300.0);
+    assert_eq!(weeder(&manager, "etcd").phase, Phase::Ended);
+    assert_eq!(weeder(&manager, "etcd").remaining(at(300.0)), Duration::ZERO);
+    manager.take_changed();
+    nothing(&mut manager, 359.9);
+    assert!(manager.take_changed().is_empty());
+    nothing(&mut manager, 360.0);
+    assert!(matches!(&manager.take_changed()[..], [(_, None)]));
+    assert_eq!(manager.next_due(true), None);
+}
+
+#[test]
+fn what_crashed_before_is_deleted_without_a_list_and_what_crashes_later_too() {
+    let mut manager = WeederManager::new(&config());
+    seen(&mut manager, crashing("api", "apiserver", "1", "10"), -5.0);
+    seen(&mut manager, crashing("kcm", "kcm", "2", "10"), -5.0);
+    nothing(&mut manager, -4.0);
+    start(&mut manager, "etcd", 0.0);
+    let first = delete(&mut manager, 0.0);
+    assert_eq!((first.pod.uid.as_str(), first.crashed_later), ("1", false));
+    assert_eq!(first.service_ready_since, at(0.0));
+    nothing(&mut manager, 0.1);
+    deleted(&mut manager, &first, 0.2);
+    // Another controller's pod.
+    seen(&mut manager, crashing("other", "apiserver", "3", "12"), 20.0);
+    let second = delete(&mut manager, 20.5);
+    assert_eq!((second.pod.uid.as_str(), second.waiting_since), ("3", at(20.0)));
+    assert!(second.crashed_later);
+    deleted(&mut manager, &second, 20.6);
+    let weeder = weeder(&manager, "etcd");
+    assert_eq!(weeder.deleted, 2);
+    assert_eq!(
+        weeder.deletions[0].message,
+        "CrashLoopBackOff of container main (exit code 1, Error, 5 restarts) while service etcd is ready again."
+    );
+}
+
+#[test]
+fn a_pod_that_crashes_for_its_own_reasons_is_deleted_three_times_and_then_left_alone() {
+    let mut manager = started();
+    let mut deletions = Vec::new();
+    let (mut uid, mut created) = (0, -86_500.0);
+    // It crashes within a second of each start, for five minutes.
+    for second in 1..300 {
+        let now = f64::from(second);
+        seen(&mut manager, successor(&uid.to_string(), created), now);
+        if let Some(Task::Delete(deletion)) = manager.next(at(now)) {
+            deleted(&mut manager, &deletion, now);
+            deletions.push(second);
+            (uid, created) = (uid + 1, now);
+        }
+    }
+    assert_eq!(deletions, [1, 11, 31], "at once, after 10 s, after 20 s");
+    let left = weeder(&manager, "etcd").left_alone;
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].crash.exit_code, Some(1));
+    let findings = manager.take_findings();
+    let left_alone = |finding: &&Finding| matches!(finding, Finding::LeftAlone { .. });
+    assert_eq!(findings.iter().filter(left_alone).count(), 1, "said once");
+    let useless = |finding: &&Finding| matches!(finding, Finding::Useless);
+    assert_eq!(findings.iter().filter(useless).count(), 3);
+    assert!(
+        weeder(&manager, "etcd")
+            .deletions
+            .iter()
+            .all(|deletion| deletion.useless)
+    );
+    // Its service comes back once more: not sooner than 40 s after the last.
+    start(&mut manager, "etcd", 299.5);
+    delete(&mut manager, 299.5);
+}
+
+#[test]
+fn a_new_weeder_knows_what_the_old_one_deleted() {
+    let mut manager = started();
+    let (mut created, mut last) = (-86_500.0, 0.0);
+    for (uid, now) in [("1", 1.0), ("2", 11.0), ("3", 31.0)] {
+        seen(&mut manager, successor(uid, created), now);
+        let deletion = delete(&mut manager, now);
+        deleted(&mut manager, &deletion, now);
+        (created, last) = (now, now);
+    }
+    start(&mut manager, "etcd", last + 1.0);
+    seen(&mut manager, successor("4", created), last + 2.0);
+    nothing(&mut manager, last + 39.9);
+    assert_eq!(delete(&mut manager, last + 40.0).pod.uid, "4");
+}
+
+#[test]
+fn what_a_success_is_worth() {
+    let mut manager = started();
+    seen(&mut manager, successor("1", -86_500.0), 1.0);
+    let first = delete(&mut manager, 1.0);
+    deleted(&mut manager, &first, 1.0);
+    seen(&mut manager, running(successor("2", 1.0)), 2.0);
+    nothing(&mut manager, 61.0);
+    assert!(matches!(manager.take_findings()[..], [Finding::Useful(1)]));
+    assert!(!weeder(&manager, "etcd").deletions[0].useless);
+    seen(&mut manager, successor("2", 1.0), 70.0);
+    assert_eq!(delete(&mut manager, 70.0).pod.uid, "2", "at once");
+}
+
+#[test]
+fn replicas_that_crashed_together_are_deleted_together() {
+    let mut manager = started();
+    for uid in ["1", "2", "3"] {
+        let mut pod = crashing(uid, "apiserver", uid, "1");
+        pod.owner = Some(owner("ReplicaSet", "api"));
+        seen(&mut manager, pod, 1.0);
+    }
+    let all: Vec<Deletion> = (0..3).map(|_| delete(&mut manager, 1.0)).collect();
+    for deletion in &all {
+        manager.deleted(deletion, &Ok(Some(at(1.0))), at(1.1));
+    }
+    let mut late = crashing("4", "apiserver", "4", "1");
+    late.owner = Some(owner("ReplicaSet", "api"));
+    seen(&mut manager, late, 5.0);
+    assert_eq!(
+        delete(&mut manager, 5.0).pod.uid,
+        "4",
+        "it is as old as the others"
+    );
+}
+
+#[test]
+fn a_successor_waits_for_the_answer_about_its_predecessor() {
+    let mut manager = started();
+    seen(&mut manager, successor("1", -86_500.0), 1.0);
+    let first = delete(&mut manager, 1.0);
+    // The deletion took place, and its answer is slow.
+    manager.pod_gone(&first.pod.key);
+    seen(&mut manager, successor("2", 1.0), 3.0);
+    nothing(&mut manager, 3.0);
+    manager.deleted(
+        &first,
+        &Err(Failure::Failed("no answer within 10s".to_owned())),
+        at(11.0),
+    );
+    nothing(&mut manager, 11.0);
+    nothing(&mut manager, 20.9);
+    assert_eq!(delete(&mut manager, 21.0).pod.uid, "2", "it counts as a deletion");
+}
+
+#[test]
+fn only_dependants_in_the_namespace_of_a_live_weeder() {
+    let mut manager = started();
+    let mut elsewhere = crashing("api", "apiserver", "1", "10");
+    elsewhere.key.namespace = "other".into();
+    let mut deleting = crashing("c", "apiserver", "3", "10");
+    deleting.deleting = true;
+    for pod in [elsewhere, crashing("b", "kcm", "2", "10"), deleting] {
+        seen(&mut manager, pod, 0.1);
+    }
+    nothing(&mut manager, 0.1);
+    seen(&mut manager, crashing("d", "apiserver", "4", "10"), 299.9);
+    nothing(&mut manager, 300.0);
+    seen(&mut manager, crashing("e", "apiserver", "5", "10"), 300.1);
+    nothing(&mut manager, 300.1);
+    assert_eq!(manager.pending_deletions(), 0);
+}
+
+#[test]
+fn what_is_not_replaced_is_left_alone_until_the_configuration_says_otherwise() {
+    let mut manager = started();
+    let mut bare = crashing("bare", "apiserver", "1", "1");
+    bare.owner = None;
+    let mut job = crashing("job", "apiserver", "2", "1");
+    job.owner = Some(owner("Job", "migration"));
+    let mut set = crashing("set-0", "apiserver", "3", "1");
+    set.owner = Some(owner("StatefulSet", "set"));
+    let mut file = config();
+    file.exclude_kinds.insert("StatefulSet".to_owned());
+    manager.reconfigure(&file, at(0.0));
+    for pod in [bare, job, set] {
+        seen(&mut manager, pod, 1.0);
+    }
+    nothing(&mut manager, 1.0);
+    file.exclude_kinds.clear();
+    (file.delete_pods_of_jobs, file.delete_pods_without_controller) = (true, true);
+    manager.reconfigure(&file, at(2.0));
+    let mut names: Vec<_> = (0..3)
+        .map(|_| delete(&mut manager, 2.0).pod.key.name.to_string())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["bare", "job", "set-0"]);
+}
+
+#[test]
+fn a_pod_that_recovers_or_goes_before_its_turn_is_left_alone() {
+    let mut manager = started();
+    let pod = crashing("api", "apiserver", "1", "10");
+    seen(&mut manager, pod.clone(), 0.1);
+    seen(&mut manager, running(pod.clone()), 0.2);
+    nothing(&mut manager, 0.2);
+    seen(&mut manager, pod.clone(), 0.3);
+    manager.pods_synced(&PodQuery::default(), &BTreeSet::new());
+    assert_eq!(manager.crashing_pods(), 1, "another watch saw it");
+    manager.pods_synced(&query(), &BTreeSet::from([pod.key.clone()]));
+    assert_eq!(manager.crashing_pods(), 1);
+    manager.pods_synced(&query(), &BTreeSet::new());
+    assert_eq!((manager.crashing_pods(), manager.pending_deletions()), (0, 0));
+    nothing(&mut manager, 0.4);
+}
+
+#[test]
+fn a_pod_that_changed_is_tried_again_in_its_newer_state() {
+    let mut manager = started();
+    seen(&mut manager, crashing("api", "apiserver", "1", "10"), 0.1);
+    let first = delete(&mut manager, 0.1);
+    manager.deleted(&first, &Err(Failure::Changed), at(0.2));
+    nothing(&mut manager, 0.2);
+    seen(&mut manager, crashing("api", "apiserver", "1", "11"), 0.5);
+    let second = delete(&mut manager, 0.5);
+    assert_eq!(second.pod.resource_version, "11", "its watch brought it");
+    seen(&mut manager, crashing("api", "apiserver", "1", "12"), 0.6);
+    manager.deleted(&second, &Err(Failure::Changed), at(0.7));
+    let third = delete(&mut manager, 0.7);
+    assert_eq!(third.pod.resource_version, "12", "the watch was faster");
+    manager.deleted(&third, &Err(Failure::Gone), at(0.8));
+    nothing(&mut manager, 299.0);
+    let weeder = weeder(&manager, "etcd");
+    assert_eq!(weeder.deleted, 0);
+    assert!(
+        results(&weeder)
+            .iter()
+            .all(|(_, r)| *r == DeletionResult::Obsolete)
+    );
+}
+
+#[test]
+fn a_refused_deletion_is_tried_again_at_its_pace_and_remembered_once() {
+    let mut manager = started();
+    seen(&mut manager, crashing("a", "apiserver", "1", "10"), 0.1);
+    seen(&mut manager, crashing("b", "apiserver", "2", "10"), 0.1);
+    let forbidden = || Err(Failure::Forbidden("grant it".to_owned()));
+    let first = delete(&mut manager, 0.1);
+    manager.deleted(&first, &forbidden(), at(0.2));
+    let other = delete(&mut manager, 0.2);
+    assert_eq!(other.pod.uid, "2", "the others go on");
+    deleted(&mut manager, &other, 0.3);
+    seen(&mut manager, crashing("a", "apiserver", "1", "11"), 0.4);
+    nothing(&mut manager, 10.1);
+    let again = delete(&mut manager, 10.2);
+    manager.deleted(&again, &forbidden(), at(10.3));
+    let refused_and_deleted = [(1, DeletionResult::Refused), (2, DeletionResult::Deleted)];
+    assert_eq!(results(&weeder(&manager, "etcd")), refused_and_deleted);
+    let granted = delete(&mut manager, 20.3);
+    deleted(&mut manager, &granted, 20.4);
+    assert_eq!(
+        results(&weeder(&manager, "etcd"))[2],
+        (3, DeletionResult::Deleted)
+    );
+}
+
+#[test]
+fn throttling_pauses_everything_but_the_clock() {
+    let mut manager = started();
+    seen(&mut manager, crashing("a", "apiserver", "1", "10"), 0.1);
+    seen(&mut manager, crashing("b", "apiserver", "2", "10"), 0.1);
+    let throttled = delete(&mut manager, 0.1);
+    let wait = Failure::Throttled(Some(Duration::from_secs(3)));
+    manager.deleted(&throttled, &Err(wait), at(299.0));
+    nothing(&mut manager, 300.9);
+    assert_eq!(weeder(&manager, "etcd").phase, Phase::Ended);
+    start(&mut manager, "etcd", 301.0);
+    assert_eq!(manager.next_due(true), Some(at(302.0)));
+    assert_eq!(delete(&mut manager, 302.0).pod.uid, "2");
+    assert_eq!(delete(&mut manager, 302.0).pod.uid, "1");
+}
+
+// === first sight ===
+
+fn first_sight(manager: &mut WeederManager, now: f64) {
+    let pods = BTreeSet::from([Arc::from("etcd-0")]);
+    manager.start(
+        key("etcd"),
+        dependants("etcd"),
+        Recovery::FirstSight(Some(pods)),
+        at(now),
+    );
+}
+
+fn read(manager: &mut WeederManager, now: f64) -> EndpointRead {
+    match manager.next(at(now)) {
+        Some(Task::ReadEndpoints(read)) => read,
+        other => panic!("no read: {other:?}"),
+    }
+}
+
+fn ready_since(seconds: f64) -> Evidence {
+    Evidence(vec![EndpointPod {
+        created: Some(at(-1000.0)),
+        ready: Some((true, at(seconds))),
+        replaces_in_place: true,
+    }])
+}
+
+fn crashed_at(uid: &str, seconds: f64) -> Pod {
+    let mut pod = crashing(uid, "apiserver", uid, "1");
+    pod.crash.as_mut().unwrap().ended_at = Some(at(seconds));
+    pod
+}
+
+#[test]
+fn at_first_sight_only_pods_that_crashed_during_the_outage_are_deleted() {
+    let mut manager = WeederManager::new(&config());
+    first_sight(&mut manager, 0.0);
+    nothing(&mut manager, 0.0);
+    let mut unknown = crashed_at("unknown", 0.0);
+    unknown.crash.as_mut().unwrap().ended_at = None;
+    for pod in [crashed_at("before", -50.0), crashed_at("after", -20.0), unknown] {
+        seen(&mut manager, pod, 1.0);
+    }
+    let read = read(&mut manager, 1.0);
+    assert_eq!(read.pods, BTreeSet::from([Arc::from("etcd-0")]));
+    nothing(&mut manager, 1.0);
+    manager.endpoints_read(&read, Ok(ready_since(-30.0)), at(1.1));
+    let deletion = delete(&mut manager, 1.1);
+    assert_eq!(
+        (deletion.pod.uid.as_str(), deletion.service_ready_since),
+        ("before", at(-30.0))
+    );
+    deleted(&mut manager, &deletion, 1.2);
+    nothing(&mut manager, 1.2);
+    // It crashes again, after the service became ready: it was deleted once.
+    seen(&mut manager, crashed_at("before-2", 5.0), 10.0);
+    nothing(&mut manager, 299.0);
+    assert_eq!(weeder(&manager, "etcd").deleted, 1);
+}
+
+#[test]
+fn at_first_sight_nothing_is_deleted_without_evidence() {
+    let mut manager = WeederManager::new(&config());
+    manager.start(
+        key("etcd"),
+        dependants("etcd"),
+        Recovery::FirstSight(None),
+        at(0.0),
+    );
+    seen(&mut manager, crashed_at("a", -50.0), 1.0);
+    nothing(&mut manager, 1.0);
+    let message =
+        "Service etcd was ready already, and its endpoints do not say since when: nothing is deleted.";
+    assert_eq!(weeder(&manager, "etcd").message, message);
+    first_sight(&mut manager, 2.0);
+    let gone = read(&mut manager, 2.0);
+    manager.endpoints_read(&gone, Ok(Evidence::default()), at(2.1));
+    nothing(&mut manager, 2.1);
+    assert_eq!(weeder(&manager, "etcd").message, message);
+    // A recovery that is seen needs none.
+    start(&mut manager, "etcd", 3.0);
+    assert_eq!(delete(&mut manager, 3.0).pod.uid, "a");
+}
+
+#[test]
+fn evidence_that_cannot_be_read_is_asked_for_again() {
+    let mut manager = WeederManager::new(&config());
+    first_sight(&mut manager, 0.0);
+    seen(&mut manager, crashed_at("a", -50.0), 1.0);
+    let first = read(&mut manager, 1.0);
+    manager.endpoints_read(
+        &first,
+        Err(Failure::Failed("no answer within 10s".to_owned())),
+        at(11.0),
+    );
+    assert_eq!(
+        weeder(&manager, "etcd").message,
+        "The pods of the service cannot be read, trying again: no answer within 10s."
+    );
+    nothing(&mut manager, 11.9);
+    let second = read(&mut manager, 12.0);
+    // The answer to a weeder that was replaced counts for nothing.
+    first_sight(&mut manager, 12.5);
+    manager.endpoints_read(&second, Ok(ready_since(-30.0)), at(12.6));
+    let third = read(&mut manager, 12.6);
+    manager.endpoints_read(&third, Ok(ready_since(-30.0)), at(12.7));
+    assert_eq!(delete(&mut manager, 12.7).pod.uid, "a");
+}
+
+#[test]
+fn a_recovery_that_was_seen_comes_before_first_sight() {
+    let mut manager = WeederManager::new(&config());
+    first_sight(&mut manager, 1.0);
+    start(&mut manager, "kube-apiserver", 0.0);
+    seen(&mut manager, crashing("a", "apiserver", "1", "10"), 2.0);
+    assert_eq!(delete(&mut manager, 2.0).key, key("kube-apiserver"));
+    start(&mut manager, "etcd", 3.0);
+    seen(&mut manager, crashing("b", "apiserver", "2", "10"), 4.0);
+    assert_eq!(delete(&mut manager, 4.0).key, key("etcd"), "the youngest");
+}
+
+// === ready for long enough ===
+
+#[test]
+fn a_service_must_have_been_ready_for_as_long_as_configured() {
+    let mut file = config();
+    file.ready_for = Duration::from_secs(5);
+    let mut manager = WeederManager::new(&file);
+    seen(&mut manager, crashing("a", "apiserver", "1", "10"), -1.0);
+    start(&mut manager, "etcd", 0.0);
+    assert_eq!(weeder(&manager, "etcd").phase, Phase::Queued);
+    assert_eq!(
+        weeder(&manager, "etcd").message,
+        "Waiting until service etcd has been ready for 5s."
+    );
+    nothing(&mut manager, 3.0);
+    manager.pause(&key("etcd"));
+    nothing(&mut manager, 5.0);
+    start(&mut manager, "etcd", 6.0);
+    nothing(&mut manager, 10.9);
+    let deletion = delete(&mut manager, 11.0);
+    assert!(!deletion.crashed_later && deletion.waiting_since == at(11.0));
+    assert_eq!(
+        weeder(&manager, "etcd").ends_at,
+        at(311.0),
+        "its time begins when it may delete"
+    );
+}
+
+#[test]
+fn a_service_that_comes_and_goes_waits_until_it_stays() {
+    let mut manager = WeederManager::new(&config());
+    let mut at_once = 0;
+    for flap in 0..20 {
+        let now = f64::from(flap) * 5.0;
+        start(&mut manager, "etcd", now);
+        // Pods of another controller crash each time.
+        let name = format!("pod-{flap}");
+        seen(&mut manager, crashing(&name, "apiserver", &name, "1"), now);
+        if let Some(Task::Delete(deletion)) = manager.next(at(now)) {
+            deleted(&mut manager, &deletion, now);
+            at_once += 1;
+        }
+        manager.pause(&key("etcd"));
+        manager.pod_gone(&PodKey {
+            namespace: "shoot".into(),
+            name: name.as_str().into(),
+        });
+    }
+    assert_eq!(at_once, 3);
+    let flapping = |finding: &&Finding| matches!(finding, Finding::Flapping(_));
+    assert_eq!(
+        manager.take_findings().iter().filter(flapping).count(),
+        1,
+        "said once"
+    );
+    start(&mut manager, "etcd", 100.0);
+    seen(&mut manager, crashing("last", "apiserver", "last", "1"), 101.0);
+    nothing(&mut manager, 129.9);
+    assert_eq!(delete(&mut manager, 130.0).pod.uid, "last");
+}
+
+// === life ===
+
+#[test]
+fn a_new_transition_replaces_the_weeder() {
+    let mut manager = started();
+    seen(&mut manager, crashing("a", "apiserver", "1", "10"), 0.1);
+    let under_way = delete(&mut manager, 0.1);
+    start(&mut manager, "etcd", 200.0);
+    manager.deleted(&under_way, &Ok(None), at(200.1));
+    let replaced = weeder(&manager, "etcd");
+    assert_eq!((replaced.started_at, replaced.deleted), (at(200.0), 0));
+    nothing(&mut manager, 300.0);
+    assert_eq!(
+        weeder(&manager, "etcd").phase,
+        Phase::Active,
+        "the old end is not its end"
+    );
+    nothing(&mut manager, 500.0);
+    assert_eq!(weeder(&manager, "etcd").phase, Phase::Ended);
+}
+
+#[test]
+fn a_cancelled_or_paused_weeder_asks_for_nothing() {
+    let mut manager = started();
+    seen(&mut manager, crashing("a", "apiserver", "1", "10"), 0.1);
+    manager.pause(&key("etcd"));
+    nothing(&mut manager, 0.1);
+    let message = "Service etcd is not ready: nothing is deleted until it is.";
+    assert_eq!(weeder(&manager, "etcd").message, message);
+    manager.cancel(Stop::NamespaceEnded, at(5.0), |_| true);
+    nothing(&mut manager, 5.0);
+    let weeder = weeder(&manager, "etcd");
+    assert_eq!((weeder.phase, weeder.ends_at), (Phase::Cancelled, at(5.0)));
+    assert_eq!(manager.next_due(true), Some(at(65.0)));
+    manager.cancel(Stop::NotOwned, at(6.0), |_| true);
+    assert_eq!(manager.next_due(true), Some(at(65.0)), "once is enough");
+}
+
+#[test]
+fn other_dependants_are_deleted_once_they_are_configured() {
+    let mut manager = started();
+    seen(&mut manager, crashing("kcm", "kcm", "1", "10"), 0.5);
+    nothing(&mut manager, 1.0);
+    manager.reselect(&key("etcd"), &dependants("etcd"), at(1.0));
+    nothing(&mut manager, 1.0);
+    manager.reselect(&key("etcd"), &dependants("kube-apiserver"), at(2.0));
+    assert_eq!(delete(&mut manager, 2.0).pod.uid, "1");
+}
+
+#[test]
+fn few_deletions_are_remembered() {
+    let mut manager = started();
+    for i in 0..100 {
+        let name = i.to_string();
+        seen(&mut manager, crashing(&name, "apiserver", &name, "10"), 1.0);
+        let deletion = delete(&mut manager, 1.0);
+        deleted(&mut manager, &deletion, 1.0);
+    }
+    let weeder = weeder(&manager, "etcd");
+    assert_eq!((weeder.deleted, weeder.deletions.len()), (100, KEPT_ENTRIES));
+    assert_eq!(weeder.deletions.back().unwrap().sequence, 100);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Start(&'static str, u8),
+    Pause(&'static str),
+    Cancel,
+    Seen {
+        name: u8,
+        uid: u8,
+        version: u8,
+        crashes: bool,
+        role: &'static str,
+    },
+    Gone(u8),
+    Synced,
+    Answer(usize, u8),
+    Wait(u16),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let service = prop::sample::select(vec!["etcd", "kube-apiserver"]);
+    let role = prop::sample::select(vec!["apiserver", "kcm", "other"]);
+    let seen = (0..3_u8, 0..3_u8, 0..5_u8, prop::bool::weighted(0.8), role);
+    let step = prop_oneof![
+        2 => (service.clone(), 0..3_u8).prop_map(|(service, how)| Step::Start(service, how)),
+        1 => service.prop_map(Step::Pause),
+        1 => Just(Step::Cancel),
+        8 => seen.prop_map(|(name, uid, version, crashes, role)| Step::Seen { name, uid, version, crashes, role }),
+        1 => (0..3_u8).prop_map(Step::Gone),
+        1 => Just(Step::Synced),
+        8 => (any::<usize>(), 0..6_u8).prop_map(|(which, how)| Step::Answer(which, how)),
+        3 => (0..20_000_u16).prop_map(Step::Wait),
+    ];
+    prop::collection::vec(step, 0..120)
+}
+
+fn answer(how: u8) -> Result<(), Failure> {
+    match how {
+        0 => Err(Failure::Gone),
+        1 => Err(Failure::Changed),
+        2 => Err(Failure::Forbidden(String::new())),
+        3 => Err(Failure::Throttled(None)),
+        4 => Err(Failure::Failed(String::new())),
+        _ => Ok(()),
+    }
+}
+
+proptest! {
+    /// Whatever happens in whatever order: only dependants of a live weeder are deleted, three times in a weeder's life for each controller; and when everything is over, nothing is left.
+    #[test]
+    fn never_a_wrong_task_and_nothing_left_at_the_end(steps in steps()) {
+        let mut manager = WeederManager::new(&config());
+        let mut now = at(0.0);
+        let mut under_way: Vec<Task> = Vec::new();
+        let mut counts: BTreeMap<(u64, Option<String>), BTreeSet<String>> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Start(service, how) => {
+                    let recovery = match how {
+                        0 => Recovery::Observed,
+                        1 => Recovery::FirstSight(None),
+                        _ => Recovery::FirstSight(Some(BTreeSet::new())),
+                    };
+                    manager.start(key(service), dependants(service), recovery, now);
+                }
+                Step::Pause(service) => manager.pause(&key(service)),
+                Step::Cancel => manager.cancel(Stop::NotOwned, now, |key| &*key.service == "etcd"),
+                Step::Seen { name, uid, version, crashes, role } => {
+                    // A UID belongs to one name.
+                    let uid = format!("{name}-{uid}");
+                    let mut pod = crashing(&name.to_string(), role, &uid, &version.to_string());
+                    pod.created = None;
+                    manager.pod_seen(if crashes { pod } else { running(pod) }, &query(), now);
+                }
+                Step::Gone(name) => {
+                    manager.pod_gone(&PodKey { namespace: "shoot".into(), name: name.to_string().into() });
+                }
+                Step::Synced => manager.pods_synced(&query(), &BTreeSet::new()),
+                Step::Wait(millis) => now = now.after(Duration::from_millis(millis.into())),
+                Step::Answer(which, how) if !under_way.is_empty() => {
+                    match under_way.remove(which % under_way.len()) {
+                        Task::ReadEndpoints(read) => {
+                            let evidence = answer(how).map(|()| ready_since(0.0));
+                            manager.endpoints_read(&read, evidence, now);
+                        }
+                        Task::Delete(deletion) => {
+                            if how > 3 {
+                                let owner = deletion.pod.owner.as_ref().map(|owner| owner.uid.clone());
+                                let uids = counts.entry((deletion.generation, owner)).or_default();
+                                uids.insert(deletion.pod.uid.clone());
+                                prop_assert!(uids.len() <= 3, "{uids:?}");
+                            }
+                            manager.deleted(&deletion, &answer(how).map(|()| None), now);
+                        }
+                    }
+                }
+                Step::Answer(..) => {}
+            }
+            while let Some(task) = manager.next(now) {
+                match &task {
+                    Task::Delete(deletion) => {
+                        let entry = &manager.weeders[&deletion.key];
+                        prop_assert!(entry.weeder.is_weeding() && now < entry.weeder.ends_at);
+                        prop_assert!(now >= entry.weeder.deletes_from);
+                        prop_assert!(entry.weeder.dependants.include(&deletion.pod.labels));
+                        prop_assert!(deletion.pod.crash_loop().is_some());
+                    }
+                    Task::ReadEndpoints(read) => {
+                        let same = |task: &Task| matches!(task, Task::ReadEndpoints(r) if r.generation == read.generation);
+                        prop_assert!(!under_way.iter().any(same), "two reads at one time");
+                    }
+                }
+                under_way.push(task);
+            }
+            let due = manager.next_due(true);
+            prop_assert!(due.is_none_or(|due| due > now), "due at {due:?}, but nothing came at {now:?}");
+        }
+        for task in under_way {
+            match task {
+                Task::ReadEndpoints(read) => manager.endpoints_read(&read, Ok(Evidence::default()), now),
+                Task::Delete(deletion) => manager.deleted(&deletion, &Ok(None), now),
+            }
+        }
+        manager.pods_synced(&query(), &BTreeSet::new());
+        for _ in 0..4 {
+            now = now.after(Duration::from_secs(1_000));
+            manager.expire(now);
+        }
+        prop_assert!(manager.weeders.is_empty() && manager.in_flight.is_empty());
+        prop_assert_eq!(manager.pending_deletions(), 0);
+        prop_assert!(manager.take_findings().len() < 1_000);
+        prop_assert_eq!(manager.due_phases.next_due().or(manager.attempts.next_due()), None);
+    }
+}

@@ -1,0 +1,194 @@
+//! What all parts share: the state behind a lock, a clock, and the streams that show the state.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, futures::Notified, watch};
+use tokio::time::Instant;
+use watchdog_api::weeder::WeederConfig;
+use watchdog_feed::server::Feed;
+use watchdog_runtime::clock::Clock;
+
+use super::state::{Changes, Owns, WeederState};
+use crate::domain::dependants::PodQuery;
+use crate::domain::moment::Moment;
+use crate::domain::readiness::{Readiness, ServiceState};
+use crate::domain::service::ServiceKey;
+use crate::domain::weeder::{Phase, Weeder};
+use crate::metrics;
+
+/// The readiness of services.
+pub(crate) type Services = Feed<ServiceKey, ServiceState>;
+
+/// The weeders.
+pub(crate) type Weeders = Feed<ServiceKey, Weeder>;
+
+/// The lock is never held across an await.
+pub(crate) struct SharedState {
+    state: Mutex<WeederState>,
+    clock: Clock,
+    owns: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    services: Services,
+    weeders: Weeders,
+    pod_queries: watch::Sender<BTreeSet<PodQuery>>,
+    // The names of services that are annotated.
+    annotated: watch::Sender<BTreeSet<Arc<str>>>,
+    work: Notify,
+}
+
+impl std::fmt::Debug for SharedState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedState").finish_non_exhaustive()
+    }
+}
+
+impl SharedState {
+    /// `owns` says whether this replica owns a namespace.
+    pub(crate) fn new(
+        config: &WeederConfig,
+        clock: Clock,
+        owns: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let state = WeederState::new(config);
+        Self {
+            pod_queries: watch::Sender::new(state.pod_queries().clone()),
+            state: Mutex::new(state),
+            clock,
+            owns: Box::new(owns),
+            services: Feed::new(),
+            weeders: Feed::new(),
+            annotated: watch::Sender::default(),
+            work: Notify::new(),
+        }
+    }
+
+    /// The readiness of the services in the namespaces of this replica.
+    pub(crate) const fn services(&self) -> &Services {
+        &self.services
+    }
+
+    /// The weeders of this replica.
+    pub(crate) const fn weeders(&self) -> &Weeders {
+        &self.weeders
+    }
+
+    /// The watches on pods that are needed.
+    pub(crate) fn pod_queries(&self) -> watch::Receiver<BTreeSet<PodQuery>> {
+        self.pod_queries.subscribe()
+    }
+
+    /// The names of the services that declare their dependants by an annotation.
+    pub(crate) fn annotated(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
+        self.annotated.subscribe()
+    }
+
+    /// Publishes the names of the services that are annotated now.
+    pub(crate) fn publish_annotated(&self) {
+        let names = self.read(WeederState::annotated_names);
+        self.annotated.send_if_modified(|known| {
+            let differs = *known != names;
+            *known = names;
+            differs
+        });
+    }
+
+    /// Now.
+    pub(crate) fn now(&self) -> Moment {
+        Moment(self.clock.now_micros())
+    }
+
+    /// When the clock will show `moment`.
+    pub(crate) fn instant(&self, moment: Moment) -> Instant {
+        self.clock.instant_at(moment.0)
+    }
+
+    /// Changes the state and wakes the worker.
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut WeederState, Owns<'_>, Moment) -> T) -> T {
+        let result = self.change(change);
+        self.work.notify_one();
+        result
+    }
+
+    /// Changes the state on behalf of the worker.
+    pub(crate) fn plan<T>(&self, change: impl FnOnce(&mut WeederState, Moment) -> T) -> T {
+        self.change(|state, _, now| change(state, now))
+    }
+
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&WeederState) -> T) -> T {
+        read(&self.state.lock())
+    }
+
+    /// Ends when the state has changed since the last time. Safe to cancel.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.work.notified()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut WeederState, Owns<'_>, Moment) -> T) -> T {
+        let mut state = self.state.lock();
+        let result = change(&mut state, &*self.owns, self.now());
+        // Under the lock, so that two changes cannot be published in the wrong order.
+        self.publish(state.take_changes());
+        self.pod_queries.send_if_modified(|queries| {
+            let differs = queries != state.pod_queries();
+            if differs {
+                queries.clone_from(state.pod_queries());
+            }
+            differs
+        });
+        result
+    }
+
+    fn publish(&self, changes: Changes) {
+        for (key, state) in changes.services {
+            match state {
+                Some(state) => {
+                    let ready = state.readiness() == Readiness::Ready;
+                    let (namespace, service) = (&*key.namespace, &*key.service);
+                    tracing::debug!(namespace, service, ready, endpoints = ?state.endpoints, "service seen");
+                    self.services.upsert(key, state);
+                }
+                None => self.services.remove(&key),
+            }
+        }
+        for (key, weeder) in changes.weeders {
+            match weeder {
+                Some(weeder) => {
+                    self.report(&weeder);
+                    self.weeders.upsert(key, weeder);
+                }
+                None => self.weeders.remove(&key),
+            }
+        }
+    }
+
+    /// Logs and counts the start and the end of a weeder.
+    fn report(&self, weeder: &Weeder) {
+        let (namespace, service) = (&*weeder.key.namespace, &*weeder.key.service);
+        let before = self.weeders.get(&weeder.key);
+        let before = before.filter(|before| before.started_at == weeder.started_at);
+        let was = before.map_or(Phase::Queued, |before| before.phase);
+        if was == Phase::Queued && weeder.phase == Phase::Active {
+            metrics::STARTED.inc(&[]);
+            if weeder.first_sight {
+                // Thousands at a start.
+                tracing::debug!(namespace, service, "service was ready already, weeder started");
+            } else {
+                tracing::info!(namespace, service, "service became ready, weeder started");
+            }
+        }
+        if !weeder.is_live() && matches!(was, Phase::Queued | Phase::Active) {
+            let how = match weeder.phase {
+                Phase::Ended => "ended",
+                _ => "cancelled",
+            };
+            metrics::ENDED.inc(&[("how", how.to_owned())]);
+            let (deleted, why) = (weeder.deleted, &*weeder.message);
+            if weeder.first_sight && deleted == 0 {
+                tracing::debug!(namespace, service, how, why, "weeder ended");
+            } else {
+                tracing::info!(namespace, service, how, deleted, why, "weeder ended");
+            }
+        }
+    }
+}

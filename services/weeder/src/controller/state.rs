@@ -1,0 +1,318 @@
+//! All that the weeder knows, and what follows from a change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use watchdog_api::selector::Selector;
+use watchdog_api::weeder::WeederConfig;
+
+use super::manager::{Recovery, WeederManager};
+use crate::domain::declared::Declared;
+use crate::domain::dependants::PodQuery;
+use crate::domain::moment::Moment;
+use crate::domain::namespaces::Namespaces;
+use crate::domain::readiness::{Change, Index, Readiness, ServiceState, Slice, SliceKey};
+use crate::domain::service::ServiceKey;
+use crate::domain::weeder::{Stop, Weeder};
+
+/// True for the namespaces that this replica owns.
+pub(crate) type Owns<'a> = &'a dyn Fn(&str) -> bool;
+
+/// Where a change of a slice comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// A list, or a watch that was interrupted: when it happened is not known.
+    InList,
+    /// The watch, as it happened.
+    Live,
+}
+
+/// The readiness of services, the weeders, and who owns their namespaces.
+#[derive(Debug)]
+pub(crate) struct WeederState {
+    declared: Declared,
+    index: Index,
+    namespaces: Namespaces,
+    // The namespaces with services, and whether this replica owns them.
+    owned_namespaces: BTreeMap<Arc<str>, bool>,
+    queries: BTreeSet<PodQuery>,
+    pub(crate) manager: WeederManager,
+    published: Vec<(ServiceKey, Option<ServiceState>)>,
+}
+
+/// Changes to publish; none stands for a removal.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) services: Vec<(ServiceKey, Option<ServiceState>)>,
+    pub(crate) weeders: Vec<(ServiceKey, Option<Weeder>)>,
+}
+
+impl WeederState {
+    pub(crate) fn new(config: &WeederConfig) -> Self {
+        let mut declared = Declared::default();
+        declared.configure(config);
+        Self {
+            queries: PodQuery::plan(&declared.selectors(), &BTreeMap::new()),
+            declared,
+            index: Index::default(),
+            namespaces: Namespaces::default(),
+            owned_namespaces: BTreeMap::new(),
+            manager: WeederManager::new(config),
+            published: Vec::new(),
+        }
+    }
+
+    /// The watches that see all dependants in the namespaces of this replica.
+    pub(crate) const fn pod_queries(&self) -> &BTreeSet<PodQuery> {
+        &self.queries
+    }
+
+    /// The configuration has changed. Weeders of services that have no dependants any more stop, the others take
+    /// their new dependants; new durations hold for weeders that start from now on.
+    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: Moment) {
+        self.manager.reconfigure(config, now);
+        // An annotation lets slices of a service be known that the file did not name: they are first seen now.
+        let known: Vec<(ServiceKey, bool)> = self
+            .index
+            .services()
+            .map(|(key, _)| (key.clone(), self.declared.of(key).is_some()))
+            .collect();
+        self.declared.configure(config);
+        for (key, before) in known {
+            self.redeclared(&key, before, now);
+        }
+        self.declaration_lost(Stop::NotConfigured, now);
+        for key in self.manager.live() {
+            self.reselect(&key, now);
+        }
+        self.plan_queries();
+    }
+
+    /// A service declares these dependants by its annotation, or none. One that is ready and had no dependants counts
+    /// as first seen ready.
+    pub(crate) fn set_dependants(&mut self, key: &ServiceKey, own: Option<Vec<Selector>>, now: Moment) {
+        let before = self.declared.of(key).cloned();
+        self.declared.set_dependants(key, own);
+        if before.as_ref() == self.declared.of(key) {
+            return;
+        }
+        self.redeclared(key, before.is_some(), now);
+        if self.declared.of(key).is_none() {
+            self.declaration_lost(Stop::NotAnnotated, now);
+        } else {
+            self.reselect(key, now);
+        }
+        self.plan_queries();
+    }
+
+    /// These services exist and no others.
+    pub(crate) fn annotations_synced(&mut self, live: &BTreeSet<ServiceKey>, now: Moment) {
+        let gone = self.declared.annotated().filter(|key| !live.contains(key));
+        let gone: Vec<ServiceKey> = gone.cloned().collect();
+        for key in gone {
+            self.set_dependants(&key, None, now);
+        }
+    }
+
+    /// Only slices of these services are watched from now on: those of others are forgotten. Some of them may have no
+    /// dependants; their slices start nothing, but are known when dependants are declared.
+    pub(crate) fn keep_services(&mut self, watched: impl Fn(&str) -> bool, now: Moment) {
+        // Their removal was published when they lost their dependants.
+        self.index.keep_services(watched, now);
+        let Self {
+            index,
+            owned_namespaces,
+            ..
+        } = self;
+        owned_namespaces.retain(|namespace, _| index.services_in(namespace).next().is_some());
+    }
+
+    /// The names of the services that declare their dependants by an annotation.
+    pub(crate) fn annotated_names(&self) -> BTreeSet<Arc<str>> {
+        self.declared.annotated_names()
+    }
+
+    /// A slice is new, changed or seen again.
+    pub(crate) fn slice_applied(&mut self, slice: Slice, seen: Seen, owns: Owns<'_>, now: Moment) {
+        for change in self.index.apply(slice, now) {
+            self.changed(change, seen, owns, now);
+        }
+    }
+
+    /// A slice is gone.
+    pub(crate) fn slice_removed(&mut self, key: &SliceKey, owns: Owns<'_>, now: Moment) {
+        if let Some(change) = self.index.remove(key, now) {
+            self.changed(change, Seen::Live, owns, now);
+        }
+    }
+
+    /// These slices exist and no others, of this service or of all of them.
+    pub(crate) fn slices_synced(
+        &mut self,
+        service: Option<&str>,
+        live: &BTreeSet<SliceKey>,
+        owns: Owns<'_>,
+        now: Moment,
+    ) {
+        for change in self.index.synced(service, live, now) {
+            self.changed(change, Seen::InList, owns, now);
+        }
+        self.plan_queries();
+    }
+
+    /// A namespace was seen.
+    pub(crate) fn namespace_applied(&mut self, name: &str, terminating: bool, now: Moment) {
+        if self.namespaces.applied(name, terminating) {
+            self.namespace_ended(name, now);
+        }
+    }
+
+    /// A namespace is gone.
+    pub(crate) fn namespace_removed(&mut self, name: &str, now: Moment) {
+        self.namespaces.removed(name);
+        self.namespace_ended(name, now);
+    }
+
+    /// These namespaces exist and no others.
+    pub(crate) fn namespaces_synced(&mut self, live: &BTreeSet<String>, now: Moment) {
+        for name in self.namespaces.synced(live) {
+            self.namespace_ended(&name, now);
+        }
+    }
+
+    /// Other namespaces belong to this replica now. Of a namespace that comes from another replica the services that are
+    /// ready count as first seen ready.
+    pub(crate) fn ownership_changed(&mut self, owns: Owns<'_>, now: Moment) {
+        let (mut gained, mut lost) = (BTreeSet::new(), BTreeSet::new());
+        for (namespace, owned) in &mut self.owned_namespaces {
+            let owns = owns(namespace);
+            if std::mem::replace(owned, owns) != owns {
+                let moved = if owns { &mut gained } else { &mut lost };
+                moved.insert(namespace.clone());
+            }
+        }
+        self.manager
+            .cancel(Stop::NotOwned, now, |key| lost.contains(&key.namespace));
+        for namespace in &lost {
+            let gone = self.declared_in(namespace).map(|(key, _)| (key.clone(), None));
+            let gone: Vec<_> = gone.collect();
+            self.published.extend(gone);
+        }
+        for namespace in &gained {
+            let services = self
+                .declared_in(namespace)
+                .map(|(key, state)| (key.clone(), *state));
+            for (key, state) in services.collect::<Vec<_>>() {
+                if state.readiness() == Readiness::Ready {
+                    self.start(&key, Seen::InList, now);
+                }
+                self.published.push((key, Some(state)));
+            }
+        }
+        self.plan_queries();
+    }
+
+    /// The changes since the last call.
+    pub(crate) fn take_changes(&mut self) -> Changes {
+        Changes {
+            services: std::mem::take(&mut self.published),
+            weeders: self.manager.take_changed(),
+        }
+    }
+
+    fn changed(&mut self, change: Change, seen: Seen, owns: Owns<'_>, now: Moment) {
+        let namespace = change.key.namespace.clone();
+        // A namespace that is seen for the first time may belong to any replica.
+        let owned = match self.owned_namespaces.get(&namespace) {
+            Some(owned) => *owned,
+            None => {
+                let owned = owns(&namespace);
+                self.owned_namespaces.insert(namespace.clone(), owned);
+                if seen == Seen::Live {
+                    self.plan_queries();
+                }
+                owned
+            }
+        };
+        if owned && change.became_ready() {
+            self.start(&change.key, seen, now);
+        } else if change.is_not_ready() {
+            self.manager.pause(&change.key);
+        }
+        self.publish(change.key, change.after);
+        // A namespace that comes back is decided on anew.
+        if self.index.services_in(&namespace).next().is_none() {
+            self.owned_namespaces.remove(&namespace);
+        }
+    }
+
+    fn start(&mut self, key: &ServiceKey, seen: Seen, now: Moment) {
+        if self.namespaces.is_terminating(&key.namespace) {
+            return;
+        }
+        if let Some(dependants) = self.declared.of(key) {
+            let recovery = match seen {
+                Seen::Live => Recovery::Observed,
+                Seen::InList => Recovery::FirstSight(self.index.endpoint_pods(key)),
+            };
+            self.manager.start(key.clone(), dependants.clone(), recovery, now);
+        }
+    }
+
+    fn publish(&mut self, key: ServiceKey, state: Option<ServiceState>) {
+        // A service of that name may have dependants in another namespace only.
+        if self.is_owned(&key) && self.declared.of(&key).is_some() {
+            self.published.push((key, state));
+        }
+    }
+
+    fn declared_in(&self, namespace: &str) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
+        let services = self.index.services_in(namespace);
+        services.filter(|(key, _)| self.declared.of(key).is_some())
+    }
+
+    fn is_owned(&self, key: &ServiceKey) -> bool {
+        self.owned_namespaces.get(&key.namespace) == Some(&true)
+    }
+
+    /// A service got its first dependants, or lost its last.
+    fn redeclared(&mut self, key: &ServiceKey, before: bool, now: Moment) {
+        let after = self.declared.of(key).is_some();
+        let Some(state) = self.index.get(key).copied() else {
+            return;
+        };
+        if before == after || !self.is_owned(key) {
+            return;
+        }
+        if after && state.readiness() == Readiness::Ready {
+            self.start(key, Seen::InList, now);
+        }
+        self.published.push((key.clone(), after.then_some(state)));
+    }
+
+    /// Stops the weeders of services without dependants.
+    fn declaration_lost(&mut self, why: Stop, now: Moment) {
+        let Self {
+            declared, manager, ..
+        } = self;
+        manager.cancel(why, now, |key| declared.of(key).is_none());
+    }
+
+    fn reselect(&mut self, key: &ServiceKey, now: Moment) {
+        if let Some(dependants) = self.declared.of(key) {
+            self.manager.reselect(key, dependants, now);
+        }
+    }
+
+    fn namespace_ended(&mut self, name: &str, now: Moment) {
+        self.manager
+            .cancel(Stop::NamespaceEnded, now, |key| *key.namespace == *name);
+    }
+
+    fn plan_queries(&mut self) {
+        self.queries = PodQuery::plan(&self.declared.selectors(), &self.owned_namespaces);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! What the manager asks of the worker: requests, and findings to report.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::domain::moment::Moment;
+use crate::domain::pods::{CrashLoop, Pod};
+use crate::domain::service::ServiceKey;
+
+/// A request that must be made.
+#[derive(Debug, Clone)]
+pub(crate) enum Task {
+    Delete(Box<Deletion>),
+    ReadEndpoints(EndpointRead),
+}
+
+/// Delete a pod, if it is still the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Deletion {
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) crash: CrashLoop,
+    /// The weeder that is responsible.
+    pub(crate) key: ServiceKey,
+    pub(crate) service_ready_since: Moment,
+    /// True when the pod crashed after its weeder had started.
+    pub(crate) crashed_later: bool,
+    /// Since when the pod could have been deleted.
+    pub(crate) waiting_since: Moment,
+    pub(super) generation: u64,
+    pub(super) ends_at: Moment,
+}
+
+/// Read the pods behind the endpoints of a service.
+#[derive(Debug, Clone)]
+pub(crate) struct EndpointRead {
+    pub(crate) key: ServiceKey,
+    pub(crate) pods: BTreeSet<Arc<str>>,
+    pub(super) generation: u64,
+}
+
+/// Reported in Events, logs and metrics.
+#[derive(Debug)]
+pub(crate) enum Finding {
+    /// A service comes and goes.
+    Flapping(ServiceKey),
+    /// A container keeps crashing although its service is ready.
+    LeftAlone {
+        key: ServiceKey,
+        pod: Arc<Pod>,
+        crash: CrashLoop,
+    },
+    /// Deletions that helped.
+    Useful(u64),
+    /// A deletion that did not help.
+    Useless,
+}

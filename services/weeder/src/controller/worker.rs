@@ -1,0 +1,266 @@
+//! Makes the requests that the manager asks for, a bounded number at a time, and reports what was found.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use watchdog_kube::events::{EventSink, Notice};
+
+use super::shared::SharedState;
+use super::task::{Deletion, EndpointRead, Finding, Task};
+use crate::cluster::pod_requests;
+use crate::domain::attempts::MAX_DELETIONS;
+use crate::domain::backoff;
+use crate::domain::failure::Failure;
+use crate::domain::flapping::SETTLED;
+use crate::domain::pods::{CrashLoop, Pod};
+use crate::domain::service::ServiceKey;
+use crate::metrics;
+
+/// Requests at one time, each on a connection of its own (kube's client speaks HTTP/1.1). Their number a second is
+/// bounded by `--request-rate`.
+pub(crate) const MAX_REQUESTS: usize = 32;
+
+#[derive(Clone)]
+pub(crate) struct Worker {
+    pub(crate) state: Arc<SharedState>,
+    pub(crate) client: kube::Client,
+    pub(crate) events: EventSink,
+    /// At most [`MAX_REQUESTS`]; fewer when the rate is low, because a request that waits for its turn has a deadline.
+    pub(crate) max_requests: usize,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// Makes requests until `stop` is cancelled, then waits for those that are under way; each has a deadline.
+    ///
+    /// # Errors
+    /// When a request panics.
+    pub(crate) async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let requests_in_flight = metrics::REQUESTS.gauge_handle(&[]);
+        let mut requests = JoinSet::new();
+        while !stop.is_cancelled() {
+            let mut tasks = Vec::new();
+            let (due, findings) = self.state.plan(|state, now| {
+                let manager = &mut state.manager;
+                manager.expire(now);
+                while requests.len() + tasks.len() < self.max_requests
+                    && let Some(task) = manager.next(now)
+                {
+                    tasks.push(task);
+                }
+                let room = requests.len() + tasks.len() < self.max_requests;
+                (manager.next_due(room), manager.take_findings())
+            });
+            for task in tasks {
+                requests.spawn(self.clone().request(task));
+            }
+            for finding in findings {
+                self.report(finding);
+            }
+            requests_in_flight.set(requests.len() as f64);
+            let due = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(self.state.instant(due)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                Some(ended) = requests.join_next() => ended?,
+                () = self.state.changed() => {}
+                () = due => {}
+            }
+        }
+        while let Some(ended) = requests.join_next().await {
+            ended?;
+        }
+        Ok(())
+    }
+
+    async fn request(self, task: Task) {
+        match task {
+            Task::Delete(deletion) => self.delete(&deletion).await,
+            Task::ReadEndpoints(read) => self.read_endpoints(read).await,
+        }
+    }
+
+    async fn read_endpoints(self, read: EndpointRead) {
+        let (namespace, service) = (&*read.key.namespace, &*read.key.service);
+        let answer = pod_requests::read_endpoint_pods(&self.client, namespace, &read.pods).await;
+        let result = match &answer {
+            Ok(_) => "ok",
+            Err(failure) => {
+                tracing::warn!(namespace, service, error = %failure, "endpoint pods cannot be read, trying again");
+                failure.as_str()
+            }
+        };
+        metrics::ENDPOINT_READS.inc(&[("result", result.to_owned())]);
+        self.state
+            .update(|state, _, now| state.manager.endpoints_read(&read, answer, now));
+    }
+
+    async fn delete(self, deletion: &Deletion) {
+        let answer = pod_requests::delete(&self.client, &deletion.pod).await;
+        let now = self.state.update(|state, _, now| {
+            state.manager.deleted(deletion, &answer, now);
+            now
+        });
+        let Deletion { pod, crash, .. } = deletion;
+        let (namespace, name, service) = (&*pod.key.namespace, &*pod.key.name, &*deletion.key.service);
+        let result = match &answer {
+            Ok(_) => {
+                let saved = backoff::left(crash.restarts, crash.ended_at, now);
+                let found = if deletion.crashed_later {
+                    "later"
+                } else {
+                    "at_start"
+                };
+                let delay = now.since(deletion.waiting_since);
+                metrics::DELETION_DELAY.record(&[("found", found.to_owned())], delay);
+                metrics::SAVED.add(&[], saved.as_secs());
+                metrics::count_deleted_pod(service, crash);
+                tracing::info!(
+                    namespace,
+                    pod = name,
+                    service,
+                    service_ready_since = %deletion.service_ready_since,
+                    container = crash.container,
+                    exit_code = crash.exit_code,
+                    exit_reason = crash.reason,
+                    restarts = crash.restarts,
+                    ?delay,
+                    ?saved,
+                    "crash-looping pod deleted"
+                );
+                self.events.publish(deleted_notice(deletion));
+                "deleted"
+            }
+            Err(failure @ (Failure::Gone | Failure::Changed)) => {
+                tracing::info!(namespace, pod = name, service, why = %failure, "pod left alone");
+                failure.as_str()
+            }
+            Err(failure) => {
+                tracing::warn!(namespace, pod = name, service, error = %failure, "pod cannot be deleted, trying again");
+                failure.as_str()
+            }
+        };
+        metrics::DELETIONS.inc(&[("result", result.to_owned())]);
+    }
+
+    fn report(&self, finding: Finding) {
+        match finding {
+            Finding::Useful(count) => metrics::OUTCOMES.add(&[("outcome", "useful".to_owned())], count),
+            Finding::Useless => metrics::OUTCOMES.inc(&[("outcome", "useless".to_owned())]),
+            Finding::Flapping(key) => {
+                metrics::FLAPPING.inc(&[]);
+                let (namespace, service) = (&*key.namespace, &*key.service);
+                tracing::warn!(
+                    namespace,
+                    service,
+                    "service became ready four times in a minute, waiting until it stays ready"
+                );
+                self.events.publish(flapping_notice(&key));
+            }
+            Finding::LeftAlone { key, pod, crash } => {
+                metrics::LEFT_ALONE.inc(&[]);
+                tracing::warn!(
+                    namespace = &*pod.key.namespace,
+                    pod = &*pod.key.name,
+                    service = &*key.service,
+                    container = crash.container,
+                    exit_code = crash.exit_code,
+                    exit_reason = crash.reason,
+                    exit_message = crash.message,
+                    "pod keeps crashing although its service is ready, leaving it alone"
+                );
+                self.events.publish(left_alone_notice(&key, &pod, &crash));
+            }
+        }
+    }
+}
+
+/// The controller, because it outlives the pod.
+fn regarding(pod: &Pod) -> ObjectReference {
+    let about = match &pod.owner {
+        Some(owner) => ObjectReference {
+            api_version: Some(owner.api_version.clone()),
+            kind: Some(owner.kind.clone()),
+            name: Some(owner.name.clone()),
+            uid: Some(owner.uid.clone()),
+            ..ObjectReference::default()
+        },
+        None => ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(pod.key.name.to_string()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        },
+    };
+    ObjectReference {
+        namespace: Some(pod.key.namespace.to_string()),
+        ..about
+    }
+}
+
+fn deleted_notice(deletion: &Deletion) -> Notice {
+    let Deletion { pod, crash, key, .. } = deletion;
+    Notice {
+        about: regarding(pod),
+        warning: false,
+        reason: "WeededCrashLoopingPod",
+        action: "Deleted",
+        note: format!(
+            "Deleted pod {}: {crash} was in CrashLoopBackOff, and service {} is ready since {}.",
+            pod.key.name, key.service, deletion.service_ready_since
+        ),
+    }
+}
+
+fn left_alone_notice(key: &ServiceKey, pod: &Pod, crash: &CrashLoop) -> Notice {
+    let message = match crash.message.as_str() {
+        "" => "none",
+        message => message,
+    };
+    Notice {
+        about: regarding(pod),
+        warning: true,
+        reason: "CrashesAlthoughServiceIsReady",
+        action: "LeftAlone",
+        note: format!(
+            "Pod {}: {crash} crashes although its service {} is ready; last message: {message}. Its pods were deleted \
+             {MAX_DELETIONS} times and are left alone now.",
+            pod.key.name, key.service
+        ),
+    }
+}
+
+fn flapping_notice(key: &ServiceKey) -> Notice {
+    Notice {
+        about: ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Service".to_owned()),
+            namespace: Some(key.namespace.to_string()),
+            name: Some(key.service.to_string()),
+            ..ObjectReference::default()
+        },
+        warning: true,
+        reason: "ServiceFlapping",
+        action: "Waiting",
+        note: format!(
+            "Service {} became ready four times in a minute: its crash-looping dependants are deleted once it has been \
+             ready for {} s.",
+            key.service,
+            SETTLED.as_secs()
+        ),
+    }
+}

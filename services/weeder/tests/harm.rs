@@ -1,0 +1,406 @@
+//! What the weeder must not do: delete pods that crash for reasons of their own, or overrun the API server.
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{CONFIG, Seed, Weeder, eventually};
+use watchdog_proto::weeder::v1 as pb;
+use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::{ApiOptions, AuditEntry};
+
+fn control_plane(role: &str) -> Value {
+    json!({"gardener.cloud/role": "controlplane", "role": role})
+}
+
+/// Replaces a pod of a controller, as often as it is deleted, by one that crashes at once, until the weeder gives up.
+async fn crash_until_left_alone(seed: &Seed, weeder: &mut Weeder, service: &str) -> pb::Weeder {
+    let labels = control_plane("apiserver");
+    let replace = async {
+        loop {
+            eventually("the pod is deleted", || !seed.exists("shoot", "own")).await;
+            seed.pod_of("shoot", "own", &labels, Some(("ReplicaSet", "own-rs")));
+            seed.crash("shoot", "own");
+        }
+    };
+    let given_up = weeder.wait("shoot", service, "it gives up", |w| !w.left_alone.is_empty());
+    tokio::select! {
+        weeder = given_up => weeder,
+        () = replace => unreachable!(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_crashes_for_its_own_reasons_is_deleted_three_times_and_left_alone() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", false);
+    let mut weeder = seed.ready().await;
+    seed.service("shoot", "etcd", true);
+    let shown = crash_until_left_alone(&seed, &mut weeder, "etcd").await;
+    assert_eq!(shown.deleted, 3);
+    let audit = seed.deletions();
+    let times: Vec<_> = audit.iter().map(|entry| entry.time).collect();
+    let [first, second, third] = &times[..] else {
+        panic!("{times:?}")
+    };
+    let gaps = [second.duration_since(*first), third.duration_since(*second)];
+    let gaps = gaps.map(|gap| gap.as_secs_f64());
+    assert!(
+        (9.0..15.0).contains(&gaps[0]) && (19.0..25.0).contains(&gaps[1]),
+        "{gaps:?}"
+    );
+    let left = &shown.left_alone[0];
+    assert_eq!((left.pod.as_str(), left.container.as_str()), ("own", "main"));
+    assert_eq!(left.controller, "ReplicaSet/own-rs");
+    assert_eq!((left.exit_code, left.exit_reason.as_str()), (Some(1), "Error"));
+    assert_eq!(left.exit_message, "cannot reach its service");
+    assert!(
+        shown.deletions.iter().all(|deletion| deletion.useless),
+        "{shown:#?}"
+    );
+    let warning = || {
+        seed.events().iter().any(|event| {
+            event.text("/type") == "Warning"
+                && event.text("/reason") == "CrashesAlthoughServiceIsReady"
+                && event.text("/regarding/name") == "own-rs"
+                && event.text("/note").contains("exit code 1, Error")
+                && event.text("/note").contains("cannot reach its service")
+        })
+    };
+    eventually("an Event warns", warning).await;
+    assert!(seed.exists("shoot", "own"));
+
+    // Neither a restart of the weeder nor a takeover touches it: it crashed after the service became ready.
+    seed.member_ready_since("shoot", "etcd-member-0", "True", "2026-11-21T07:30:00Z");
+    let other = seed.start("weeder-1").await;
+    other.wait_ready().await;
+    weeder.stop().await;
+    let mut again = seed.start("weeder-2").await;
+    again.wait_ready().await;
+    other.stop().await;
+    let found = again
+        .wait("shoot", "etcd", "it has taken over", |w| w.first_sight)
+        .await;
+    assert_eq!(found.deleted, 0);
+    // A pod that crashed because of the service shows that the weeder does its work.
+    seed.pod_of(
+        "shoot",
+        "theirs",
+        &control_plane("apiserver"),
+        Some(("ReplicaSet", "theirs-rs")),
+    );
+    seed.crash_at("shoot", "theirs", "2026-11-21T07:00:00Z");
+    seed.gone("shoot", "theirs").await;
+    assert!(seed.exists("shoot", "own"));
+    assert_eq!(seed.deletions().len(), 4);
+    again.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_first_sight_only_what_crashed_during_the_outage_is_deleted() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    // Ready since 09:00.
+    seed.service("shoot", "etcd", true);
+    for (pod, ended_at) in [
+        ("before", "2026-11-21T08:59:50Z"),
+        ("after", "2026-11-21T09:00:10Z"),
+    ] {
+        seed.pod("shoot", pod, "apiserver");
+        seed.crash_at("shoot", pod, ended_at);
+    }
+    let mut weeder = seed.ready().await;
+    seed.gone("shoot", "before").await;
+    let shown = weeder
+        .wait("shoot", "etcd", "it is deleted", |w| w.deleted == 1)
+        .await;
+    assert!(shown.first_sight);
+    let since = shown.deletions[0].service_ready_since.unwrap();
+    assert_eq!(
+        since.seconds,
+        "2026-11-21T09:00:00Z"
+            .parse::<jiff::Timestamp>()
+            .unwrap()
+            .as_second()
+    );
+    // What crashes from now on has another reason.
+    seed.pod("shoot", "later", "apiserver");
+    seed.crash_at("shoot", "later", "2026-11-22T09:00:00Z");
+    seed.pod("shoot", "marker", "apiserver");
+    seed.crash_at("shoot", "marker", "2026-11-21T08:30:00Z");
+    seed.gone("shoot", "marker").await;
+    assert!(seed.exists("shoot", "after") && seed.exists("shoot", "later"));
+    // A recovery that the weeder sees is another matter.
+    seed.service("shoot", "etcd", false);
+    seed.service("shoot", "etcd", true);
+    seed.gone("shoot", "after").await;
+    seed.gone("shoot", "later").await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_first_sight_endpoints_that_say_nothing_prove_nothing() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    // As an operator writes it for a Service without a selector: no pod is behind it.
+    let slice = json!({
+        "metadata": {"name": "by-hand", "labels": {"kubernetes.io/service-name": "etcd"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"]}],
+    });
+    seed.api.create(&keys::ENDPOINT_SLICES, "shoot", slice).unwrap();
+    // A rollout: the pod was created after the crash, and its predecessor may have been ready.
+    seed.slice("shoot", "rolled", "kube-apiserver", &[Some(true)]);
+    seed.delete(&keys::PODS, "shoot", "kube-apiserver-member-0");
+    let labels = json!({"role": "main"});
+    seed.pod_of(
+        "shoot",
+        "kube-apiserver-member-0",
+        &labels,
+        Some(("ReplicaSet", "kube-apiserver")),
+    );
+    seed.member_ready_since("shoot", "kube-apiserver-member-0", "True", "2026-11-21T09:00:00Z");
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    seed.crashing("shoot", "kcm", "controller-manager");
+    let mut weeder = seed.ready().await;
+    let silent = |w: &pb::Weeder| w.message.contains("do not say since when");
+    weeder.wait("shoot", "etcd", "it says so", silent).await;
+    seed.namespace("marker");
+    seed.service("marker", "etcd", false);
+    seed.service("marker", "etcd", true);
+    seed.crashing("marker", "kube-apiserver", "apiserver");
+    seed.gone("marker", "kube-apiserver").await;
+    assert!(seed.exists("shoot", "kube-apiserver") && seed.exists("shoot", "kcm"));
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_comes_and_goes_is_weeded_three_times_a_minute() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", false);
+    let mut weeder = seed.ready().await;
+    for flap in 1..=6 {
+        let before = weeder.find("shoot", "etcd").await.and_then(|w| w.started_at);
+        seed.service("shoot", "etcd", true);
+        let fresh = |w: &pb::Weeder| w.started_at != before;
+        let shown = weeder.wait("shoot", "etcd", "it is new", fresh).await;
+        let waits = shown.state() == pb::WeederState::Queued;
+        assert_eq!(waits, flap > 3, "{flap}: {shown:#?}");
+        if flap < 6 {
+            seed.service("shoot", "etcd", false);
+        }
+    }
+    let stable = std::time::Instant::now();
+    seed.crashing("shoot", "kube-apiserver", "apiserver");
+    let note = "once it has been ready for 30 s";
+    let flapping = || {
+        seed.events()
+            .iter()
+            .any(|event| event.text("/reason") == "ServiceFlapping" && event.text("/note").contains(note))
+    };
+    eventually("an Event says so", flapping).await;
+    seed.gone("shoot", "kube-apiserver").await;
+    assert!(
+        stable.elapsed() > Duration::from_secs(28),
+        "{:?}",
+        stable.elapsed()
+    );
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_replaced_and_what_is_excluded_is_left_alone() {
+    let seed = Seed::new().await;
+    seed.configure(&format!("readyFor: 1s\nexcludeKinds: [StatefulSet]\n{CONFIG}"));
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", false);
+    let labels = control_plane("apiserver");
+    let pods = [
+        ("bare", None),
+        ("job", Some(("Job", "job"))),
+        ("etcd-events-0", Some(("StatefulSet", "etcd-events"))),
+        ("replica", Some(("ReplicaSet", "replica"))),
+    ];
+    for (name, controller) in pods {
+        seed.pod_of("shoot", name, &labels, controller);
+        seed.crash("shoot", name);
+    }
+    let mut weeder = seed.ready().await;
+    seed.service("shoot", "etcd", true);
+    let queued = |w: &pb::Weeder| w.state() == pb::WeederState::Queued;
+    let shown = weeder.wait("shoot", "etcd", "it waits", queued).await;
+    let (started, from) = (shown.started_at.unwrap(), shown.deletes_from.unwrap());
+    assert_eq!((from.seconds - started.seconds, from.nanos), (1, started.nanos));
+    seed.gone("shoot", "replica").await;
+    for name in ["bare", "job", "etcd-events-0"] {
+        assert!(seed.exists("shoot", name), "{name}");
+    }
+    // The configuration asks for them.
+    seed.configure(&format!(
+        "deletePodsWithoutController: true\ndeletePodsOfJobs: true\n{CONFIG}"
+    ));
+    for name in ["bare", "job", "etcd-events-0"] {
+        seed.gone("shoot", name).await;
+    }
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_requests_a_second_than_allowed_and_no_list_for_a_recovery() {
+    const RATE: usize = 40;
+    const SHOOTS: usize = 60;
+    let seed = Seed::with(ApiOptions {
+        watch_log: 65_536,
+        ..ApiOptions::default()
+    })
+    .await;
+    for shoot in 0..SHOOTS {
+        let namespace = format!("shoot--{shoot}");
+        seed.namespace(&namespace);
+        seed.service(&namespace, "etcd", false);
+        seed.crashing(&namespace, "kube-apiserver", "apiserver");
+        seed.crashing(&namespace, "backup", "apiserver");
+    }
+    let weeder = seed
+        .start_with("weeder-0", &[&format!("--request-rate={RATE}")])
+        .await;
+    weeder.wait_ready().await;
+    let before = seed.api.audit().len();
+    for shoot in 0..SHOOTS {
+        seed.service(&format!("shoot--{shoot}"), "etcd", true);
+    }
+    eventually("all are deleted", || seed.deletions().len() == 2 * SHOOTS).await;
+    let audit = seed.api.audit();
+    let made: Vec<&AuditEntry> = audit
+        .iter()
+        .filter(|entry| !entry.path.contains("/leases"))
+        .collect();
+    let lists = audit[before..]
+        .iter()
+        .filter(|entry| entry.verb == "list" && entry.path.contains("/shoot--"));
+    assert_eq!(lists.count(), 0, "the watch on pods knows what crashes");
+    // Requests that left within a second may arrive a little closer together.
+    for window in made.windows(RATE + RATE / 4) {
+        let took = window[window.len() - 1].time.duration_since(window[0].time);
+        assert!(
+            took.as_secs_f64() > 0.9,
+            "{} requests within {took:?}",
+            window.len()
+        );
+    }
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_more_than_eight_selectors_all_pods_are_watched() {
+    let seed = Seed::new().await;
+    let selectors: String = (0..9)
+        .map(|i| format!("{{matchLabels: {{role: r{i}}}}},"))
+        .collect();
+    seed.configure(&format!(
+        "servicesAndDependantSelectors: {{etcd: {{podSelectors: [{selectors}]}}}}"
+    ));
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", false);
+    seed.crashing("shoot", "pod", "r7");
+    seed.crashing("shoot", "unrelated", "r9");
+    let weeder = seed.ready().await;
+    eventually("the pods are watched", || support::pod_watches(&seed) > 0).await;
+    seed.service("shoot", "etcd", true);
+    seed.gone("shoot", "pod").await;
+    assert!(seed.exists("shoot", "unrelated"));
+    let audit = seed.api.audit();
+    let watches = audit
+        .iter()
+        .filter(|entry| entry.verb == "watch" && entry.path == "/api/v1/pods");
+    assert!(
+        watches.clone().count() > 0
+            && watches
+                .into_iter()
+                .all(|entry| !entry.query.contains("labelSelector"))
+    );
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_of_every_kind() {
+    let seed = Seed::new().await;
+    for namespace in ["null", "published", "stale", "moved"] {
+        seed.namespace(namespace);
+        seed.crashing(namespace, "kube-apiserver", "apiserver");
+    }
+    let slice = |namespace: &str, conditions: Value| {
+        let object = json!({
+            "metadata": {"name": "etcd-1", "labels": {"kubernetes.io/service-name": "etcd"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": conditions}],
+        });
+        let store = seed.api.store();
+        if store.find(&keys::ENDPOINT_SLICES, namespace, "etcd-1").is_some() {
+            seed.delete(&keys::ENDPOINT_SLICES, namespace, "etcd-1");
+        }
+        seed.api
+            .create(&keys::ENDPOINT_SLICES, namespace, object)
+            .unwrap();
+    };
+    // publishNotReadyAddresses: every endpoint is ready, and only serving tells.
+    slice("published", json!({"ready": true, "serving": false}));
+    slice("null", json!({"ready": false}));
+    seed.slice("stale", "old", "etcd", &[Some(false)]);
+    seed.slice("moved", "slice", "other", &[Some(true)]);
+    let mut weeder = seed.ready().await;
+    assert!(weeder.list().await.is_empty(), "none is ready");
+    slice("published", json!({"ready": true, "serving": true}));
+    slice("null", json!({"ready": null}));
+    // A stale slice without a ready endpoint hides nothing.
+    seed.slice("stale", "new", "etcd", &[Some(true)]);
+    seed.slice("moved", "slice", "etcd", &[Some(true)]);
+    for namespace in ["null", "published", "stale", "moved"] {
+        seed.gone(namespace, "kube-apiserver").await;
+    }
+    // A stale slice with a ready endpoint keeps the service ready: its end is no recovery, and nothing starts anew.
+    seed.slice("stale", "old", "etcd", &[Some(true)]);
+    let first = weeder.find("stale", "etcd").await.unwrap();
+    seed.slice("stale", "new", "etcd", &[Some(false)]);
+    seed.slice("stale", "new", "etcd", &[Some(true)]);
+    seed.delete(&keys::ENDPOINT_SLICES, "stale", "old");
+    seed.crashing("stale", "marker", "apiserver");
+    seed.gone("stale", "marker").await;
+    assert_eq!(
+        weeder.find("stale", "etcd").await.unwrap().started_at,
+        first.started_at
+    );
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_that_a_watch_brings_late_is_first_sight() {
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    seed.service("shoot", "etcd", false);
+    for (pod, ended_at) in [
+        ("theirs", "2026-11-21T08:00:00Z"),
+        ("own", "2026-11-21T10:00:00Z"),
+    ] {
+        seed.pod("shoot", pod, "apiserver");
+        seed.crash_at("shoot", pod, ended_at);
+    }
+    let mut weeder = seed.ready().await;
+    // The API server keeps what happens while the weeder cannot reach it: the watch goes on where it was.
+    seed.api.stop().await.unwrap();
+    let readiness = weeder.bound.readiness.clone();
+    let fails = |name: &str| readiness.failures().iter().any(|(watch, ..)| *watch == name);
+    eventually("the watch cannot be opened", || fails("endpointslices")).await;
+    seed.service("shoot", "etcd", true);
+    seed.api.resume().await.unwrap();
+    seed.gone("shoot", "theirs").await;
+    let shown = weeder
+        .wait("shoot", "etcd", "it is deleted", |w| w.deleted == 1)
+        .await;
+    assert!(shown.first_sight);
+    assert!(seed.exists("shoot", "own"));
+    weeder.stop().await;
+}
