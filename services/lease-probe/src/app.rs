@@ -67,6 +67,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         clock: Clock::start(),
         identity: base.identity.clone(),
         tracer: base.tracer(otlp_endpoint.as_ref(), SERVICE)?,
+        random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     });

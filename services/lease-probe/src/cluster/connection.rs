@@ -113,6 +113,7 @@ impl<T: Transport> CachedConnection<T> {
                     self.suspect(Suspicion::SilentAt(sent));
                     let mut fresh = pin!(self.request_fresh(call));
                     tokio::select! {
+                        biased;
                         head = &mut head => match head {
                             Ok(response) => Ok(response),
                             Err(_) => return fresh.await,

@@ -138,6 +138,7 @@ async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(),
         clock,
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
+        random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     };

@@ -124,6 +124,7 @@ async fn probe(shoot: Shoot, config: ProberConfig) -> Observed {
         clock,
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
+        random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     };
