@@ -17,13 +17,13 @@ use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
 
 use crate::cluster::watches;
+use crate::collector::VerdictCollector;
 use crate::config::Config;
 use crate::controller::prober::{Endpoint, Shared};
 use crate::controller::prober_manager::ProberManager;
 use crate::domain::moment::Moment;
 use crate::grpc::service::Service;
 use crate::grpc::view::{Peers, View};
-use crate::scrape::Scrape;
 use crate::{host_clock, metrics};
 
 /// Name of the service in membership Leases and in its requests.
@@ -176,7 +176,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     };
     base.serve(
         api,
-        vec![Arc::new(Scrape {
+        vec![Arc::new(VerdictCollector {
             manager,
             verdicts,
             shared,

@@ -82,6 +82,9 @@ impl Shared {
     }
 }
 
+/// In a `probeInterval` the ends of connections make at most about this many probes due.
+const MOST_WAKES: u32 = 3;
+
 /// Which endpoint failed, for the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
@@ -208,8 +211,9 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                     let soon = now.after(schedule::MIN_SPACING.mul_f64((self.shared.random)()));
                     let wake = self.recent.spaced(soon).max(self.no_wake_before).max(self.throttled_until);
                     due = due.min(wake);
-                    // A server that closes its connections all the time must not make the probes many.
-                    self.no_wake_before = due.after(self.state.renew_interval() / 2);
+                    // A server that closes its connections all the time, or idle ones, must not make the probes many.
+                    let interval = self.inputs.borrow().config.probe_interval;
+                    self.no_wake_before = due.after((self.state.renew_interval() / 2).max(interval / MOST_WAKES));
                     continue;
                 }
                 () = tokio::time::sleep_until(due_at) => {}
@@ -336,7 +340,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let started = self.shared.moment(started);
         let since = started.before(self.state.renew_interval());
         match failure.evidence() {
-            FailureEvidence::Away => self.state.note_error(since),
+            FailureEvidence::Away => self.state.note_outage(since),
             FailureEvidence::Disconnected => self.state.note_disconnect(since, false),
             FailureEvidence::Silent => self.state.note_disconnect(since, true),
             FailureEvidence::Throttles => self.state.note_throttling(now),
@@ -431,8 +435,9 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
     }
 }
 
-/// Takes over why the API server may have been away.
+/// Takes over why the API server may have been away, and how many lists it failed.
 fn note_suspicion(shared: &Shared, client: &mut impl ShootClient, state: &mut ProbeState) {
+    state.note_lists(client.take_list_counts());
     match client.take_suspicion() {
         Some(Suspicion::AwaySince(instant)) => state.note_disconnect(shared.moment(instant), false),
         Some(Suspicion::SilentSince(instant)) => state.note_disconnect(shared.moment(instant), true),

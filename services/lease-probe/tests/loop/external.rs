@@ -8,6 +8,7 @@ use std::time::Duration;
 use lease_probe::cluster::connection::Suspicion;
 use lease_probe::cluster::shoot_client::{Access, Budget, ExternalEndpoint, ListedLeases, ShootClient};
 use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
+use lease_probe::domain::answered::ListCounts;
 use lease_probe::domain::assessment::Leases;
 use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::{Failure, Outcome};
@@ -105,6 +106,10 @@ impl ShootClient for World {
 
     fn take_suspicion(&mut self) -> Option<Suspicion> {
         None
+    }
+
+    fn take_list_counts(&mut self) -> ListCounts {
+        ListCounts::default()
     }
 }
 

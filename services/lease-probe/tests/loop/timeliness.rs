@@ -4,7 +4,7 @@ use lease_probe::domain::assessment::required;
 use lease_probe::domain::outcome::Outcome;
 use proptest::prelude::*;
 
-use crate::shoot::{EXPIRY_AGE, LASTS, Millis, Observed, RENEW_INTERVAL, Shoot, run};
+use crate::shoot::{LASTS, Millis, Observed, RENEW_INTERVAL, Shoot, run};
 
 /// Timers of the runtime are exact to a millisecond; a probe has three.
 const TIMERS: Millis = 4;
@@ -71,7 +71,7 @@ fn truth(shoot: &Shoot) -> Vec<Millis> {
         .renewals
         .iter()
         .flatten()
-        .flat_map(|renewed| [*renewed, renewed + EXPIRY_AGE])
+        .flat_map(|renewed| [*renewed, renewed + shoot.expiry_age()])
         .filter(|moment| *moment < LASTS)
         .collect();
     moments.sort_unstable();
@@ -90,7 +90,7 @@ fn is_lost(shoot: &Shoot, now: Millis) -> bool {
     let expired = |node: &usize| {
         shoot
             .last(*node, now)
-            .is_some_and(|last| now >= last + EXPIRY_AGE)
+            .is_some_and(|last| now >= last + shoot.expiry_age())
     };
     let expired = (0..nodes).filter(expired).count();
     expired >= required(u32::try_from(nodes).unwrap(), 0.6) as usize
@@ -99,7 +99,9 @@ fn is_lost(shoot: &Shoot, now: Millis) -> bool {
 /// Whether a node renews in that time that was expired or would have been before its end.
 fn comes_back(shoot: &Shoot, from: Millis, to: Millis) -> bool {
     (0..shoot.renewals.len()).any(|node| {
-        let overdue = shoot.last(node, from).is_some_and(|last| last + EXPIRY_AGE <= to);
+        let overdue = shoot
+            .last(node, from)
+            .is_some_and(|last| last + shoot.expiry_age() <= to);
         overdue && shoot.last(node, to) != shoot.last(node, from)
     })
 }

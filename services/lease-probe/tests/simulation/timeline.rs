@@ -171,8 +171,8 @@ impl ServerTimeline {
             | Behaviour::Hangs
             | Behaviour::BlackHole { .. }
             | Behaviour::RefusesWrites => true,
-            // Of five PUTs in a row one gets through where half of the requests do.
-            Behaviour::Fails { of, share, .. } => of == FailsFor::Everybody && share > 0.5,
+            // Of the ten PUTs of a turn one gets through in 97 of 100 turns where this share of the requests fails.
+            Behaviour::Fails { of, share, .. } => of == FailsFor::Everybody && share > 0.7,
             Behaviour::Slow { .. } | Behaviour::ListsStale { .. } | Behaviour::ClosesAfterAnswers => false,
         };
         let mut failing: Vec<_> = self.segments.iter().filter(fails).collect();
