@@ -4,7 +4,7 @@ use lease_probe::domain::assessment::required;
 use lease_probe::domain::outcome::Outcome;
 use proptest::prelude::*;
 
-use crate::shoot::{LASTS, Millis, Observed, RENEW_INTERVAL, Shoot, run};
+use crate::shoot::{EXPIRY_AGE, LASTS, Millis, Observed, RENEW_INTERVAL, Shoot, run};
 
 /// Timers of the runtime are exact to a millisecond; a probe has three.
 const TIMERS: Millis = 4;
@@ -78,19 +78,19 @@ fn truth(shoot: &Shoot) -> Vec<Millis> {
     moments.dedup();
     let mut turns = Vec::new();
     for moment in moments {
-        if is_lost(shoot, moment) != (turns.len() % 2 == 1) {
+        if is_lost(shoot, moment, shoot.expiry_age()) != (turns.len() % 2 == 1) {
             turns.push(moment);
         }
     }
     turns
 }
 
-fn is_lost(shoot: &Shoot, now: Millis) -> bool {
+fn is_lost(shoot: &Shoot, now: Millis, expiry_age: Millis) -> bool {
     let nodes = shoot.renewals.len();
     let expired = |node: &usize| {
         shoot
             .last(*node, now)
-            .is_some_and(|last| now >= last + shoot.expiry_age())
+            .is_some_and(|last| now >= last + expiry_age)
     };
     let expired = (0..nodes).filter(expired).count();
     expired >= required(u32::try_from(nodes).unwrap(), 0.6) as usize
@@ -139,7 +139,10 @@ fn check(shoot: &Shoot, observed: &Observed) -> Result<(), TestCaseError> {
     for (told_at, outcome) in &observed.told {
         let started = observed.probes.iter().rev().find(|(_, end)| end <= told_at);
         if let (Outcome::LeasesExpired, Some((started, _))) = (outcome, started) {
-            prop_assert!(is_lost(shoot, *started), "a false loss is told at {told_at} ms");
+            prop_assert!(
+                is_lost(shoot, *started, EXPIRY_AGE),
+                "a false loss is told at {told_at} ms"
+            );
         }
     }
     Ok(())
