@@ -17,13 +17,13 @@ use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
 
 use crate::cluster::watches;
+use crate::collector::VerdictCollector;
 use crate::config::Config;
 use crate::controller::prober::{Endpoint, Shared};
 use crate::controller::prober_manager::ProberManager;
 use crate::domain::moment::Moment;
 use crate::grpc::service::Service;
 use crate::grpc::view::{Peers, View};
-use crate::scrape::Scrape;
 use crate::{host_clock, metrics};
 
 /// Name of the service in membership Leases and in its requests.
@@ -67,6 +67,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         clock: Clock::start(),
         identity: base.identity.clone(),
         tracer: base.tracer(otlp_endpoint.as_ref(), SERVICE)?,
+        random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     });
@@ -175,7 +176,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     };
     base.serve(
         api,
-        vec![Arc::new(Scrape {
+        vec![Arc::new(VerdictCollector {
             manager,
             verdicts,
             shared,

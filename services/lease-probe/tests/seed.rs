@@ -53,6 +53,7 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, Verdicts) {
         clock: Clock::start(),
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
+        random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     };

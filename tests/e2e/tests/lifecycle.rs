@@ -362,11 +362,11 @@ async fn what_a_probe_depends_on_takes_effect_without_a_restart() {
         .await
         .unwrap();
 
-    for (grace, seconds) in [("40s", 30), ("16s", 12)] {
+    for (grace, seconds) in [("40s", 31), ("16s", 12)] {
         let pointer = "/spec/shoot/spec/kubernetes/kubeControllerManager/nodeMonitorGracePeriod";
         change(&shoot, pointer, &json!(grace));
         until_true(
-            &format!("a lease is expired after 0.75 x {grace}"),
+            &format!("a lease is expired as follows from {grace}"),
             BOUND,
             || async {
                 Ok(evidence()

@@ -12,7 +12,7 @@ use watchdog_kube::client::retry_after;
 
 use super::connect_limiter::{ConnectLimiter, Permit};
 use super::transport::{Call, End, Link, Transport};
-use crate::domain::answered::SLOW;
+use crate::domain::answered::{ListCounts, SLOW};
 use crate::domain::outcome::Failure;
 use crate::metrics::CONNECTIONS;
 
@@ -62,6 +62,7 @@ pub struct CachedConnection<T: Transport> {
     // The last connection ended right after its only answer.
     ended_after_answer: bool,
     suspicion: Option<Suspicion>,
+    lists: ListCounts,
     // Whether the last request waits for a permit, or waited for one when it was given up.
     queueing: bool,
 }
@@ -78,6 +79,7 @@ impl<T: Transport> CachedConnection<T> {
             answers: 0,
             ended_after_answer: false,
             suspicion: None,
+            lists: ListCounts::default(),
             queueing: false,
         }
     }
@@ -113,6 +115,7 @@ impl<T: Transport> CachedConnection<T> {
                     self.suspect(Suspicion::SilentAt(sent));
                     let mut fresh = pin!(self.request_fresh(call));
                     tokio::select! {
+                        biased;
                         head = &mut head => match head {
                             Ok(response) => Ok(response),
                             Err(_) => return fresh.await,
@@ -194,6 +197,17 @@ impl<T: Transport> CachedConnection<T> {
             self.take_open();
         }
         self.suspicion.take()
+    }
+
+    /// How many lists were answered since this was asked last.
+    pub fn take_list_counts(&mut self) -> ListCounts {
+        std::mem::take(&mut self.lists)
+    }
+
+    /// Notes that a list was answered, or failed.
+    pub fn count_list(&mut self, failed: bool) {
+        self.lists.answered = self.lists.answered.saturating_add(1);
+        self.lists.failed = self.lists.failed.saturating_add(u32::from(failed));
     }
 
     /// Notes a reason to believe that the server was away; the first one counts.

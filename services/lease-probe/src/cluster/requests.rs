@@ -204,6 +204,8 @@ async fn list<T: Transport, I: for<'de> Deserialize<'de>>(
         let answer = connection.get(&format!("{path}{query}")).await?;
         count(&answer);
         let sent = *sent.get_or_insert(answer.sent);
+        // Who throttles or refuses answers.
+        connection.count_list(answer.status.is_server_error());
         let broken = |why: String| match number {
             1 => Failure::ListFailed(why),
             _ => Failure::ListBrokeOff(format!("page {number}: {why}")),

@@ -14,6 +14,7 @@ use super::connect_limiter::ConnectLimiter;
 use super::connection::{CachedConnection, Suspicion};
 use super::transport::Connector;
 use super::{machines, requests};
+use crate::domain::answered::ListCounts;
 use crate::domain::assessment::Leases;
 use crate::domain::outcome::{Failure, Permission};
 
@@ -103,6 +104,9 @@ pub trait ShootClient: Send {
 
     /// Why the API server may have been away since this was asked last.
     fn take_suspicion(&mut self) -> Option<Suspicion>;
+
+    /// How many lists the API server answered and failed since this was asked last.
+    fn take_list_counts(&mut self) -> ListCounts;
 }
 
 /// Another way to the same API server.
@@ -211,6 +215,13 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
 
     fn take_suspicion(&mut self) -> Option<Suspicion> {
         self.endpoint.connection.as_mut()?.1.take_suspicion()
+    }
+
+    fn take_list_counts(&mut self) -> ListCounts {
+        let connection = self.endpoint.connection.as_mut();
+        connection.map_or_else(ListCounts::default, |(_, connection)| {
+            connection.take_list_counts()
+        })
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Shared {
     pub identity: Arc<str>,
     /// Makes spans of verdicts that changed.
     pub tracer: Tracer,
+    /// Draws the numbers in [0, 1) by which probes are spread.
+    pub random: Box<dyn Fn() -> f64 + Send + Sync>,
     /// How many shoots the process probes, as of the last verdict.
     pub probing: AtomicUsize,
     /// How many of them it probes closely, because a loss stands or seconds decide.
@@ -79,6 +81,9 @@ impl Shared {
         }
     }
 }
+
+/// In a `probeInterval` the ends of connections make at most about this many probes due.
+const MOST_WAKES: u32 = 3;
 
 /// Which endpoint failed, for the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -183,7 +188,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let now = self.shared.now();
         self.report.verdict(self.verdicts.pending(now));
         let initial_delay = self.inputs.borrow_and_update().config.initial_delay;
-        let mut due = schedule::first(now, initial_delay, shoots, rand::random());
+        let mut due = schedule::first(now, initial_delay, shoots, (self.shared.random)());
         loop {
             let due_at = self.shared.clock.instant_at(due.0);
             tokio::select! {
@@ -203,11 +208,12 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 // at once, because a seed may lose all its connections together.
                 () = self.client.disconnected(), if due > self.no_wake_before => {
                     let now = self.shared.now();
-                    let soon = now.after(schedule::MIN_SPACING.mul_f64(rand::random()));
+                    let soon = now.after(schedule::MIN_SPACING.mul_f64((self.shared.random)()));
                     let wake = self.recent.spaced(soon).max(self.no_wake_before).max(self.throttled_until);
                     due = due.min(wake);
-                    // A server that closes its connections all the time must not make the probes many.
-                    self.no_wake_before = due.after(self.state.renew_interval() / 2);
+                    // A server that closes its connections all the time, or idle ones, must not make the probes many.
+                    let interval = self.inputs.borrow().config.probe_interval;
+                    self.no_wake_before = due.after((self.state.renew_interval() / 2).max(interval / MOST_WAKES));
                     continue;
                 }
                 () = tokio::time::sleep_until(due_at) => {}
@@ -298,11 +304,16 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             _ => {}
         }
         let pace = self.shared.pace(config);
-        let mut next_due = schedule::after_assessment(now, pace, seen, &self.recent, rand::random());
+        let mut next_due = schedule::after_assessment(now, pace, seen, &self.recent, (self.shared.random)());
         if let Some(failure) = throttled {
             count_throttled(&failure);
-            self.throttled_until =
-                schedule::after_failure((now, now), pace, &failure, Failures::FIRST, rand::random());
+            self.throttled_until = schedule::after_failure(
+                (now, now),
+                pace,
+                &failure,
+                Failures::FIRST,
+                (self.shared.random)(),
+            );
             next_due = next_due.max(self.throttled_until);
         }
         let message = verdict::sentence(&found, result.counting);
@@ -329,7 +340,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let started = self.shared.moment(started);
         let since = started.before(self.state.renew_interval());
         match failure.evidence() {
-            FailureEvidence::Away => self.state.note_error(since),
+            FailureEvidence::Away => self.state.note_outage(since),
             FailureEvidence::Disconnected => self.state.note_disconnect(since, false),
             FailureEvidence::Silent => self.state.note_disconnect(since, true),
             FailureEvidence::Throttles => self.state.note_throttling(now),
@@ -347,7 +358,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 in_a_row: self.failures,
                 close: self.close.is_some(),
             },
-            rand::random(),
+            (self.shared.random)(),
         );
         if failure.is_throttled() {
             self.throttled_until = next_due;
@@ -373,6 +384,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             let mut answered = None;
             let found = loop {
                 tokio::select! {
+                    biased;
                     found = &mut internal => break found.map_err(|failure| (Endpoint::Internal, failure))?,
                     answer = &mut external, if answered.is_none() => answered = Some(answer),
                 }
@@ -423,8 +435,9 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
     }
 }
 
-/// Takes over why the API server may have been away.
+/// Takes over why the API server may have been away, and how many lists it failed.
 fn note_suspicion(shared: &Shared, client: &mut impl ShootClient, state: &mut ProbeState) {
+    state.note_lists(client.take_list_counts());
     match client.take_suspicion() {
         Some(Suspicion::AwaySince(instant)) => state.note_disconnect(shared.moment(instant), false),
         Some(Suspicion::SilentSince(instant)) => state.note_disconnect(shared.moment(instant), true),

@@ -127,9 +127,6 @@ pub fn required(candidates: u32, threshold: f64) -> u32 {
         .unwrap_or(estimate)
 }
 
-/// Silence of this many renew intervals is more than a living kubelet's, whatever list it was seen by.
-const SILENT: f64 = 1.5;
-
 /// The external endpoint does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExternalOutage {
@@ -178,7 +175,6 @@ pub fn assess(
             .excluded
             .insert(Exclusion::MalformedLease, listed.malformed);
     }
-    let silent_since = now.before(renewals.renew_interval().mul_f64(SILENT));
     let mut ages = Vec::with_capacity(listed.leases.len());
     for lease in &listed.leases {
         let age = renewals.age(&lease.name, rule.expiry_age);
@@ -214,7 +210,7 @@ pub fn assess(
                 .answered()
                 .proven_at(outage.mark, renewals.renew_interval())
         });
-    let uncertain = |age: &&LeaseAge| age.renewed <= silent_since || age.renewed_before_outage;
+    let uncertain = |age: &&LeaseAge| age.silent_from <= now || age.renewed_before_outage;
     let tense = several && count(ages.iter().filter(uncertain).count()) >= required;
     let crossing = match (crossing, by_external) {
         (Some(crossing), Some(external)) => Some(crossing.min(external)),

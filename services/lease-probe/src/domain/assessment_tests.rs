@@ -20,10 +20,15 @@ fn at(seconds: i64) -> Moment {
 
 /// Leases with the given ages in seconds at second 1000, all of them seen renewing before.
 fn leases(ages: &[i64]) -> (Leases, Renewals) {
+    leases_that_last(ages, |_| 40)
+}
+
+/// The same with lease durations in seconds.
+fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (Leases, Renewals) {
     let lease = |(i, age): (usize, &i64)| ListedLease {
         name: format!("n{i}").into(),
         renew_time: Some(at(1000 - age)),
-        duration_seconds: Some(40),
+        duration_seconds: Some(duration(i)),
     };
     let now: Vec<_> = ages.iter().enumerate().map(lease).collect();
     let mut renewals = Renewals::default();
@@ -92,6 +97,24 @@ fn the_threshold_at_its_boundary() {
     for (ages, expected) in rows {
         assert_eq!(judge(ages).outcome, *expected, "{ages:?}");
     }
+}
+
+/// Or a shoot with two kinds of pools would be probed every second for ever.
+#[test]
+fn seconds_decide_when_kubelets_are_silent_at_their_own_pace() {
+    let context = Context {
+        rule: Rule {
+            threshold: 0.3,
+            ..RULE
+        },
+        ..CONTEXT
+    };
+    let tense = |slow_kubelets: usize| {
+        let duration = |i| if i < slow_kubelets { 80 } else { 40 };
+        let (listed, renewals) = leases_that_last(&[20, 20, 5, 5, 5], duration);
+        assess(&listed, &renewals, |_| None, None, context, at(1000)).tense
+    };
+    assert_eq!([tense(0), tense(1), tense(2)], [true, false, false]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answered::{ListTimes, longest_pause};
+use super::answered::{ListCounts, ListTimes, longest_pause};
 use super::assessment::{Assessment, Context, ExternalOutage, Leases, LookAhead, Rule, assess};
 use super::candidates::{Exclusion, NodeIndex};
 use super::moment::Moment;
@@ -192,10 +192,10 @@ impl ProbeState {
         self.renewals.note_outage(since);
     }
 
-    /// The API server answered a probe with an error: see
-    /// [`AnsweredTime::note_error`](super::answered::AnsweredTime::note_error).
-    pub fn note_error(&mut self, since: Moment) {
-        self.renewals.note_error(since);
+    /// What became of the last few lists: see
+    /// [`AnsweredTime::note_lists`](super::answered::AnsweredTime::note_lists).
+    pub fn note_lists(&mut self, counts: ListCounts) {
+        self.renewals.note_lists(counts);
     }
 
     /// The connection to the API server was lost, and the server may have been away since then. If it fell silent, those

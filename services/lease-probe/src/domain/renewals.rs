@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answered::{AnsweredTime, ListTimes, Mark};
+use super::answered::{AnsweredTime, ListCounts, ListTimes, Mark};
 use super::host;
 use super::moment::{Moment, micros};
 use super::skew::{Arrival, Arrivals};
 
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
 const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
+
+/// Silence of this many renew intervals is more than a connected kubelet's, whatever list it was seen by.
+const SILENT: f64 = 1.5;
 
 /// A renewal may appear so much outside of the time in which it was observed without refuting the estimated skew:
 /// clocks of one site differ by milliseconds, and so do their rates.
@@ -47,6 +50,8 @@ struct Renewal {
 pub struct LeaseAge {
     /// When it was renewed, by the prober's clock.
     pub renewed: Moment,
+    /// From then on a connected kubelet would have renewed it.
+    pub silent_from: Moment,
     /// From then on it is older than the expiry age, unless it is renewed.
     pub old_from: Moment,
     /// And from then on it is expired: old, and its kubelet's silence is proven. In the future it holds only if the API
@@ -71,10 +76,9 @@ impl Renewals {
         self.answered.note_outage(since);
     }
 
-    /// The API server answered a probe with an error: see
-    /// [`AnsweredTime::note_error`](super::answered::AnsweredTime::note_error).
-    pub fn note_error(&mut self, since: Moment) {
-        self.answered.note_error(since);
+    /// What became of the last few lists: see [`AnsweredTime::note_lists`].
+    pub fn note_lists(&mut self, counts: ListCounts) {
+        self.answered.note_lists(counts);
     }
 
     /// The connection to the API server was lost: see [`AnsweredTime::note_disconnect`].
@@ -105,6 +109,7 @@ impl Renewals {
                 },
                 (Some(known), Some(previous)) => {
                     let (made, arrivals) = known.renewed(renew_time, interval, previous, times);
+                    let made = span.arrived(made).min(times.received);
                     Renewal {
                         renew_time: renew_time.max(known.renew_time),
                         went_back: Some(renew_time)
@@ -131,6 +136,7 @@ impl Renewals {
         let old_from = node.made.after(expiry_age);
         Some(LeaseAge {
             renewed: node.made,
+            silent_from: node.made.after(node.renew_interval.mul_f64(SILENT)),
             old_from,
             expired_from: old_from.max(self.answered.proven_at(node.mark, node.renew_interval)),
             renewed_before_outage: self.answered.outage_since(node.mark),
@@ -264,10 +270,22 @@ pub fn is_notable(skew: i64) -> bool {
     skew.saturating_abs() >= NOTABLE_SKEW
 }
 
-/// The expiry age for a grace period of kube-controller-manager: a quarter is left for the verdict and the scale-down.
+/// A connected kubelet may be silent for so long if something on its way (NAT, load balancer) forgets its connection, which
+/// nobody else notices: an interval of up to 10.4 s, two requests with a timeout of 10 s each, and a new connection.
+const CONNECTED_BUT_SILENT: Duration = Duration::from_secs(31);
+
+/// What is left of the grace period at least, for the verdict and the scale-down.
+const RESERVE: Duration = Duration::from_secs(7);
+
+/// The expiry age for a grace period of kube-controller-manager: three quarters of it, but not before a connected kubelet
+/// must have renewed where the grace period has room for that.
 #[must_use]
 pub fn expiry_age(grace: Duration) -> Duration {
-    Duration::from_micros(micros(grace).unsigned_abs().saturating_mul(3) / 4)
+    let three_quarters = Duration::from_micros(micros(grace).unsigned_abs().saturating_mul(3) / 4);
+    match grace >= CONNECTED_BUT_SILENT + RESERVE {
+        true => three_quarters.max(CONNECTED_BUT_SILENT),
+        false => three_quarters,
+    }
 }
 
 #[cfg(test)]

@@ -123,8 +123,23 @@ fn a_lease_without_renew_time_is_not_judged_and_a_vanished_one_is_forgotten() {
 }
 
 #[test]
-fn the_expiry_age_is_three_quarters_of_the_grace_period() {
-    assert_eq!(expiry_age(Duration::from_secs(40)), Duration::from_secs(30));
+fn the_expiry_age_is_three_quarters_of_the_grace_period_and_longer_than_a_connected_kubelet_is_silent() {
+    let ages = [16, 36, 38, 40, 50, 60].map(|grace| expiry_age(Duration::from_secs(grace)).as_secs_f64());
+    assert_eq!(ages, [12.0, 27.0, 31.0, 31.0, 37.5, 45.0]);
+}
+
+/// Its requests take as long, and kube-controller-manager counts from when it sees the renewal.
+#[test]
+fn a_slow_api_server_makes_no_lease_older() {
+    let mut renewals = Renewals::default();
+    let takes_8_s = |second: i64| ListTimes {
+        sent: at(second),
+        received: at(second + 8),
+    };
+    for (second, renewed) in [(0, -10), (20, 10), (40, 30)] {
+        renewals.observe(takes_8_s(second), &[lease(renewed)]);
+    }
+    assert_eq!(renewals.age("n", EXPIRY).unwrap().renewed, at(38));
 }
 
 /// One probe of a simulation.

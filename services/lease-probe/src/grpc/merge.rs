@@ -24,7 +24,7 @@ pub enum Seen {
 
 /// The verdicts on one shoot.
 #[derive(Debug, Default)]
-pub struct OfShoot {
+pub struct ShootVerdicts {
     by_replica: BTreeMap<Arc<str>, Seen>,
     /// The newest one of a replica that speaks of the shoot no more.
     left_behind: Option<Seen>,
@@ -70,11 +70,11 @@ impl Seen {
     }
 }
 
-// === impl OfShoot ===
+// === impl ShootVerdicts ===
 
-impl OfShoot {
+impl ShootVerdicts {
     /// A replica says this now.
-    pub fn said(&mut self, replica: &Arc<str>, seen: Seen, now: Moment) {
+    pub fn upsert(&mut self, replica: &Arc<str>, seen: Seen, now: Moment) {
         let supersedes = |old: &Seen| !seen.is_pending() && seen.observed(now) >= old.observed(now);
         if self.left_behind.as_ref().is_some_and(supersedes) {
             self.left_behind = None;
@@ -83,7 +83,7 @@ impl OfShoot {
     }
 
     /// A replica speaks of the shoot no more. True when it did.
-    pub fn withdrawn(&mut self, replica: &str, now: Moment) -> bool {
+    pub fn remove(&mut self, replica: &str, now: Moment) -> bool {
         let Some(seen) = self.by_replica.remove(replica) else {
             return false;
         };
@@ -148,7 +148,7 @@ mod tests {
         }))
     }
 
-    fn outcome(of: &OfShoot, now: i64) -> Option<pb::Outcome> {
+    fn outcome(of: &ShootVerdicts, now: i64) -> Option<pb::Outcome> {
         let now = Moment(now * SECOND);
         of.newest(now).map(|seen| seen.told("s", now).outcome())
     }
@@ -156,15 +156,15 @@ mod tests {
     #[test]
     fn what_a_replica_said_outlives_it_until_another_knows_more() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        let mut of = OfShoot::default();
+        let mut of = ShootVerdicts::default();
         let at = |seconds: i64| Moment(seconds * SECOND);
-        of.said(&a, seen(Outcome::LeasesExpired, 10, 40), at(10));
-        assert!(of.withdrawn("a", at(12)) && !of.withdrawn("a", at(12)));
+        of.upsert(&a, seen(Outcome::LeasesExpired, 10, 40), at(10));
+        assert!(of.remove("a", at(12)) && !of.remove("a", at(12)));
         assert_eq!(outcome(&of, 12), Some(pb::Outcome::LeasesExpired));
-        of.said(&b, seen(Outcome::Pending, 13, 50), at(13));
+        of.upsert(&b, seen(Outcome::Pending, 13, 50), at(13));
         assert_eq!(outcome(&of, 13), Some(pb::Outcome::LeasesExpired));
         assert!(!of.tidy(at(39), || true), "it is valid");
-        of.said(&b, seen(Outcome::Healthy, 14, 50), at(14));
+        of.upsert(&b, seen(Outcome::Healthy, 14, 50), at(14));
         assert_eq!(outcome(&of, 14), Some(pb::Outcome::Healthy));
         assert!(!of.has_left_behind());
     }
@@ -174,9 +174,9 @@ mod tests {
         let a: Arc<str> = "a".into();
         let at = |seconds: i64| Moment(seconds * SECOND);
         for (now, exists) in [(40, true), (20, false)] {
-            let mut of = OfShoot::default();
-            of.said(&a, seen(Outcome::Healthy, 10, 40), at(10));
-            of.withdrawn("a", at(11));
+            let mut of = ShootVerdicts::default();
+            of.upsert(&a, seen(Outcome::Healthy, 10, 40), at(10));
+            of.remove("a", at(11));
             assert!(of.tidy(at(now), || exists));
             assert!(of.is_empty() && outcome(&of, now).is_none());
         }
@@ -186,14 +186,14 @@ mod tests {
     fn of_two_that_speak_the_newest_counts() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let at = |seconds: i64| Moment(seconds * SECOND);
-        let mut of = OfShoot::default();
-        of.said(&b, seen(Outcome::Healthy, 12, 40), at(12));
-        of.said(&a, seen(Outcome::LeasesExpired, 10, 40), at(12));
+        let mut of = ShootVerdicts::default();
+        of.upsert(&b, seen(Outcome::Healthy, 12, 40), at(12));
+        of.upsert(&a, seen(Outcome::LeasesExpired, 10, 40), at(12));
         assert_eq!(outcome(&of, 12), Some(pb::Outcome::Healthy));
-        of.withdrawn("a", at(13));
+        of.remove("a", at(13));
         assert!(!of.has_left_behind(), "b knows more");
         let skipped = watchdog_api::eligibility::SkipReason::Hibernating;
-        of.said(&a, seen(Outcome::Skipped(skipped), 14, 14), at(14));
+        of.upsert(&a, seen(Outcome::Skipped(skipped), 14, 14), at(14));
         assert_eq!(
             outcome(&of, 14),
             Some(pb::Outcome::Skipped),

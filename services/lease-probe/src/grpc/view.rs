@@ -13,8 +13,8 @@ use watchdog_feed::server::Feed;
 use watchdog_feed::verdicts::Audience;
 use watchdog_proto::probe::v1 as pb;
 
-use super::merge::OfShoot;
 pub use super::merge::Seen;
+use super::merge::ShootVerdicts;
 use crate::domain::moment::Moment;
 use crate::domain::verdict::Verdict;
 
@@ -26,7 +26,7 @@ const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 pub struct View {
     /// One verdict a shoot: the newest of all replicas.
     pub merged: Feed<String, Seen>,
-    by_shoot: Arc<Mutex<HashMap<String, OfShoot>>>,
+    by_shoot: Arc<Mutex<HashMap<String, ShootVerdicts>>>,
 }
 
 impl View {
@@ -92,14 +92,14 @@ impl View {
     fn set(&self, replica: &Arc<str>, shoot: &str, seen: Seen, now: Moment) {
         let mut all = self.by_shoot.lock();
         let of = all.entry(shoot.to_owned()).or_default();
-        of.said(replica, seen, now);
+        of.upsert(replica, seen, now);
         self.publish(shoot, of, now);
     }
 
     fn unset(&self, replica: &Arc<str>, shoot: &str, now: Moment) {
         let mut all = self.by_shoot.lock();
         if let Some(of) = all.get_mut(shoot) {
-            if of.withdrawn(replica, now) {
+            if of.remove(replica, now) {
                 self.publish(shoot, of, now);
             }
             if of.is_empty() {
@@ -114,7 +114,7 @@ impl View {
 
     fn forget_except(&self, replica: &Arc<str>, keep: &BTreeMap<String, Received<pb::Verdict>>, now: Moment) {
         self.by_shoot.lock().retain(|shoot, of| {
-            if !keep.contains_key(shoot) && of.withdrawn(replica, now) {
+            if !keep.contains_key(shoot) && of.remove(replica, now) {
                 self.publish(shoot, of, now);
             }
             !of.is_empty()
@@ -122,7 +122,7 @@ impl View {
     }
 
     /// Publishes what counts of the verdicts on a shoot.
-    fn publish(&self, shoot: &str, of: &OfShoot, now: Moment) {
+    fn publish(&self, shoot: &str, of: &ShootVerdicts, now: Moment) {
         match of.newest(now) {
             Some(newest) => self.merged.upsert(shoot.to_owned(), newest.clone()),
             None => self.merged.remove(&shoot.to_owned()),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use lease_probe::cluster::connection::Suspicion;
 use lease_probe::cluster::shoot_client::{Access, Budget, ExternalEndpoint, ListedLeases, ShootClient};
 use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
+use lease_probe::domain::answered::ListCounts;
 use lease_probe::domain::assessment::Leases;
 use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::{Failure, Outcome};
@@ -106,6 +107,10 @@ impl ShootClient for World {
     fn take_suspicion(&mut self) -> Option<Suspicion> {
         None
     }
+
+    fn take_list_counts(&mut self) -> ListCounts {
+        ListCounts::default()
+    }
 }
 
 impl ExternalEndpoint for World {
@@ -138,6 +143,7 @@ async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(),
         clock,
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
+        random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lease_probe::cluster::connection::Suspicion;
 use lease_probe::cluster::shoot_client::{Access, Budget, ExternalEndpoint, ListedLeases, ShootClient};
 use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
+use lease_probe::domain::answered::ListCounts;
 use lease_probe::domain::assessment::Leases;
 use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::{Failure, Outcome};
@@ -26,8 +27,8 @@ use watchdog_runtime::trace::Tracer;
 /// Milliseconds since the prober was started.
 pub(crate) type Millis = i64;
 
-/// 0.75 of the default grace period.
-pub(crate) const EXPIRY_AGE: Millis = 30_000;
+/// Of the default grace period of 40 s.
+pub(crate) const EXPIRY_AGE: Millis = 31_000;
 
 /// A quarter of the default lease duration.
 pub(crate) const RENEW_INTERVAL: Millis = 10_000;
@@ -47,6 +48,11 @@ pub(crate) struct Shoot {
 }
 
 impl Shoot {
+    /// Since a kubelet sent a renewal: it may have taken as long as a list to reach the API server.
+    pub(crate) const fn expiry_age(&self) -> Millis {
+        EXPIRY_AGE + self.leases_take
+    }
+
     /// When a node last renewed before `now`.
     pub(crate) fn last(&self, node: usize, now: Millis) -> Option<Millis> {
         let renewals = &self.renewals[node];
@@ -124,6 +130,7 @@ async fn probe(shoot: Shoot, config: ProberConfig) -> Observed {
         clock,
         identity: "lease-probe-0".into(),
         tracer: Tracer::off(),
+        random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     };
@@ -236,6 +243,10 @@ impl ShootClient for World {
 
     fn take_suspicion(&mut self) -> Option<Suspicion> {
         None
+    }
+
+    fn take_list_counts(&mut self) -> ListCounts {
+        ListCounts::default()
     }
 }
 

@@ -71,26 +71,26 @@ fn truth(shoot: &Shoot) -> Vec<Millis> {
         .renewals
         .iter()
         .flatten()
-        .flat_map(|renewed| [*renewed, renewed + EXPIRY_AGE])
+        .flat_map(|renewed| [*renewed, renewed + shoot.expiry_age()])
         .filter(|moment| *moment < LASTS)
         .collect();
     moments.sort_unstable();
     moments.dedup();
     let mut turns = Vec::new();
     for moment in moments {
-        if is_lost(shoot, moment) != (turns.len() % 2 == 1) {
+        if is_lost(shoot, moment, shoot.expiry_age()) != (turns.len() % 2 == 1) {
             turns.push(moment);
         }
     }
     turns
 }
 
-fn is_lost(shoot: &Shoot, now: Millis) -> bool {
+fn is_lost(shoot: &Shoot, now: Millis, expiry_age: Millis) -> bool {
     let nodes = shoot.renewals.len();
     let expired = |node: &usize| {
         shoot
             .last(*node, now)
-            .is_some_and(|last| now >= last + EXPIRY_AGE)
+            .is_some_and(|last| now >= last + expiry_age)
     };
     let expired = (0..nodes).filter(expired).count();
     expired >= required(u32::try_from(nodes).unwrap(), 0.6) as usize
@@ -99,7 +99,9 @@ fn is_lost(shoot: &Shoot, now: Millis) -> bool {
 /// Whether a node renews in that time that was expired or would have been before its end.
 fn comes_back(shoot: &Shoot, from: Millis, to: Millis) -> bool {
     (0..shoot.renewals.len()).any(|node| {
-        let overdue = shoot.last(node, from).is_some_and(|last| last + EXPIRY_AGE <= to);
+        let overdue = shoot
+            .last(node, from)
+            .is_some_and(|last| last + shoot.expiry_age() <= to);
         overdue && shoot.last(node, to) != shoot.last(node, from)
     })
 }
@@ -137,7 +139,10 @@ fn check(shoot: &Shoot, observed: &Observed) -> Result<(), TestCaseError> {
     for (told_at, outcome) in &observed.told {
         let started = observed.probes.iter().rev().find(|(_, end)| end <= told_at);
         if let (Outcome::LeasesExpired, Some((started, _))) = (outcome, started) {
-            prop_assert!(is_lost(shoot, *started), "a false loss is told at {told_at} ms");
+            prop_assert!(
+                is_lost(shoot, *started, EXPIRY_AGE),
+                "a false loss is told at {told_at} ms"
+            );
         }
     }
     Ok(())

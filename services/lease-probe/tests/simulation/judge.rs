@@ -30,6 +30,8 @@ pub(crate) enum Direction {
 #[derive(Debug, Clone)]
 pub(crate) struct SeenVerdict {
     pub(crate) at: Micros,
+    /// Until when renewals were written that the last list before it shows.
+    pub(crate) listed: Micros,
     pub(crate) direction: Direction,
     /// For people.
     pub(crate) outcome: String,
@@ -40,7 +42,8 @@ pub(crate) struct SeenVerdict {
 pub(crate) enum LossJudgement {
     /// kube-controller-manager would never have marked enough nodes.
     False,
-    /// The network was back, but no renewal had shown it yet: nobody could know.
+    /// It would have if a cut had not ended, and no renewal of these nodes had reached the API server between that end and
+    /// the list on which the verdict rests: from outside nobody can know. See [`ShootScript::frozen_as_seen_at`].
     HealedUnseen,
     /// It did.
     Right,
@@ -82,14 +85,10 @@ pub(crate) fn judge(
     length: Micros,
 ) -> Judgement {
     let marks = marks(script, history, length);
-    let mut losses = Vec::new();
-    let mut before = Direction::Hold;
-    for verdict in verdicts {
-        if verdict.direction == Direction::Down && before != Direction::Down {
-            losses.push(judge_loss(script, history, &marks, verdict.at));
-        }
-        before = verdict.direction;
-    }
+    let losses = scale_downs(verdicts)
+        .into_iter()
+        .map(|verdict| judge_loss(script, history, &marks, verdict))
+        .collect();
     let late = marks
         .iter()
         .filter_map(|marked| late(verdicts, *marked))
@@ -99,6 +98,25 @@ pub(crate) fn judge(
         late,
         stuck: is_down(verdicts, length) && is_connected(script, history, length),
     }
+}
+
+/// The verdicts on which dependants are scaled down. One that is repeated after others that hold does nothing: nothing has
+/// come up. But the first may not have stood for long enough.
+fn scale_downs(verdicts: &[SeenVerdict]) -> Vec<&SeenVerdict> {
+    let (mut found, mut stood) = (Vec::new(), 0);
+    let mut before: Option<&SeenVerdict> = None;
+    for verdict in verdicts {
+        let was_down = before.filter(|before| before.direction == Direction::Down);
+        stood += was_down.map_or(0, |before| verdict.at - before.at);
+        if verdict.direction == Direction::Up {
+            stood = 0;
+        }
+        if verdict.direction == Direction::Down && was_down.is_none() && stood < SCALE_DOWN {
+            found.push(verdict);
+        }
+        before = Some(verdict);
+    }
+    found
 }
 
 /// When the threshold's share of the candidates became Unknown.
@@ -122,7 +140,13 @@ fn marks(script: &ShootScript, history: &ShootHistory, length: Micros) -> Vec<Mi
     marks
 }
 
-fn judge_loss(script: &ShootScript, history: &ShootHistory, marks: &[Micros], at: Micros) -> JudgedLoss {
+fn judge_loss(
+    script: &ShootScript,
+    history: &ShootHistory,
+    marks: &[Micros],
+    verdict: &SeenVerdict,
+) -> JudgedLoss {
+    let at = verdict.at;
     let candidates = script.candidates(history, at);
     let k = required(candidates.len());
     let mut renewed: Vec<_> = candidates
@@ -142,7 +166,9 @@ fn judge_loss(script: &ShootScript, history: &ShootHistory, marks: &[Micros], at
     let judgement = match marks_enough(script.frozen_at(at)) {
         true if was => LossJudgement::Right,
         true => LossJudgement::HealedInTime,
-        false if marks_enough(script.frozen_as_seen_at(history, at)) => LossJudgement::HealedUnseen,
+        false if marks_enough(script.frozen_as_seen_at(history, verdict.listed, at)) => {
+            LossJudgement::HealedUnseen
+        }
         false => LossJudgement::False,
     };
     JudgedLoss {

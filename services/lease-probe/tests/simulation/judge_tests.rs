@@ -38,6 +38,7 @@ fn script(cut: impl Fn(usize) -> Option<(i64, i64)>, segments: Vec<Segment>) -> 
 fn judged(script: &ShootScript, verdicts: &[(i64, Direction)]) -> Judgement {
     let verdict = |(at, direction): &(i64, Direction)| SeenVerdict {
         at: at * SECOND,
+        listed: at * SECOND,
         direction: *direction,
         outcome: String::new(),
     };
@@ -100,6 +101,24 @@ fn a_network_that_comes_back_heals_in_time() {
     );
 }
 
+/// Where the API server was away for most of the cut, that the nodes are silent says nothing about the cut.
+#[test]
+fn a_cut_that_healed_in_an_outage_was_real_only_if_the_server_served_meanwhile() {
+    let outage = Segment {
+        from: 115 * SECOND,
+        to: 139 * SECOND,
+        behaviour: Behaviour::Hangs,
+    };
+    let cut_from = |from: i64| {
+        losses(&judged(
+            &script(|_| Some((from, 120)), vec![outage]),
+            &[(139, Down)],
+        ))
+    };
+    assert_eq!(cut_from(108), [LossJudgement::False]);
+    assert_eq!(cut_from(95), [LossJudgement::HealedUnseen]);
+}
+
 #[test]
 fn an_outage_of_the_server_is_no_loss() {
     let outage = Segment {
@@ -116,8 +135,17 @@ fn an_outage_of_the_server_is_no_loss() {
 fn a_loss_stands_while_nothing_is_known() {
     let lost = script(|i| (i < 3).then_some((100, 1_000)), vec![]);
     let found = judged(&lost, &[(5, Up), (130, Down), (135, Hold), (170, Down)]);
-    assert_eq!(losses(&found), [LossJudgement::Right, LossJudgement::Right]);
+    assert_eq!(losses(&found), [LossJudgement::Right]);
     assert!(found.late.is_empty());
+    let interrupted = judged(
+        &lost,
+        &[(130, Down), (132, Hold), (170, Down), (173, Hold), (176, Down)],
+    );
+    assert_eq!(
+        losses(&interrupted),
+        [LossJudgement::Right; 2],
+        "until all are down"
+    );
     let restored = judged(&lost, &[(5, Up), (130, Down), (135, Up)]);
     assert_eq!(restored.late.len(), 1);
 }

@@ -72,6 +72,11 @@ impl KubeletModel {
         }
     }
 
+    /// While its API server serves: an interval, and a quarter for its jitter and a request that is answered slowly.
+    pub(crate) const fn renews_within(&self) -> Micros {
+        self.lease_duration / 4 * 5 / 4
+    }
+
     /// What it does until `until`.
     pub(crate) fn run(&self, path: &NetworkPath<'_>, until: Micros) -> KubeletHistory {
         let until = until.min(self.stops);

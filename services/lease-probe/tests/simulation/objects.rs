@@ -19,12 +19,14 @@ use crate::world::{EPOCH, PlayedShoot, VirtualClock};
 /// The seed's API server takes so long to list machines.
 const SEED_LATENCY: Micros = 20 * MILLISECOND;
 
+pub(crate) fn lists_leases(call: &Call) -> bool {
+    call.path.starts_with("/apis/coordination.k8s.io")
+}
+
 /// What a shoot's API server answers to `call` at `at`.
 pub(crate) fn answer(shoot: &PlayedShoot, call: &Call, at: Micros) -> String {
     match call.path.as_str() {
-        path if path.starts_with("/apis/coordination.k8s.io") => {
-            leases(shoot, at - shoot.script.server.staleness(at))
-        }
+        _ if lists_leases(call) => leases(shoot, at - shoot.script.server.staleness(at)),
         path if path.starts_with("/api/v1/nodes") => nodes(shoot, at - shoot.script.server.staleness(at)),
         path if path.starts_with("/apis/authorization.k8s.io") => r#"{"status":{"allowed":true}}"#.to_owned(),
         path => {

@@ -138,18 +138,19 @@ impl ShootScript {
         }
     }
 
-    /// The same, if the cuts that ended after their node's last renewal had not: from outside nobody can tell. Renewals of
-    /// the last second count as unseen, for that long lists may be under way.
-    pub(crate) fn frozen_as_seen_at(&self, history: &ShootHistory, at: Micros) -> Self {
+    /// The same, as it looks from outside by a list of what was written until `listed`: the cut of a node has not ended if
+    /// no renewal has shown that. But only of a node that was cut off while the API server served for longer than a
+    /// connected kubelet can be silent. Where the server was away instead, the server explains the silence.
+    pub(crate) fn frozen_as_seen_at(&self, history: &ShootHistory, listed: Micros, at: Micros) -> Self {
         let mut frozen = self.frozen_at(at);
         for (node, happened) in frozen.nodes.iter_mut().zip(&history.nodes) {
-            let seen = last_write(&happened.kubelet.writes, at - SECOND).map_or(RUN_UP, |write| write.at);
-            let unseen = node
-                .cuts
-                .iter_mut()
-                .filter(|cut| cut.to > at - SECOND || (cut.to > seen && !self.server.was_away(seen, at)));
-            for cut in unseen {
-                cut.to = FOREVER;
+            let seen = last_write(&happened.kubelet.writes, listed).map_or(RUN_UP, |write| write.at);
+            let cut_off: Micros = { node.cuts.iter() }
+                .map(|cut| self.server.served(cut.from.max(seen), cut.to.min(at)))
+                .sum();
+            if cut_off > node.kubelet.renews_within() {
+                let unseen = node.cuts.iter_mut().filter(|cut| cut.to > seen);
+                unseen.for_each(|cut| cut.to = FOREVER);
             }
         }
         frozen

@@ -209,7 +209,12 @@ impl SimLink {
             response = response.header(header::RETRY_AFTER, "1");
         }
         let body = match status {
-            200 => objects::answer(&self.peer.shoot, call, processed),
+            200 => {
+                if objects::lists_leases(call) {
+                    self.peer.probed.lock().listed = processed - server.staleness(processed);
+                }
+                objects::answer(&self.peer.shoot, call, processed)
+            }
             _ => r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"simulated"}"#.to_owned(),
         };
         response.body(Full::new(body.into())).unwrap()

@@ -19,7 +19,7 @@ use watchdog_runtime::trace::Tracer;
 
 use crate::judge::{Direction, SeenVerdict};
 use crate::objects;
-use crate::random::{Micros, SECOND};
+use crate::random::{Micros, Random, SECOND};
 use crate::script::{History, ProberRun, ShootHistory, ShootScript};
 use crate::transport::{SimConnector, TrafficLog};
 
@@ -28,6 +28,9 @@ pub(crate) const EPOCH: i64 = 1_790_000_000 * SECOND;
 
 /// Connections that may begin to open at once: as many as in the program.
 const PERMITS: usize = 64;
+
+/// The streams of random numbers of the probers: the history has stream 0.
+const PROBERS: u64 = 1;
 
 /// A shoot with its history.
 #[derive(Debug)]
@@ -41,6 +44,8 @@ pub(crate) struct PlayedShoot {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProbedShoot {
     pub(crate) verdicts: Vec<SeenVerdict>,
+    /// Until when renewals were written that the last list of leases shows.
+    pub(crate) listed: Micros,
     pub(crate) traffic: TrafficLog,
 }
 
@@ -84,6 +89,7 @@ pub(crate) fn probe(history: &History, shoots: Vec<Arc<PlayedShoot>>) -> Vec<Pro
             clock.sleep_until(run.from).await;
             let process = ProberProcess {
                 clock,
+                seed: history.seed,
                 config: config(
                     history.interval,
                     shoots.iter().any(|shoot| shoot.script.external_cuts.is_some()),
@@ -120,12 +126,19 @@ fn config(interval: Micros, external: bool) -> Arc<ProberConfig> {
 /// One lease-probe.
 struct ProberProcess<'a> {
     clock: VirtualClock,
+    seed: u64,
     config: Arc<ProberConfig>,
     shoots: &'a [Arc<PlayedShoot>],
     probed: &'a [Arc<Mutex<ProbedShoot>>],
 }
 
 impl ProberProcess<'_> {
+    /// Where the process takes its random numbers from, so that a history is the same for the same seed.
+    fn random(&self, number: usize) -> Box<dyn Fn() -> f64 + Send + Sync> {
+        let random = Mutex::new(Random::stream(self.seed, PROBERS + number as u64));
+        Box::new(move || random.lock().unit())
+    }
+
     async fn run(&self, number: usize, run: ProberRun) {
         let clock = self.clock;
         let shared = Arc::new(Shared {
@@ -133,6 +146,7 @@ impl ProberProcess<'_> {
             clock: clock.0,
             identity: format!("lease-probe-{number}").into(),
             tracer: Tracer::off(),
+            random: self.random(number),
             probing: AtomicUsize::new(0),
             close: AtomicUsize::new(0),
         });
@@ -213,8 +227,10 @@ impl Report for Recorder {
                 evidence.expired, evidence.candidates, evidence.unconfirmed
             )
         });
+        let listed = probed.listed;
         probed.verdicts.push(SeenVerdict {
             at: self.clock.now(),
+            listed,
             direction,
             outcome: format!("{}{counts} {}", verdict.outcome.as_str(), verdict.message),
         });

@@ -12,7 +12,7 @@ use crate::domain::renewals::is_notable;
 use crate::{host_clock, metrics};
 
 /// Reads the verdicts of this replica.
-pub struct Scrape {
+pub struct VerdictCollector {
     /// Where the probes are counted.
     pub manager: Arc<ProberManager>,
     /// The verdicts.
@@ -21,7 +21,7 @@ pub struct Scrape {
     pub shared: Arc<Shared>,
 }
 
-impl Collector for Scrape {
+impl Collector for VerdictCollector {
     fn collect(&self, out: &mut Exposition) {
         let now = self.shared.now();
         let all = self.verdicts.snapshot();
