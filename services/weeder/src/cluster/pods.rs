@@ -107,13 +107,16 @@ async fn watch_query(
         name: key.name.into(),
     };
     let on_change = move |change| match change {
-        Change::ListBegins => {}
+        Change::ListBegins | Change::Failed | Change::Restored => {}
         Change::Applied(object) => {
             if let Some(pod) = PodObject::into_pod(object) {
                 state.update(|state, _, now| state.manager.pod_seen(pod, &query, now));
             }
         }
-        Change::Deleted(key) => state.update(|state, _, _| state.manager.pod_gone(&pod_key(key))),
+        Change::Deleted(object) => {
+            let key = pod_key(ObjectKey::of(&object));
+            state.update(|state, _, _| state.manager.pod_gone(&key));
+        }
         Change::Synced(keys) => {
             let live = keys.into_iter().map(pod_key).collect();
             state.update(|state, _, _| state.manager.pods_synced(&query, &live));

@@ -153,12 +153,7 @@ async fn watches(
                 api: Api::<SliceObject>::all(client.clone()),
                 config,
             };
-            let apply = apply(
-                state,
-                (source.watch_name(), readiness.clone()),
-                None,
-                SliceObject::into_slice,
-            );
+            let apply = apply(state, None, SliceObject::into_slice);
             watch.run(readiness.clone(), stop, apply).await
         }
         (Source::Endpoints, WatchedServices::All) => {
@@ -167,12 +162,7 @@ async fn watches(
                 api: Api::<EndpointsObject>::all(client.clone()),
                 config: Config::default(),
             };
-            let apply = apply(
-                state,
-                (source.watch_name(), readiness.clone()),
-                None,
-                EndpointsObject::into_slice,
-            );
+            let apply = apply(state, None, EndpointsObject::into_slice);
             watch.run(readiness.clone(), stop, apply).await
         }
         (Source::Endpoints, WatchedServices::Named(services)) => {
@@ -185,12 +175,7 @@ async fn watches(
                     api: Api::<EndpointsObject>::all(client.clone()),
                     config,
                 };
-                let apply = apply(
-                    state,
-                    (source.watch_name(), readiness.clone()),
-                    Some(service),
-                    EndpointsObject::into_slice,
-                );
+                let apply = apply(state, Some(service), EndpointsObject::into_slice);
                 watch.run(readiness.clone(), stop.clone(), apply)
             });
             tokio::select! {
@@ -205,7 +190,6 @@ async fn watches(
 /// server has kept while the watch was interrupted.
 fn apply<K: Resource>(
     state: &SharedState,
-    (name, readiness): (&'static str, Readiness),
     service: Option<&str>,
     into_slice: impl Fn(K) -> Option<Slice>,
 ) -> impl FnMut(Change<K>) {
@@ -214,13 +198,14 @@ fn apply<K: Resource>(
         name: key.name.into(),
     };
     let mut listing = true;
-    let mut resumed: Option<Instant> = None;
+    let (mut failed, mut resumed) = (false, None::<Instant>);
     move |change| match change {
         Change::ListBegins => listing = true,
+        Change::Failed => failed = true,
+        // A list follows.
+        Change::Restored => {}
         Change::Applied(object) => {
-            let own = |(of, instance): (&str, &str)| of == name && instance == readiness.instance();
-            let failures = readiness.failures();
-            if failures.iter().any(|(of, instance, _)| own((of, instance))) {
+            if std::mem::take(&mut failed) {
                 resumed = Some(Instant::now());
             }
             let late = resumed.is_some_and(|resumed| resumed.elapsed() < CATCH_UP);
