@@ -19,9 +19,9 @@ pub struct WeederConfig {
     pub ready_for: Duration,
     /// Kinds of controllers whose pods are left alone.
     pub exclude_kinds: BTreeSet<String>,
-    /// Whether pods that no controller replaces are deleted too.
+    /// Also delete pods that no controller replaces.
     pub delete_pods_without_controller: bool,
-    /// Whether pods of Jobs are deleted too.
+    /// Also delete pods of Jobs.
     pub delete_pods_of_jobs: bool,
     /// Per service the selectors of the pods that depend on it; at least one service, and one selector for each.
     pub services: BTreeMap<String, Vec<Selector>>,

@@ -46,7 +46,7 @@ pub enum Change<K> {
 
 /// Why a watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum WatchEnd {
     /// It was stopped.
     Stopped,
     /// The API server answered 404: it does not serve the kind.
@@ -113,7 +113,7 @@ where
         readiness: Readiness,
         stop: CancellationToken,
         hear: impl FnMut(Change<K>) + Send,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<WatchEnd> {
         self.drive(relist, true, readiness, stop, hear).await
     }
 
@@ -124,7 +124,7 @@ where
         readiness: Readiness,
         stop: CancellationToken,
         mut hear: impl FnMut(Change<K>) + Send,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<WatchEnd> {
         let name = self.name;
         readiness.block(name, "not listed yet");
         WATCH_ERRORS.begin(&[("watch", name.to_owned())]);
@@ -158,7 +158,7 @@ where
             let event = tokio::select! {
                 () = stop.cancelled() => {
                     readiness.recovered(name);
-                    return Ok(Ended::Stopped);
+                    return Ok(WatchEnd::Stopped);
                 }
                 event = events.next() => event,
                 Some(()) = restores.next() => {
@@ -185,7 +185,7 @@ where
                 check_now.notify_one();
                 hear(Change::Failed);
                 if ends_if_not_served && code(error) == Some(404) {
-                    return Ok(Ended::NotServed);
+                    return Ok(WatchEnd::NotServed);
                 }
             }
             if let Some(Err(error)) = &event
@@ -194,7 +194,7 @@ where
                 // kube's watcher lists only when it is new.
                 events = open();
                 tokio::select! {
-                    () = stop.cancelled() => return Ok(Ended::Stopped),
+                    () = stop.cancelled() => return Ok(WatchEnd::Stopped),
                     () = tokio::time::sleep(pauses.next_delay()) => continue,
                     Ok(()) = relist.changed() => {
                         newest.store(0, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
-use watchdog_kube::watch::{CLUSTER_PAGE, Change, Ended, Watch};
+use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch, WatchEnd};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
 
@@ -138,7 +138,7 @@ impl ResourceWatch {
             self.pending("its objects are not listed yet", Some(served.clone()));
             self.kinds_known
                 .send_modify(|count| *count = count.wrapping_add(1));
-            if self.watch(&served, &mut backoff, stop.clone()).await? == Ended::Stopped {
+            if self.watch(&served, &mut backoff, stop.clone()).await? == WatchEnd::Stopped {
                 return Ok(());
             }
             tracing::warn!(resource = %self.reference, "the seed does not serve the kind of a resource any more, asking for it again");
@@ -216,7 +216,7 @@ impl ResourceWatch {
         served: &ApiResource,
         backoff: &mut Backoff,
         stop: CancellationToken,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<WatchEnd> {
         let (resources, reference) = (&self.resources, &self.reference);
         let watch = Watch {
             name: name(reference),

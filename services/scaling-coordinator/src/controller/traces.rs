@@ -19,12 +19,12 @@ use crate::domain::status::State;
 pub struct Traces {
     tracer: Tracer,
     trace_contexts: Arc<TraceContexts>,
-    operations: HashMap<Arc<str>, Operation>,
+    operations: HashMap<Arc<str>, TracedFlow>,
 }
 
 /// What follows from one change of direction, once: it has no span any more when it is done.
 #[derive(Debug)]
-struct Operation {
+struct TracedFlow {
     since: Instant,
     span: Option<Span>,
 }
@@ -85,7 +85,7 @@ impl Traces {
             ]
         });
         let since = scaling.since;
-        self.operations.insert(shoot.clone(), Operation { since, span });
+        self.operations.insert(shoot.clone(), TracedFlow { since, span });
     }
 
     /// The span of a write that begins now, if its operation is traced.

@@ -17,7 +17,7 @@ use watchdog_kube::permissions::Permission;
 use watchdog_runtime::failure::chain;
 
 use super::objects::PodObject;
-use crate::domain::evidence::Evidence;
+use crate::domain::evidence::OutageEvidence;
 use crate::domain::failure::Failure;
 use crate::domain::moment::Moment;
 use crate::domain::pods::Pod;
@@ -39,9 +39,9 @@ pub(crate) async fn read_endpoint_pods(
     client: &kube::Client,
     namespace: &str,
     names: &BTreeSet<Arc<str>>,
-) -> Result<Evidence, Failure> {
+) -> Result<OutageEvidence, Failure> {
     if names.len() > MAX_ENDPOINT_PODS {
-        return Ok(Evidence::default());
+        return Ok(OutageEvidence::default());
     }
     let mut pods = Vec::new();
     for name in names {
@@ -61,10 +61,10 @@ pub(crate) async fn read_endpoint_pods(
         });
         match found {
             Some(pod) => pods.push(pod),
-            None => return Ok(Evidence::default()),
+            None => return Ok(OutageEvidence::default()),
         }
     }
-    Ok(Evidence(pods))
+    Ok(OutageEvidence(pods))
 }
 
 /// Deletes a pod if it is still the one that was seen, in the state in which it was seen. Gives the time of the API server.

@@ -13,7 +13,7 @@ use watchdog_api::weeder::WeederConfig;
 use super::task::{Deletion, EndpointRead, Finding, Task};
 use crate::domain::attempts::{Attempt, Attempts, Subject};
 use crate::domain::dependants::{Dependants, PodQuery};
-use crate::domain::evidence::Evidence;
+use crate::domain::evidence::OutageEvidence;
 use crate::domain::failure::Failure;
 use crate::domain::flapping::Recoveries;
 use crate::domain::moment::Moment;
@@ -24,7 +24,7 @@ use crate::domain::weeder::{Phase, Stop, Weeder};
 
 mod decision;
 
-use decision::Decision;
+use decision::PodDecision;
 
 /// A weeder is forgotten this long after its end.
 pub(crate) const KEPT_AFTER_END: Duration = Duration::from_secs(60);
@@ -58,19 +58,19 @@ struct Entry {
     weeder: Weeder,
     // Tells it from the one that it replaced.
     generation: u64,
-    proof: Proof,
+    proof: OutageProof,
     recoveries: Recoveries,
     failed_reads: u32,
 }
 
 /// How a weeder knows that its service was not ready before.
 #[derive(Debug)]
-enum Proof {
+enum OutageProof {
     Observed,
     /// The pods behind the endpoints tell; none has asked yet.
     Unread(BTreeSet<Arc<str>>),
     Reading,
-    Read(Evidence),
+    Read(OutageEvidence),
 }
 
 /// How a service was found to be ready.
@@ -150,11 +150,11 @@ impl WeederManager {
             now,
         );
         let proof = match recovery {
-            Recovery::Observed => Proof::Observed,
-            Recovery::FirstSight(Some(pods)) => Proof::Unread(pods),
+            Recovery::Observed => OutageProof::Observed,
+            Recovery::FirstSight(Some(pods)) => OutageProof::Unread(pods),
             Recovery::FirstSight(None) => {
                 weeder.message = unknown_since(&key);
-                Proof::Read(Evidence::default())
+                OutageProof::Read(OutageEvidence::default())
             }
         };
         if pause.is_zero() {
@@ -295,7 +295,7 @@ impl WeederManager {
         }
         while let Some(key) = self.due_pods.pop_due(now) {
             match self.decide(&key, now) {
-                Decision::Delete(deletion) => {
+                PodDecision::Delete(deletion) => {
                     if let Some(pod) = self.pods.get_mut(&key) {
                         pod.state = DeletionState::InFlight;
                     }
@@ -303,10 +303,10 @@ impl WeederManager {
                     self.in_flight.entry(subject).or_insert(now);
                     return Some(Task::Delete(deletion));
                 }
-                Decision::Wait(until) => self.due_pods.insert(key, until),
-                Decision::Read(service) => self.due_reads.expedite(service, now),
-                Decision::LeaveAlone(service) => self.leave_alone(&service, &key, now),
-                Decision::Nothing => {}
+                PodDecision::Wait(until) => self.due_pods.insert(key, until),
+                PodDecision::Read(service) => self.due_reads.expedite(service, now),
+                PodDecision::LeaveAlone(service) => self.leave_alone(&service, &key, now),
+                PodDecision::Nothing => {}
             }
         }
         while let Some(key) = self.due_reads.pop_due(now) {
@@ -314,10 +314,10 @@ impl WeederManager {
                 .weeders
                 .get_mut(&key)
                 .filter(|entry| entry.weeder.is_weeding())
-                && let Proof::Unread(pods) = &mut entry.proof
+                && let OutageProof::Unread(pods) = &mut entry.proof
             {
                 let pods = std::mem::take(pods);
-                entry.proof = Proof::Reading;
+                entry.proof = OutageProof::Reading;
                 let generation = entry.generation;
                 return Some(Task::ReadEndpoints(EndpointRead {
                     key,
@@ -342,7 +342,7 @@ impl WeederManager {
     pub(crate) fn endpoints_read(
         &mut self,
         read: &EndpointRead,
-        answer: Result<Evidence, Failure>,
+        answer: Result<OutageEvidence, Failure>,
         now: Moment,
     ) {
         let same = |entry: &&mut Entry| entry.generation == read.generation;
@@ -355,11 +355,11 @@ impl WeederManager {
                 if evidence.ready_since().is_none() {
                     entry.weeder.message = unknown_since(&read.key);
                 }
-                entry.proof = Proof::Read(evidence);
+                entry.proof = OutageProof::Read(evidence);
                 self.schedule_namespace(&read.key.namespace, now);
             }
             Err(failure) => {
-                entry.proof = Proof::Unread(read.pods.clone());
+                entry.proof = OutageProof::Unread(read.pods.clone());
                 entry.failed_reads = entry.failed_reads.saturating_add(1);
                 entry.weeder.message =
                     format!("The pods of the service cannot be read, trying again: {failure}.");

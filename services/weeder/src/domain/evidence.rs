@@ -24,9 +24,9 @@ pub(crate) struct EndpointPod {
 
 /// The pods behind all endpoints of a service; empty when one of them is not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Evidence(pub(crate) Vec<EndpointPod>);
+pub(crate) struct OutageEvidence(pub(crate) Vec<EndpointPod>);
 
-impl Evidence {
+impl OutageEvidence {
     /// Since when the service is ready at the latest.
     pub(crate) fn ready_since(&self) -> Option<Moment> {
         let ready = self.0.iter().filter_map(|pod| pod.ready);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     fn shows(pods: &[EndpointPod], crashed_at: f64) -> bool {
-        Evidence(pods.to_vec()).shows_recovery_after(at(crashed_at))
+        OutageEvidence(pods.to_vec()).shows_recovery_after(at(crashed_at))
     }
 
     #[test]
@@ -80,7 +80,7 @@ mod tests {
         assert!(shows(&[restarted], 90.0));
         assert!(!shows(&[restarted], 99.0), "the clocks of two nodes");
         assert!(!shows(&[restarted], 110.0));
-        assert_eq!(Evidence(vec![restarted]).ready_since(), Some(at(100.0)));
+        assert_eq!(OutageEvidence(vec![restarted]).ready_since(), Some(at(100.0)));
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use std::cmp::Reverse;
 
-use super::{DeletionState, Entry, Proof, WATCH_DELAY, WeederManager};
+use super::{DeletionState, Entry, OutageProof, WATCH_DELAY, WeederManager};
 use crate::controller::task::Deletion;
 use crate::domain::attempts::{Permit, Subject};
 use crate::domain::moment::Moment;
 use crate::domain::pods::PodKey;
 use crate::domain::service::ServiceKey;
 
-pub(super) enum Decision {
+pub(super) enum PodDecision {
     Delete(Box<Deletion>),
     Wait(Moment),
     Read(ServiceKey),
@@ -20,20 +20,20 @@ pub(super) enum Decision {
 impl WeederManager {
     /// Of several weeders one that saw its service become ready comes first, and the youngest of those: its service is the
     /// last that the pod was missing.
-    pub(super) fn decide(&self, key: &PodKey, now: Moment) -> Decision {
+    pub(super) fn decide(&self, key: &PodKey, now: Moment) -> PodDecision {
         let Some(known) = self
             .pods
             .get(key)
             .filter(|known| known.state == DeletionState::None)
         else {
-            return Decision::Nothing;
+            return PodDecision::Nothing;
         };
         let pod = &known.pod;
         let Some(crash) = pod
             .crash_loop()
             .filter(|_| self.kinds.include(pod.owner.as_ref()))
         else {
-            return Decision::Nothing;
+            return PodDecision::Nothing;
         };
         let responsible = self
             .in_namespace(&key.namespace)
@@ -50,13 +50,13 @@ impl WeederManager {
                 continue;
             }
             let service_ready_since = match &entry.proof {
-                Proof::Observed => weeder.started_at,
-                Proof::Unread(_) => {
+                OutageProof::Observed => weeder.started_at,
+                OutageProof::Unread(_) => {
                     read = read.or(Some(weeder.key.clone()));
                     continue;
                 }
-                Proof::Reading => continue,
-                Proof::Read(evidence) => {
+                OutageProof::Reading => continue,
+                OutageProof::Read(evidence) => {
                     let proven = |crashed_at: &Moment| evidence.shows_recovery_after(*crashed_at);
                     match (crash.ended_at.filter(proven), evidence.ready_since()) {
                         (Some(_), Some(since)) => since,
@@ -76,7 +76,7 @@ impl WeederManager {
             match self.attempts.permit(&subject, pod, entry.generation, now) {
                 Permit::Now => {
                     let waiting_since = known.found_at.max(weeder.deletes_from);
-                    return Decision::Delete(Box::new(Deletion {
+                    return PodDecision::Delete(Box::new(Deletion {
                         pod: pod.clone(),
                         crash: crash.clone(),
                         key: weeder.key.clone(),
@@ -92,10 +92,10 @@ impl WeederManager {
             }
         }
         match (wait, read, exhausted) {
-            (Some(until), _, _) => Decision::Wait(until),
-            (None, Some(service), _) => Decision::Read(service),
-            (None, None, Some(service)) => Decision::LeaveAlone(service),
-            (None, None, None) => Decision::Nothing,
+            (Some(until), _, _) => PodDecision::Wait(until),
+            (None, Some(service), _) => PodDecision::Read(service),
+            (None, None, Some(service)) => PodDecision::LeaveAlone(service),
+            (None, None, None) => PodDecision::Nothing,
         }
     }
 }

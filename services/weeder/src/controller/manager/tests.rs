@@ -366,8 +366,8 @@ fn read(manager: &mut WeederManager, now: f64) -> EndpointRead {
     }
 }
 
-fn ready_since(seconds: f64) -> Evidence {
-    Evidence(vec![EndpointPod {
+fn ready_since(seconds: f64) -> OutageEvidence {
+    OutageEvidence(vec![EndpointPod {
         created: Some(at(-1000.0)),
         ready: Some((true, at(seconds))),
         replaces_in_place: true,
@@ -423,7 +423,7 @@ fn at_first_sight_nothing_is_deleted_without_evidence() {
     assert_eq!(weeder(&manager, "etcd").message, message);
     first_sight(&mut manager, 2.0);
     let gone = read(&mut manager, 2.0);
-    manager.endpoints_read(&gone, Ok(Evidence::default()), at(2.1));
+    manager.endpoints_read(&gone, Ok(OutageEvidence::default()), at(2.1));
     nothing(&mut manager, 2.1);
     assert_eq!(weeder(&manager, "etcd").message, message);
     // A recovery that is seen needs none.
@@ -710,7 +710,7 @@ proptest! {
         }
         for task in under_way {
             match task {
-                Task::ReadEndpoints(read) => manager.endpoints_read(&read, Ok(Evidence::default()), now),
+                Task::ReadEndpoints(read) => manager.endpoints_read(&read, Ok(OutageEvidence::default()), now),
                 Task::Delete(deletion) => manager.deleted(&deletion, &Ok(None), now),
             }
         }
