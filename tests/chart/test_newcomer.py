@@ -59,7 +59,7 @@ def test_the_document_leads_to_running_programs(seed, releases, kinds, desk):
         programs = {s: stack.enter_context(as_deployed(seed, folder, s)) for s in SERVICES}
         for program in programs.values():
             program.wait_until_readyz_says("ready\n")
-        synced = 'watchdog_scaling_observers{state="synced"} 1'
+        synced = 'watchdog_scaling_lease_probe_replicas{state="synced"} 1'
         wait(lambda: synced in programs["scaling-coordinator"].metrics())
         calls = [line.strip() for line in notes.splitlines() if line.strip().startswith("grpcurl")]
         assert len(calls) == len(SERVICES)

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use tonic::service::RoutesBuilder;
-use watchdog_feed::server::Feed;
-use watchdog_feed::stream::Streams;
-use watchdog_feed::verdicts::follow_replicas;
 use watchdog_kube::membership::{Discovery, Ownership, Timing};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::foundation::Foundation;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::service_builder::ServiceBuilder;
+use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::stream::Streams;
+use watchdog_watch_stream::verdicts::follow_replicas;
 
 use crate::cluster::watches;
 use crate::collector::VerdictCollector;
@@ -35,14 +35,14 @@ pub const SERVICE: &str = "lease-probe";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     metrics::register();
-    watchdog_feed::metrics::register();
+    watchdog_watch_stream::metrics::register();
     let Config {
         common,
         server_name,
         otlp_endpoint,
         file,
     } = config;
-    let base = Foundation::lay(common, process).await?;
+    let base = ServiceBuilder::bind(common, process).await?;
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
     let rules = base.follow(file);
     let current = rules.borrow().clone();
@@ -71,7 +71,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     });
-    let verdicts = Feed::new();
+    let verdicts = StateStore::new();
     let owns = {
         let membership = membership.clone();
         Arc::new(move |shoot: &str| membership.owns(shoot))
@@ -141,7 +141,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         tls: base.tls.clone(),
         server_name,
     };
-    let audience = Peers {
+    let handler = Peers {
         view: view.clone(),
         now,
     };
@@ -150,7 +150,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         me,
         replicas,
         dialer,
-        audience,
+        handler,
         base.readiness.clone(),
         draining.clone(),
     );

@@ -3,7 +3,7 @@
 use clap::Parser;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::args::CommonArgs;
-use watchdog_runtime::command_line::CommandLine;
+use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
 use watchdog_runtime::trace::OtlpEndpoint;
 

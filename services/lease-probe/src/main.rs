@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use lease_probe::{app, config::Args};
 
 fn main() -> ExitCode {
-    match watchdog_runtime::command_line::configure::<Args>() {
+    match watchdog_runtime::cli::parse_or_exit::<Args>() {
         Ok(config) => {
             watchdog_runtime::process::run(&config.common.clone(), |process| app::build(config, process))
         }

@@ -98,7 +98,7 @@ pub const OUTCOME_CHANGED: Metric = Metric::gauge(
 
 /// Validity of a verdict.
 pub const VERDICT_STALE: Metric = Metric::gauge(
-    "watchdog_shoots_stale",
+    "watchdog_shoots_without_current_verdict",
     "Probed shoots whose verdict is past its validity: nobody acts on it.",
 );
 

@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::SkipReason;
 use watchdog_api::prober::{self, ProberConfig};
-use watchdog_feed::server::Feed;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::trace::Tracer;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
+use watchdog_watch_stream::server::StateStore;
 
 const USER: &str = "lease-probe";
 
@@ -57,7 +57,7 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, Verdicts) {
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     };
-    let verdicts = Feed::new();
+    let verdicts = StateStore::new();
     let manager = ProberManager::new(
         Arc::new(shared),
         verdicts.clone(),

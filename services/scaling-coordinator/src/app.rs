@@ -7,17 +7,17 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
-use watchdog_feed::server::Feed;
-use watchdog_feed::stream::Streams;
-use watchdog_feed::verdicts::{Addresses, follow_replicas};
 use watchdog_kube::membership::{Discovery, Ownership, Timing};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::foundation::Foundation;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::service_builder::ServiceBuilder;
+use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::stream::Streams;
+use watchdog_watch_stream::verdicts::{Addresses, follow_replicas};
 
 use crate::cluster::clusters::Clusters;
 use crate::cluster::resources::Resources;
@@ -48,7 +48,7 @@ const LEASE_PROBE: &str = "lease-probe";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     metrics::register();
-    watchdog_feed::metrics::register();
+    watchdog_watch_stream::metrics::register();
     let Config {
         common,
         lease_probe,
@@ -59,7 +59,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         file,
         release: _,
     } = config;
-    let base = Foundation::lay(common, process).await?;
+    let base = ServiceBuilder::bind(common, process).await?;
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
     let rules = base.follow(file);
     let Replica { seed, membership } = Replica::join(&base, SERVICE, Ownership::Exclusive, timing).await?;
@@ -123,7 +123,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     };
     let tracer = base.tracer(otlp_endpoint.as_ref(), SERVICE)?;
     let trace_contexts = Arc::new(TraceContexts::new(tracer.is_on()));
-    let audience = Observers {
+    let handler = Observers {
         verdicts: verdicts.clone(),
         trace_contexts: trace_contexts.clone(),
     };
@@ -133,7 +133,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
             None,
             addresses,
             dialer,
-            audience,
+            handler,
             base.readiness.clone(),
             draining.clone(),
         ),
@@ -155,7 +155,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         membership,
         draining: draining.clone(),
     });
-    let (shoots, write_counts) = (Feed::new(), Arc::new(WriteCounts::default()));
+    let (shoots, write_counts) = (StateStore::new(), Arc::new(WriteCounts::default()));
     let writer = Writer::new(seed, clusters, resources);
     let engine = Controller::new(
         inputs.clone(),
@@ -193,7 +193,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 }
 
 /// Finds the replicas of lease-probe by their membership Leases.
-fn discover(base: &Foundation, seed: kube::Client, timing: Timing) -> watch::Receiver<Addresses> {
+fn discover(base: &ServiceBuilder, seed: kube::Client, timing: Timing) -> watch::Receiver<Addresses> {
     let namespace = base.common.namespace.as_str();
     let (addresses, discovery) = Discovery::follow(
         seed,

@@ -6,7 +6,7 @@ use clap::Parser;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::membership::Timing;
 use watchdog_runtime::args::CommonArgs;
-use watchdog_runtime::command_line::CommandLine;
+use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
 use watchdog_runtime::trace::OtlpEndpoint;
 

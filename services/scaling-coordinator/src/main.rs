@@ -6,7 +6,7 @@ use scaling_coordinator::app::{self, release};
 use scaling_coordinator::config::Args;
 
 fn main() -> ExitCode {
-    match watchdog_runtime::command_line::configure::<Args>() {
+    match watchdog_runtime::cli::parse_or_exit::<Args>() {
         Ok(config) => {
             let common = config.common.clone();
             match config.release.clone() {

@@ -8,7 +8,7 @@ use watchdog_runtime::metrics::{Metric, describe};
 pub const OPERATIONS: Metric = Metric::counter(
     "watchdog_scaling_operations_total",
     "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, migrates or is deleted) and result: applied, conflict (somebody else \
-     wrote in between), refused, unknown (no answer, or the API server failed), withdrawn (not allowed any more when \
+     wrote in between), refused, unknown (no answer, or the API server failed), cancelled (not allowed any more when \
      its turn came).",
 );
 
@@ -92,7 +92,7 @@ pub const UNDER_WAY: Metric = Metric::gauge(
 
 /// Observers.
 pub const OBSERVERS: Metric = Metric::gauge(
-    "watchdog_scaling_observers",
+    "watchdog_scaling_lease_probe_replicas",
     "Replicas of lease-probe, by state: known, or synced (their stream is complete and lives).",
 );
 
@@ -104,7 +104,7 @@ pub fn register() {
     }
     FAILURES.begin_by("direction", &["down", "up", "release"]);
     for direction in ["down", "up", "release"] {
-        for result in ["applied", "conflict", "refused", "unknown", "withdrawn"] {
+        for result in ["applied", "conflict", "refused", "unknown", "cancelled"] {
             WRITES.begin(&[("direction", direction.to_owned()), ("result", result.to_owned())]);
         }
     }

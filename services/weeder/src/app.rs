@@ -5,16 +5,16 @@ use std::sync::Arc;
 use futures::future::try_join;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
-use watchdog_feed::stream::Streams;
 use watchdog_kube::events::{self, EventSink};
 use watchdog_kube::membership::{Membership, Ownership, Timing};
 use watchdog_kube::permissions::{membership as membership_permissions, preflight};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::foundation::Foundation;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::service_builder::ServiceBuilder;
+use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::discovery::discover;
 use crate::cluster::pace::paced;
@@ -34,14 +34,14 @@ pub const SERVICE: &str = "weeder";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     metrics::register();
-    watchdog_feed::metrics::register();
+    watchdog_watch_stream::metrics::register();
     let Config {
         common,
         file,
         dependants_annotation,
         request_rate,
     } = config;
-    let base = Foundation::lay(common, process).await?;
+    let base = ServiceBuilder::bind(common, process).await?;
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
     let rules = base.follow(file);
     let current = rules.borrow().clone();
@@ -97,7 +97,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 
 /// Watches pods and namespaces; annotations too, if there is a sink for Events about malformed ones.
 fn spawn_watches(
-    base: &Foundation,
+    base: &ServiceBuilder,
     seed: &kube::Client,
     state: &Arc<SharedState>,
     annotations: Option<EventSink>,
@@ -119,7 +119,11 @@ fn spawn_watches(
     }
 }
 
-fn serve(base: Foundation, state: Arc<SharedState>, draining: CancellationToken) -> anyhow::Result<Bound> {
+fn serve(
+    base: ServiceBuilder,
+    state: Arc<SharedState>,
+    draining: CancellationToken,
+) -> anyhow::Result<Bound> {
     let service = Service {
         state: state.clone(),
         streams: Streams::new(draining),

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use clap::Parser;
 use watchdog_api::weeder::{self, WeederConfig};
 use watchdog_runtime::args::CommonArgs;
-use watchdog_runtime::command_line::CommandLine;
+use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
 
 /// Watches the readiness of services in all namespaces of a seed and, once one is ready again, deletes the pods in

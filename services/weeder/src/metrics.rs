@@ -47,7 +47,7 @@ pub(crate) const DELETIONS: Metric = Metric::counter(
 /// How prompt deletions are.
 pub(crate) const DELETION_DELAY: Metric = Metric::histogram(
     "watchdog_weeder_deletion_delay_seconds",
-    "Time until a crash-looping pod was deleted, by found: at_start (since its service became ready) or later (since \
+    "Time until a crash-looping pod was deleted, by discovered: at_start (since its service became ready) or later (since \
      it was seen to crash while the weeder lived).",
 );
 
@@ -154,7 +154,7 @@ pub(crate) fn register() {
         "result",
         &["deleted", "gone", "changed", "forbidden", "throttled", "failed"],
     );
-    DELETION_DELAY.begin_by("found", &["at_start", "later"]);
+    DELETION_DELAY.begin_by("discovered", &["at_start", "later"]);
 }
 
 /// Counts a deleted pod by how its container ended.

@@ -23,8 +23,8 @@ use watchdog_e2e::sandboxed::World;
 use watchdog_e2e::wait::{BOUND, until_true};
 use watchdog_e2e::watchdog::{Service, Setup};
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_runtime::callers::Callers;
-use watchdog_runtime::incoming;
+use watchdog_runtime::accept;
+use watchdog_runtime::allowed_clients::AllowedClients;
 use watchdog_sandbox::Cut;
 
 /// A span, and the service that made it.
@@ -89,10 +89,10 @@ impl Collector {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
         let stop = CancellationToken::new();
-        let accepted = incoming::accept(
+        let accepted = accept::accept(
             listener,
             Some(setup.server_tls("collector").unwrap()),
-            Callers::default(),
+            AllowedClients::default(),
             stop.clone(),
         );
         let service = TraceServiceServer::new(self.clone());

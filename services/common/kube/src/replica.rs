@@ -1,20 +1,20 @@
 //! How a replica of a service takes its place on the seed.
 
-use watchdog_runtime::foundation::Foundation;
-use watchdog_runtime::sole::Sole;
+use watchdog_runtime::pod_lock::PodLock;
+use watchdog_runtime::service_builder::ServiceBuilder;
 
 use crate::membership::{Membership, MembershipConfig, Ownership, Timing};
 use crate::{client, membership, metrics};
 
 /// Where this process is the only one of its identity in its Pod: the UID of the Pod, and what makes sure of that.
-fn claim(foundation: &Foundation, service: &str) -> Option<(String, Sole)> {
-    let uid = foundation.common.pod_uid.clone()?;
-    match Sole::claim(service, &uid, &foundation.identity) {
-        Ok(sole) => Some((uid, sole)),
+fn claim(base: &ServiceBuilder, service: &str) -> Option<(String, PodLock)> {
+    let uid = base.common.pod_uid.clone()?;
+    match PodLock::claim(service, &uid, &base.identity) {
+        Ok(lock) => Some((uid, lock)),
         Err(error) => {
             tracing::warn!(
                 service,
-                identity = %foundation.identity,
+                identity = %base.identity,
                 %error,
                 "another process of this Pod seems to have the identity of this one, not taking it for a predecessor"
             );
@@ -47,7 +47,7 @@ impl Replica {
     /// # Errors
     /// When there is no way to the seed.
     pub async fn join(
-        foundation: &Foundation,
+        base: &ServiceBuilder,
         service: &'static str,
         ownership: Ownership,
         timing: Timing,
@@ -55,35 +55,35 @@ impl Replica {
         metrics::register();
         membership::metrics::register();
         let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
-        let seed = client::seed(foundation.common.kubeconfig.as_deref(), &agent).await?;
+        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
         let config = MembershipConfig {
             client: seed.clone(),
-            namespace: foundation.common.namespace.clone(),
+            namespace: base.common.namespace.clone(),
             service,
-            identity: foundation.identity.to_string(),
-            address: foundation.common.advertised(foundation.grpc_addr),
+            identity: base.identity.to_string(),
+            address: base.common.advertised(base.grpc_addr),
             ownership,
-            readiness: foundation.readiness.clone(),
+            readiness: base.readiness.clone(),
             timing,
         };
-        let (membership, task) = Membership::join(config, foundation.draining.clone());
-        let (task, sole) = match claim(foundation, service) {
-            Some((uid, sole)) => (task.in_pod(&uid), Some(sole)),
+        let (membership, task) = Membership::join(config, base.draining.clone());
+        let (task, lock) = match claim(base, service) {
+            Some((uid, lock)) => (task.in_pod(&uid), Some(lock)),
             None => (task, None),
         };
-        foundation.tasks.critical("membership", async move {
+        base.tasks.critical("membership", async move {
             task.run().await;
             // Another process may live in this Pod from now on.
-            drop(sole);
+            drop(lock);
             Ok(())
         });
-        let readiness = foundation.readiness.clone();
+        let readiness = base.readiness.clone();
         readiness.block(
             "membership",
             "this replica has not joined yet: it needs its own Lease, and a list of the others'",
         );
-        let (joining, stop) = (membership.clone(), foundation.draining.clone());
-        foundation.tasks.critical("joined", async move {
+        let (joining, stop) = (membership.clone(), base.draining.clone());
+        base.tasks.critical("joined", async move {
             tokio::select! {
                 () = joining.joined() => readiness.clear("membership"),
                 () = stop.cancelled() => {}

@@ -9,8 +9,8 @@ use tonic::service::{InterceptorLayer, RoutesBuilder};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::callers::{self, Callers};
-use crate::incoming;
+use crate::accept;
+use crate::allowed_clients::{self, AllowedClients};
 use crate::readiness::Readiness;
 use crate::tls::Tls;
 
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Api {
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
-    callers: Callers,
+    callers: AllowedClients,
     api: Api,
     readiness: Readiness,
     stop: CancellationToken,
@@ -95,13 +95,13 @@ pub async fn serve(
             std::future::pending::<()>().await;
         }
     };
-    let connections = ReceiverStream::new(incoming::accept(listener, tls, callers, stop.clone()));
+    let connections = ReceiverStream::new(accept::accept(listener, tls, callers, stop.clone()));
     let server = tonic::transport::Server::builder()
         .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .http2_max_header_list_size(16 * 1024)
-        .layer(InterceptorLayer::new(callers::intercept))
+        .layer(InterceptorLayer::new(allowed_clients::intercept))
         .add_routes(routes.routes())
         .serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned());
     let deadline = async {

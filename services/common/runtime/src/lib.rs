@@ -4,25 +4,25 @@
 //! A service's `main` parses its configuration and calls [`process::run`]; its `app` binds [`listeners::Listeners`],
 //! spawns its parts as critical tasks of a [`tasks::Tasks`] and hands all of it to [`process::Bound`].
 
+pub mod accept;
 pub mod admin;
+pub mod allowed_clients;
 pub mod args;
 pub mod backoff;
-pub mod callers;
+pub mod cli;
 pub mod clock;
-pub mod command_line;
 pub mod config_file;
 pub mod failure;
 pub mod file_watch;
-pub mod foundation;
 pub mod grpc_client;
 pub mod grpc_server;
-pub mod incoming;
 pub mod listeners;
 pub mod metrics;
+pub mod pod_lock;
 pub mod process;
 pub mod readiness;
 pub mod request;
-pub mod sole;
+pub mod service_builder;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;

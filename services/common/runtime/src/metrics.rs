@@ -168,7 +168,7 @@ pub fn install() -> Result<PrometheusHandle, String> {
     describe(&[
         crate::config_file::CONFIG_VALID,
         crate::tls::TLS_VALID,
-        crate::incoming::CONNECTIONS_REFUSED,
+        crate::accept::CONNECTIONS_REFUSED,
         crate::trace::SPANS,
     ]);
     Ok(handle)

@@ -33,7 +33,7 @@ impl Tasks {
     }
 
     /// The same for a task that goes on while the others drain, and is aborted when they have ended.
-    pub fn critical_to_the_end(
+    pub fn spawn_critical(
         &self,
         name: &'static str,
         task: impl Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -120,7 +120,7 @@ mod tests {
         let tasks = Tasks::default();
         let alive = Arc::new(());
         let (token, witness) = (tasks.draining(), alive.clone());
-        tasks.critical_to_the_end("admin", async move {
+        tasks.spawn_critical("admin", async move {
             std::future::pending::<()>().await;
             drop(witness);
             Ok(())
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(tasks.drain(Duration::from_secs(1)).await, (vec![], true));
         let tasks = Tasks::default();
         tasks.critical("server", std::future::pending());
-        tasks.critical_to_the_end("admin", async { anyhow::bail!("port in use") });
+        tasks.spawn_critical("admin", async { anyhow::bail!("port in use") });
         assert_eq!(
             format!("{:#}", tasks.first_end().await),
             "task admin failed: port in use"

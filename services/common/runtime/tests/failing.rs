@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use tonic::service::RoutesBuilder;
 use watchdog_runtime::args::CommonArgs;
-use watchdog_runtime::foundation::Foundation;
 use watchdog_runtime::grpc_server::Api;
 use watchdog_runtime::process::run;
+use watchdog_runtime::service_builder::ServiceBuilder;
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -31,7 +31,7 @@ fn a_part_that_ends_ends_the_process() {
     .common;
     let args = common.clone();
     let code = run(&common, |process| async move {
-        let base = Foundation::lay(args, process).await?;
+        let base = ServiceBuilder::bind(args, process).await?;
         let draining = base.draining.clone();
         base.tasks
             .critical("watch", async { anyhow::bail!("the watch ended") });

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{Eligibility, ShootSettings, SkipReason, eligibility, may_continue};
 use watchdog_api::prober::ProberConfig;
-use watchdog_feed::server::Feed;
+use watchdog_watch_stream::server::StateStore;
 
 use super::prober::{Endpoint, Inputs, Prober, Report, Shared};
 use super::supervisor::supervise;
@@ -26,7 +26,7 @@ use crate::domain::verdict::{Verdict, VerdictBuilder};
 const CONNECT_AT_ONCE: usize = 64;
 
 /// Verdicts by shoot.
-pub type Verdicts = Feed<String, Verdict>;
+pub type Verdicts = StateStore<String, Verdict>;
 
 /// Failed probes of one shoot, by endpoint and reason.
 pub type FailureCounts = BTreeMap<(Endpoint, &'static str), u64>;

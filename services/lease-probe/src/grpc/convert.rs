@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use watchdog_api::eligibility::SkipReason as DomainSkip;
-use watchdog_feed::message::{Event, Message};
-use watchdog_feed::wire::{self, duration, micros, signed, timestamp};
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
+use watchdog_watch_stream::message::{Event, Message};
+use watchdog_watch_stream::wire::{self, duration, micros, signed, timestamp};
 
 use crate::domain::assessment::Evidence;
 use crate::domain::candidates::Exclusion;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use watchdog_feed::wire::micros;
 use watchdog_proto::probe::v1 as pb;
+use watchdog_watch_stream::wire::micros;
 
 use super::convert;
 use crate::domain::moment::Moment;

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
-use watchdog_feed::server::{Feed, Page};
-use watchdog_feed::stream::{Responses, Streams};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::request;
+use watchdog_watch_stream::server::{Page, StateStore};
+use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::convert;
 use super::view::{Seen, View};
@@ -22,7 +22,7 @@ pub type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;
 /// Serves the verdicts.
 pub struct Service {
     /// Of this replica.
-    pub local: Feed<String, Verdict>,
+    pub local: StateStore<String, Verdict>,
     /// Of all replicas.
     pub view: View,
     /// Tells a shoot that does not exist from one on which there is no verdict yet.
@@ -183,7 +183,7 @@ mod tests {
     #[tokio::test]
     async fn a_shoot_is_not_found_only_when_it_is_certain_that_there_is_none() {
         let service = Service {
-            local: Feed::new(),
+            local: StateStore::new(),
             view: View::default(),
             is_unknown: Box::new(|shoot| shoot == "none"),
             streams: Streams::new(CancellationToken::new()),

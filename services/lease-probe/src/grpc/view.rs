@@ -7,11 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
-use watchdog_feed::client::{Received, Update};
-use watchdog_feed::message::Event;
-use watchdog_feed::server::Feed;
-use watchdog_feed::verdicts::Audience;
 use watchdog_proto::probe::v1 as pb;
+use watchdog_watch_stream::client::{Received, Update};
+use watchdog_watch_stream::message::Event;
+use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::verdicts::ReplicaHandler;
 
 pub use super::merge::Seen;
 use super::merge::ShootVerdicts;
@@ -25,7 +25,7 @@ const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Default)]
 pub struct View {
     /// One verdict a shoot: the newest of all replicas.
-    pub merged: Feed<String, Seen>,
+    pub merged: StateStore<String, Seen>,
     by_shoot: Arc<Mutex<HashMap<String, ShootVerdicts>>>,
 }
 
@@ -65,7 +65,7 @@ impl View {
     pub async fn follow_local(
         self,
         identity: Arc<str>,
-        verdicts: Feed<String, Verdict>,
+        verdicts: StateStore<String, Verdict>,
         now: impl Fn() -> Moment,
         stop: CancellationToken,
     ) -> anyhow::Result<()> {
@@ -143,14 +143,14 @@ pub struct Peers<N> {
     pub now: N,
 }
 
-impl<N: Fn() -> Moment + Clone + Send + Sync + 'static> Audience for Peers<N> {
-    fn joined(&self, _replica: &Arc<str>) {}
+impl<N: Fn() -> Moment + Clone + Send + Sync + 'static> ReplicaHandler for Peers<N> {
+    fn on_join(&self, _replica: &Arc<str>) {}
 
-    fn left(&self, replica: &Arc<str>) {
+    fn on_leave(&self, replica: &Arc<str>) {
         self.view.forget(replica, (self.now)());
     }
 
-    fn heard(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>) {
+    fn on_update(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>) {
         let (view, now) = (&self.view, (self.now)());
         match update {
             Update::Snapshot(items) => {

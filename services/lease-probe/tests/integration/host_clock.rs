@@ -12,7 +12,7 @@ use lease_probe::host_clock;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::instrument::WithSubscriber;
-use watchdog_feed::server::Feed;
+use watchdog_watch_stream::server::StateStore;
 
 /// The log of one task.
 #[derive(Clone, Default)]
@@ -57,7 +57,7 @@ fn verdict(skew_seconds: i64) -> Verdict {
 
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_is_off_is_told_once_and_when_it_is_right_again() {
-    let (verdicts, stop, log) = (Feed::new(), CancellationToken::new(), Log::default());
+    let (verdicts, stop, log) = (StateStore::new(), CancellationToken::new(), Log::default());
     let sink = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)

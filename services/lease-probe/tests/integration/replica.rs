@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
-use watchdog_runtime::command_line::CommandLine;
+use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_sandbox::Shoot;
 

@@ -18,13 +18,13 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use watchdog_api::prober::{ProberConfig, ResourceRef};
-use watchdog_feed::server::Feed;
 use watchdog_kube::client::request;
 use watchdog_kube::membership::{Discovery, Membership, MembershipConfig, Ownership};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::process::Process;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tasks::Tasks;
+use watchdog_watch_stream::server::StateStore;
 
 use crate::app::{SERVICE, wake_all_on};
 use crate::cluster::clusters::{Clusters, WriteEligibility};
@@ -187,7 +187,7 @@ struct Indexes {
     work_queue: Arc<WorkQueue>,
     clusters: Arc<Clusters>,
     resources: Arc<Resources>,
-    feed: Feed<String, ShootScaling>,
+    feed: StateStore<String, ShootScaling>,
 }
 
 impl Indexes {
@@ -226,7 +226,7 @@ impl Indexes {
             work_queue,
             clusters,
             resources,
-            feed: Feed::new(),
+            feed: StateStore::new(),
         };
         (indexes, file)
     }

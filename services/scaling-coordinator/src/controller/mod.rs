@@ -22,10 +22,10 @@ use futures::{FutureExt, StreamExt};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
-use watchdog_feed::server::Feed;
 use watchdog_kube::events::EventSink;
 use watchdog_runtime::token_bucket::TokenBucket;
 use watchdog_runtime::trace::{Span, Tracer};
+use watchdog_watch_stream::server::StateStore;
 
 use self::inputs::Inputs;
 use self::request_queue::RequestQueue;
@@ -52,7 +52,7 @@ pub struct Controller {
     inputs: Arc<Inputs>,
     work_queue: Arc<WorkQueue>,
     writer: Arc<Writer>,
-    feed: Feed<String, ShootScaling>,
+    feed: StateStore<String, ShootScaling>,
     write_counts: Arc<WriteCounts>,
     events: EventSink,
     shoots: HashMap<Arc<str>, Shoot>,
@@ -91,7 +91,7 @@ impl Controller {
         inputs: Arc<Inputs>,
         work_queue: Arc<WorkQueue>,
         writer: Writer,
-        feed: Feed<String, ShootScaling>,
+        feed: StateStore<String, ShootScaling>,
         write_counts: Arc<WriteCounts>,
         events: EventSink,
         request_rate: u32,

@@ -17,7 +17,7 @@ pub const fn result(outcome: &Outcome) -> &'static str {
         Outcome::Conflict => "conflict",
         Outcome::Refused { .. } => "refused",
         Outcome::Unknown { .. } => "unknown",
-        Outcome::Cancelled => "withdrawn",
+        Outcome::Cancelled => "cancelled",
     }
 }
 

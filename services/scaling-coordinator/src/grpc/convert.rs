@@ -6,13 +6,13 @@ use std::time::Duration;
 use prost_types::Timestamp;
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
-use watchdog_feed::client::Received;
-use watchdog_feed::message::{Event, Message};
-use watchdog_feed::wire::{self, duration, forward};
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_runtime::clock::Clock;
+use watchdog_watch_stream::client::Received;
+use watchdog_watch_stream::message::{Event, Message};
+use watchdog_watch_stream::wire::{self, duration, forward};
 
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, Verdict};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use watchdog_feed::client::{Received, Update};
-use watchdog_feed::verdicts::Audience;
 use watchdog_proto::probe::v1 as pb;
+use watchdog_watch_stream::client::{Received, Update};
+use watchdog_watch_stream::verdicts::ReplicaHandler;
 
 use super::convert;
 use crate::controller::trace_contexts::TraceContexts;
@@ -30,16 +30,16 @@ impl Observers {
     }
 }
 
-impl Audience for Observers {
-    fn joined(&self, replica: &Arc<str>) {
+impl ReplicaHandler for Observers {
+    fn on_join(&self, replica: &Arc<str>) {
         self.verdicts.joined(replica);
     }
 
-    fn left(&self, replica: &Arc<str>) {
+    fn on_leave(&self, replica: &Arc<str>) {
         self.verdicts.left(replica);
     }
 
-    fn heard(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>) {
+    fn on_update(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>) {
         match update {
             Update::Snapshot(items) => {
                 let read = |(shoot, received): (String, _)| {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
-use watchdog_feed::server::Feed;
-use watchdog_feed::stream::Streams;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingService;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::request;
+use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::stream::Streams;
 
 use super::convert;
 use crate::domain::overview::{Overview, ShootScaling};
@@ -18,7 +18,7 @@ use crate::domain::overview::{Overview, ShootScaling};
 /// Serves the scaling states.
 pub struct Service {
     /// Of the shoots that this replica owns.
-    pub shoots: Feed<String, ShootScaling>,
+    pub shoots: StateStore<String, ShootScaling>,
     /// About all others, and plans.
     pub overview: Arc<dyn Overview>,
     /// Open streams.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use watchdog_feed::server::Feed;
 use watchdog_runtime::metrics::{Collector, Exposition};
+use watchdog_watch_stream::server::StateStore;
 
 use crate::controller::verdicts::Verdicts;
 use crate::controller::write_counts::WriteCounts;
@@ -17,7 +17,7 @@ use crate::metrics;
 /// Reads the state of the shoots that this replica owns.
 pub struct Scrape {
     /// Their scaling states.
-    pub shoots: Feed<String, ShootScaling>,
+    pub shoots: StateStore<String, ShootScaling>,
     /// Their writes.
     pub write_counts: Arc<WriteCounts>,
     /// The streams from lease-probe.

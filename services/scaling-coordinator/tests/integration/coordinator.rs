@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use watchdog_kube::membership::Timing;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
-use watchdog_runtime::command_line::CommandLine;
+use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::process::{Bound, Process};
 
 use crate::probe::Probe;

@@ -62,7 +62,7 @@ async fn down_in_order_and_up_in_order_with_recorded_counts() {
         &format!(
             "watchdog_scaling_operations_total{{shoot=\"{SHOOT}\",direction=\"down\",result=\"applied\"}} 3"
         ),
-        "watchdog_scaling_observers{state=\"synced\"} 1",
+        "watchdog_scaling_lease_probe_replicas{state=\"synced\"} 1",
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }

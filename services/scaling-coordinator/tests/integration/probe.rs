@@ -13,12 +13,12 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
-use watchdog_feed::message::Event;
-use watchdog_feed::server::Feed;
-use watchdog_feed::stream::Streams;
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
+use watchdog_watch_stream::message::Event;
+use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::stream::Streams;
 
 pub use watchdog_proto::probe::v1::Outcome;
 
@@ -38,7 +38,7 @@ struct Told {
 pub struct Probe {
     pub address: SocketAddr,
     name: String,
-    feed: Feed<String, Told>,
+    feed: StateStore<String, Told>,
     runtime: Option<Runtime>,
 }
 
@@ -48,7 +48,7 @@ impl Probe {
         let mut probe = Self {
             address: any,
             name: name.to_owned(),
-            feed: Feed::new(),
+            feed: StateStore::new(),
             runtime: None,
         };
         probe.restart().await;
@@ -96,7 +96,7 @@ impl Probe {
     /// The process is there again, on the same address, with nothing to say yet.
     pub async fn restart(&mut self) {
         self.kill();
-        self.feed = Feed::new();
+        self.feed = StateStore::new();
         self.serve().await;
     }
 
@@ -104,7 +104,7 @@ impl Probe {
     /// all of them at one instant.
     pub async fn restart_saying(&mut self, shoots: impl IntoIterator<Item = String>, outcome: Outcome) {
         self.kill();
-        self.feed = Feed::new();
+        self.feed = StateStore::new();
         for shoot in shoots {
             self.say(&shoot, outcome);
         }
@@ -152,7 +152,7 @@ impl Drop for Probe {
 }
 
 struct Service {
-    feed: Feed<String, Told>,
+    feed: StateStore<String, Told>,
     streams: Streams,
 }
 
@@ -197,7 +197,7 @@ impl LeaseProbeService for Service {
             pb::Scope::Local,
             "every replica is asked for its own shoots"
         );
-        let encode = |message: watchdog_feed::message::Message<String, std::sync::Arc<Told>>| {
+        let encode = |message: watchdog_watch_stream::message::Message<String, std::sync::Arc<Told>>| {
             use pb::watch_verdicts_response::Event as PbEvent;
             let event = match message.event {
                 Event::Upsert(shoot, told) => PbEvent::Upsert(verdict(shoot, &told)),

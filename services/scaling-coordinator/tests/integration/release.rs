@@ -8,7 +8,7 @@ use scaling_coordinator::config::Args;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_kube::membership::Timing;
 use watchdog_proto::scaling::v1::Direction;
-use watchdog_runtime::command_line::CommandLine;
+use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::process::Process;
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::keys;

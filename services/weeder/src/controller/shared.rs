@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, futures::Notified, watch};
 use tokio::time::Instant;
 use watchdog_api::weeder::WeederConfig;
-use watchdog_feed::server::Feed;
 use watchdog_runtime::clock::Clock;
+use watchdog_watch_stream::server::StateStore;
 
 use super::state::{Changes, Owns, WeederState};
 use crate::domain::dependants::PodQuery;
@@ -19,10 +19,10 @@ use crate::domain::weeder::{Phase, Weeder};
 use crate::metrics;
 
 /// The readiness of services.
-pub(crate) type Services = Feed<ServiceKey, ServiceState>;
+pub(crate) type Services = StateStore<ServiceKey, ServiceState>;
 
 /// The weeders.
-pub(crate) type Weeders = Feed<ServiceKey, Weeder>;
+pub(crate) type Weeders = StateStore<ServiceKey, Weeder>;
 
 /// The lock is never held across an await.
 pub(crate) struct SharedState {
@@ -56,8 +56,8 @@ impl SharedState {
             state: Mutex::new(state),
             clock,
             owns: Box::new(owns),
-            services: Feed::new(),
-            weeders: Feed::new(),
+            services: StateStore::new(),
+            weeders: StateStore::new(),
             annotated: watch::Sender::default(),
             work: Notify::new(),
         }

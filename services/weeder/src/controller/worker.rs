@@ -125,7 +125,7 @@ impl Worker {
                     "at_start"
                 };
                 let delay = now.since(deletion.waiting_since);
-                metrics::DELETION_DELAY.record(&[("found", found.to_owned())], delay);
+                metrics::DELETION_DELAY.record(&[("discovered", found.to_owned())], delay);
                 metrics::SAVED.add(&[], saved.as_secs());
                 metrics::count_deleted_pod(service, crash);
                 tracing::info!(

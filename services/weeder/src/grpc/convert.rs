@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use prost_types::Timestamp;
-use watchdog_feed::message::{Event, Message};
-use watchdog_feed::wire::{self, duration};
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::weeder::v1 as pb;
+use watchdog_watch_stream::message::{Event, Message};
+use watchdog_watch_stream::wire::{self, duration};
 
 use crate::domain::moment::Moment;
 use crate::domain::pods::Owner;

@@ -7,10 +7,10 @@ use futures::Stream;
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 use watchdog_api::names::is_dns_label;
-use watchdog_feed::stream::Streams;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
 use watchdog_runtime::request;
+use watchdog_watch_stream::stream::Streams;
 
 use super::convert;
 use crate::controller::shared::SharedState;

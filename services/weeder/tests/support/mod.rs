@@ -21,7 +21,7 @@ use tonic::transport::Channel;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_runtime::args::LogFormat;
-use watchdog_runtime::command_line::CommandLine as _;
+use watchdog_runtime::cli::CommandLine as _;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_sandbox::resource::{ResourceKey, keys};
 use watchdog_sandbox::store::object::Object;

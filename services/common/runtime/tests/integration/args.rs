@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use clap::Parser;
 use watchdog_runtime::args::CommonArgs;
-use watchdog_runtime::command_line::CommandLine;
+use watchdog_runtime::cli::CommandLine;
 
 /// A service without options of its own.
 #[derive(Debug, Parser)]

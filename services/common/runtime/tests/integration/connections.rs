@@ -5,8 +5,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
-use watchdog_runtime::callers::Callers;
-use watchdog_runtime::incoming::{Connection, accept};
+use watchdog_runtime::accept::{Connection, accept};
+use watchdog_runtime::allowed_clients::AllowedClients;
 
 use crate::certs::Authority;
 
@@ -17,7 +17,12 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 async fn plain() -> (Connection, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let mut accepted = accept(listener, None, Callers::default(), CancellationToken::new());
+    let mut accepted = accept(
+        listener,
+        None,
+        AllowedClients::default(),
+        CancellationToken::new(),
+    );
     let caller = TcpStream::connect(address).await.unwrap();
     let connection = accepted.recv().await.unwrap().unwrap();
     (connection, caller)
@@ -65,7 +70,7 @@ async fn a_handshake_that_never_comes_keeps_no_place() {
     let address = listener.local_addr().unwrap();
     let tls = Authority::new("ours").tls("server.test");
     let stop = CancellationToken::new();
-    let mut accepted = accept(listener, Some(tls), Callers::default(), stop.clone());
+    let mut accepted = accept(listener, Some(tls), AllowedClients::default(), stop.clone());
     let mut caller = TcpStream::connect(address).await.unwrap();
     tokio::time::pause();
     // The server hangs up: nothing more comes.

@@ -9,12 +9,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::RoutesBuilder;
-use watchdog_runtime::foundation::Foundation;
 use watchdog_runtime::grpc_server::Api;
 use watchdog_runtime::metrics::{Collector, Exposition, Metric};
 use watchdog_runtime::process::{EXIT_USAGE, run};
 use watchdog_runtime::readiness::Readiness;
-use watchdog_runtime::{command_line, telemetry};
+use watchdog_runtime::service_builder::ServiceBuilder;
+use watchdog_runtime::{cli, telemetry};
 
 use crate::PATIENCE;
 use crate::args::{Args, parse};
@@ -88,7 +88,7 @@ fn is(code: ExitCode, expected: u8) -> bool {
 #[test]
 fn from_the_command_line_to_the_exit_code() {
     // The command line of the test itself, which is none of a service.
-    assert!(is(command_line::configure::<Args>().unwrap_err(), EXIT_USAGE));
+    assert!(is(cli::parse_or_exit::<Args>().unwrap_err(), EXIT_USAGE));
     let arguments = [
         "--insecure-plaintext",
         "--grpc-addr=127.0.0.1:0",
@@ -105,7 +105,7 @@ fn from_the_command_line_to_the_exit_code() {
     let code = run(&common, |process| async move {
         // From here on a signal ends nothing but what listens to it.
         let mut own = signal(SignalKind::terminate())?;
-        let base = Foundation::lay(args, process).await?;
+        let base = ServiceBuilder::bind(args, process).await?;
         let (tasks, readiness, draining) =
             (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
         let api = Api {

@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use watchdog_runtime::callers::Callers;
+use watchdog_runtime::allowed_clients::AllowedClients;
 use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{self, Api};
@@ -47,7 +47,7 @@ impl Server {
         let serve = grpc_server::serve(
             listener,
             tls,
-            Callers::named(&allowed),
+            AllowedClients::named(&allowed),
             api,
             readiness.clone(),
             stop.clone(),

@@ -190,7 +190,7 @@ fn a_restart_that_does_not_wait_for_what_its_predecessor_has_sent_is_found_out()
     assert!((0..3000).any(|seed| run_in_pods(seed, Some(Rule::Inheritance)).is_err()));
 }
 
-/// Why a process claims its place in the Pod before it says that it lives there (`watchdog_runtime::sole`).
+/// Why a process claims its place in the Pod before it says that it lives there (`watchdog_runtime::pod_lock`).
 #[test]
 fn two_that_live_in_one_pod_under_one_name_would_both_act() {
     let hurt = |seed: u64| {

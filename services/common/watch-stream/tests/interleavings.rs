@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use watchdog_feed::message::Event;
-use watchdog_feed::server::{Behind, Feed, Subscription};
+use watchdog_watch_stream::message::Event;
+use watchdog_watch_stream::server::{Lagged, StateStore, Subscription};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -36,7 +36,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(feed: &Feed<u8, u32>) -> Self {
+    fn new(feed: &StateStore<u8, u32>) -> Self {
         Self {
             stream: feed.subscribe(|_| true),
             pending: Some(BTreeMap::new()),
@@ -46,7 +46,7 @@ impl Reader {
     }
 
     /// Reads one message if there is one. Returns whether there was.
-    async fn read(&mut self) -> Result<bool, Behind> {
+    async fn read(&mut self) -> Result<bool, Lagged> {
         let next = tokio::select! {
             biased;
             next = self.stream.next() => next?,
@@ -87,7 +87,7 @@ proptest! {
     fn every_interleaving_ends_in_the_servers_state(steps in prop::collection::vec(step(), 0..120)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let feed = Feed::new();
+            let feed = StateStore::new();
             let mut model = BTreeMap::new();
             let mut reader = Reader::new(&feed);
             for step in steps {
@@ -118,17 +118,17 @@ proptest! {
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_missed_forgotten_removals_is_told_so() {
-    let feed = Feed::new();
+    let feed = StateStore::new();
     feed.upsert(0_u8, 0_u32);
     let mut slow = feed.subscribe(|_| true);
-    let wide: Feed<u32, ()> = Feed::new();
+    let wide: StateStore<u32, ()> = StateStore::new();
     let mut behind = wide.subscribe(|_| true);
     behind.next().await.unwrap();
     for key in 0..5_000 {
         wide.upsert(key, ());
         wide.remove(&key);
     }
-    assert_eq!(behind.next().await.unwrap_err(), Behind);
+    assert_eq!(behind.next().await.unwrap_err(), Lagged);
     // A reader of a feed that forgot nothing is not.
     slow.next().await.unwrap();
     slow.next().await.unwrap();
@@ -136,7 +136,7 @@ async fn a_reader_that_missed_forgotten_removals_is_told_so() {
 
 #[tokio::test(start_paused = true)]
 async fn pages_are_ordered_and_complete() {
-    let feed = Feed::new();
+    let feed = StateStore::new();
     for key in 0..10_u32 {
         feed.upsert(key, key);
     }

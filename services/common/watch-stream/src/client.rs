@@ -14,8 +14,8 @@ use watchdog_runtime::readiness::Readiness;
 
 use crate::message::{Event, Message};
 use crate::metrics::{CONNECTED, RECONNECTS};
+use crate::send_time::SendTimeEstimator;
 use crate::server::HEARTBEAT_INTERVAL;
-use crate::transit::Transit;
 
 /// A stream that is silent for this time is dead: three heartbeats.
 pub const SILENCE_LIMIT: Duration = HEARTBEAT_INTERVAL.saturating_mul(3);
@@ -138,7 +138,7 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
         Ok(Err(status)) => return status,
         Err(_) => return Status::deadline_exceeded("no answer within 10 s"),
     };
-    let mut transit = Transit::new(opened);
+    let mut transit = SendTimeEstimator::new(opened);
     let mut snapshot = Some(BTreeMap::new());
     let mut epoch = None;
     loop {

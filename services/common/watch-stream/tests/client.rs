@@ -11,11 +11,11 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use watchdog_feed::client::{Source, Update, follow};
-use watchdog_feed::message::{Event, Message, Position};
-use watchdog_feed::server::Feed;
-use watchdog_feed::stream::Streams;
 use watchdog_runtime::readiness::Readiness;
+use watchdog_watch_stream::client::{Source, Update, follow};
+use watchdog_watch_stream::message::{Event, Message, Position};
+use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::stream::Streams;
 
 type Sent = Result<Message<String, u32>, Status>;
 
@@ -156,7 +156,7 @@ async fn a_silent_stream_is_lost_and_so_is_one_with_an_incomplete_snapshot() {
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_stalls_is_closed_with_resource_exhausted() {
     use tokio_stream::StreamExt as _;
-    let feed: Feed<u32, u32> = Feed::new();
+    let feed: StateStore<u32, u32> = StateStore::new();
     for key in 0..100 {
         feed.upsert(key, key);
     }
@@ -181,7 +181,7 @@ async fn a_reader_that_stalls_is_closed_with_resource_exhausted() {
 #[tokio::test(start_paused = true)]
 async fn the_drain_ends_streams_with_unavailable() {
     use tokio_stream::StreamExt as _;
-    let feed: Feed<u32, u32> = Feed::new();
+    let feed: StateStore<u32, u32> = StateStore::new();
     let draining = CancellationToken::new();
     let streams = Streams::new(draining.clone());
     let mut body = streams

@@ -17,8 +17,8 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
+use crate::allowed_clients::AllowedClients;
 use crate::backoff::Backoff;
-use crate::callers::Callers;
 use crate::metrics::Metric;
 use crate::tls::Tls;
 
@@ -114,7 +114,7 @@ impl Connected for Connection {
 pub fn accept(
     listener: TcpListener,
     tls: Option<Tls>,
-    callers: Callers,
+    callers: AllowedClients,
     stop: CancellationToken,
 ) -> mpsc::Receiver<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(16);
@@ -157,7 +157,7 @@ async fn handshake(
     tcp: TcpStream,
     address: SocketAddr,
     tls: Option<Tls>,
-    callers: &Callers,
+    callers: &AllowedClients,
     place: OwnedSemaphorePermit,
 ) -> Option<Connection> {
     if let Err(error) = tcp.set_nodelay(true) {

@@ -27,7 +27,7 @@ pub trait CommandLine: Parser {
 /// # Errors
 /// The exit code with which the process is to end: 0 after --help, --version or a good --check-config, 2 when something
 /// is wrong, after it was printed.
-pub fn configure<A: CommandLine>() -> Result<A::Config, ExitCode> {
+pub fn parse_or_exit<A: CommandLine>() -> Result<A::Config, ExitCode> {
     let args = A::try_parse().map_err(|error| {
         let code = error.exit_code();
         // Nothing can be done when the output is closed.

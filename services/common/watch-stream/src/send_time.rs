@@ -16,7 +16,7 @@ const DRIFT: i64 = 10;
 /// for the stream, so its transit is at most the time since: this is the error of the estimate, on the safe side.
 /// What is known of the fastest message fades at the rate at which the two clocks may drift apart.
 #[derive(Debug)]
-pub struct Transit {
+pub struct SendTimeEstimator {
     opened: Instant,
     first: Option<First>,
 }
@@ -30,7 +30,7 @@ struct First {
     fastest_as_of: Instant,
 }
 
-impl Transit {
+impl SendTimeEstimator {
     /// For a stream that was requested at `opened`.
     #[must_use]
     pub const fn new(opened: Instant) -> Self {
@@ -78,7 +78,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_delayed_message_is_dated_back() {
         let opened = Instant::now();
-        let mut transit = Transit::new(opened);
+        let mut transit = SendTimeEstimator::new(opened);
         assert_eq!(transit.sent_at(opened, 100 * SECOND), opened);
         // Sent 10 s later, but arrived 50 s later: the reader was stopped.
         assert_eq!(
@@ -94,7 +94,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_clock_of_the_sender_is_followed() {
         let opened = Instant::now();
-        let mut transit = Transit::new(opened);
+        let mut transit = SendTimeEstimator::new(opened);
         for i in 0..1000_u32 {
             let arrived = opened + 5 * SECOND * i;
             let sent = transit.sent_at(arrived, 5 * SECOND * i * 9 / 10);
@@ -115,7 +115,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let _guard = runtime.enter();
             let opened = Instant::now();
-            let mut transit = Transit::new(opened);
+            let mut transit = SendTimeEstimator::new(opened);
             let mut sent = opened + Duration::from_millis(open_delay);
             let mut arrived = sent;
             let mut first_arrival = None;

@@ -11,12 +11,12 @@ const NAME_LIMIT: usize = 107;
 /// to the network namespace and so to the Pod. The kernel gives it back when the process dies, however it dies, and
 /// never before.
 #[derive(Debug)]
-pub struct Sole {
+pub struct PodLock {
     // Nobody ever connects.
     _name: UnixListener,
 }
 
-impl Sole {
+impl PodLock {
     /// Takes the name. Held until dropped.
     ///
     /// # Errors
@@ -39,12 +39,12 @@ mod tests {
     #[test]
     fn one_at_a_time() {
         let uid = format!("{:032x}", rand::random::<u128>());
-        let first = Sole::claim("weeder", &uid, "weeder-0").unwrap();
-        let error = Sole::claim("weeder", &uid, "weeder-0").unwrap_err();
+        let first = PodLock::claim("weeder", &uid, "weeder-0").unwrap();
+        let error = PodLock::claim("weeder", &uid, "weeder-0").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        let _other = Sole::claim("lease-probe", &uid, "weeder-0").unwrap();
+        let _other = PodLock::claim("lease-probe", &uid, "weeder-0").unwrap();
         drop(first);
-        Sole::claim("weeder", &uid, "weeder-0").unwrap();
-        Sole::claim("weeder", &uid, &"x".repeat(300)).unwrap();
+        PodLock::claim("weeder", &uid, "weeder-0").unwrap();
+        PodLock::claim("weeder", &uid, &"x".repeat(300)).unwrap();
     }
 }

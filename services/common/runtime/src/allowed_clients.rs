@@ -6,19 +6,19 @@ use std::sync::Arc;
 use rustls::pki_types::CertificateDer;
 use tonic::{Request, Status};
 
-use crate::incoming::Peer;
+use crate::accept::Peer;
 
 /// Names shown in a refusal at most: a certificate may carry any number.
 const SHOWN: usize = 5;
 
 /// The DNS names that callers may have. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Callers {
+pub struct AllowedClients {
     /// None: every caller with a certificate of the authorities.
     allowed: Option<Arc<BTreeSet<String>>>,
 }
 
-impl Callers {
+impl AllowedClients {
     /// Callers whose certificate carries one of these names; all when there are none.
     #[must_use]
     pub fn named(names: &[String]) -> Self {
@@ -92,14 +92,14 @@ mod tests {
 
     #[test]
     fn without_names_everybody_signed_is_allowed() {
-        let anybody = Callers::named(&[]);
+        let anybody = AllowedClients::named(&[]);
         assert_eq!(anybody.check(Some(&certificate(&["x.test"]))), Ok(()));
         assert_eq!(anybody.check(None), Ok(()));
     }
 
     #[test]
     fn one_of_the_names_must_match_whole() {
-        let callers = Callers::named(&["coordinator.garden.svc".to_owned(), "Reader.test".to_owned()]);
+        let callers = AllowedClients::named(&["coordinator.garden.svc".to_owned(), "Reader.test".to_owned()]);
         for good in [&["coordinator.garden.svc"][..], &["x.test", "reader.TEST"]] {
             assert_eq!(callers.check(Some(&certificate(good))), Ok(()), "{good:?}");
         }

@@ -1,6 +1,6 @@
 //! The one way of streaming keyed state: snapshot, then deltas, conflated per key.
 //!
-//! [`server::Feed`] holds the latest value of every key. Writers never wait: they replace a value and raise the
+//! [`server::StateStore`] holds the latest value of every key. Writers never wait: they replace a value and raise the
 //! revision. Each [`server::Subscription`] has a cursor; it reads whatever changed since, so a slow reader skips
 //! intermediate values and memory is bounded by the number of keys. [`stream::serve`] turns a subscription into the
 //! body of a streaming RPC, and [`client::follow`] is the other end: it reconnects, notices dead streams, and tells
@@ -9,8 +9,8 @@
 pub mod client;
 pub mod message;
 pub mod metrics;
+pub mod send_time;
 pub mod server;
 pub mod stream;
-pub mod transit;
 pub mod verdicts;
 pub mod wire;

@@ -33,13 +33,13 @@ const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 pub type Addresses = BTreeMap<Arc<str>, Arc<str>>;
 
 /// The verdicts received from the replicas of lease-probe.
-pub trait Audience: Clone + Send + Sync + 'static {
+pub trait ReplicaHandler: Clone + Send + Sync + 'static {
     /// A replica is followed from now on.
-    fn joined(&self, replica: &Arc<str>);
+    fn on_join(&self, replica: &Arc<str>);
     /// A replica is gone; no event of it follows.
-    fn left(&self, replica: &Arc<str>);
+    fn on_leave(&self, replica: &Arc<str>);
     /// A replica said something, or its stream was lost.
-    fn heard(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>);
+    fn on_update(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>);
 }
 
 /// Follows the replicas, apart from the one named `me`, until `stop` is cancelled.
@@ -50,7 +50,7 @@ pub async fn follow_replicas(
     me: Option<Arc<str>>,
     mut addresses: watch::Receiver<Addresses>,
     dialer: Dialer,
-    audience: impl Audience,
+    handler: impl ReplicaHandler,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -77,19 +77,19 @@ pub async fn follow_replicas(
             tracing::info!(%replica, "a replica of lease-probe is gone");
             followed.remove(&replica);
             readiness.part(&replica).recovered(FEED);
-            audience.left(&replica);
+            handler.on_leave(&replica);
         }
         for (replica, address) in current {
             if followed.contains_key(&replica) {
                 continue;
             }
             tracing::info!(%replica, %address, "following a replica of lease-probe");
-            audience.joined(&replica);
+            handler.on_join(&replica);
             let task = follow_one(
                 replica.clone(),
                 address.clone(),
                 dialer.clone(),
-                audience.clone(),
+                handler.clone(),
                 readiness.part(&replica),
                 stop.clone(),
             );
@@ -110,7 +110,7 @@ async fn follow_one(
     replica: Arc<str>,
     address: Arc<str>,
     dialer: Dialer,
-    audience: impl Audience,
+    handler: impl ReplicaHandler,
     readiness: Readiness,
     stop: CancellationToken,
 ) {
@@ -122,7 +122,7 @@ async fn follow_one(
         }
     };
     let client = LeaseProbeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let hear = |update| audience.heard(&replica, update);
+    let hear = |update| handler.on_update(&replica, update);
     follow(FEED, &mut Replica { client }, &readiness, &stop, hear).await;
 }
 

@@ -12,18 +12,18 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
-use watchdog_feed::client::{Source, Update, follow};
-use watchdog_feed::message::{Event, Message};
-use watchdog_feed::server::{Feed, HEARTBEAT_INTERVAL};
-use watchdog_feed::stream::{Responses, STALL_DEADLINE, Streams};
 use watchdog_runtime::readiness::Readiness;
+use watchdog_watch_stream::client::{Source, Update, follow};
+use watchdog_watch_stream::message::{Event, Message};
+use watchdog_watch_stream::server::{HEARTBEAT_INTERVAL, StateStore};
+use watchdog_watch_stream::stream::{Responses, STALL_DEADLINE, Streams};
 
 type Line = Message<String, u32>;
 
 /// A server that may be down, and that may come back with another epoch.
 #[derive(Clone)]
 struct Server {
-    feed: Feed<String, u32>,
+    feed: StateStore<String, u32>,
     streams: Streams,
     draining: CancellationToken,
     // Cancelled: the connections that are open break.
@@ -34,7 +34,7 @@ struct Server {
 impl Server {
     fn start(items: &BTreeMap<String, u32>) -> Self {
         let draining = CancellationToken::new();
-        let feed = Feed::new();
+        let feed = StateStore::new();
         for (key, value) in items {
             feed.upsert(key.clone(), *value);
         }
@@ -240,7 +240,7 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
     const SHOOTS: u32 = 10_000;
     const READERS: usize = 100;
     const ROUNDS: u32 = 1;
-    let feed: Feed<u32, u32> = Feed::new();
+    let feed: StateStore<u32, u32> = StateStore::new();
     for shoot in 0..SHOOTS {
         feed.upsert(shoot, 0);
     }

@@ -7,8 +7,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin};
+use crate::allowed_clients::AllowedClients;
 use crate::args::CommonArgs;
-use crate::callers::Callers;
 use crate::config_file::ConfigFile;
 use crate::grpc_server::{self, Api};
 use crate::listeners::Listeners;
@@ -21,7 +21,7 @@ use crate::trace::{self, OtlpEndpoint, Tracer};
 
 /// A service that is bound but does not serve yet.
 #[derive(Debug)]
-pub struct Foundation {
+pub struct ServiceBuilder {
     /// The command line.
     pub common: CommonArgs,
     /// Name of this replica.
@@ -40,12 +40,12 @@ pub struct Foundation {
     process: Process,
 }
 
-impl Foundation {
+impl ServiceBuilder {
     /// Binds the sockets, reads the TLS files and follows them.
     ///
     /// # Errors
     /// When an address cannot be bound or the TLS files cannot be used.
-    pub async fn lay(common: CommonArgs, process: Process) -> anyhow::Result<Self> {
+    pub async fn bind(common: CommonArgs, process: Process) -> anyhow::Result<Self> {
         let listeners = Listeners::bind(&common).await?;
         let tls = common
             .tls_paths()
@@ -109,7 +109,7 @@ impl Foundation {
             common,
             ..
         } = self;
-        let callers = Callers::named(&common.tls_allowed_client);
+        let callers = AllowedClients::named(&common.tls_allowed_client);
         let admin_addr = listeners.admin.local_addr()?;
         let grpc = grpc_server::serve(
             listeners.grpc,
@@ -126,7 +126,7 @@ impl Foundation {
             collectors,
             log_level: process.log_level,
         };
-        tasks.critical_to_the_end("admin", admin::serve(listeners.admin, admin));
+        tasks.spawn_critical("admin", admin::serve(listeners.admin, admin));
         Ok(Bound {
             grpc_addr,
             admin_addr,

@@ -22,11 +22,11 @@ const BATCH: usize = 256;
 
 /// Keyed state with any number of subscribers. Cheap to clone.
 #[derive(Debug)]
-pub struct Feed<K, V> {
+pub struct StateStore<K, V> {
     inner: Arc<Inner<K, V>>,
 }
 
-impl<K, V> Clone for Feed<K, V> {
+impl<K, V> Clone for StateStore<K, V> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -73,13 +73,13 @@ pub struct Page<K, V> {
     pub total: usize,
 }
 
-impl<K: Ord + Clone, V> Default for Feed<K, V> {
+impl<K: Ord + Clone, V> Default for StateStore<K, V> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<K: Ord + Clone, V> Feed<K, V> {
+impl<K: Ord + Clone, V> StateStore<K, V> {
     /// An empty feed of a new epoch.
     #[must_use]
     pub fn new() -> Self {
@@ -247,14 +247,14 @@ impl<K: Ord + Clone, V> State<K, V> {
 
 /// The reader was so far behind that removals it has not seen are forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Behind;
+pub struct Lagged;
 
 /// A message together with the moment at which its change was published.
 pub type Published<K, V> = (Message<K, Arc<V>>, Instant);
 
 /// One reader of a feed.
 pub struct Subscription<K, V> {
-    feed: Feed<K, V>,
+    feed: StateStore<K, V>,
     newest: watch::Receiver<u64>,
     matches: Box<dyn Fn(&K) -> bool + Send>,
     cursor: u64,
@@ -277,13 +277,13 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
     ///
     /// # Errors
     /// When the reader is too far behind; it has to subscribe anew.
-    pub async fn next(&mut self) -> Result<Published<K, V>, Behind> {
+    pub async fn next(&mut self) -> Result<Published<K, V>, Lagged> {
         let published = self.wait().await?;
         self.quiet_since = Instant::now();
         Ok(published)
     }
 
-    async fn wait(&mut self) -> Result<Published<K, V>, Behind> {
+    async fn wait(&mut self) -> Result<Published<K, V>, Lagged> {
         if let Some(snapshot) = &mut self.snapshot {
             if let Some((revision, key, value)) = snapshot.next() {
                 return Ok(self.now(revision, Event::Upsert(key, value)));
@@ -305,18 +305,18 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
             tokio::select! {
                 changed = self.newest.changed() => if changed.is_err() {
                     // Cannot happen: the sender lives in the feed that this subscription holds.
-                    return Err(Behind);
+                    return Err(Lagged);
                 },
                 () = tokio::time::sleep_until(heartbeat) => return Ok(self.now(self.cursor, Event::Heartbeat)),
             }
         }
     }
 
-    fn read_changes(&mut self) -> Result<(), Behind> {
+    fn read_changes(&mut self) -> Result<(), Lagged> {
         let feed = self.feed.clone();
         let state = feed.inner.state.lock();
         if self.cursor < state.compacted {
-            return Err(Behind);
+            return Err(Lagged);
         }
         let mut batch = Vec::new();
         for (&revision, (key, at)) in state.changes.range(self.cursor + 1..) {
