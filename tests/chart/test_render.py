@@ -317,7 +317,7 @@ def test_the_request_rate_is_that_of_the_program_unless_it_is_set(key, service):
     ):
         deployments = of_kind(render({key: rate}), "Deployment")
         assert _arguments(deployments[name]).get("request-rate") == rendered
-        assert "request-rate" not in _arguments(deployments["dependency-watchdog-lease-probe"])
+        assert "request-rate" not in _arguments(deployments["watchdog-lease-probe"])
 
 
 def test_autoscalers_go_by_what_the_programs_expose():

@@ -15,12 +15,12 @@ const EVERY: Duration = Duration::from_secs(10);
 /// A skew that changes by less is the same skew: estimates are that exact.
 const SAME_WITHIN: Duration = Duration::from_secs(10);
 
-/// What the verdicts say about this host's clock: see [`host::skew`].
+/// The skew of this host's clock according to the verdicts: see [`host::skew`].
 #[must_use]
 pub fn skew(verdicts: &Verdicts) -> Option<i64> {
     let all = verdicts.snapshot();
     let judged = all.iter().filter_map(|(_, verdict)| verdict.evidence.as_ref());
-    // Where no lease counts, nothing is known of clocks.
+    // Without an eligible lease, a verdict has no estimate of the clocks.
     let typical = judged.filter(|evidence| evidence.candidates > 0);
     host::skew(&mut typical.map(|evidence| evidence.typical_skew).collect::<Vec<_>>())
 }

@@ -8,19 +8,19 @@ pub const PROBES: Metric = Metric::counter(
     "Probes of shoots, by outcome of the probe (before thresholds).",
 );
 
-/// How long a probe takes.
+/// Duration of a probe.
 pub const PROBE_DURATION: Metric = Metric::histogram(
     "watchdog_probe_duration_seconds",
     "Time from the start of a probe to its result, its requests included.",
 );
 
-/// How late a probe starts.
+/// Delay of the start of a probe.
 pub const SCHEDULE_LAG: Metric = Metric::histogram(
     "watchdog_probe_schedule_lag_seconds",
     "Time from when a probe was due until it started.",
 );
 
-/// How late a loss is told.
+/// Delay from the loss to its verdict.
 pub const DETECTION_LAG: Metric = Metric::histogram(
     "watchdog_detection_lag_seconds",
     "Time from the moment at which the share of expired leases crossed the threshold until the verdict was published.",

@@ -1,4 +1,4 @@
-//! Which leases count, for every combination of what may be said of a node, and for very many nodes.
+//! The leases that count, for every combination of traits of a node, and for very many nodes.
 
 #![cfg(test)]
 
@@ -30,7 +30,7 @@ const CONTEXT: Context = Context {
     external: None,
 };
 
-/// What may be said of one node; a lease counts when none of it is.
+/// The traits of one node by which its lease is excluded. A lease counts if none of them is set.
 #[derive(Debug, Clone, Copy)]
 struct Traits {
     not_managed: bool,

@@ -1,4 +1,4 @@
-//! Connections to shoots: kept, replaced when they are dead, and only so many are opened at once.
+//! Connections to shoots are cached and replaced when dead, and the limiter bounds how many open at once.
 
 #![cfg(test)]
 
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
-/// While it lives, a paused clock goes on only when it is told to, however long sockets take.
+/// While this value exists, a paused clock advances only when the test advances it, however long sockets take.
 struct Still {
     _until: std::sync::mpsc::Sender<()>,
 }
@@ -72,8 +72,8 @@ fn from_kubeconfig(limiter: Arc<ConnectLimiter>, kubeconfig: &str) -> Connection
     Connection::new(HttpConnector.transport(&access).unwrap(), limiter)
 }
 
-/// Shoots that hang: their servers accept and say nothing. Only so many begin to open in a second, and who comes behind
-/// them waits for that, not until they are given up.
+/// The servers of hanging shoots accept connections and never answer. The limiter bounds how many begin to open in a
+/// second. Shoots queued behind them wait for that second, not until the hanging connections time out.
 #[tokio::test(start_paused = true)]
 async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
     let _still = Still::stand();
@@ -115,7 +115,7 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
     assert!(hang.iter().all(|one| !one.is_finished()), "they hang for 10 s");
 }
 
-/// Neither endpoint is said not to answer because this process waits for itself.
+/// A request that waits for this process must not be reported as a failure of either endpoint.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_queues_has_asked_nobody() {
     let full = Arc::new(ConnectLimiter::new(0));
@@ -157,7 +157,7 @@ async fn the_time_of_the_server_begins_with_the_permit() {
         idle().await;
         tokio::time::advance(Duration::from_secs(4)).await;
         drop(permit);
-        until("the server hears of it", || {
+        until("the server receives the connection", || {
             server.counters().connections > before
         })
         .await;
@@ -168,7 +168,7 @@ async fn the_time_of_the_server_begins_with_the_permit() {
     }
 }
 
-/// Whether a cached connection lives is not known: after 2.5 s without a first byte another one is asked as well.
+/// A cached connection may be dead: after 2.5 s without a first byte, the request is also sent over a new one.
 #[tokio::test]
 async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_wins() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What lease-probe reads on the seed, and what it says while it cannot.
+//! The requests of lease-probe to the seed, and its messages while they fail.
 
 #![cfg(test)]
 

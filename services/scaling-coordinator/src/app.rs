@@ -210,7 +210,7 @@ fn discover(base: &ServiceBuilder, seed: kube::Client, timing: Timing) -> watch:
     addresses
 }
 
-/// Has every shoot looked at whenever something changes that concerns all of them.
+/// Queues every shoot for reconciliation whenever something changes that concerns all of them.
 pub(crate) async fn wake_all_on<T: Send + Sync + 'static>(
     mut changes: watch::Receiver<T>,
     work_queue: Arc<WorkQueue>,
@@ -219,7 +219,7 @@ pub(crate) async fn wake_all_on<T: Send + Sync + 'static>(
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            // What is followed ends only with the process.
+            // The sender lives as long as the process.
             Ok(()) = changes.changed() => {
                 changes.mark_unchanged();
                 work_queue.add_all();

@@ -62,7 +62,7 @@ pub const HELD_DOWN: Metric = Metric::gauge(
 /// Resources held down without a reason.
 pub const TO_RESTORE: Metric = Metric::gauge(
     "watchdog_scaling_resources_to_restore",
-    "Resources that carry meltdown-protection-active although their shoot is to be scaled up: they are being restored.",
+    "Resources that carry meltdown-protection-active although the direction of their shoot is up; they are being restored.",
 );
 
 /// Resources that are being restored, by shoot.

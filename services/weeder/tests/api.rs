@@ -105,7 +105,7 @@ async fn streams_are_filtered_and_end_with_the_drain() {
         }
     }
     assert_eq!(services.len(), 2);
-    // A slice that goes is told; one of another namespace is not.
+    // The stream reports a deleted slice, but not one of another namespace.
     seed.service("shoot--1", "etcd", false);
     seed.delete(
         &watchdog_sandbox::resource::keys::ENDPOINT_SLICES,

@@ -1,4 +1,4 @@
-//! What goes wrong: refusals, lost answers, lost watches, missing permissions, broken objects.
+//! Faults: refusals, lost answers, lost watches, missing permissions, broken objects.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What the weeder must not do: delete pods that crash for reasons of their own, or overrun the API server.
+//! Harm that the weeder must avoid: deleting pods that crash for reasons of their own, or overloading the API server.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Which pods are weeded, and when: the whole weeder against an API server in memory.
+//! Tests which pods are weeded, and when: the whole weeder against an API server in memory.
 
 mod support;
 

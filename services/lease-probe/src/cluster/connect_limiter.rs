@@ -66,7 +66,7 @@ mod tests {
 
     const PERMITS: usize = 4;
 
-    /// When each of `count` begins whose work takes so long, if all come at once.
+    /// The start times of `count` tasks that are spawned together and take `takes` each.
     async fn begins(limiter: &Arc<ConnectLimiter>, count: usize, takes: Duration) -> Vec<Duration> {
         let (came, begun) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
         let all: Vec<_> = (0..count)
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(steps(&begun, takes), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
     }
 
-    /// The bound stays for what begins, and those that hang keep nobody waiting for as long as they hang.
+    /// The limiter still bounds the starts, and a task that hangs does not block the others for as long as it hangs.
     #[tokio::test(start_paused = true)]
     async fn work_that_hangs_gives_its_permit_back_and_goes_on() {
         let limiter = Arc::new(ConnectLimiter::new(PERMITS));

@@ -24,7 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// connection, and that says nothing about it.
 const HABITUAL: Duration = Duration::from_secs(1);
 
-/// What a request brought.
+/// The response to a request.
 #[derive(Debug)]
 pub struct Answer {
     /// When the request was sent that was answered.
@@ -40,13 +40,13 @@ pub struct Answer {
 /// A reason to believe that the API server was away for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suspicion {
-    /// From that moment on: then the connection was closed.
+    /// The server may have been away since then: the connection was closed.
     AwaySince(Instant),
-    /// From that moment on, perhaps: the connection brought nothing more. Those of kubelets may be dead as well.
+    /// The server may have been away since then: the connection fell silent. Connections of kubelets may also be dead.
     SilentSince(Instant),
-    /// A request that was sent then brought no answer in time, on a connection that may be dead.
+    /// A request sent at this time got no answer in time. Its connection may be dead.
     SilentAt(Instant),
-    /// At that moment; since when is not known.
+    /// The server may have been away at this time. When that began is unknown.
     NoticedAt(Instant),
 }
 
@@ -63,7 +63,7 @@ pub struct CachedConnection<T: Transport> {
     ended_after_answer: bool,
     suspicion: Option<Suspicion>,
     lists: ListCounts,
-    // Whether the last request waits for a permit, or waited for one when it was given up.
+    // True if the last request is waiting for a permit, or was cancelled while it waited.
     queueing: bool,
 }
 
@@ -93,10 +93,11 @@ impl<T: Transport> CachedConnection<T> {
         self.request(&get(path)).await
     }
 
-    /// Sends a request and reads the whole answer. The cached connection is used; when it is dead, or brings no first byte
-    /// for 2.5 s and twice the time of the last answer, the request is sent over a new one as well, and the first answer
-    /// wins. So the request must change nothing on the server. Bound the whole with a timeout; [`is_queueing`](Self::is_queueing) says whether it was sent at all.
-    /// Cancelling drops the connection.
+    /// Sends a request and reads the whole answer over the cached connection. If that connection is dead, or brings no
+    /// first byte within 2.5 s or twice the latency of the last answer, whichever is longer, the request is also sent
+    /// over a new connection and the first answer wins. Therefore the request must not change anything on the server.
+    /// The caller must bound the call with a timeout; [`is_queueing`](Self::is_queueing) then returns true if the
+    /// request was never sent. Cancelling drops the connection.
     ///
     /// # Errors
     /// When the API server cannot be reached or its answer breaks off.
@@ -140,8 +141,8 @@ impl<T: Transport> CachedConnection<T> {
         }
     }
 
-    /// As [`request`](Self::request) with a GET, for a request by which a server is judged: it has `limit` on a connection
-    /// that was opened for it, whatever became of the cached one and however long it waited for a permit.
+    /// Like [`request`](Self::request), but sends a GET by which a server is judged. The server has `limit` to answer
+    /// on a connection opened for the request, however the cached connection ended and however long the permit took.
     ///
     /// # Errors
     /// As [`request`](Self::request); [`Failure::Timeout`] when the server had its time,
@@ -163,8 +164,8 @@ impl<T: Transport> CachedConnection<T> {
         answer.unwrap_or(Err(Failure::Timeout(limit)))
     }
 
-    /// Whether the last request waits for a permit to open a connection, or did when it was given up: then the server
-    /// was not asked.
+    /// Returns true if the last request is waiting for a permit to open a connection, or was cancelled while it waited.
+    /// The server never received such a request.
     #[must_use]
     pub const fn is_queueing(&self) -> bool {
         self.queueing

@@ -39,7 +39,7 @@ const MAX_BODY: usize = 64 * 1024 * 1024;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HttpConnector;
 
-/// What a kubeconfig says about connecting to an API server.
+/// The server address, TLS configuration and credentials of one kubeconfig.
 #[derive(Debug)]
 pub struct HttpTransport {
     server: Uri,
@@ -52,7 +52,7 @@ pub struct HttpTransport {
 #[derive(Debug)]
 pub struct HttpLink {
     sender: Sender,
-    /// What each request carries.
+    /// The `Authorization` header of every request.
     authorization: Option<header::HeaderValue>,
     authority: String,
     prefix: String,

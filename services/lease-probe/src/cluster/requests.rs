@@ -1,4 +1,4 @@
-//! What a probe asks a shoot's API server, and what the answers mean.
+//! The requests of a probe to a shoot's API server, and how their answers are interpreted.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const PAGE: usize = 500;
 /// Pages of one list at most: a shoot has at most some thousands of nodes.
 const MAX_PAGES: usize = 100;
 
-/// GET /version may take so long, on a connection that was opened for it.
+/// Time limit of GET /version, on a connection opened for it.
 pub const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lists the leases of the nodes, and says when the request was sent that brought the first page.
@@ -82,11 +82,11 @@ pub async fn list_nodes<T: Transport>(
     }
 }
 
-/// Asks for the version: whether the API server answers at all. It has `limit` for that, as in
+/// Requests the version to find out if the API server answers at all. The server has `limit` to answer, as in
 /// [`CachedConnection::get_within`].
 ///
 /// # Errors
-/// Says why it does not, or that it could not be asked.
+/// The reason why the server does not answer, or why the request was not sent.
 pub async fn version<T: Transport>(
     connection: &mut CachedConnection<T>,
     limit: Duration,
@@ -94,7 +94,7 @@ pub async fn version<T: Transport>(
     let answer = connection.get_within(limit, "/version").await?;
     count(&answer);
     match answer.status {
-        // Who answers with a refusal answers.
+        // A server that refuses a request is alive.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
         StatusCode::TOO_MANY_REQUESTS => Err(Failure::Throttled(answer.retry_after)),
         status if status.is_success() && is_json_object(&answer.body) => Ok(()),
@@ -150,13 +150,14 @@ async fn is_denied<T: Transport>(
     Ok(!review.status.allowed)
 }
 
-/// Runs a list of a probe that must be done at `deadline`; the probe as a whole was given `limit`. A list that failed is
-/// tried once more at once, as a kubelet does with its renewal. A timeout says only that the list did not come; GET
-/// /version tells whether the API server lives, which may take [`VERSION_TIMEOUT`] more, and as long again to have a permit.
+/// Runs a list of a probe that must finish by `deadline`; `limit` is the time limit of the whole probe. A failed list
+/// is retried once, immediately, as a kubelet retries a renewal. A timeout proves only that the list did not arrive,
+/// so GET /version then checks that the API server is alive. That takes up to [`VERSION_TIMEOUT`] more, and up to the
+/// same time again to get a permit.
 ///
 /// # Errors
-/// As the list; [`Failure::Timeout`] when not even GET /version was answered, [`Failure::ConnectQueueTimeout`] when nothing
-/// was asked.
+/// Those of the list; [`Failure::Timeout`] if GET /version got no answer either, [`Failure::ConnectQueueTimeout`] if no
+/// request was sent.
 pub async fn within<T: Transport, L>(
     deadline: Instant,
     limit: Duration,

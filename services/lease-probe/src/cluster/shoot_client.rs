@@ -1,4 +1,4 @@
-//! What a probe asks: the shoot's API server and, for the machines, the seed's.
+//! The clients of a probe: for the shoot's API server and, to list the machines, for the seed's.
 
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -77,13 +77,13 @@ impl Budget {
 /// The leases as one probe listed them.
 #[derive(Debug)]
 pub struct ListedLeases {
-    /// What was listed.
+    /// The leases.
     pub leases: Leases,
     /// When the request was sent that brought them, or the first page of them.
     pub sent: Instant,
 }
 
-/// What a probe reads of a shoot.
+/// Reads from a shoot everything that a probe needs.
 pub trait ShootClient: Send {
     /// Lists the leases of the nodes.
     fn leases(
@@ -102,16 +102,16 @@ pub trait ShootClient: Send {
     /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
 
-    /// Why the API server may have been away since this was asked last.
+    /// Returns the reason why the API server may have been away since the last call.
     fn take_suspicion(&mut self) -> Option<Suspicion>;
 
-    /// How many lists the API server answered and failed since this was asked last.
+    /// Returns how many lists the API server answered and failed since the last call.
     fn take_list_counts(&mut self) -> ListCounts;
 }
 
 /// Another way to the same API server.
 pub trait ExternalEndpoint: Send {
-    /// Whether it answers there.
+    /// Succeeds if the API server answers at this endpoint.
     fn answers(
         &mut self,
         access: &Access,

@@ -1,4 +1,4 @@
-//! What runs the rules: one prober for each shoot that this replica probes.
+//! Runs the rules: one prober for each shoot that this replica probes.
 
 pub mod prober;
 pub mod prober_manager;

@@ -27,7 +27,7 @@ use crate::domain::schedule::{self, Failures, Pace, Recent, Seen};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
 
-/// What a probe depends on. A change takes effect on the running probe.
+/// The inputs of a probe. A change takes effect on the running probe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Inputs {
     /// From the Cluster.
@@ -40,7 +40,7 @@ pub struct Inputs {
     pub external: Option<Access>,
 }
 
-/// What all probes of the process share.
+/// The state that all probes of the process share.
 pub struct Shared {
     /// Where the machines are listed.
     pub seed: kube::Client,
@@ -85,7 +85,7 @@ impl Shared {
 /// In a `probeInterval` the ends of connections make at most about this many probes due.
 const MOST_WAKES: u32 = 3;
 
-/// Which endpoint failed, for the counters.
+/// An endpoint of a shoot, as a label of the failure counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
     /// The one of `kubeConfigSecretName`.
@@ -102,10 +102,10 @@ pub trait Report: Send + Sync {
     fn failure(&self, endpoint: Endpoint, failure: &Failure);
 }
 
-/// What a probe found.
+/// The result of one probe.
 struct ProbeResult {
     assessment: Assessment,
-    // A 429 that did not decide what was found: the pause that it asks for is kept all the same.
+    // A 429 that did not decide the result. The prober still pauses for as long as the server asked.
     throttled: Option<Failure>,
 }
 

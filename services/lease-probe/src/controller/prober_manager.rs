@@ -1,4 +1,4 @@
-//! Which shoots there are, what is known of them, and which of them are probed.
+//! Keeps the Clusters, kubeconfigs and failure counts of all shoots, and runs probers for the shoots of this replica.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub type FailureCounts = BTreeMap<(Endpoint, &'static str), u64>;
 /// Says whether this replica owns a shoot.
 pub type Owns = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Brings together what the watches see and runs a probe for every shoot that is to be probed.
+/// Combines the events of the watches and runs a prober for every eligible shoot.
 pub struct ProberManager {
     shared: Arc<Shared>,
     verdicts: Verdicts,
@@ -63,7 +63,7 @@ struct Inner {
     next_probe: u64,
 }
 
-/// What follows from a Cluster, under the start rules and under the stop rules.
+/// The settings that a Cluster yields, or the reason to skip it, under the start rules and under the stop rules.
 struct ClusterFacts {
     start: Result<Arc<ShootSettings>, SkipReason>,
     go_on: Result<Arc<ShootSettings>, SkipReason>,
@@ -205,13 +205,13 @@ impl ProberManager {
         }
     }
 
-    /// Whether there is a Cluster of this name, whoever owns it.
+    /// Returns true if a Cluster of this name exists, regardless of its owner.
     #[must_use]
     pub fn exists(&self, shoot: &str) -> bool {
         self.inner.lock().clusters.contains_key(shoot)
     }
 
-    /// Whether it is certain that there is no Cluster of this name.
+    /// Returns true if the Clusters have been listed and none has this name.
     #[must_use]
     pub fn is_unknown(&self, shoot: &str) -> bool {
         let inner = self.inner.lock();
@@ -235,7 +235,7 @@ impl ProberManager {
             .collect()
     }
 
-    /// What the probes of which shoots are not allowed, as far as they were refused.
+    /// The permissions that shoots refused, by shoot.
     #[must_use]
     pub fn denied(&self) -> Vec<(String, Vec<Permission>)> {
         let inner = self.inner.lock();

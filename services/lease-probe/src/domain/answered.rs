@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use super::moment::{Moment, micros};
 
-/// A list that took longer than this, and twice as long as the one before, was held up: the API server may have been away
-/// while it waited. One that is always slow is slow for kubelets as well, but it answers.
+/// A list that took longer than this, and twice as long as the one before, was held up: the API server may have been
+/// away while it waited. An API server that is always slow is also slow for kubelets, but it answers.
 pub const SLOW: Duration = Duration::from_millis(2_500);
 
-/// After this time a kubelet gives up a request (`nodeStatusUpdateFrequency`): a list that took as long was held up even if
-/// all of them are.
+/// A kubelet gives up a request after this time (`nodeStatusUpdateFrequency`). A list that took this long was held up,
+/// even if all lists of the shoot take this long.
 const TOO_SLOW: Duration = Duration::from_secs(10);
 
 /// The constants below are in renew intervals of the kubelets: 10 s by default.
@@ -44,8 +44,8 @@ const SOON: Duration = Duration::from_secs(1);
 /// And while more than this share fails, time does not count: a kubelet may lose several turns.
 const TOO_MANY_ERRORS: f64 = 0.67;
 
-/// An outage that may have lasted for longer than this may have been a restart, whose first answers to writes may fail
-/// as well.
+/// An outage that may have lasted longer than this may have been a restart. A restarted server may also fail the first
+/// writes.
 const LONG: f64 = 1.5;
 
 /// How long a lease must be silent that was never seen to be renewed: a kubelet renews within one interval; its timer,
@@ -127,11 +127,11 @@ pub struct Mark {
 /// The time between two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// What of it counts.
+    /// The part of it that counts.
     counted: Duration,
     /// Until when the API server answered for sure.
     answered_until: Moment,
-    /// Whether an outage falls into it.
+    /// True if an outage falls into it.
     outage: bool,
     long: bool,
     quarters: u32,
@@ -153,16 +153,17 @@ impl AnsweredTime {
         self.away_since.get_or_insert(since);
     }
 
-    /// What became of the last few lists. An API server that fails many of them fails renewals as well: then silence proves
-    /// less, however short the time between two lists.
+    /// Records the results of the last few lists. An API server that fails many lists also fails renewals. Then silence
+    /// proves less, even if the time between two lists is short.
     pub fn note_lists(&mut self, counts: ListCounts) {
         let keep = |lists: u32| (1.0 - WEIGHT).powi(i32::try_from(lists).unwrap_or(i32::MAX));
         let failed = 1.0 - (1.0 - self.error_share) * keep(counts.failed);
         self.error_share = failed * keep(counts.answered.saturating_sub(counts.failed));
     }
 
-    /// The connection was lost, and the server may have been away since then. If it fell silent, those of kubelets may have
-    /// died without a sign as well: then they lose two requests, each with its timeout, and not one.
+    /// The connection was lost, and the server may have been away since then. If the connection fell silent, those of
+    /// kubelets may also have died without a sign. Then a kubelet loses two requests instead of one, each with its
+    /// timeout.
     pub fn note_disconnect(&mut self, since: Moment, silent: bool) {
         self.disconnects = if silent { QUARTERS } else { self.disconnects.max(1) };
         self.note_outage(since);
@@ -274,7 +275,7 @@ impl AnsweredTime {
         self.total
     }
 
-    /// Whether an outage came after the mark.
+    /// Returns true if an outage came after the mark.
     #[must_use]
     pub const fn outage_since(&self, mark: Mark) -> bool {
         self.outages != mark.outages
@@ -290,7 +291,7 @@ impl AnsweredTime {
         let over_disconnects =
             at_first_sight + renew_interval.min(WAY_BACK) + renew_interval * quarters / QUARTERS;
         let remaining = if self.long_outages != mark.long_outages {
-            // A server that was restarted may fail the first writes as well: then a kubelet comes back an interval later.
+            // A restarted server may also fail the first writes. Then a kubelet comes back one interval later.
             needed(over_disconnects, self.at_end_of_long.max(mark.total))
                 .min(needed(over_disconnects + renew_interval, mark.total))
         } else if mark.first_sight && !self.outage_since(mark) {
@@ -396,8 +397,8 @@ mod tests {
         assert_eq!(answered.proven_at(first, R), at(56.5));
     }
 
-    /// After a minute with a list every second, of which so many in ten fail: the answered time, and whether the silence of
-    /// a lease is proven that was renewed in the middle.
+    /// Lists once a second for a minute, and fails `in_ten` of ten lists. Returns the answered time, and true if the
+    /// silence of a lease that was renewed halfway through is proven.
     fn with_errors(in_ten: u32) -> (f64, bool) {
         let mut answered = AnsweredTime::default();
         let mut renewed = None;

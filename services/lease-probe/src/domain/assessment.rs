@@ -1,4 +1,4 @@
-//! What the leases of a shoot say, taken together.
+//! Judges all leases of a shoot together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct ZoneCount {
     pub expired: u32,
 }
 
-/// What a verdict rests on.
+/// The evidence for a verdict.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evidence {
     /// Nodes, when they were listed.
@@ -78,14 +78,14 @@ impl Evidence {
     }
 }
 
-/// What follows from one list of the leases.
+/// The result of judging one list of the leases.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
-    /// What was found.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What the leases alone say, whatever the external endpoint does.
+    /// The outcome by the leases alone, without the external endpoint.
     pub by_leases: Outcome,
-    /// What it rests on.
+    /// The evidence for the outcome.
     pub evidence: Evidence,
     /// When the leases were judged.
     pub judged: Moment,
@@ -96,7 +96,8 @@ pub struct Assessment {
     pub next_expiry: Option<Moment>,
     /// When the nodes must be listed ahead of a crossing; none when they need not be, or are known.
     pub look_ahead: Option<LookAhead>,
-    /// Whether what comes next depends on seconds: a loss may be under way, or kubelets have not been back since an outage.
+    /// True if the next verdict depends on seconds: a loss may be under way, or kubelets have not renewed since an
+    /// outage.
     pub tense: bool,
 }
 
@@ -134,16 +135,16 @@ pub struct ExternalOutage {
     pub since: Moment,
     /// The answered time of the internal endpoint then.
     pub mark: Mark,
-    /// Whether it failed often enough in a row to count.
+    /// True if it failed often enough in a row to count.
     pub counts: bool,
 }
 
-/// What else matters when leases are judged.
+/// The state, besides the leases, that the outcome depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Context {
     /// The numbers for the shoot.
     pub rule: Rule,
-    /// Whether a loss was reported, or may have been by another replica, and no recovery since.
+    /// True if this replica reported a loss, or another replica may have, and no recovery was reported since.
     pub loss_may_stand: bool,
     /// Set while the external endpoint does not answer.
     pub external: Option<ExternalOutage>,

@@ -99,7 +99,7 @@ fn the_threshold_at_its_boundary() {
     }
 }
 
-/// Or a shoot with two kinds of pools would be probed every second for ever.
+/// Otherwise, a shoot with two kinds of pools would be probed every second for as long as it exists.
 #[test]
 fn seconds_decide_when_kubelets_are_silent_at_their_own_pace() {
     let context = Context {

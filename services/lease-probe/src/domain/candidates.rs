@@ -1,4 +1,4 @@
-//! Which leases count as evidence.
+//! Selects the leases that count as evidence.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,14 +31,14 @@ pub enum Exclusion {
 }
 
 impl Exclusion {
-    /// Whether it passes while the node stays: then it says nothing about whether the node is connected.
+    /// Returns true if the exclusion can end while the node stays. It then says nothing about the node's connection.
     #[must_use]
     pub const fn is_temporary(self) -> bool {
         matches!(self, Self::UnhealthyCondition | Self::InPlaceUpdate)
     }
 }
 
-/// What the nodes and machines of a shoot say about its leases.
+/// Exclusions and zones of a shoot's leases, by node name.
 #[derive(Debug, Clone, Default)]
 pub struct NodeIndex {
     nodes: HashMap<Arc<str>, IndexedNode>,
@@ -82,13 +82,13 @@ impl NodeIndex {
         self.nodes.len()
     }
 
-    /// Whether there are no nodes.
+    /// Returns true if there are no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Whether there is a node of this name.
+    /// Returns true if there is a node of this name.
     #[must_use]
     pub fn knows(&self, lease: &str) -> bool {
         self.nodes.contains_key(lease)

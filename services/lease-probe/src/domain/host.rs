@@ -1,4 +1,4 @@
-//! Whether it is the prober's own clock that is off.
+//! Detects that the prober's own clock is off.
 //!
 //! The clock of one node, or of the nodes of one shoot, may be off by anything. That the nodes of *all* shoots, which
 //! belong to different people on different infrastructures, are off by the same amount has one explanation: it is the
@@ -16,7 +16,7 @@ const FEWEST_SHOOTS: usize = 3;
 /// [`super::skew`].
 const AGREE_WITHIN: Duration = Duration::from_secs(10);
 
-/// One shoot in ten may say something else: its nodes were just added, or their clocks are off as well.
+/// One shoot in ten may disagree. Its nodes may be new, or their clocks may also be off.
 const DISSENTERS: usize = 10;
 
 /// By how much the clock of this host is off in microseconds, positive when it runs ahead; none when the shoots do not
@@ -87,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// What each shoot estimates falls short of the truth by at most a renew interval.
+        /// Each shoot's estimate falls short of the truth by at most a renew interval.
         #[test]
         fn a_host_that_is_off_is_found_and_its_direction_is_right(
             off in 13_i64..=120, ahead: bool, short in prop::collection::vec(0_i64..=10, 3..200),

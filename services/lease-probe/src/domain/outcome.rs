@@ -1,10 +1,10 @@
-//! What a probe can find.
+//! The possible outcomes of a probe.
 
 use std::time::Duration;
 
 use watchdog_api::eligibility::SkipReason;
 
-/// What the last probe of a shoot found.
+/// The outcome of the last probe of a shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The nodes are connected.
@@ -44,14 +44,14 @@ impl Outcome {
         }
     }
 
-    /// Whether consumers scale down on it.
+    /// Returns true if consumers scale down on this outcome.
     #[must_use]
     pub const fn is_loss(&self) -> bool {
         matches!(self, Self::LeasesExpired | Self::ExternalUnreachable)
     }
 }
 
-/// What a probe must be allowed in a shoot.
+/// A permission that a probe needs in a shoot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
     /// For every probe.
@@ -89,7 +89,7 @@ pub enum Failure {
     Timeout(Duration),
     /// The API server was not asked: for this long the request waited in this process for a permit to open a connection.
     ConnectQueueTimeout(Duration),
-    /// 429; the server asks to wait so long, if it says so.
+    /// 429, with the wait that the server asks for, if any.
     Throttled(Option<Duration>),
     /// 401: the token or the client certificate is not accepted (any more).
     Unauthorized,
@@ -103,11 +103,11 @@ pub enum Failure {
     ListTimeout(Duration),
     /// The machines could not be listed on the seed.
     Machines(String),
-    /// The seed's API server answered 429 to the list of the machines; it asks to wait so long, if it says so.
+    /// The seed's API server answered 429 to the list of the machines, with the wait that it asks for, if any.
     MachinesThrottled(Option<Duration>),
 }
 
-/// What a failure says about whether kubelets could renew their leases.
+/// The evidence that a failure gives about whether kubelets could renew their leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureEvidence {
     /// The API server may have been away for a while.
@@ -116,14 +116,14 @@ pub enum FailureEvidence {
     Disconnected,
     /// The same, and connections to it may have died without a sign.
     Silent,
-    /// The API server answers, and may throttle kubelets as well.
+    /// The API server answers, and may also throttle kubelets.
     Throttles,
     /// Nothing.
     None,
 }
 
 impl Failure {
-    /// What follows for the shoot. None of these ever leads to a scale-down.
+    /// The outcome of a probe that failed this way. It never leads to a scale-down.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         match self {
@@ -143,13 +143,13 @@ impl Failure {
         }
     }
 
-    /// Whether an API server answered 429, the shoot's or the seed's: it is left alone for a while.
+    /// Returns true if the API server of the shoot or of the seed answered 429. The prober then pauses.
     #[must_use]
     pub const fn is_throttled(&self) -> bool {
         matches!(self, Self::Throttled(_) | Self::MachinesThrottled(_))
     }
 
-    /// What it says about whether kubelets could renew their leases.
+    /// The evidence that this failure gives about whether kubelets could renew their leases.
     #[must_use]
     pub const fn evidence(&self) -> FailureEvidence {
         match self {
@@ -229,7 +229,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What a 429 asks for, if it does.
+/// Displays the wait that a 429 asks for, if any.
 struct Asked(Option<Duration>);
 
 impl std::fmt::Display for Asked {

@@ -1,4 +1,4 @@
-//! What is remembered from one probe of a shoot to the next, and when the nodes matter.
+//! The state kept between two probes of a shoot, and the rule for when the nodes must be listed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ enum Settled {
     Lost,
 }
 
-/// What is remembered from one probe of a shoot to the next.
+/// The state kept between two probes of a shoot.
 #[derive(Debug, Clone, Default)]
 pub struct ProbeState {
     renewals: Renewals,
@@ -54,7 +54,7 @@ pub struct ProbeState {
     external_failures: u32,
 }
 
-/// What follows from a list of leases.
+/// The next step after a list of the leases.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next {
     /// No lease is expired or about to, or enough is known of the nodes: they need not be listed.
@@ -74,7 +74,7 @@ impl ProbeState {
         let now = times.sent;
         let context = self.context(rule);
         let mut assessment = self.by_memory(listed, context, now);
-        // One that is about to expire matters as well: to be on time at the crossing one must know when it is.
+        // A lease about to expire also counts: probing exactly at the crossing requires knowing when the crossing is.
         let soon = now.after(MIN_SPACING);
         let imminent = assessment.next_expiry.is_some_and(|expiry| expiry < soon);
         let window = self.window(rule);
@@ -103,8 +103,8 @@ impl ProbeState {
         }
     }
 
-    /// What follows without the nodes. Of what was found out about excluded leases only that of expired ones is
-    /// remembered, and as little as possible if it decides.
+    /// Assesses the leases without the nodes, with the remembered exclusions of expired leases. Exclusions older than
+    /// `GOOD_ENOUGH` apply only if the shoot is healthy without them.
     fn by_memory(&self, listed: &Leases, context: Context, now: Moment) -> Assessment {
         let age = |lease: &str| self.renewals.age(lease, context.rule.expiry_age);
         let remembered = self
@@ -132,8 +132,8 @@ impl ProbeState {
         }
     }
 
-    /// What follows with the nodes and machines as they were listed last; none when that was too long ago, or when there
-    /// are leases now that there were not then: their nodes have joined since.
+    /// Assesses the leases with the last list of the nodes and machines. Returns none if that list is too old, or if
+    /// there are leases that it does not cover, because their nodes joined later.
     fn by_nodes(&self, listed: &Leases, context: Context, now: Moment) -> Option<Assessment> {
         let (nodes, remembered) = (self.nodes.as_ref()?, self.remembered.as_ref()?);
         let covered = |lease: &str| nodes.knows(lease) || remembered.excluded.contains_key(lease);
@@ -192,14 +192,14 @@ impl ProbeState {
         self.renewals.note_outage(since);
     }
 
-    /// What became of the last few lists: see
+    /// Records the results of the last few lists: see
     /// [`AnsweredTime::note_lists`](super::answered::AnsweredTime::note_lists).
     pub fn note_lists(&mut self, counts: ListCounts) {
         self.renewals.note_lists(counts);
     }
 
-    /// The connection to the API server was lost, and the server may have been away since then. If it fell silent, those
-    /// of kubelets may have died without a sign as well.
+    /// The connection to the API server was lost, and the server may have been away since then. If it fell silent, the
+    /// connections of kubelets may also have died without a sign.
     pub fn note_disconnect(&mut self, since: Moment, silent: bool) {
         self.renewals.note_disconnect(since, silent);
     }
@@ -367,7 +367,7 @@ mod tests {
             panic!("forgot what it had found out")
         };
         assert_eq!(next.evidence.excluded, [(Exclusion::NoNode, 1)].into());
-        // But not for ever.
+        // But only for `REMEMBER`.
         assert_eq!(
             state.leases(listing(160), &listed(&[0, 151, 152]), RULE),
             Next::ListNodes
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(
             state.leases(listing(50), &leases, RULE),
             Next::ListNodes,
-            "but not for ever"
+            "but not once the list of the nodes is too old"
         );
         judged(&mut state, &leases, 50);
         let back = listed(&[0, 51, 52]);

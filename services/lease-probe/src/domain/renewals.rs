@@ -15,7 +15,7 @@ const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
 /// Silence of this many renew intervals is more than a connected kubelet's, whatever list it was seen by.
 const SILENT: f64 = 1.5;
 
-/// A renewal may appear so much outside of the time in which it was observed without refuting the estimated skew:
+/// A renewal may appear this far outside of the time in which it was observed without refuting the estimated skew:
 /// clocks of one site differ by milliseconds, and so do their rates.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
@@ -30,7 +30,7 @@ pub struct ListedLease {
     pub duration_seconds: Option<i32>,
 }
 
-/// What is known of one node's renewals.
+/// The renewals of one node, as observed so far.
 #[derive(Debug, Clone)]
 struct Renewal {
     // The newest.
@@ -45,7 +45,7 @@ struct Renewal {
     arrivals: Arrivals,
 }
 
-/// What is known of one lease.
+/// The age of one lease, and when it expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseAge {
     /// When it was renewed, by the prober's clock.
@@ -57,7 +57,7 @@ pub struct LeaseAge {
     /// And from then on it is expired: old, and its kubelet's silence is proven. In the future it holds only if the API
     /// server answers until then.
     pub expired_from: Moment,
-    /// Whether its kubelet has had no time to renew it since the API server was away.
+    /// True if its kubelet has had no time to renew it since the API server was away.
     pub renewed_before_outage: bool,
 }
 
@@ -76,7 +76,7 @@ impl Renewals {
         self.answered.note_outage(since);
     }
 
-    /// What became of the last few lists: see [`AnsweredTime::note_lists`].
+    /// Records the results of the last few lists: see [`AnsweredTime::note_lists`].
     pub fn note_lists(&mut self, counts: ListCounts) {
         self.answered.note_lists(counts);
     }
@@ -86,7 +86,7 @@ impl Renewals {
         self.answered.note_disconnect(since, silent);
     }
 
-    /// The API server throttles since then: perhaps kubelets as well.
+    /// The API server has been throttling since then, and may also throttle kubelets.
     pub fn note_throttling(&mut self, since: Moment) {
         self.answered.note_throttling(since);
     }
@@ -217,7 +217,8 @@ impl Renewal {
         }
     }
 
-    /// Whether this is no renewal: two API servers of which one lags would renew a lease for ever.
+    /// Returns true if this is not a new renewal. If one of two API servers lags, their lists alternate between two
+    /// times, and each list would otherwise look like a renewal.
     fn has_seen(&self, renew_time: Moment) -> bool {
         self.renew_time == renew_time || self.went_back == Some(renew_time)
     }
@@ -261,24 +262,24 @@ pub const fn magnitude(skew: i64) -> Duration {
     Duration::from_micros(skew.unsigned_abs())
 }
 
-/// Skews below this are not worth a word: time service keeps hosts closer than that.
+/// Skews below this are not reported: time service keeps hosts closer than that.
 pub const NOTABLE_SKEW: i64 = 2_000_000;
 
-/// Whether a skew is worth a word.
+/// Returns true if a skew is worth reporting.
 #[must_use]
 pub fn is_notable(skew: i64) -> bool {
     skew.saturating_abs() >= NOTABLE_SKEW
 }
 
-/// A connected kubelet may be silent for so long if something on its way (NAT, load balancer) forgets its connection, which
-/// nobody else notices: an interval of up to 10.4 s, two requests with a timeout of 10 s each, and a new connection.
+/// A connected kubelet may be silent for this long if NAT or a load balancer on its way silently drops its connection:
+/// an interval of up to 10.4 s, two requests with a timeout of 10 s each, and a new connection.
 const CONNECTED_BUT_SILENT: Duration = Duration::from_secs(31);
 
-/// What is left of the grace period at least, for the verdict and the scale-down.
+/// The least part of the grace period that must be left for the verdict and the scale-down.
 const RESERVE: Duration = Duration::from_secs(7);
 
-/// The expiry age for a grace period of kube-controller-manager: three quarters of it, but not before a connected kubelet
-/// must have renewed where the grace period has room for that.
+/// The expiry age for a grace period of kube-controller-manager. It is three quarters of the grace period, but at least
+/// the time by which a connected kubelet must have renewed, if the grace period leaves room for that.
 #[must_use]
 pub fn expiry_age(grace: Duration) -> Duration {
     let three_quarters = Duration::from_micros(micros(grace).unsigned_abs().saturating_mul(3) / 4);

@@ -130,7 +130,7 @@ impl Recent {
     }
 }
 
-/// What is known of a shoot whose probe failed.
+/// The failures of a shoot's probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failures {
     /// Failed probes in a row, at least 1.
@@ -147,14 +147,14 @@ impl Failures {
     };
 }
 
-/// What a list of the leases says about when to list them again.
+/// The parts of an assessment that decide when to list the leases again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen<'a> {
-    /// What is reported.
+    /// The reported outcome.
     pub outcome: &'a Outcome,
-    /// Whether a threshold of several probes in a row counts.
+    /// True while more probes in a row must find the same before it is reported.
     pub counting: bool,
-    /// Whether seconds decide; see [`Assessment::tense`](super::assessment::Assessment::tense).
+    /// True if seconds decide; see [`Assessment::tense`](super::assessment::Assessment::tense).
     pub tense: bool,
     /// The moment at which the leases were judged.
     pub judged: Moment,

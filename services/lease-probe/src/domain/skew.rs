@@ -13,9 +13,9 @@ use super::moment::micros;
 /// clock that is off, and a clock that was set is believed soon.
 const WINDOW: usize = 4;
 
-/// Only after so many renewals a clock is believed to run behind: the last renewal of a node that was cut off may have
-/// waited for the next list for longer than a renew interval, and must not pass for a clock that is off. Until then the
-/// bounds of the lists protect a live node alone.
+/// A clock is believed to run behind only after this many renewals. The last renewal of a node that was cut off may
+/// have waited longer than a renew interval for the next list, and must not pass for a clock that is off. Until then
+/// only the bounds of the lists protect a live node.
 const ENOUGH_TO_CALL_BEHIND: u8 = 3;
 
 /// The age of a renewal when it was first listed, in microseconds: negative when it came from the future.
@@ -53,8 +53,8 @@ impl Arrivals {
         self.seen = self.seen.min(1);
     }
 
-    /// By how much the node's clock is off in microseconds, as far as can be said for sure: negative when it runs
-    /// behind. Zero while its renewals look as renewals should.
+    /// The proven skew of the node's clock in microseconds, negative when it runs behind. Zero while its renewals look
+    /// as renewals should.
     #[must_use]
     pub fn skew(&self, renew_interval: Duration) -> i64 {
         let seen = || self.newest_first.iter().take(usize::from(self.seen));

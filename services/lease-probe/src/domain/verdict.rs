@@ -1,4 +1,4 @@
-//! What is told about a shoot.
+//! The verdict on a shoot, as it is reported to clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::renewals::{is_notable, magnitude};
 /// The state of a shoot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// What was found.
+    /// The outcome.
     pub outcome: Outcome,
     /// Why a probe failed, as a label; empty when it did not.
     pub failure: &'static str,
     /// One sentence for people.
     pub message: String,
-    /// What it rests on.
+    /// The evidence for the outcome.
     pub evidence: Option<Arc<Evidence>>,
     /// When it was observed.
     pub observed_at: Moment,
@@ -27,7 +27,7 @@ pub struct Verdict {
     pub valid_until: Moment,
     /// When the outcome last changed.
     pub outcome_since: Moment,
-    /// Which replica observed it.
+    /// Name of the replica that observed it.
     pub observer: Arc<str>,
     /// The trace that the probe which changed the outcome began, if it is traced.
     pub traceparent: Option<Arc<str>>,
@@ -51,10 +51,10 @@ pub struct Streak {
     counted_at: Moment,
 }
 
-/// What the thresholds make of a finding.
+/// A finding after the thresholds were applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThresholdResult {
-    /// What to report.
+    /// The outcome to report.
     pub outcome: Outcome,
     /// How many probes in a row have found it and how many must; none once that is reached.
     pub counting: Option<(u32, u32)>,
@@ -189,7 +189,7 @@ impl VerdictBuilder {
         }
     }
 
-    /// What was reported last.
+    /// The outcome that was reported last.
     #[must_use]
     pub const fn last_reported(&self) -> &Outcome {
         &self.last_reported
@@ -285,7 +285,7 @@ mod tests {
 
     const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
-    /// What is reported when probes that far apart find this.
+    /// The reported outcomes of probes that find `found`, `apart` seconds apart.
     fn reported(found: &[Outcome], apart: u64, thresholds: Thresholds) -> Vec<Outcome> {
         let mut streak = Streak::default();
         let (mut reported, mut now) = (P, Moment(1_000_000_000_000));

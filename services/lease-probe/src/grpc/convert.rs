@@ -14,7 +14,7 @@ use crate::domain::moment::Moment;
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::Verdict;
 
-/// A verdict as it is told at `now`.
+/// Converts a verdict to its wire form, with its age as of `now`.
 #[must_use]
 pub fn verdict(shoot: &str, verdict: &Verdict, now: Moment) -> pb::Verdict {
     pb::Verdict {

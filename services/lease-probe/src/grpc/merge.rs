@@ -1,5 +1,5 @@
-//! What the replicas say of one shoot, and which of it counts. Ownership changes hands now and then: the verdict of the
-//! replica before is not taken back by that. It stands until another one knows more, or until it runs out.
+//! Merges the verdicts of all replicas on one shoot. A change of ownership does not withdraw the verdict of the
+//! previous owner. It stands until a replica has a newer verdict, or until it expires.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ pub enum Seen {
 #[derive(Debug, Default)]
 pub struct ShootVerdicts {
     by_replica: BTreeMap<Arc<str>, Seen>,
-    /// The newest one of a replica that speaks of the shoot no more.
+    /// The newest verdict of the replicas that no longer report this shoot.
     left_behind: Option<Seen>,
 }
 
 // === impl Seen ===
 
 impl Seen {
-    /// As it is told at `now`.
+    /// Converts the verdict to its wire form, with its age as of `now`.
     #[must_use]
     pub fn told(&self, shoot: &str, now: Moment) -> pb::Verdict {
         match self {
@@ -96,7 +96,7 @@ impl ShootVerdicts {
         true
     }
 
-    /// Whether it holds a verdict of a replica that speaks of the shoot no more.
+    /// Returns true if it holds a verdict of a replica that no longer reports this shoot.
     #[must_use]
     pub const fn has_left_behind(&self) -> bool {
         self.left_behind.is_some()
@@ -114,14 +114,14 @@ impl ShootVerdicts {
         true
     }
 
-    /// What counts: the newest verdict. That a replica knows nothing yet counts only where nothing else is known.
+    /// The newest verdict. A pending verdict counts only if there is no other.
     #[must_use]
     pub fn newest(&self, now: Moment) -> Option<&Seen> {
         let known = self.by_replica.values().chain(&self.left_behind);
         known.max_by_key(|seen| (!seen.is_pending(), seen.observed(now)))
     }
 
-    /// Whether nothing is said any more.
+    /// Returns true if no verdict is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_replica.is_empty() && self.left_behind.is_none()

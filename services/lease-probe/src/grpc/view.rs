@@ -134,7 +134,7 @@ fn remote(received: Received<pb::Verdict>) -> Seen {
     Seen::Remote(Arc::new(received.value), received.sent_at)
 }
 
-/// Hears of the other replicas for a view.
+/// Receives the verdicts of the other replicas for a view.
 #[derive(Clone)]
 pub struct Peers<N> {
     /// The view.

@@ -1,4 +1,4 @@
-//! Which leases count as evidence, seen with the nodes and machines as they stand on the two API servers.
+//! The leases that count as evidence, by the nodes and machines on the two API servers.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What changes while lease-probe runs: its configuration, the kubeconfigs, an external endpoint.
+//! Changes while lease-probe runs: of its configuration, of kubeconfigs and of an external endpoint.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

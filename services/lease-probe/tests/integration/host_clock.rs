@@ -1,4 +1,4 @@
-//! What is said in the log about this host's clock.
+//! The log messages about this host's clock.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ async fn a_clock_that_is_off_is_told_once_and_when_it_is_right_again() {
     assert_eq!(shoots_seem_off_by(0).await, Vec::<String>::new());
     let lines = shoots_seem_off_by(-60).await;
     assert!(told(&lines, "WARN") && told(&lines, "seconds=60"), "{lines:?}");
-    // The same but for what estimates differ by.
+    // The same, except for the accuracy of the estimates.
     assert_eq!(shoots_seem_off_by(-64).await, Vec::<String>::new());
     let lines = shoots_seem_off_by(-300).await;
     assert!(told(&lines, "seconds=300"), "{lines:?}");

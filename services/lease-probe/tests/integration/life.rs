@@ -1,4 +1,4 @@
-//! Which shoots are probed, and which are not, for what reason.
+//! The shoots that are probed, and the reasons for skipping the others.
 
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::{Outcome, SkipReason, Verdict};

@@ -84,7 +84,7 @@ impl Replica {
         }
     }
 
-    /// What keeps it from being ready, a line each.
+    /// The reasons why the replica is not ready, one per line.
     pub fn blockers(&self) -> String {
         let blockers = self.bound.as_ref().unwrap().readiness.blockers();
         let lines: Vec<_> = blockers

@@ -1,4 +1,4 @@
-//! Losses and recoveries, as consumers hear of them and as /metrics shows them.
+//! Losses and recoveries, as consumers receive them and as /metrics shows them.
 
 use jiff::SignedDuration;
 use watchdog_proto::probe::v1::{Outcome, Scope};

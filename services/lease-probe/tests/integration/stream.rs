@@ -20,7 +20,7 @@ impl Stream {
         loop {
             let message = tokio::time::timeout(PATIENCE, self.0.message()).await;
             let message = message.expect("the stream is silent")?;
-            let message = message.ok_or_else(|| Status::ok("the stream ended as if all were told"))?;
+            let message = message.ok_or_else(|| Status::ok("the stream ended as if it were complete"))?;
             assert!(message.position.is_some());
             match message.event.unwrap() {
                 Event::Heartbeat(_) => {}

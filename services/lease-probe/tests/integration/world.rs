@@ -72,7 +72,7 @@ pub fn real() -> SimTiming {
 }
 
 impl World {
-    /// A seed with shoots of so many nodes, spread over three zones.
+    /// A seed with shoots of `nodes` nodes each, spread over three zones.
     pub async fn new(timing: SimTiming, nodes: usize, shoots: &[&str]) -> Self {
         let config = SandboxConfig {
             timing,
@@ -149,7 +149,7 @@ pub fn with_field(text: &str, field: &str, value: &str) -> String {
     text.lines().map(edited).collect()
 }
 
-/// What stands behind `field: `.
+/// The text after `field: `.
 pub fn field(text: &str, field: &str) -> String {
     let value = text
         .lines()

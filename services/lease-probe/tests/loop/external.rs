@@ -28,7 +28,7 @@ use crate::shoot::config;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A shoot whose nodes stop renewing after a while, and an external endpoint that answers as it is told.
+/// A shoot whose nodes stop renewing after a while, and an external endpoint with scripted answers.
 #[derive(Clone)]
 struct World {
     clock: Clock,
@@ -118,7 +118,7 @@ impl ExternalEndpoint for World {
         let next = self.answers.lock().pop_front();
         match next {
             Some(answer) => answer,
-            // All that is to be seen was seen.
+            // No scripted answer is left.
             None => std::future::pending().await,
         }
     }

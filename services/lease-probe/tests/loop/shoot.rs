@@ -36,7 +36,7 @@ pub(crate) const RENEW_INTERVAL: Millis = 10_000;
 /// For how long a shoot is probed.
 pub(crate) const LASTS: Millis = 420_000;
 
-/// What the kubelets do, and how long the API server takes.
+/// The renewals of the kubelets and the latency of the API server.
 #[derive(Debug, Clone)]
 pub(crate) struct Shoot {
     /// Per node, in order: when it renews.
@@ -62,17 +62,17 @@ impl Shoot {
     }
 }
 
-/// What came of it.
+/// The probes and verdicts of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Observed {
     /// Start and end of every probe.
     pub(crate) probes: Vec<(Millis, Millis)>,
-    /// What was told, and when.
+    /// The reported outcomes, with their times.
     pub(crate) told: Vec<(Millis, Outcome)>,
 }
 
 impl Observed {
-    /// What was told last at that moment.
+    /// The last outcome reported by `now`.
     pub(crate) fn at(&self, now: Millis) -> &Outcome {
         &self.told[self.told.partition_point(|(at, _)| *at <= now) - 1].1
     }

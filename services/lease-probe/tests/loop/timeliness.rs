@@ -96,7 +96,7 @@ fn is_lost(shoot: &Shoot, now: Millis, expiry_age: Millis) -> bool {
     expired >= required(u32::try_from(nodes).unwrap(), 0.6) as usize
 }
 
-/// Whether a node renews in that time that was expired or would have been before its end.
+/// Returns true if a node renews between `from` and `to` that was expired, or would have been by `to`.
 fn comes_back(shoot: &Shoot, from: Millis, to: Millis) -> bool {
     (0..shoot.renewals.len()).any(|node| {
         let overdue = shoot
@@ -141,7 +141,7 @@ fn check(shoot: &Shoot, observed: &Observed) -> Result<(), TestCaseError> {
         if let (Outcome::LeasesExpired, Some((started, _))) = (outcome, started) {
             prop_assert!(
                 is_lost(shoot, *started, EXPIRY_AGE),
-                "a false loss is told at {told_at} ms"
+                "a false loss is reported at {told_at} ms"
             );
         }
     }

@@ -5,7 +5,7 @@ use crate::random::{MILLISECOND, Micros, Random, SECOND};
 use crate::script::{FactSpan, History, NodeFact, NodeScript, ProberRun, RUN_UP, ShootScript};
 use crate::timeline::{Behaviour, Cut, FOREVER, Segment, ServerTimeline};
 
-/// What a history needs after the last thing that happens: until kube-controller-manager marks, and the prober sees that.
+/// Time needed after the last event of a history, until kube-controller-manager marks the nodes and the prober sees it.
 pub(crate) const AFTERMATH: Micros = 130 * SECOND;
 
 /// A history that is being written.
@@ -141,7 +141,7 @@ impl Builder {
         }
     }
 
-    /// Cuts so many nodes off for good that it is a loss.
+    /// Permanently cuts off enough nodes for a loss.
     pub(crate) fn lose(&mut self, at: Micros) {
         let share = self.random.pick(&[0.75, 0.9, 1.0, 1.0]);
         self.cut(share, at, FOREVER);

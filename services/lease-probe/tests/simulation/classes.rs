@@ -11,7 +11,7 @@ pub(crate) struct HistoryClass {
     pub(crate) generate: fn(&'static str, u64) -> History,
     /// Why kube-controller-manager may be first: what it knows and nobody outside can. None where it must not be.
     pub(crate) may_be_late: Option<&'static str>,
-    /// One history of this class in so many of the others: for those that take long.
+    /// One history of this class runs for this many of other classes. Classes that take long are rare.
     pub(crate) rarity: u64,
 }
 

@@ -5,7 +5,7 @@ use crate::random::{MILLISECOND, SECOND};
 use crate::script::History;
 use crate::timeline::{Behaviour, Cut, FOREVER, FailsFor};
 
-/// For so long a server behaves badly.
+/// Duration of a server's bad behaviour.
 const BAD_TIMES: i64 = 150 * SECOND;
 
 fn fails(history: &mut Builder, share: (f64, f64), status: u16, of: FailsFor) {
@@ -200,7 +200,7 @@ pub(crate) fn external(class: &'static str, seed: u64) -> History {
     history.build()
 }
 
-/// What nodes use is away: they are cut off with it.
+/// The endpoint that nodes use is away, so the nodes are cut off with it.
 pub(crate) fn external_loss(class: &'static str, seed: u64) -> History {
     let mut history = external_away(class, seed);
     let cuts = history.shoot().external_cuts.clone().unwrap_or_default();

@@ -236,7 +236,7 @@ pub(crate) fn shared_limiter(class: &'static str, seed: u64) -> History {
     shared_outage(history, shoots)
 }
 
-/// So many shoots with one outage.
+/// A history of `shoots` shoots with the same outage.
 pub(crate) fn shared_outage(mut history: Builder, shoots: usize) -> History {
     let (at, lasts, kind) = (
         history.some_time(),

@@ -8,7 +8,7 @@ use crate::script::{History, ShootHistory, ShootScript, required};
 use crate::timeline::FOREVER;
 use crate::world::ProbedShoot;
 
-/// What is told lies within this around the verdicts in question.
+/// A description starts this long before a verdict in question and ends half of it after.
 const AROUND: Micros = 60 * SECOND;
 
 /// One shoot of a history.

@@ -22,8 +22,8 @@ pub(crate) struct Response {
     pub(crate) at: Micros,
     /// The status; none without an answer.
     pub(crate) status: Option<u16>,
-    /// When the server did what was asked for, whether or not the client heard of it. It may be after the client gave
-    /// up: a frozen process finds the request when it thaws.
+    /// When the server processed the request, even if the client never received the answer. It may be after the client
+    /// gave up: a frozen process finds the request when it thaws.
     pub(crate) processed: Option<Micros>,
 }
 

@@ -15,7 +15,7 @@ const EVER: Micros = 300 * SECOND;
 /// domain/probe_state.rs).
 const NODES_KNOWN_FOR: Micros = 12_500 * MILLISECOND;
 
-/// What a verdict says about scaling.
+/// The scaling direction of a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// The nodes are cut off.
@@ -37,7 +37,7 @@ pub(crate) struct SeenVerdict {
     pub(crate) outcome: String,
 }
 
-/// What became of a loss verdict.
+/// The judgement on a loss verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LossJudgement {
     /// kube-controller-manager would never have marked enough nodes.
@@ -68,7 +68,7 @@ pub(crate) struct LateLoss {
     pub(crate) verdict: Option<Micros>,
 }
 
-/// What there is to say about a shoot.
+/// The judgements on all verdicts of a shoot.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Judgement {
     pub(crate) losses: Vec<JudgedLoss>,
@@ -178,7 +178,7 @@ fn judge_loss(
     }
 }
 
-/// Whether the threshold's share of `candidates` is Unknown at some instant from `at` on.
+/// Returns true if the threshold's share of `candidates` is Unknown at some instant from `at` on.
 fn ever_marks(history: &ShootHistory, candidates: &[usize], at: Micros) -> bool {
     let changes = candidates.iter().flat_map(|node| &history.ready_changes[*node]);
     let instants = changes
@@ -189,7 +189,7 @@ fn ever_marks(history: &ShootHistory, candidates: &[usize], at: Micros) -> bool 
     candidates.len() > 1 && { instants }.any(|instant| history.unknown(candidates, instant) >= k)
 }
 
-/// Whether the dependants are told to be down at `at`.
+/// Returns true if the last verdict by `at` that is not Hold scales the dependants down.
 fn is_down(verdicts: &[SeenVerdict], at: Micros) -> bool {
     verdicts
         .iter()
@@ -210,7 +210,7 @@ fn late(verdicts: &[SeenVerdict], marked: Micros) -> Option<LateLoss> {
     })
 }
 
-/// Whether all candidates have renewed for the last minute, so that nothing is left to wait for.
+/// Returns true if all candidates have renewed for the last minute, so that no verdict is outstanding.
 fn is_connected(script: &ShootScript, history: &ShootHistory, length: Micros) -> bool {
     let answers = !script
         .server

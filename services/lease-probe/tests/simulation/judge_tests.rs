@@ -130,7 +130,7 @@ fn an_outage_of_the_server_is_no_loss() {
     assert_eq!(losses(&found), [LossJudgement::False]);
 }
 
-/// What holds is neither a new verdict nor a recovery.
+/// A Hold verdict is neither a new loss nor a recovery.
 #[test]
 fn a_loss_stands_while_nothing_is_known() {
     let lost = script(|i| (i < 3).then_some((100, 1_000)), vec![]);

@@ -16,7 +16,7 @@ const PUTS: usize = 5;
 const FIRST_PAUSE: Micros = 200 * MILLISECOND;
 const LONGEST_PAUSE: Micros = 7 * SECOND;
 
-/// A turn's interval is stretched by up to so much (`wait.JitterUntil`).
+/// Largest share by which a turn's interval is stretched (`wait.JitterUntil`).
 const JITTER: f64 = 0.04;
 
 /// Time-out of the heartbeat client: min(nodeStatusUpdateFrequency, lease duration).
@@ -77,7 +77,7 @@ impl KubeletModel {
         self.lease_duration / 4 * 5 / 4
     }
 
-    /// What it does until `until`.
+    /// The history of the kubelet until `until`.
     pub(crate) fn run(&self, path: &NetworkPath<'_>, until: Micros) -> KubeletHistory {
         let until = until.min(self.stops);
         KubeletHistory {
@@ -225,7 +225,7 @@ impl<'a> LeaseLoop<'a> {
         response
     }
 
-    /// Whether the server takes the write; a write that is based on another version is a conflict.
+    /// Returns true if the server accepts the write. A write based on another version is a conflict.
     fn store(&mut self, write: LeaseWrite, based_on: u64) -> bool {
         self.work_on_late_writes(write.at);
         self.store_now(write, based_on)
@@ -274,7 +274,7 @@ impl<'a> LeaseLoop<'a> {
     }
 }
 
-/// What the lists of a server show at `at`: the last write by then.
+/// The write that the lists of a server show at `at`: the last one by then.
 pub(crate) fn last_write(writes: &[LeaseWrite], at: Micros) -> Option<LeaseWrite> {
     let by_then = writes.partition_point(|write| write.at <= at);
     writes[..by_then].last().copied()

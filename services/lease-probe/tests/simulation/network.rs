@@ -1,4 +1,4 @@
-//! What becomes of the packets of one client: connections, requests and answers in virtual time.
+//! The network of one client: connections, requests and answers in virtual time.
 //!
 //! The whole future of a history is known, so every exchange is computed when it begins.
 
@@ -27,14 +27,14 @@ pub(crate) struct NetworkPath<'a> {
     pub(crate) client: Client,
 }
 
-/// What became of an attempt to open a connection.
+/// The result of an attempt to open a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
     Opened(Micros),
     Failed(Micros),
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exchange {
     /// When the server did what was asked for, and with what status; none when it never did.
@@ -168,7 +168,7 @@ impl NetworkPath<'_> {
         None
     }
 
-    /// Whether something on the way has forgotten about the connection.
+    /// Returns true if something on the way has forgotten the connection.
     fn is_forgotten(&self, opened: Micros, at: Micros) -> bool {
         self.server
             .segments
@@ -299,7 +299,7 @@ mod tests {
         );
     }
 
-    /// Who was cut off when the process died hears of it with the first packet that gets through.
+    /// A client that was cut off when the process died receives the close with the first packet that gets through.
     #[test]
     fn a_close_that_got_lost_is_found_out_later() {
         let server = server(&[(10, 12, Behaviour::Refuses)]);

@@ -48,7 +48,7 @@ pub(crate) struct ReadyChange {
     pub(crate) unknown: bool,
 }
 
-/// What the controller runs with.
+/// The controller's settings and input.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeLifecycleModel<'a> {
     pub(crate) grace: GracePeriods,
@@ -212,7 +212,7 @@ fn seen_lease(writes: &[LeaseWrite], seen: Micros) -> Option<Micros> {
     writes[..by_then].last().map(|write| write.renew_time)
 }
 
-/// Whether Ready is Unknown at `at`.
+/// Returns true if Ready is Unknown at `at`.
 pub(crate) fn is_unknown(changes: &[ReadyChange], at: Micros) -> bool {
     let by_then = changes.partition_point(|change| change.at <= at);
     changes[..by_then].last().is_some_and(|change| change.unknown)

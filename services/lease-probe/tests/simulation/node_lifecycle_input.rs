@@ -12,7 +12,7 @@ pub(crate) struct LeaseWrite {
     pub(crate) renew_time: Micros,
 }
 
-/// What a kubelet did.
+/// The history of one kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KubeletHistory {
     /// In order.

@@ -16,14 +16,14 @@ use crate::random::{MILLISECOND, Micros};
 use crate::script::{NodeFact, NodeScript};
 use crate::world::{EPOCH, PlayedShoot, VirtualClock};
 
-/// The seed's API server takes so long to list machines.
+/// Latency of a list of machines on the seed's API server.
 const SEED_LATENCY: Micros = 20 * MILLISECOND;
 
 pub(crate) fn lists_leases(call: &Call) -> bool {
     call.path.starts_with("/apis/coordination.k8s.io")
 }
 
-/// What a shoot's API server answers to `call` at `at`.
+/// The answer of a shoot's API server to `call` at `at`.
 pub(crate) fn answer(shoot: &PlayedShoot, call: &Call, at: Micros) -> String {
     match call.path.as_str() {
         _ if lists_leases(call) => leases(shoot, at - shoot.script.server.staleness(at)),

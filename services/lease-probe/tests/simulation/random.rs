@@ -93,7 +93,8 @@ pub(crate) fn seconds(at: Micros) -> String {
 mod tests {
     use super::*;
 
-    /// The reference output of SplitMix64 for seed 1234567: a printed seed must stay good for ever.
+    /// The reference output of SplitMix64 for seed 1234567. A printed seed must reproduce its history in later
+    /// versions.
     #[test]
     fn is_splitmix64() {
         let mut random = Random::new(1_234_567);

@@ -12,7 +12,7 @@ use crate::script::History;
 use crate::table::{self, Table};
 use crate::world::{PlayedShoot, probe};
 
-/// What came of many histories.
+/// The results of many histories.
 pub(crate) struct RunResult {
     pub(crate) table: Table,
     /// Of histories with false verdicts, and with late ones in classes that may not be late: one of each kind.

@@ -1,4 +1,4 @@
-//! What happens in a history: to shoots, their nodes and API servers, and to the probers.
+//! The script of a history: the events of shoots, their nodes and API servers, and of the probers.
 
 use crate::kubelet::{KubeletModel, last_write};
 use crate::leadership::{terms, watch_gaps};
@@ -8,7 +8,7 @@ use crate::node_lifecycle_input::LeadershipTerm;
 use crate::random::{Micros, SECOND};
 use crate::timeline::{Client, Cut, FOREVER, ServerTimeline, frozen_cuts};
 
-/// Kubelets and kube-controller-manager run for so long before the first prober starts.
+/// Kubelets and kube-controller-manager run for this long before the first prober starts.
 pub(crate) const RUN_UP: Micros = -150 * SECOND;
 
 /// `nodeLeaseFailureFraction` by default.
@@ -156,7 +156,7 @@ impl ShootScript {
         frozen
     }
 
-    /// What was true of the nodes at some instant between `from` and `at`.
+    /// The distinct sets of candidates from `from` to `at`.
     pub(crate) fn candidates_between(
         &self,
         history: &ShootHistory,

@@ -1,4 +1,4 @@
-//! What came of the histories, by class.
+//! The results of the histories, by class.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

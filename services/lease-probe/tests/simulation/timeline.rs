@@ -5,7 +5,7 @@ use crate::random::{MILLISECOND, Micros, hashed};
 /// Later than everything.
 pub(crate) const FOREVER: Micros = Micros::MAX / 4;
 
-/// Who asks an API server. All reach it by the same network, except for the cuts of each.
+/// A client of an API server. All clients share one network, except for the cuts of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Client {
     Kubelet(u32),
@@ -13,7 +13,7 @@ pub(crate) enum Client {
     LeaseProbe,
 }
 
-/// What is wrong with an API server; outside of all segments it answers.
+/// A fault of an API server. Outside of all segments the server answers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Behaviour {
     /// The process is gone: connections are closed at the start, connects are refused.
@@ -23,11 +23,11 @@ pub(crate) enum Behaviour {
     /// Packets are dropped, and sent again by TCP. With `forgets`, what was on the way (NAT, load balancer) has forgotten
     /// about that share of the connections afterwards, without notice to either side.
     BlackHole { forgets: f64 },
-    /// Every request takes so much longer.
+    /// Every request takes longer by this much.
     Slow { by: Micros },
     /// A share of the requests fails at random.
     Fails { share: f64, status: u16, of: FailsFor },
-    /// Lists show what was so long ago: an API server whose watch cache lags behind.
+    /// Lists show the state of this long ago: an API server whose watch cache lags.
     ListsStale { by: Micros },
     /// Reads are answered, writes are not: an API server that has just started.
     RefusesWrites,
@@ -90,7 +90,7 @@ impl ServerTimeline {
             .any(|segment| matches!(segment.behaviour, Behaviour::Refuses))
     }
 
-    /// Whether its packets get through, as far as everybody's network is concerned.
+    /// Returns true if packets reach the server, apart from the cuts of single clients.
     pub(crate) fn is_reachable(&self, at: Micros) -> bool {
         !self
             .during(at)

@@ -21,7 +21,7 @@ use crate::world::{PlayedShoot, ProbedShoot, VirtualClock};
 const PING_INTERVAL: Micros = 6 * SECOND;
 const PING_TIME_OUT: Micros = 4 * SECOND;
 
-/// What the prober did on the network, for people: in order.
+/// The prober's network traffic in order, for failure reports.
 pub(crate) type TrafficLog = Vec<(Micros, String)>;
 
 /// Connects to one shoot.

@@ -40,7 +40,7 @@ pub(crate) struct PlayedShoot {
     pub(crate) history: ShootHistory,
 }
 
-/// What the probers reported of one shoot.
+/// The verdicts of the probers on one shoot.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProbedShoot {
     pub(crate) verdicts: Vec<SeenVerdict>,

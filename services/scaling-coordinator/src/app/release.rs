@@ -1,8 +1,8 @@
 //! `--release-all`: restores everything that the watchdog holds down, and ends (ADR 0020).
 //!
-//! The engine, the flow and the writer are those of the service. Two things differ. Every resource counts as dropped from
-//! the configuration, which restores what is held down and nothing else (ADR 0011). And the verdict on every shoot is this
-//! process's own, that it is healthy, given when no other replica of the coordinator is left.
+//! The engine, the flow and the writer are those of the service. Two things differ. Every resource counts as dropped
+//! from the configuration, which restores what is held down and nothing else (ADR 0011). And this process itself
+//! reports every shoot as healthy, once no other replica of the coordinator is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -43,7 +43,7 @@ use crate::domain::decision::{Outcome, Verdict};
 use crate::domain::overview::ShootScaling;
 use crate::domain::plan::{self, Action};
 
-/// How often the state is looked at: in the indexes, without a request.
+/// The interval at which the state is checked: in the indexes, without a request.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Requests that are under way at the end may take this long, as in the drain of the service.

@@ -13,10 +13,10 @@ use watchdog_kube::client::{RequestError, found, request_within};
 use super::version::{Mark, Origin, is_newer, replaces, replaces_absence};
 use crate::controller::work_queue::WorkQueue;
 
-/// One request for a Cluster may take so long: a write waits for it, and tries again when it fails.
+/// Deadline of one request for a Cluster. A write waits for it, and is tried again when the request fails.
 const CLUSTER_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What the index says of a shoot.
+/// The permission to write to a shoot, as derived from its Cluster in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteEligibility {
     /// The Clusters are not listed yet.
@@ -30,8 +30,8 @@ pub enum WriteEligibility {
 }
 
 impl WriteEligibility {
-    /// Whether the watchdog has no business with the shoot any more, by what its Cluster says: what is left of its
-    /// protection may be taken off. A Cluster that cannot be understood says nothing.
+    /// Returns true if the Cluster says that the shoot is no longer protected, so that leftover protection may be
+    /// removed. A malformed Cluster proves nothing.
     #[must_use]
     pub const fn is_released(&self) -> bool {
         match self {
@@ -161,7 +161,7 @@ impl Clusters {
         }
     }
 
-    /// What is known of a shoot.
+    /// The write eligibility of a shoot, as known to the index.
     #[must_use]
     pub fn write_eligibility(&self, shoot: &str) -> WriteEligibility {
         let inner = self.inner.lock();
@@ -185,8 +185,8 @@ impl Clusters {
         self.inner.lock().known.keys().cloned().collect()
     }
 
-    /// Whether the Cluster allows writes, by what the API server says now: asks it for the Cluster's version, and for
-    /// the whole Cluster where the index has another one, because the watch is behind.
+    /// Returns true if the API server's current Cluster allows writes. Reads the Cluster's version first, and the whole
+    /// Cluster only if the index holds another version because the watch lags.
     ///
     /// # Errors
     /// When the API server cannot be asked.

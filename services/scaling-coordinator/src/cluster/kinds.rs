@@ -6,7 +6,7 @@ use kube::error::DiscoveryError;
 use watchdog_api::prober::ResourceRef;
 use watchdog_kube::client::{RequestError, request};
 
-/// What the API server makes of a kind.
+/// The way in which the API server serves a kind.
 #[derive(Debug, Clone)]
 pub enum Kind {
     /// It is served, in namespaces and with a scale sub-resource.

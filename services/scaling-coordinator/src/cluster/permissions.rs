@@ -1,4 +1,4 @@
-//! What the coordinator must be allowed on the seed.
+//! The permissions that the coordinator needs on the seed.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub fn permissions(resources: &Resources) -> Vec<Permission> {
     needed
 }
 
-/// Checks the permissions, again whenever the kind of a resource becomes known or a resource is not followed any more.
+/// Checks the permissions, and again whenever a resource's kind becomes known or a resource is unwatched.
 ///
 /// # Errors
 /// Never; the type is that of a critical task.

@@ -2,11 +2,11 @@
 //!
 //! The watches feed it, and so do the answers to our own writes and reads, which are often earlier. Watch events and
 //! answers to writes never take an object back to an older version; complete lists and consistent reads may
-//! ([`version`](super::version)). An object that went back means that etcd was restored from a backup: then nothing is known
-//! of any resource until all are listed again, because levels follow from what is known of several.
+//! ([`version`](super::version)). An object that went back means that etcd was restored from a backup. Then every
+//! resource is unknown until all are listed again, because a level depends on several resources.
 //!
-//! Kinds whose objects do not show their replicas in `spec.replicas` are completed from their scale sub-resource, which is
-//! read only when a direction asks for it.
+//! Kinds whose objects do not show their replicas in `spec.replicas` are completed from their scale sub-resource, which
+//! is read only when a direction asks for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub enum ListState {
     Listed,
 }
 
-/// What the scale sub-resource said of one version of an object.
+/// The content of the scale sub-resource for one version of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedScale {
     /// The version of the object.
@@ -64,7 +64,7 @@ pub struct Resources {
 struct Configured {
     listing: ListState,
     served: Option<ApiResource>,
-    /// Whether it is not configured any more.
+    /// True once the resource is no longer configured.
     dropped: bool,
     objects: HashMap<Arc<str>, ResourceEntry>,
     /// When an object was last removed.
@@ -76,7 +76,7 @@ struct ResourceEntry {
     uid: Option<String>,
     version: Arc<str>,
     observed: Observed,
-    /// Whether it carries meltdown-protection-active, also where it cannot be worked with.
+    /// True if the object carries meltdown-protection-active, even if the coordinator cannot use the object.
     protected: bool,
     scale: Option<ObservedScale>,
     taken: Mark,
@@ -130,8 +130,8 @@ impl Resources {
         }
     }
 
-    /// A resource is not configured any more. Says whether it was ever listed, so that it may have been scaled down by this
-    /// process: while etcd was restored and it is listed again, its objects are still there.
+    /// A resource is no longer configured. Returns true if it was ever listed, so that this process may have scaled it
+    /// down. While it is listed again because etcd was restored, its objects are still there.
     pub fn drop_from_configuration(&self, reference: &ResourceRef) -> bool {
         let mut inner = self.inner.write();
         let listed = inner.get_mut(reference).is_some_and(|configured| {
@@ -143,7 +143,7 @@ impl Resources {
         listed
     }
 
-    /// Whether a resource is known only because it was configured before.
+    /// Returns true if a resource is indexed only because an earlier configuration named it.
     #[must_use]
     pub fn is_dropped(&self, reference: &ResourceRef) -> bool {
         self.inner
@@ -260,7 +260,7 @@ impl Resources {
         self.work_queue.add(shoot);
     }
 
-    /// A watch says that an object is gone, and what it was last. An object of the same name that was created since stays.
+    /// A watch reports the deletion of an object, with its last state. A newer object of the same name stays.
     pub fn deleted(&self, reference: &ResourceRef, last: &Workload) {
         let (shoot, version) = (
             last.metadata.namespace.as_deref(),
@@ -320,7 +320,7 @@ impl Resources {
         }
     }
 
-    /// What is seen of a resource in a shoot.
+    /// The observed state of a resource in a shoot.
     #[must_use]
     pub fn observed(&self, reference: &ResourceRef, shoot: &str) -> Observed {
         let inner = self.inner.read();
@@ -338,7 +338,7 @@ impl Resources {
         }
     }
 
-    /// The configured resources of a shoot and what is seen of them.
+    /// The configured resources of a shoot with their observed state.
     #[must_use]
     pub fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
         let dependents = config.dependent_resource_infos.iter();
@@ -359,7 +359,7 @@ impl Resources {
         configured.is_some_and(|configured| !matches!(configured.listing, ListState::Pending(_)))
     }
 
-    /// Whether the API server does not serve its kind, so that there is none.
+    /// Returns true if the API server does not serve the resource's kind, so that no object exists.
     #[must_use]
     pub fn is_not_served(&self, reference: &ResourceRef) -> bool {
         let inner = self.inner.read();
@@ -418,7 +418,7 @@ impl ResourceEntry {
         }
     }
 
-    /// What is seen, completed from the scale sub-resource where the object does not show its replicas.
+    /// The observed state. The scale sub-resource supplies the replicas if the object does not show them.
     fn observed(&self) -> Observed {
         match (&self.observed, &self.scale) {
             (Observed::Present(seen), Some(scale))

@@ -1,4 +1,4 @@
-//! Which of two states of an object to believe.
+//! Decides which of two states of an object is newer.
 
 /// A point in the order in which an index takes states in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,7 +15,7 @@ pub enum Origin {
     Read(Mark),
 }
 
-/// Whether a state of this `version` replaces the known one, which was taken in at the mark `taken`.
+/// Returns true if a state of this `version` replaces the known one, which the index took in at the mark `taken`.
 #[must_use]
 pub fn replaces(known: &str, taken: Mark, version: &str, origin: Origin) -> bool {
     match origin {
@@ -24,7 +24,7 @@ pub fn replaces(known: &str, taken: Mark, version: &str, origin: Origin) -> bool
     }
 }
 
-/// Whether an object replaces its absence that was taken in at the mark `removed`.
+/// Returns true if an object replaces its absence, which the index took in at the mark `removed`.
 #[must_use]
 pub fn replaces_absence(removed: Mark, origin: Origin) -> bool {
     match origin {
@@ -33,8 +33,8 @@ pub fn replaces_absence(removed: Mark, origin: Origin) -> bool {
     }
 }
 
-/// Whether `version` is known to be newer than `other`. Resource versions are numbers on every API server that keeps
-/// its objects in etcd.
+/// Returns true if `version` is known to be newer than `other`. Resource versions are numbers on every API server
+/// that keeps its objects in etcd.
 #[must_use]
 pub fn is_newer(version: &str, other: &str) -> bool {
     match (version.parse::<u64>(), other.parse::<u64>()) {

@@ -1,8 +1,8 @@
-//! Which resources are followed: those of the configuration file, and for a while those that were dropped from it.
+//! The watched resources: those in the configuration file and, for a while, those that were dropped from it.
 //!
-//! A resource that leaves the file while it is held down must come back up all the same (S6): gardenlet leaves it at
-//! zero for as long as it carries meltdown-protection-active, and nobody else would remove that. So it is followed on,
-//! to be restored and for nothing else, until it is not held down anywhere.
+//! A resource that leaves the file while it is held down must still come back up (S6): gardenlet keeps it at zero as
+//! long as it carries meltdown-protection-active, and only the coordinator removes that annotation. The coordinator
+//! therefore watches the resource, only to restore it, until no shoot holds it down.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use watchdog_api::prober::{DependentResource, ProberConfig, ResourceRef};
 
 use super::resources::Resources;
 
-/// A dropped resource is followed for at least so long: longer than a write may be under way that began before, and
-/// than the watch takes to bring it.
+/// The shortest time for which a dropped resource stays watched. Longer than an earlier write can still be under way
+/// and the watch can take to deliver it.
 pub const LAST_WRITES: Duration = Duration::from_secs(15);
 
-/// The names of so many shoots are logged.
+/// The maximum number of shoot names in one log line.
 const NAMED: usize = 10;
 
-/// The resources that are followed.
+/// The watched resources.
 #[derive(Debug, Default)]
 pub struct WatchedResources(BTreeMap<ResourceRef, WatchedResource>);
 
@@ -34,8 +34,8 @@ struct WatchedResource {
 }
 
 impl WatchedResources {
-    /// Takes up a configuration file. Returns the resources whose watches are to be started, with the token that stops
-    /// each, and whether others were let go.
+    /// Applies a configuration file. Returns the resources whose watches the caller must start, each with the token
+    /// that stops it, and true if other resources were unwatched.
     pub fn configure(
         &mut self,
         now: Instant,
@@ -55,7 +55,7 @@ impl WatchedResources {
             let held = resources.held_down_in(reference);
             if !held.is_empty() {
                 let (n, shoots) = (held.len(), held.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", "));
-                tracing::warn!(resource = %reference, n, shoots, "it left the configuration while it is held down: it is followed until it is restored");
+                tracing::warn!(resource = %reference, n, shoots, "resource removed from the configuration while scaled down; watching it until it is restored");
             }
             if !listed {
                 one.forget(reference, resources);
@@ -82,7 +82,7 @@ impl WatchedResources {
         (new, gone)
     }
 
-    /// Lets those dropped resources go that are not held down anywhere. Returns whether there were any.
+    /// Unwatches the dropped resources that no shoot holds down. Returns true if there were any.
     pub fn unwatch(&mut self, now: Instant, resources: &Resources) -> bool {
         let before = self.0.len();
         self.0.retain(|reference, one| {
@@ -90,20 +90,20 @@ impl WatchedResources {
             if !over || !resources.is_listed(reference) || !resources.held_down_in(reference).is_empty() {
                 return true;
             }
-            tracing::info!(resource = %reference, "it is not configured and not held down any more");
+            tracing::info!(resource = %reference, "resource removed from the configuration is not scaled down anywhere; no longer watching it");
             one.forget(reference, resources);
             false
         });
         self.0.len() < before
     }
 
-    /// Whether there are resources that were dropped.
+    /// Returns true if any watched resource was dropped from the configuration.
     #[must_use]
     pub fn has_dropped(&self) -> bool {
         self.0.values().any(|one| one.dropped_at.is_some())
     }
 
-    /// The configuration in force: the file, and after it what was dropped and is still followed.
+    /// The configuration in force: the file, followed by the dropped resources that are still watched.
     #[must_use]
     pub fn in_force(&self, file: &ProberConfig) -> Arc<ProberConfig> {
         let mut config = file.clone();

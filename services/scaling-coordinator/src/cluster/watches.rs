@@ -25,13 +25,13 @@ use super::resources::{ListState, Resources};
 use super::version::{Mark, Origin};
 use super::watched_resources::WatchedResources;
 
-/// How often it is looked whether a resource that was dropped from the configuration is still held down: in the index,
-/// and only while there is one.
+/// The interval at which the index is checked for dropped resources that are still held down. It runs only while there
+/// are dropped resources.
 const LOOK_AT_DROPPED: Duration = Duration::from_secs(5);
 
-/// A kind counts as absent when the seed has answered for this long that it does not serve it. An API server that starts
-/// serves custom resources some seconds after everything else, and what is absent and optional does not hold up the next
-/// level (S3).
+/// A kind counts as absent once the seed has answered for this long that it does not serve the kind. A starting API
+/// server serves custom resources some seconds after everything else, and an absent optional resource does not hold up
+/// the next level (S3).
 const ABSENT_AFTER: Duration = Duration::from_secs(10);
 
 /// Follows the Clusters. Where these went back in time because etcd was restored, the resources did, too.
@@ -66,8 +66,8 @@ pub async fn clusters(
         .await
 }
 
-/// Follows the resources that the configuration file names, one watch each, and takes up its changes. Says in `in_force`
-/// what the configuration is together with what was dropped from it and is still to be restored.
+/// Watches the resources that the configuration file names, one watch each, and applies its changes. Sends the
+/// configuration in force, with the dropped resources that must still be restored, to `in_force`.
 ///
 /// # Errors
 /// When a watch ends although it never should.

@@ -24,7 +24,7 @@ use super::version::Origin;
 use crate::domain::flow::{Action, Outcome, What};
 use crate::domain::next_step::{Write, has_spec_replicas};
 
-/// A request gets at least so long, however little is left of its timeout: less would only make it fail.
+/// The shortest deadline of a request, even if less of its timeout is left: a shorter one would only make it fail.
 const LEAST_DEADLINE: Duration = Duration::from_millis(500);
 
 /// Whom the API server names as the manager of the fields that we write.
@@ -237,7 +237,7 @@ fn read_failed(what: &str, error: &RequestError) -> Outcome {
     }
 }
 
-/// What a failed write means.
+/// Maps the error of a write to its outcome.
 fn classify(
     error: &RequestError,
     reference: &ResourceRef,

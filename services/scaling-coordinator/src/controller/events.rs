@@ -1,4 +1,4 @@
-//! What is said about writes: log lines and Kubernetes Events.
+//! Reports writes as log lines and Kubernetes Events.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use watchdog_kube::events::Notice;

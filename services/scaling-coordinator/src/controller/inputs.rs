@@ -19,8 +19,8 @@ use crate::domain::observed::Dependent;
 use crate::domain::overview::{Overview, ShootPlan, ShootScaling};
 use crate::domain::plan;
 
-/// A time in which nobody but this replica has acted on its shoots, and in which the seed was there without a break. What was
-/// learnt of resources in an earlier epoch says nothing about the time since (S3).
+/// A time in which only this replica has acted on its shoots, and the seed was available without a break. Knowledge of
+/// resources from an earlier epoch proves nothing about the time since (S3).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OwnershipEpoch {
     /// Changes whenever a shoot may have been another replica's for a while.
@@ -30,24 +30,24 @@ pub struct OwnershipEpoch {
     interruptions: u64,
 }
 
-/// What decisions rest on.
+/// The inputs of every decision.
 pub struct Inputs {
     /// The configuration, completed by what was dropped from it and may still be held down.
     pub config: watch::Receiver<Arc<ProberConfig>>,
-    /// What lease-probe says.
+    /// The verdicts of lease-probe.
     pub verdicts: Arc<Verdicts>,
-    /// Which shoots there are.
+    /// The shoots of the seed.
     pub clusters: Arc<Clusters>,
     /// Their resources.
     pub resources: Arc<Resources>,
-    /// Which of the shoots are this replica's.
+    /// Tells which shoots this replica owns.
     pub membership: Membership,
     /// Cancelled when the process drains: no write begins after that.
     pub draining: CancellationToken,
 }
 
 impl Inputs {
-    /// Whether this replica looks after a shoot, whether or not it may act on it now.
+    /// Returns true if the shoot exists and this replica owns it, even if it must not act on it now.
     #[must_use]
     pub fn is_ours(&self, shoot: &str) -> bool {
         self.exists(shoot) && self.membership.owns(shoot)
@@ -98,7 +98,7 @@ impl Inputs {
         (self.ownership_epoch() == epoch).then_some(permit)
     }
 
-    /// Whether the coordinator may act on a shoot, apart from its verdict.
+    /// Checks everything except the verdict that must hold before the coordinator acts on a shoot.
     fn allowed(&self, shoot: &str) -> Result<(), (HoldReason, String)> {
         match self.clusters.write_eligibility(shoot) {
             WriteEligibility::Allowed => {}
@@ -124,8 +124,8 @@ impl Inputs {
         Err((HoldReason::Ownership, why))
     }
 
-    /// Whether the watchdog has no business with a shoot any more, by what its Cluster says, and this replica may take
-    /// off what is left of its protection.
+    /// Returns true if the Cluster says that the shoot is no longer protected, and this replica may remove leftover
+    /// protection.
     fn is_released(&self, shoot: &str) -> bool {
         self.clusters.write_eligibility(shoot).is_released() && self.membership.may_act(shoot)
     }

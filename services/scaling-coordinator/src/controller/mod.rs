@@ -1,8 +1,8 @@
 //! Drives the flows of all shoots with what the indexes, the verdicts and the timers bring.
 //!
-//! One task owns the flows of all shoots and looks at a shoot when something about it has changed or a timer has run
-//! out, never otherwise. Looking is computing only. Requests run beside it: at most [`MAX_REQUESTS`] at once, at most
-//! so many a second as configured, and the shoots take turns.
+//! One task owns the flows of all shoots. It reconciles a shoot only when something about it has changed or a timer has
+//! expired. Reconciling only computes. Requests run in other tasks, at most [`MAX_REQUESTS`] at once and within the
+//! configured rate, and the shoots take turns.
 
 mod events;
 pub mod inputs;
@@ -43,8 +43,8 @@ use crate::metrics::{FAILURES, UNDER_WAY, WAITING};
 /// rate; a slow one is not flooded.
 pub const MAX_REQUESTS: usize = 64;
 
-/// What is under way when the process stops gets so long. Below the grace of the drain, above the deadline of one
-/// request; none begins in that time.
+/// The time that requests under way get when the process stops. Below the grace period of the drain, above the deadline
+/// of one request. No request begins in that time.
 const LAST_REQUESTS: Duration = Duration::from_secs(15);
 
 /// The engine.
@@ -167,7 +167,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Looks at every shoot, one after the other and among everything else.
+    /// Reconciles every shoot, one after the other, interleaved with all other work.
     fn wake_all(&self) {
         for shoot in self.inputs.clusters.names() {
             self.work_queue.add(&shoot);
@@ -285,7 +285,7 @@ impl Controller {
         self.reconcile(&shoot);
     }
 
-    /// Looks at a shoot: what is to be done, when to look again, what to show.
+    /// Reconciles a shoot: queues its requests, sets its timer and publishes its state.
     fn reconcile(&mut self, shoot: &Arc<str>) {
         if !self.inputs.is_ours(shoot) {
             self.forget(shoot);
@@ -302,8 +302,8 @@ impl Controller {
         known.keep_epoch(epoch);
         let reconciled = known.reconcile(shoot, now, &decision, &dependents);
         known.set_timer(&mut self.timers, shoot, reconciled.wake);
-        // A shoot that went and came back may have a request under way of which its flow knows nothing (S3). It is
-        // looked at again when that has ended.
+        // A shoot that went and came back may have a request under way of which its flow knows nothing (S3). The end of
+        // that request reconciles the shoot again.
         let generation = known.generation;
         let mut others = self.under_way.values();
         let waits = others.any(|other| other.shoot == *shoot && other.generation != generation);

@@ -1,4 +1,4 @@
-//! Who may make the next request: turns, for the shoots' sake.
+//! Gives shoots turns to make requests, so that no shoot starves the others.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the engine remembers of one shoot.
+//! The state that the controller keeps for one shoot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +17,11 @@ use crate::domain::observed::Dependent;
 use crate::domain::status::Status;
 use crate::metrics::{FIRST_WRITE, REACHED};
 
-/// A shoot is looked at again at the latest after so long, if it waits for a time at all.
+/// The longest delay of a shoot's timer.
 const LONGEST_TIMER: Duration = Duration::from_secs(3600);
 
-/// One shoot.
 pub(super) struct Shoot {
-    /// Which of the lives of this and all shoots in this process it is: a shoot that goes and comes back begins anew.
+    /// Unique in this process: a shoot that goes and comes back gets a new generation and starts afresh.
     pub(super) generation: u64,
     flow: Flow,
     epoch: OwnershipEpoch,
@@ -34,16 +33,16 @@ pub(super) struct Shoot {
     verdict: Option<Instant>,
     first_write: bool,
     alerts: Vec<(ResourceRef, String)>,
-    /// Writes without an answer and why they were made, until the resource tells what came of them.
+    /// Writes without an answer and their reasons, until the resource shows whether they were applied.
     unanswered: BTreeMap<ResourceRef, (Action, String)>,
     applied: Vec<(Action, String)>,
     /// Warnings that were published, by resource.
     warnings: BTreeMap<ResourceRef, String>,
-    /// When it is to be looked at again.
+    /// The time of the next reconciliation.
     pub(super) timer: Option<(Key, Instant)>,
 }
 
-/// What came of looking at a shoot.
+/// The result of one reconciliation.
 pub(super) struct Reconciled {
     pub(super) direction: Option<Direction>,
     pub(super) reason: String,
@@ -78,14 +77,13 @@ impl Shoot {
         }
     }
 
-    /// Takes note of the epoch in which it is looked at.
+    /// Notes the current ownership epoch. A new epoch makes the flow distrust what it learnt before.
     pub(super) fn keep_epoch(&mut self, epoch: OwnershipEpoch) {
         if std::mem::replace(&mut self.epoch, epoch) != epoch {
             self.flow.take_over();
         }
     }
 
-    /// Looks at it.
     pub(super) fn reconcile(
         &mut self,
         shoot: &str,
@@ -122,8 +120,8 @@ impl Shoot {
             .collect()
     }
 
-    /// Takes the requests that are to be made now; they count as under way from now on. To be followed by
-    /// [`Shoot::look`].
+    /// Takes the requests that must be made now and counts them as under way. The caller must call
+    /// [`Shoot::reconcile`] afterwards.
     pub(super) fn take_actions(
         &mut self,
         shoot: &str,
@@ -174,8 +172,8 @@ impl Shoot {
         self.flow.finish(now, action, outcome);
     }
 
-    /// Looks whether writes without an answer were applied. Their precondition is the version that they were decided on,
-    /// so the next version tells.
+    /// Checks whether writes without an answer were applied. Their precondition is the version that they were decided
+    /// on, so the next version shows it.
     fn look_for_applied(&mut self, now: Instant, dependents: &[Dependent<'_>]) {
         for dependent in dependents {
             let reference = &dependent.config.reference;
@@ -210,7 +208,7 @@ impl Shoot {
         }
     }
 
-    /// Sets the time at which it is looked at again although nothing has happened.
+    /// Sets the time of the next reconciliation if nothing else triggers one before.
     pub(super) fn set_timer(
         &mut self,
         timers: &mut DelayQueue<Arc<str>>,

@@ -1,5 +1,5 @@
-//! What the coordinator adds to the trace of a verdict: a span for the operation that follows from it, until every
-//! resource has reached its target or the direction changes, and one for each write.
+//! Adds spans to the trace of a verdict: one for the operation that follows from it, until every resource has reached
+//! its target or the direction changes, and one for each write.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Traces {
     operations: HashMap<Arc<str>, TracedFlow>,
 }
 
-/// What follows from one change of direction, once: it has no span any more when it is done.
+/// The operation after one change of direction. It has no span once it is done, so that it is traced only once.
 #[derive(Debug)]
 struct TracedFlow {
     since: Instant,

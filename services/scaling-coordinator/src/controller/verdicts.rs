@@ -1,4 +1,4 @@
-//! What the replicas of lease-probe say, by shoot. Only streams that live count: what a lost one said is forgotten.
+//! The verdicts of the lease-probe replicas, by shoot. Only open streams count: a lost stream takes its verdicts along.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::controller::work_queue::WorkQueue;
 use crate::domain::decision::{Outcome, Streams, Verdict};
 
-/// Within a stream the times of observations are exact but for rounding.
+/// Tolerance for rounding: otherwise the observation times within a stream are exact.
 const ROUNDING: Duration = Duration::from_secs(1);
 
 /// The verdicts of all streams.
@@ -21,7 +21,7 @@ pub struct Verdicts {
 
 #[derive(Debug, Default)]
 struct Inner {
-    // Whether the stream is synchronised.
+    // True for a synchronised stream.
     streams: BTreeMap<Arc<str>, bool>,
     by_shoot: HashMap<Arc<str>, BTreeMap<Arc<str>, Verdict>>,
 }
@@ -36,7 +36,7 @@ impl Verdicts {
         }
     }
 
-    /// A replica of lease-probe is known and will be followed.
+    /// A lease-probe replica is known, and its stream will be opened.
     pub fn joined(&self, stream: &Arc<str>) {
         self.inner.lock().streams.insert(stream.clone(), false);
         self.work_queue.add_all();
@@ -51,7 +51,7 @@ impl Verdicts {
         self.work_queue.add_all();
     }
 
-    /// A stream is lost: nobody renews what it said, and nobody takes it back.
+    /// A stream is lost: its verdicts can be neither renewed nor cancelled.
     pub fn lost(&self, stream: &str) {
         let mut inner = self.inner.lock();
         let synced = inner.streams.get_mut(stream).is_some_and(std::mem::take);
@@ -110,7 +110,7 @@ impl Verdicts {
         self.work_queue.add(shoot);
     }
 
-    /// A stream does not speak of a shoot any more.
+    /// A stream no longer reports a shoot.
     pub fn withdrawn(&self, stream: &str, shoot: &str) {
         let mut inner = self.inner.lock();
         if let Some(of_shoot) = inner.by_shoot.get_mut(shoot) {
@@ -123,7 +123,7 @@ impl Verdicts {
         self.work_queue.add(shoot);
     }
 
-    /// What is said about a shoot now.
+    /// The current verdicts on a shoot.
     #[must_use]
     pub fn on(&self, shoot: &str) -> Vec<Verdict> {
         let inner = self.inner.lock();

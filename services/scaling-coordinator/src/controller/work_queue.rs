@@ -1,4 +1,4 @@
-//! Which shoots are to be looked at again: what every watch and stream tells the engine.
+//! The shoots that the controller must reconcile. Every watch and stream adds to this queue.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// A queue of shoots, each at most once: however often one is woken, it is looked at once. Bounded by the number of
-/// shoots.
+/// A queue of shoots without duplicates: several additions of a shoot lead to one reconciliation. Bounded by the number
+/// of shoots.
 #[derive(Debug, Default)]
 pub struct WorkQueue {
     queue: Mutex<Queue>,
@@ -21,7 +21,7 @@ struct Queue {
     all: bool,
 }
 
-/// What is to be looked at.
+/// The unit of work of the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkItem {
     /// This shoot.
@@ -48,7 +48,7 @@ impl WorkQueue {
         self.notify.notify_one();
     }
 
-    /// What is to be looked at next. Safe to cancel. For one caller at a time.
+    /// Waits for the next item. Cancel-safe. Only one caller may wait at a time.
     pub async fn next(&self) -> WorkItem {
         loop {
             if let Some(wake) = self.take() {

@@ -9,7 +9,7 @@ use crate::domain::Direction;
 use crate::domain::flow::Outcome;
 use crate::metrics::WRITES;
 
-/// What became of a write, as a label value.
+/// The result of a write, as a label value.
 #[must_use]
 pub const fn result(outcome: &Outcome) -> &'static str {
     match outcome {

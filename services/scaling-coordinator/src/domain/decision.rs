@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Direction;
 
-/// What a probe of the shoot found.
+/// The result of probing a shoot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The nodes are connected.
@@ -73,12 +73,12 @@ impl Outcome {
     }
 }
 
-/// What one observer says about a shoot, in local monotonic time.
+/// The verdict of one observer on a shoot, in local monotonic time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Verdict {
-    /// What it found.
+    /// The result of the probe.
     pub outcome: Outcome,
-    /// Who says so.
+    /// The observer that sent the verdict.
     pub observer: Arc<str>,
     /// When it was observed.
     pub observed: Instant,
@@ -133,7 +133,7 @@ impl HoldReason {
         }
     }
 
-    /// Whether it means that lease-probe does not do as it should: worth a warning.
+    /// Returns true if lease-probe must be misbehaving, which is worth a warning.
     #[must_use]
     pub const fn is_strange(self) -> bool {
         matches!(self, Self::Disagreement | Self::Outdated)

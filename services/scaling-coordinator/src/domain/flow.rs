@@ -1,12 +1,12 @@
 //! The flow of one shoot: which requests to make now, what to wait for, and until when.
 //!
-//! It is level-triggered: [`Flow::next`] derives all that matters from what is seen of the resources, so that a crash
-//! between any two writes changes nothing but the time it takes. What a [`Flow`] remembers is only time (when a level
-//! started, when a try began, when the next one may), what is under way, and that it runs.
+//! It is level-triggered: [`Flow::next`] derives all that matters from the observed state of the resources, so that a
+//! crash between any two writes costs only time. A [`Flow`] remembers only times (when a level started, when a try
+//! began, when the next one may), what is under way, and that it runs.
 //!
 //! The level that is worked on is the lowest in which a resource is not where the direction wants it, or in which a
-//! write is not confirmed. A level therefore starts only when all before it have *reached* their targets (S3), after a
-//! crash and in the middle of a change of direction as well.
+//! write is not confirmed. A level therefore starts only when all before it have *reached* their targets (S3), also
+//! after a crash and in the middle of a change of direction.
 //!
 //! Holding stops the writes and forgets nothing: probes that fail now and then, each for a moment, must not start the
 //! initial delay anew every time. Only the contrary direction begins with nothing.
@@ -31,7 +31,7 @@ use super::next_step::{NextStep, PlannedStep, plan_step};
 use super::observed::Dependent;
 use super::status::{Progress, State, Status, Step};
 
-/// What a flow remembers.
+/// The memory of a flow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Flow {
     direction: Option<Direction>,
@@ -39,7 +39,7 @@ pub struct Flow {
     course: Option<Direction>,
     // Since when it is held on its course: no try times out in that time, because nothing is done.
     held: Option<Instant>,
-    // Whether something was done since the direction last changed that has not reached its target: the flow then
+    // True if something was done since the direction last changed that has not reached its target: the flow then
     // waits for it, whereas a shoot where nothing was done is settled even if a resource happens to be unready.
     running: bool,
     started: BTreeMap<i32, Instant>,
@@ -47,7 +47,7 @@ pub struct Flow {
     handover: Handover,
 }
 
-/// What follows now.
+/// The next steps of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steps {
     /// Requests that may be made now. The caller makes those for which it has room, calls [`Flow::start`] for each of
@@ -55,15 +55,15 @@ pub struct Steps {
     pub actions: Vec<Action>,
     /// When to call [`Flow::next`] again although nothing has happened.
     pub wake: Option<Instant>,
-    /// What to show.
+    /// The status to publish.
     pub status: Status,
     /// Resources that have just failed their level, and why: for the log and a Kubernetes Event.
     pub alerts: Vec<(ResourceRef, String)>,
-    /// Whether the flow has just reached its last target.
+    /// True if the flow has just reached its last target.
     pub finished: bool,
 }
 
-/// What one resource of the current level does.
+/// The next step of one resource in the current level.
 struct Advance {
     step: Step,
     message: String,
@@ -89,7 +89,7 @@ impl Steps {
 }
 
 impl Flow {
-    /// Whether a request for this resource is under way.
+    /// Returns true if a request for this resource is under way.
     #[must_use]
     pub fn is_under_way(&self, reference: &ResourceRef) -> bool {
         self.ops.get(reference).is_some_and(|op| op.sent.is_some())
@@ -214,7 +214,7 @@ impl Flow {
             .is_some_and(Operation::is_busy)
     }
 
-    /// Whether a resource with this need keeps its level open.
+    /// Returns true if a resource with this next step keeps its level open.
     fn keeps(&self, next_step: &NextStep) -> bool {
         match next_step {
             NextStep::Wait => self.running,
@@ -378,7 +378,7 @@ impl Flow {
                     earliest(Some(unconfirmed.read_at), times_out),
                 );
             }
-            let message = "it was written; it is to be read to know what came of it".to_owned();
+            let message = "it was written; a read must show whether the write was applied".to_owned();
             return Advance {
                 action: Some(What::Read),
                 ..advance(Step::Waiting, message, times_out)

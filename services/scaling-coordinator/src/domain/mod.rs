@@ -1,9 +1,9 @@
-//! The rules of scaling, pure: where the dependants of a shoot are to go, what each of them needs for that, and in
-//! which order. Time is an argument everywhere; nothing here does I/O or reads a clock.
+//! The rules of scaling: the direction for the dependants of a shoot, the next step of each, and their order. The rules
+//! are pure: time is an argument everywhere, and nothing here does I/O or reads a clock.
 //!
-//! [`decision`] makes one direction out of the verdicts on a shoot. [`next_step`] tells what one resource needs in a
-//! direction, from what is seen of it and nothing else. [`plan`] orders the needs by level, for people to look at;
-//! [`flow`] does the same for the coordinator to act upon, with time, tries and writes under way.
+//! [`decision`] derives one direction from the verdicts on a shoot. [`next_step`] derives a resource's next step in
+//! that direction from its observed state alone. [`plan`] orders the steps by level, for people to read. [`flow`] does
+//! the same for the coordinator to act upon, with time, tries and writes under way.
 
 pub mod decision;
 pub mod flow;
@@ -22,7 +22,8 @@ pub enum Direction {
     Down,
     /// Scaled up: the nodes are connected.
     Up,
-    /// Left to others, because the shoot hibernates, migrates or is deleted: only meltdown-protection-active is removed.
+    /// The shoot hibernates, migrates or is being deleted: others set the replicas, and the coordinator only removes
+    /// meltdown-protection-active.
     Release,
 }
 

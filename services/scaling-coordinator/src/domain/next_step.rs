@@ -1,4 +1,5 @@
-//! What one resource needs in one direction: from what is seen of it, and from nothing that a crash could lose (S6).
+//! Derives a resource's next step in one direction from its observed state, and from nothing that a crash could lose
+//! (S6).
 //!
 //! Each write leaves a state from which the next one follows:
 //!
@@ -34,7 +35,7 @@ pub enum Write {
         from: i32,
         /// Replicas afterwards.
         to: i32,
-        /// Whether the same patch records `from` and sets meltdown-protection-active.
+        /// True if the same patch records `from` and sets meltdown-protection-active.
         record: bool,
         /// The recorded count that could not be read, where `to` had to be taken from elsewhere.
         unreadable: Option<String>,
@@ -44,7 +45,7 @@ pub enum Write {
 }
 
 impl Write {
-    /// Whether a resource looks as this write leaves it; `None` where that cannot be told.
+    /// Returns true if the observed state is the one that this write leaves; `None` if the state does not show it.
     #[must_use]
     pub fn shows_in(&self, seen: &ResourceState) -> Option<bool> {
         match self {
@@ -59,14 +60,14 @@ impl Write {
     }
 }
 
-/// Whether the replica count of a kind is known to be `spec.replicas`, so that one patch of the object changes it
-/// together with the annotations.
+/// Returns true if the replica count of a kind is known to be `spec.replicas`, so that one patch of the object changes
+/// it together with the annotations.
 #[must_use]
 pub fn has_spec_replicas(reference: &ResourceRef) -> bool {
     reference.group() == "apps" && matches!(&*reference.kind, "Deployment" | "StatefulSet")
 }
 
-/// What a resource needs.
+/// The next step of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextStep {
     /// Nothing: it is where the direction wants it.
@@ -89,10 +90,10 @@ pub enum NextStep {
     NotObserved,
 }
 
-/// What a resource needs, and why.
+/// The next step of a resource, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedStep {
-    /// What it needs.
+    /// The next step.
     pub next_step: NextStep,
     /// The replicas that the direction wants; `None` where it wants none in particular.
     pub target: Option<i32>,
@@ -101,19 +102,19 @@ pub struct PlannedStep {
 }
 
 impl NextStep {
-    /// Whether the resource does not keep the next level waiting.
+    /// Returns true if the next level need not wait for the resource.
     #[must_use]
     pub const fn is_done(&self) -> bool {
         matches!(self, Self::Nothing | Self::Ignored | Self::AbsentOptional)
     }
 
-    /// Whether there is something to do about it.
+    /// Returns true if the step needs a request.
     #[must_use]
     pub const fn is_work(&self) -> bool {
         matches!(self, Self::Write(_) | Self::Read)
     }
 
-    /// Whether its level has failed because of it, and no try can mend that.
+    /// Returns true if the level has failed because of the resource and no retry can mend that.
     #[must_use]
     pub const fn is_broken(&self) -> bool {
         matches!(self, Self::Absent | Self::Repair)
@@ -159,8 +160,8 @@ pub fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> PlannedStep
     }
 }
 
-/// Whether a resource that is not configured any more is treated as if it were: going up, when it is held down, and
-/// until what was restored is ready. That it has no replicas is somebody else's will where it is not held down.
+/// Returns true if a dropped resource is treated as if it were configured: on the way up, while it is held down and
+/// until the restored replicas are ready. If it has no replicas and is not held down, another client wants that.
 fn is_to_be_restored(direction: Direction, observed: &Observed) -> bool {
     let restored =
         |seen: &ResourceState| seen.protected || seen.replicas.is_some_and(|replicas| replicas > 0);

@@ -1,4 +1,4 @@
-//! What the coordinator sees of the resources of a shoot.
+//! The observed state of the resources of a shoot.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ pub struct ResourceState {
     pub replicas: Option<i32>,
     /// Ready replicas.
     pub ready: i32,
-    /// Whether the status speaks of the current specification.
+    /// True if the status refers to the current specification.
     pub current: bool,
     /// The replica count that was recorded before it was scaled down.
     pub recorded: RecordedReplicas,
-    /// Whether it carries meltdown-protection-active.
+    /// True if the resource carries meltdown-protection-active.
     pub protected: bool,
     /// Its annotation ignore-scaling is true.
     pub ignored: bool,
@@ -37,7 +37,7 @@ impl ResourceState {
     }
 }
 
-/// What is known of a configured resource of a shoot.
+/// The observed state of a configured resource of a shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Observed {
     /// It exists.
@@ -48,7 +48,7 @@ pub enum Observed {
     Deleting,
     /// It exists and cannot be worked with, for this reason.
     Unusable(String),
-    /// It cannot be told yet, for this reason.
+    /// The state is not known yet, for this reason.
     Unknown(String),
 }
 
@@ -79,8 +79,9 @@ impl Observed {
 pub struct Dependent<'a> {
     /// How it is configured.
     pub config: &'a DependentResource,
-    /// Whether it was configured and is not any more: it is restored if it is held down, and otherwise left alone.
+    /// True if the resource is no longer configured. The coordinator restores it if it is held down, and otherwise
+    /// leaves it alone.
     pub dropped: bool,
-    /// What is seen of it.
+    /// The observed state.
     pub observed: Observed,
 }

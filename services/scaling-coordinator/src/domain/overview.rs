@@ -1,4 +1,4 @@
-//! What is told about a shoot to those who ask.
+//! The state of a shoot, as the API reports it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,12 +39,12 @@ impl ShootScaling {
     }
 }
 
-/// What a direction would do to a shoot now.
+/// The effect that a direction would have on a shoot now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShootPlan {
     /// Its levels, in the order in which they would run.
     pub levels: BTreeMap<i32, Vec<Planned>>,
-    /// Whether the coordinator may act on the shoot now, apart from its verdict.
+    /// True if everything except the verdict allows the coordinator to act on the shoot now.
     pub allowed: bool,
     /// One sentence for people: why or why not.
     pub reason: String,
@@ -52,10 +52,10 @@ pub struct ShootPlan {
 
 /// Answers questions about shoots, also about those that another replica owns.
 pub trait Overview: Send + Sync {
-    /// Whether the shoots of the seed are known yet.
+    /// Returns true once the shoots of the seed are listed.
     fn is_listed(&self) -> bool;
     /// The state of a shoot that this replica does not work on; `None` when the seed has no such Cluster.
     fn scaling(&self, shoot: &str) -> Option<ShootScaling>;
-    /// What a direction would do to a shoot; `None` when the seed has no such Cluster.
+    /// The effect that a direction would have on a shoot; `None` when the seed has no such Cluster.
     fn plan(&self, shoot: &str, direction: Direction) -> Option<ShootPlan>;
 }

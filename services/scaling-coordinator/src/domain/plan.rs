@@ -1,4 +1,4 @@
-//! What a direction would do to a shoot now, level by level: for people, before anything is touched.
+//! Shows the effect of a direction on a shoot, level by level, before anything is changed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::Direction;
 use super::next_step::{NextStep, Write, plan_step};
 use super::observed::Dependent;
 
-/// What a plan does with one resource.
+/// The action that a plan takes on one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Nothing.
@@ -31,9 +31,9 @@ pub enum Action {
 /// One resource of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// Which one.
+    /// The resource.
     pub reference: ResourceRef,
-    /// What is done with it.
+    /// The planned action.
     pub action: Action,
     /// Its replicas now; `None` when absent or not known.
     pub replicas: Option<i32>,

@@ -32,7 +32,7 @@ impl State {
     }
 }
 
-/// What the flow does with one resource.
+/// The step of the flow for one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Its level has not started.
@@ -58,11 +58,11 @@ pub enum Step {
 /// One resource in the flow of a shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// Which resource.
+    /// The resource.
     pub reference: ResourceRef,
     /// Its level in the direction that runs; 0 while holding.
     pub level: i32,
-    /// What the flow does with it.
+    /// The current step.
     pub step: Step,
     /// Wanted replicas as last seen.
     pub replicas: Option<i32>,
@@ -70,7 +70,7 @@ pub struct Progress {
     pub ready: Option<i32>,
     /// Replica count recorded for the restore.
     pub recorded: Option<i32>,
-    /// Whether it carries meltdown-protection-active.
+    /// True if the resource carries meltdown-protection-active.
     pub protected: bool,
     /// Replicas that the direction wants.
     pub target: Option<i32>,

@@ -1,4 +1,4 @@
-//! What the tests of the rules share: Gardener's configuration, and resources to look at.
+//! Fixtures for the tests of the rules: Gardener's configuration and observed resources.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(crate) fn scale_only(mut dependent: DependentResource) -> DependentResource 
     dependent
 }
 
-/// What Gardener deploys: kube-controller-manager up first and down last, machine-controller-manager up 30 s later,
+/// Gardener's configuration: kube-controller-manager up first and down last, machine-controller-manager up 30 s later,
 /// the autoscaler up at the end and optional.
 pub(crate) fn gardener() -> Vec<DependentResource> {
     let mut all = vec![

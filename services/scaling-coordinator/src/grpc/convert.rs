@@ -20,8 +20,8 @@ use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::{Action, Planned};
 use crate::domain::status::{Progress, State, Step};
 
-/// A verdict is never valid for longer, whatever its observer says: one that is not renewed for so long is no
-/// observation any more.
+/// The longest validity of a verdict, even if its observer sends a longer one: a verdict that old no longer describes
+/// the shoot.
 const LONGEST_VALIDITY: Duration = Duration::from_secs(600);
 
 /// Characters of a verdict's sentence that are kept.
@@ -29,8 +29,7 @@ const LONGEST_MESSAGE: usize = 512;
 
 // === lease-probe -> domain ===
 
-/// A verdict in local monotonic time: its validity and age count from when it was sent, and no wall clock is looked
-/// at.
+/// A verdict in local monotonic time. Its validity and age count from when it was sent, so no wall clock is needed.
 #[must_use]
 pub fn verdict(received: &Received<probe::Verdict>) -> Verdict {
     let (verdict, sent) = (&received.value, received.sent_at);

@@ -77,7 +77,7 @@ impl Coordinator {
         assert!(waited.is_ok(), "not ready: {:?}", bound.readiness.blockers());
     }
 
-    /// What keeps it from being ready, a line each.
+    /// The readiness blockers, one line each.
     pub fn blockers(&self) -> Vec<String> {
         let blockers = self.bound.as_ref().unwrap().readiness.blockers();
         blockers
@@ -159,7 +159,7 @@ impl Coordinator {
         .await
     }
 
-    /// What /metrics shows of the collectors (the exporter itself belongs to the process).
+    /// The collectors' part of /metrics (the exporter itself belongs to the process).
     pub async fn metrics(&self) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(self.admin_addr).await.unwrap();

@@ -62,7 +62,7 @@ async fn a_silent_watch_is_opened_again() {
             resource(s, KCM).spec_replicas == Some(4)
         })
         .await;
-    // The Cluster as well.
+    // The same must hold for the watch of the Clusters.
     seed.api.silence_watches();
     seed.hibernate(SHOOT);
     coordinator.until_holding(SHOOT, "hibernat").await;

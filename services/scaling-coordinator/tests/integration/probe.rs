@@ -27,7 +27,7 @@ const LONG: Duration = Duration::from_secs(300);
 
 struct Told {
     outcome: Outcome,
-    /// Of the observation when it was said.
+    /// Age of the observation when the verdict was sent.
     age: Duration,
     said: Instant,
     valid_until: Instant,
@@ -70,7 +70,7 @@ impl Probe {
         self.say_of(shoot, outcome, Duration::ZERO, valid_for);
     }
 
-    /// Says what was observed so long ago, as if it were news.
+    /// Sends an observation of this age as a new verdict.
     pub fn say_of(&self, shoot: &str, outcome: Outcome, age: Duration, valid_for: Duration) {
         let told = Told {
             outcome,

@@ -157,7 +157,7 @@ async fn no_replica_count_is_written_where_the_shoot_hibernates() {
         format!("{OTHER}: {kcm}: remove meltdown-protection-active and leave its replicas to others: ");
     assert!(plan.contains(&planned), "{planned} is not in {plan}");
 
-    // A refusal is tried again until the time is over, and is what is said then.
+    // The run retries a refused write until its time is over, and then reports the refusal.
     seed.api.deny(Rule {
         verbs: vec!["patch".to_owned()],
         namespaces: vec![OTHER.to_owned()],

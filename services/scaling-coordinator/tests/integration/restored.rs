@@ -8,7 +8,7 @@ use crate::probe::{Outcome, Probe};
 use crate::seed::{PROTECTED, RECORDED, Seed, USER};
 use crate::{KCM, MCM, SHOOT, eventually};
 
-/// Objects that have nothing to do with the shoot change: the backup is older by so many revisions.
+/// Changes objects of another shoot, so that the backup is 200 revisions older.
 fn time_passes(seed: &Seed) {
     for turn in 0..200 {
         seed.annotate("shoot--other", KCM, "example.com/turn", &turn.to_string());

@@ -79,7 +79,7 @@ impl Seed {
         std::fs::rename(next, self.dir.path().join("config.yaml")).unwrap();
     }
 
-    /// A shoot with so many replicas of kube-controller-manager, one of machine-controller-manager and, if wanted, one
+    /// A shoot with `kcm` replicas of kube-controller-manager, one of machine-controller-manager and, if `with_ca`, one
     /// of the autoscaler, all ready.
     pub async fn shoot(&self, name: &str, kcm: i32, with_ca: bool) {
         self.cluster(name, json!({}));
@@ -220,7 +220,7 @@ impl Seed {
         [KCM, MCM, CA].map(|name| self.replicas(namespace, name))
     }
 
-    /// What the coordinator has written in a namespace, in order. A conflict right after a write is no surprise:
+    /// The coordinator's writes in a namespace, in order. A conflict right after a write is no surprise:
     /// annotations count for the generation of a Deployment, so its controller updates the status.
     pub fn writes(&self, namespace: &str) -> Vec<String> {
         let mut writes = self.attempts(namespace);

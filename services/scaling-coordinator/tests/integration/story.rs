@@ -58,7 +58,7 @@ impl Story {
         .await;
     }
 
-    /// What the flow as a whole went through.
+    /// The states of the flow as a whole.
     fn states(&self) -> Vec<(pb::Direction, FlowState, Option<i32>)> {
         let story = self.0.lock();
         let mut states: Vec<_> = story
@@ -69,7 +69,7 @@ impl Story {
         states
     }
 
-    /// What one resource went through: direction, level, step, and all that was said meanwhile.
+    /// The steps of one resource: direction, level, step, and all messages shown meanwhile.
     fn steps(&self, name: &str) -> Vec<(pb::Direction, i32, Step, String)> {
         let mut steps: Vec<(pb::Direction, i32, Step, String)> = Vec::new();
         for scaling in self.0.lock().iter() {
@@ -86,7 +86,7 @@ impl Story {
     }
 }
 
-/// A step that must be shown, with words that must be said meanwhile.
+/// A step that must be shown, with words that a message must contain meanwhile.
 fn must(step: Step, words: &'static str) -> (Step, Option<&'static str>) {
     (step, Some(words))
 }

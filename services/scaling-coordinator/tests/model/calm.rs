@@ -18,14 +18,14 @@ pub struct Calm {
 }
 
 impl Calm {
-    /// Whether everything is restored from here.
+    /// Checks that everything is restored from here.
     pub fn check(&mut self, from: &World, rules: Rules) -> Result<(), String> {
         let mut world = from.clone();
         world.calm_down(rules)?;
         let mut path = Vec::new();
         for _ in 0..ROUNDS {
             let now = fingerprint(&world);
-            // A path that joins one that was followed before ends as that one did.
+            // A path that joins an earlier one ends as that one did.
             if world.is_calm() || self.good.contains(&now) {
                 self.good.extend(path);
                 return Ok(());

@@ -9,7 +9,7 @@
 //! search   breadth first, so that a counterexample is a shortest one
 //! ```
 //!
-//! The search is bounded by budgets: so many changes of the verdict, faults, handovers and jumps in time.
+//! Budgets bound the search: they limit the changes of the verdict, faults, handovers and jumps in time.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What the world around the domain code guarantees, and how much may go wrong in one search.
+//! The guarantees of the world around the domain code, and the number of faults in one search.
 
 /// The rules; all hold unless a test switches one off.
 #[derive(Debug, Clone, Copy)]
@@ -7,7 +7,7 @@ pub struct Rules {
     pub in_two_steps: bool,
     /// The replicas are recorded before anything is scaled down, or with it.
     pub record: bool,
-    /// The configured levels are those that must be kept; otherwise the code is told that all are the same.
+    /// The code gets the levels that must be kept; otherwise it gets the same level for all resources.
     pub order: bool,
     /// The API server is asked for the Cluster right before a write.
     pub cluster: bool,
@@ -15,7 +15,7 @@ pub struct Rules {
     pub release: bool,
     /// The validity of a verdict counts.
     pub validity: bool,
-    /// All observers are heard; otherwise only one.
+    /// The code receives the verdicts of all observers; otherwise those of one only.
     pub observers: bool,
     /// A write is applied only to the version that it was decided on.
     pub precondition: bool,
@@ -26,7 +26,7 @@ pub struct Rules {
     /// A read is answered with what is true; otherwise with what the watch of the replica shows, which is as good as
     /// no read.
     pub reads: bool,
-    /// What was learnt in an earlier tenure counts no more.
+    /// Knowledge from an earlier ownership epoch no longer counts.
     pub anew: bool,
     /// S3 and S5 are judged; not where a search breaks them on purpose and looks at the counts alone.
     pub judged: bool,
@@ -63,7 +63,7 @@ impl Default for Rules {
 pub struct Budget {
     /// Changes of what the observers say.
     pub turns: u8,
-    /// Whether everything is said that can be, or one of each kind.
+    /// True if observers send every possible verdict; otherwise one of each kind.
     pub all_verdicts: bool,
     /// Writes refused, lost before or after they were applied, or applied late.
     pub losses: u8,

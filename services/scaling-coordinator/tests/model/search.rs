@@ -9,7 +9,7 @@ use crate::calm::Calm;
 use crate::rules::Rules;
 use crate::world::{Event, World};
 
-/// What a search came to.
+/// The result of a search.
 pub struct Explored {
     /// Different states seen.
     pub states: usize,

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use self::object::{Object, dependents, index};
 use crate::rules::{Budget, NONE, Rules};
 
-/// What the two replicas of lease-probe say together.
+/// The combined verdicts of the two lease-probe replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Saying {
     Nothing,
@@ -32,7 +32,7 @@ pub enum Saying {
     Contradiction,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     Answered,
@@ -86,7 +86,7 @@ struct Coordinator {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct World {
     objects: [Object; 2],
-    /// What everybody but the watchdog wants: what must come back.
+    /// The replicas that everyone except the watchdog wants, and that must come back.
     wanted: [i32; 2],
     allowed: bool,
     saying: Saying,
@@ -196,7 +196,7 @@ impl World {
         self.check()
     }
 
-    /// Every acting coordinator looks at the shoot, as after every wake.
+    /// Every acting coordinator reconciles the shoot, as for every item of its work queue.
     fn reconcile(&mut self, rules: Rules) {
         if !rules.exclusive {
             // Two that both lag are too many states; the first sees everything at once, and is answered at once.
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// What a coordinator wants to do, without letting it.
+    /// The steps that a coordinator wants to take, without taking them.
     fn steps(&self, c: usize, rules: Rules) -> Steps {
         self.next(c, &mut self.coordinators[c].flow.clone(), rules)
     }

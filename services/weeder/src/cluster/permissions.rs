@@ -1,4 +1,4 @@
-//! What the weeder must be allowed on the seed.
+//! The permissions that the weeder needs on the seed.
 
 use watchdog_api::weeder::WeederConfig;
 use watchdog_kube::permissions::Permission;

@@ -1,8 +1,8 @@
-//! All weeders and all pods in a crash loop: what must be asked of the API server next?
+//! Schedules the API server requests for all weeders and all pods in a crash loop.
 //!
-//! [`WeederManager`] is a schedule without I/O, and not a task for each weeder, because its bounds hold over all weeders
+//! [`WeederManager`] is one schedule without I/O, not a task for each weeder, because its bounds hold over all weeders
 //! (ADR 0023): how often the pods of a controller are deleted, deletions before anything else, one pause for all when
-//! the API server throttles. Whoever runs the requests takes a task when there is room for one, and reports the answer.
+//! the API server throttles. The worker takes a task when it has room for a request, and reports the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What all parts share: the state behind a lock, a clock, and the streams that show the state.
+//! The state that all parts share, behind a lock, with a clock and the streams that show the state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl SharedState {
         self.clock.instant_at(moment.0)
     }
 
-    /// Changes the state and wakes the worker.
+    /// Changes the state and notifies the worker.
     pub(crate) fn update<T>(&self, change: impl FnOnce(&mut WeederState, Owns<'_>, Moment) -> T) -> T {
         let result = self.change(change);
         self.work.notify_one();

@@ -1,4 +1,4 @@
-//! What the manager asks of the worker: requests, and findings to report.
+//! The tasks that the manager gives the worker: requests, and findings to report.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

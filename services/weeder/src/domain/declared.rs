@@ -1,5 +1,5 @@
-//! Which services have dependants: those that the configuration names, in every namespace, and those that declare
-//! theirs by an annotation. Where both do, the selectors of both count.
+//! The services with dependants: those that the configuration names, in every namespace, and those that declare their
+//! dependants by an annotation. If both do, the selectors of both count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

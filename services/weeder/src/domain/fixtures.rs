@@ -1,4 +1,4 @@
-//! What the tests of the rules share.
+//! Fixtures for the tests of the rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which namespaces are about to end?
+//! Tracks which namespaces are terminating.
 
 use std::collections::BTreeMap;
 

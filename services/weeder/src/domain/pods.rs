@@ -1,4 +1,4 @@
-//! Which pods may be deleted?
+//! Decides which pods may be deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

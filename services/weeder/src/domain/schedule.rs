@@ -1,4 +1,4 @@
-//! What is due next.
+//! A queue of keys, ordered by the moment at which each is due.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -62,7 +62,7 @@ impl Bench {
         self.flow.next(self.now, direction, &dependents)
     }
 
-    /// The requests that are to be made now, as text.
+    /// The requests that must be made now, as text.
     pub(super) fn wanted(&mut self, direction: Option<Direction>) -> Vec<String> {
         self.next(direction).actions.iter().map(text).collect()
     }
@@ -80,7 +80,7 @@ impl Bench {
         self.next(direction).status.state
     }
 
-    /// Makes the only request that is to be made now and gives its outcome.
+    /// Makes the only request that must be made now, and reports this outcome for it.
     pub(super) fn answer(&mut self, direction: Option<Direction>, wanted: &str, outcome: Outcome) {
         let steps = self.next(direction);
         let action = steps.actions.iter().find(|a| text(a) == wanted);

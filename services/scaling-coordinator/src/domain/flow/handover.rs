@@ -1,12 +1,12 @@
-//! What a replica may believe of the resources of a shoot that it has taken over.
+//! Confirms the observed state of the resources of a shoot that this replica has taken over.
 //!
-//! Its watches are independent of each other, and each may lag behind. Its own writes carry the version that they rest
-//! on, so a watch that lags can only make them miss. But a level may look *reached* only because the watch has not
-//! brought yet what the replica before has done to it, and then the next level would start too early (S3). So before a
-//! write, every resource of the levels before it that only *looks* as if it were where it should be is read once, by a
-//! consistent read. A resource that was written by this replica needs none: what is seen of it is at least as new as
-//! the write. A loss in a shoot where nothing was down before therefore costs no read at all but for what is absent or
-//! left alone.
+//! The replica's watches are independent of each other, and each may lag. Its own writes carry the version that they
+//! rest on, so a lagging watch can only make them miss. But a level may look *reached* only because the watch has not
+//! delivered the previous owner's writes yet, and then the next level would start too early (S3). So before a write,
+//! the replica reads once, by a consistent read, every resource of the earlier levels that only *looks* as if it were
+//! at its target. A resource that this replica has written needs no read: its observed state is at least as new as the
+//! write. A loss in a shoot where nothing was down before therefore costs no reads, except of resources that are absent
+//! or ignored.
 
 use std::collections::BTreeSet;
 
@@ -17,11 +17,11 @@ use crate::domain::Direction;
 use crate::domain::next_step::{NextStep, PlannedStep};
 use crate::domain::observed::Dependent;
 
-/// What is known since this replica took the shoot over.
+/// The knowledge gained since this replica took the shoot over.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Handover {
     confirmed: BTreeSet<ResourceRef>,
-    /// Under way since before: what comes of these tells nothing about the time since.
+    /// Resources with a request from before the handover, whose outcome proves nothing about the time since.
     earlier: BTreeSet<ResourceRef>,
 }
 
@@ -41,8 +41,8 @@ impl Handover {
         }
     }
 
-    /// Turns what merely looks done into something to be read, where a write of a later level would rest on it.
-    /// Without any write there is nothing to be read.
+    /// Turns steps that merely look done into reads if a write of a later level would rest on them. Without any write,
+    /// nothing must be read.
     pub(super) fn require_confirmed_reads(
         &self,
         direction: Direction,
@@ -56,7 +56,7 @@ impl Handover {
             return;
         };
         for (dependent, planned) in planned_steps {
-            // Whatever there is to be seen of a dropped resource, nothing follows from it going down.
+            // On the way down, nothing follows from the observed state of a dropped resource.
             let irrelevant = dependent.dropped && direction == Direction::Down;
             let believed = irrelevant
                 || !planned.next_step.is_done()

@@ -28,21 +28,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// A server may ask for a longer pause than ours, but not for one that outlasts an incident.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// The watch brings an applied write within milliseconds. When it has not after so long, the object is read.
+/// The watch delivers an applied write within milliseconds. After this time without it, the object is read.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
-/// A resource that is waited for and of which nothing new is seen is read after so long, because its watch may be half
-/// open. The pause doubles from one such read to the next, up to [`LONGEST_READ_PAUSE`].
+/// Time without news of an awaited resource after which it is read, because its watch may be half open. The pause
+/// doubles from one such read to the next, up to [`LONGEST_READ_PAUSE`].
 pub(super) const READ_PAUSE: Duration = Duration::from_secs(2);
 
 /// See [`READ_PAUSE`]. A thousand shoots that never become ready then make 33 requests a second.
 const LONGEST_READ_PAUSE: Duration = Duration::from_secs(30);
 
-/// After a conflict the watch brings what somebody else wrote; when it has not after so long, the object is read.
-/// Grows with every conflict in a row.
+/// After a conflict the watch delivers the other client's write. After this pause without it, the object is read. The
+/// pause grows with every conflict in a row.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 
-/// So many conflicts in a row make a failed try: somebody writes all the time.
+/// Conflicts in a row that make a failed try, because another client keeps writing.
 const MAX_CONFLICTS: u32 = 5;
 
 /// A request to make.
@@ -54,13 +54,13 @@ pub struct Action {
     pub direction: Direction,
     /// The version of the resource that the decision rests on: the precondition of a write.
     pub against: Arc<str>,
-    /// What to do.
+    /// The kind of request.
     pub what: What,
-    /// What remains of the timeout.
+    /// The remainder of the timeout.
     pub within: Duration,
 }
 
-/// What to do with a resource.
+/// The kind of a request on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum What {
     /// Write.
@@ -70,17 +70,18 @@ pub enum What {
 }
 
 impl What {
-    /// Whether the Cluster must be confirmed right before: it changes a replica count, or leads to that (S4).
+    /// Returns true if the Cluster must be confirmed right before, because the request changes a replica count or leads
+    /// to such a change (S4).
     #[must_use]
     pub const fn needs_cluster(&self) -> bool {
         matches!(self, Self::Write(Write::Record { .. } | Write::Scale { .. }))
     }
 }
 
-/// What became of an [`Action`].
+/// The outcome of an [`Action`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The write was applied; or what was read is known from now on.
+    /// The write was applied, or the read has updated the index.
     Done,
     /// The precondition did not hold: somebody else wrote in between. Nothing was applied.
     Conflict,
@@ -107,7 +108,7 @@ pub enum Outcome {
 pub(super) struct Operation {
     /// The request under way.
     pub(super) sent: Option<Action>,
-    /// A write whose effect has not been seen: what is seen of the resource is too old to decide upon.
+    /// A write whose effect has not been observed: the observed state is too old to decide upon.
     pub(super) unconfirmed: Option<Unconfirmed>,
     /// The wait for something new of the resource.
     pub(super) wait: Option<Wait>,
@@ -115,9 +116,9 @@ pub(super) struct Operation {
     pub(super) since: Option<Instant>,
     /// Why the last try failed.
     pub(super) error: String,
-    /// What people should be told once.
+    /// An alert to report once.
     pub(super) alert: Option<String>,
-    /// Whether the absence or defect of the resource was told already.
+    /// True once the absence or defect of the resource was reported.
     pub(super) told_broken: bool,
     tries: u32,
     rounds: u32,
@@ -152,7 +153,7 @@ pub(super) enum Pause {
 }
 
 impl Operation {
-    /// Whether what is seen of the resource cannot be trusted to be all that was done to it.
+    /// Returns true if a write may have been applied that the observed state does not show yet.
     pub(super) const fn is_busy(&self) -> bool {
         self.sent.is_some() || self.unconfirmed.is_some()
     }
@@ -187,12 +188,12 @@ impl Operation {
         }
     }
 
-    /// The flow was held for so long: that is not counted as part of a try.
+    /// Excludes the time for which the flow was held from the current try.
     pub(super) fn resume(&mut self, held: Duration) {
         self.since = self.since.map(|since| since + held);
     }
 
-    /// Takes note of the version that is seen now; `next_step` is what follows from it.
+    /// Notes the currently observed version. `next_step` is the step that follows from it.
     pub(super) fn observe(&mut self, seen: Option<&Arc<str>>, next_step: Option<&NextStep>) {
         let Some(unconfirmed) = &self.unconfirmed else {
             return;
@@ -211,7 +212,7 @@ impl Operation {
         self.unconfirmed = None;
     }
 
-    /// Whether a pause runs. When the pause after a failed level has ended, a new round of tries begins.
+    /// The current pause, if there is one. After the pause that follows a failed level, a new round of tries begins.
     pub(super) fn paused(&mut self, now: Instant) -> Option<Pause> {
         let until = self.not_before?;
         if now < until {

@@ -40,7 +40,7 @@ pub(super) fn progress(
     }
 }
 
-/// The step of a resource for which nothing is to be done.
+/// The step of a resource that needs nothing.
 pub(super) const fn rest(next_step: &NextStep) -> Step {
     match next_step {
         NextStep::AbsentOptional => Step::Absent,
@@ -59,7 +59,7 @@ pub(super) fn under_way(what: &What) -> String {
     }
 }
 
-/// What a resource does while holding.
+/// The step and message of a resource while its shoot is held.
 pub(super) fn idle(dependent: &Dependent<'_>, op: Option<&Operation>) -> (Step, String) {
     match op.and_then(|op| op.sent.as_ref()) {
         Some(sent) => (Step::Writing, under_way(&sent.what)),

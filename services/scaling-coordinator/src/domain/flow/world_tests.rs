@@ -28,7 +28,7 @@ enum Event {
     Pass(u64),
     Watch(usize),
     Controller(usize),
-    /// Make the requests that are wanted, at most so many.
+    /// Make at most this number of the wanted requests.
     Send(usize),
     Answer(usize, Fate),
     Deliver(usize),
@@ -50,7 +50,7 @@ struct World {
     config: Vec<DependentResource>,
     objects: Vec<Object>,
     view: Vec<Object>,
-    /// What everybody but the watchdog wants: what must come back.
+    /// The replicas that everyone except the watchdog wants, and that must come back.
     wanted: Vec<i32>,
     flow: Flow,
     direction: Option<Direction>,

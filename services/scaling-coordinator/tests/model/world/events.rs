@@ -1,9 +1,9 @@
-//! What can happen next.
+//! The events that can happen next.
 
 use super::{Event, Fate, Rules, Saying, World};
 
 impl World {
-    /// What can happen now.
+    /// The events that can happen now.
     pub fn events(&self, rules: Rules) -> Vec<Event> {
         use Saying::{
             Contradiction, ExternalUnreachable, Healthy, Inconclusive, LeasesExpired, Nothing, Stale,

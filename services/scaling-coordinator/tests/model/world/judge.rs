@@ -4,7 +4,7 @@ use super::object::{Object, dependents, index};
 use super::{Action, Checked, Direction, Rules, Saying, World};
 
 impl World {
-    /// What must hold whenever a write leaves a coordinator.
+    /// Checks the invariants of a write when a coordinator sends it.
     pub(super) fn check_sending(&self, c: usize, action: &Action, rules: Rules) -> Checked {
         let because = |ok: bool, why: &str| {
             if ok {
@@ -50,7 +50,7 @@ impl World {
         Ok(())
     }
 
-    /// What must hold in every state: nothing lost, nothing doubled.
+    /// Checks the invariants of every state: nothing lost, nothing doubled.
     pub(super) fn check(&self) -> Checked {
         for (object, wanted) in self.objects.iter().zip(self.wanted) {
             let held = object.recorded == Some(wanted) && (object.protected || !self.allowed);
@@ -67,7 +67,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether everything is as it should be in the end: restored, or left to others where they want that.
+    /// Returns true if the final state is right: everything is restored, or the Cluster forbids writes.
     pub fn is_calm(&self) -> bool {
         let restored =
             |(object, wanted): (&Object, i32)| !object.protected && (object.ready == wanted || !self.allowed);

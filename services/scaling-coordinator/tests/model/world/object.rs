@@ -46,7 +46,7 @@ pub(super) fn dependents(in_order: bool, in_two_steps: bool) -> Vec<DependentRes
     NAMES.iter().zip(levels).map(dependent).collect()
 }
 
-/// Which of the two a request is about.
+/// The index of the object that a request targets.
 pub(super) fn index(action: &Action) -> usize {
     usize::from(action.reference.name == NAMES[1])
 }

@@ -1,4 +1,4 @@
-//! What becomes of requests, of processes, and of the shoot when it changes hands.
+//! The fate of requests and processes, and of the shoot at a handover.
 
 use scaling_coordinator::domain::flow::{Action, Flow, Outcome, What};
 use scaling_coordinator::domain::next_step::Write;

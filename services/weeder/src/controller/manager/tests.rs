@@ -347,7 +347,7 @@ fn throttling_pauses_everything_but_the_clock() {
     assert_eq!(delete(&mut manager, 302.0).pod.uid, "1");
 }
 
-// === first sight ===
+// === first observed state ===
 
 fn first_sight(manager: &mut WeederManager, now: f64) {
     let pods = BTreeSet::from([Arc::from("etcd-0")]);
@@ -639,7 +639,8 @@ fn answer(how: u8) -> Result<(), Failure> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: only dependants of a live weeder are deleted, three times in a weeder's life for each controller; and when everything is over, nothing is left.
+    /// In any order of events, only dependants of a live weeder are deleted, at most three times in a weeder's life for
+    /// each controller. At the end, nothing is left.
     #[test]
     fn never_a_wrong_task_and_nothing_left_at_the_end(steps in steps()) {
         let mut manager = WeederManager::new(&config());

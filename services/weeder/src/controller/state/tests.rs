@@ -28,7 +28,7 @@ const THEIRS: Owns<'static> = &|_| false;
 /// Names of services, with what is shown of each.
 type Shown<T> = Vec<(String, Option<T>)>;
 
-/// What is shown: the ready endpoints of services, and the states of weeders.
+/// The published changes: the ready endpoints of services, and the states of weeders.
 fn changes(state: &mut WeederState) -> (Shown<u32>, Shown<Phase>) {
     let changes = state.take_changes();
     let services = changes.services.into_iter();

@@ -36,7 +36,7 @@ fn what_was_read_or_written_once_is_believed() {
     assert_eq!(
         bench.wanted(DOWN),
         ["read mcm", "read ca"],
-        "kcm is to be written later"
+        "kcm must be written later"
     );
     bench.answer(DOWN, "read mcm", Outcome::Done);
     bench.answer(DOWN, "read ca", Outcome::Done);
