@@ -210,10 +210,7 @@ impl WeederManager {
 
     /// A watch brought a pod.
     pub(crate) fn pod_seen(&mut self, pod: Pod, query: &Arc<PodQuery>, now: Moment) {
-        if self.attempts.successor_seen(&pod, now) {
-            self.findings.push(Finding::Useless);
-            self.mark_useless(&pod);
-        }
+        self.judge_by(&pod, now);
         if pod.crash_loop().is_none() {
             self.pod_gone(&pod.key);
             return;
@@ -397,6 +394,14 @@ impl WeederManager {
             entry.weeder.record(pod, crash, since, &result, now);
             self.changed.insert(deletion.key.clone());
         }
+        // The watch may bring a successor that crashes before the answer about its predecessor comes.
+        let namespace = &deletion.pod.key.namespace;
+        let successors = self.pods.range(PodKey::before_all_of(namespace)..);
+        let successors = successors.take_while(|(key, _)| key.namespace == *namespace);
+        let successors: Vec<_> = successors.map(|(_, known)| known.pod.clone()).collect();
+        for successor in successors {
+            self.judge_by(&successor, now);
+        }
     }
 
     /// The changes since the last call; none stands for a removal.
@@ -471,6 +476,14 @@ impl WeederManager {
                 pod: known.pod.clone(),
                 crash: crash.clone(),
             });
+        }
+    }
+
+    /// Judges the last deletion by a pod that may be the successor.
+    fn judge_by(&mut self, pod: &Pod, now: Moment) {
+        if self.attempts.successor_seen(pod, now) {
+            self.findings.push(Finding::Useless);
+            self.mark_useless(pod);
         }
     }
 

@@ -221,6 +221,22 @@ fn a_successor_waits_for_the_answer_about_its_predecessor() {
 }
 
 #[test]
+fn a_successor_that_crashes_before_the_answer_makes_the_deletion_useless() {
+    let mut manager = started();
+    seen(&mut manager, successor("1", -86_500.0), 1.0);
+    let first = delete(&mut manager, 1.0);
+    manager.pod_gone(&first.pod.key);
+    seen(&mut manager, successor("2", 1.0), 1.1);
+    assert!(
+        manager.take_findings().is_empty(),
+        "there is nothing to judge yet"
+    );
+    manager.deleted(&first, &Ok(Some(at(1.0))), at(1.2));
+    assert!(matches!(manager.take_findings()[..], [Finding::Useless]));
+    assert!(weeder(&manager, "etcd").deletions[0].useless);
+}
+
+#[test]
 fn only_dependants_in_the_namespace_of_a_live_weeder() {
     let mut manager = started();
     let mut elsewhere = crashing("api", "apiserver", "1", "10");
