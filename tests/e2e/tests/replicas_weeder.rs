@@ -14,6 +14,7 @@ use watchdog_e2e::watchdog::Service;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::store::object::Object;
 use watchdog_sandbox::{AuditEntry, Fault, FaultAction, ShootSpec, SimTiming};
 
 const SHOOTS: usize = 8;
@@ -107,6 +108,18 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
     .unwrap();
 
     let shoots = world.sandbox.shoots();
+    // At first sight, a pod behind the service that is as young as the crash may have replaced one that was ready.
+    wait::until_true("the pods are older than nodes' clocks differ", BOUND, || async {
+        let recent = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(3);
+        let pods = seed.store().all(&keys::PODS, None);
+        let created =
+            |pod: &std::sync::Arc<Object>| pod.text("/metadata/creationTimestamp").parse::<jiff::Timestamp>();
+        Ok(pods
+            .iter()
+            .all(|pod| created(pod).is_ok_and(|time| time < recent)))
+    })
+    .await
+    .unwrap();
     shoots.iter().for_each(|shoot| shoot.service_down(API));
     let sick = wait::until("what needs the API server crashes", BOUND, || async {
         let looping = looping(&world);
