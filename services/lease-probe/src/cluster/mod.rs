@@ -4,6 +4,7 @@ pub mod connect_limiter;
 pub mod connection;
 pub mod http;
 pub mod machines;
+pub mod permissions;
 pub mod requests;
 pub mod shoot_client;
 pub mod tls;

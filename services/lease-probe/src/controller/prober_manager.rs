@@ -186,16 +186,35 @@ impl ProberManager {
         inner.listed.remove(&endpoint);
     }
 
-    /// The configuration has changed.
-    pub fn configured(self: &Arc<Self>, config: Arc<ProberConfig>) {
+    /// Follows changes of the configuration and of the ownership of shoots until `stop` is cancelled; then stops all
+    /// probers.
+    ///
+    /// # Errors
+    /// Never; the type is that of a critical task.
+    pub async fn run(
+        self: Arc<Self>,
+        mut rules: watch::Receiver<Arc<ProberConfig>>,
+        mut ownership: watch::Receiver<u64>,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Ok(()) = rules.changed() => self.configured(rules.borrow_and_update().clone()),
+                Ok(()) = ownership.changed() => {
+                    ownership.mark_unchanged();
+                    self.reconcile_all(&mut self.inner.lock());
+                }
+            }
+        }
+        self.stop();
+        Ok(())
+    }
+
+    fn configured(self: &Arc<Self>, config: Arc<ProberConfig>) {
         let mut inner = self.inner.lock();
         inner.config = config;
         self.reconcile_all(&mut inner);
-    }
-
-    /// Another set of shoots may belong to this replica now.
-    pub fn ownership_changed(self: &Arc<Self>) {
-        self.reconcile_all(&mut self.inner.lock());
     }
 
     /// Stops all probes.

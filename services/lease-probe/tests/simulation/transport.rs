@@ -263,5 +263,4 @@ impl SimLink {
 }
 
 #[cfg(test)]
-#[path = "transport_tests.rs"]
 mod tests;
