@@ -16,7 +16,8 @@ use super::prober::{Endpoint, Inputs, Prober, Report, Shared};
 use super::supervisor::supervise;
 use crate::cluster::connect_limiter::ConnectLimiter;
 use crate::cluster::http::HttpConnector;
-use crate::cluster::shoot_client::{self, Access, HttpExternalEndpoint, HttpShootClient};
+use crate::cluster::kubeconfig::{self, Access};
+use crate::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
 use crate::domain::outcome::{Failure, Permission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 
@@ -151,7 +152,7 @@ impl ProberManager {
         namespace: &str,
         data: Result<Option<&[u8]>, &str>,
     ) {
-        let access = shoot_client::access(data);
+        let access = kubeconfig::access(data);
         if let Err(failure) = &access {
             tracing::warn!(shoot = namespace, error = %failure, "the kubeconfig of a shoot cannot be used");
         }
