@@ -2,9 +2,11 @@
 
 use k8s_openapi::api::core::v1::{Endpoints, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+
+use crate::fixtures::serves_endpoint_slices;
 
 /// Label of all pods that are played here.
 pub(super) const SELECTOR: &str = "acceptance.test/played=true";
@@ -24,15 +26,9 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) async fn new(seed: &Client) -> anyhow::Result<Self> {
-        let all = Api::<EndpointSlice>::all(seed.clone());
-        let slices = match all.list(&ListParams::default().limit(1)).await {
-            Ok(_) => true,
-            Err(kube::Error::Api(status)) if status.code == 404 => false,
-            Err(error) => return Err(error.into()),
-        };
         Ok(Self {
             seed: seed.clone(),
-            slices,
+            slices: serves_endpoint_slices(seed).await?,
         })
     }
 
