@@ -1,12 +1,13 @@
 //! Points in time.
 
+use std::fmt;
 use std::time::Duration;
 
 /// Microseconds since the Unix epoch: the resolution of a Lease's `renewTime`. Arithmetic saturates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Moment(pub i64);
+pub struct UnixTime(pub i64);
 
-impl Moment {
+impl UnixTime {
     /// Later by `duration`.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
@@ -38,6 +39,16 @@ impl Moment {
     #[must_use]
     pub const fn shifted(self, by: i64) -> Self {
         Self(self.0.saturating_add(by))
+    }
+}
+
+impl fmt::Display for UnixTime {
+    /// RFC 3339 in whole seconds, as Kubernetes writes times.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_second(self.0.div_euclid(1_000_000)) {
+            Ok(time) => write!(f, "{time}"),
+            Err(_) => f.write_str("unknown"),
+        }
     }
 }
 
