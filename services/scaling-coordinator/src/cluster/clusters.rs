@@ -179,6 +179,12 @@ impl Clusters {
         }
     }
 
+    /// Returns true once the Clusters are listed.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.inner.lock().listed
+    }
+
     /// All shoots.
     #[must_use]
     pub fn names(&self) -> Vec<Arc<str>> {

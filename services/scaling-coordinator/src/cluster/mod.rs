@@ -3,6 +3,7 @@
 
 pub mod clusters;
 pub mod kinds;
+pub(crate) mod other_replicas;
 pub mod permissions;
 pub mod resources;
 pub mod version;

@@ -150,8 +150,7 @@ impl Inputs {
 
 impl Overview for Inputs {
     fn is_listed(&self) -> bool {
-        // Any name will do: before the list is complete nothing is known of any.
-        self.clusters.write_eligibility("") != WriteEligibility::Unlisted
+        self.clusters.is_listed()
     }
 
     fn scaling(&self, shoot: &str) -> Option<ShootScaling> {

@@ -6,6 +6,7 @@
 
 mod events;
 pub mod inputs;
+pub(crate) mod releaser;
 mod request_queue;
 mod shoot;
 pub mod trace_contexts;
@@ -52,7 +53,7 @@ pub struct Controller {
     inputs: Arc<Inputs>,
     work_queue: Arc<WorkQueue>,
     writer: Arc<Writer>,
-    feed: StateStore<String, ShootScaling>,
+    states: StateStore<String, ShootScaling>,
     write_counts: Arc<WriteCounts>,
     events: EventSink,
     shoots: HashMap<Arc<str>, Shoot>,
@@ -85,14 +86,12 @@ struct UnderWay {
 }
 
 impl Controller {
-    /// An engine that publishes the states of shoots in `feed` and makes at most `request_rate` requests a second.
+    /// An engine that makes at most `request_rate` requests a second.
     #[must_use]
     pub fn new(
         inputs: Arc<Inputs>,
         work_queue: Arc<WorkQueue>,
         writer: Writer,
-        feed: StateStore<String, ShootScaling>,
-        write_counts: Arc<WriteCounts>,
         events: EventSink,
         request_rate: u32,
     ) -> Self {
@@ -101,8 +100,8 @@ impl Controller {
             inputs,
             work_queue,
             writer: Arc::new(writer),
-            feed,
-            write_counts,
+            states: StateStore::new(),
+            write_counts: Arc::default(),
             events,
             shoots: HashMap::new(),
             timers: DelayQueue::new(),
@@ -114,6 +113,15 @@ impl Controller {
             traces: Traces::new(Tracer::off(), Arc::default()),
             generations: 0,
         }
+    }
+
+    /// The states of the shoots that this replica owns.
+    pub(crate) fn states(&self) -> StateStore<String, ShootScaling> {
+        self.states.clone()
+    }
+
+    pub(crate) fn write_counts(&self) -> Arc<WriteCounts> {
+        self.write_counts.clone()
     }
 
     /// Goes on with the traces of verdicts.
@@ -199,7 +207,7 @@ impl Controller {
 
     /// Sends the requests of a turn. Each write is checked once more right before it is sent.
     fn send(&mut self, shoot: &Arc<str>, turn: Turn) {
-        let (Some(known), Some(scaling)) = (self.shoots.get_mut(shoot), self.feed.get(&shoot.to_string()))
+        let (Some(known), Some(scaling)) = (self.shoots.get_mut(shoot), self.states.get(&shoot.to_string()))
         else {
             return;
         };
@@ -345,7 +353,7 @@ impl Controller {
     }
 
     fn publish(&self, shoot: &str, scaling: ShootScaling) {
-        self.feed
+        self.states
             .upsert_unless(shoot.to_owned(), scaling, |old, new| old == new);
     }
 
@@ -367,6 +375,6 @@ impl Controller {
         }
         self.write_counts.forget(shoot);
         self.traces.forget(shoot);
-        self.feed.remove(&shoot.to_string());
+        self.states.remove(&shoot.to_string());
     }
 }
