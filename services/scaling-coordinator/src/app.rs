@@ -25,15 +25,15 @@ use watchdog_watch_stream::verdicts::{Addresses, follow_replicas};
 use crate::cluster::clusters::Clusters;
 use crate::cluster::other_replicas::{OtherReplicas, alone};
 use crate::cluster::resources::Resources;
-use crate::cluster::writer::Writer;
+use crate::cluster::writer::ResourceWriter;
 use crate::cluster::{permissions, watches};
 use crate::config::{Config, Release};
 use crate::controller::Controller;
-use crate::controller::inputs::Inputs;
+use crate::controller::inputs::DecisionInputs;
 use crate::controller::releaser::Releaser;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::traces::Traces;
-use crate::controller::verdicts::Verdicts;
+use crate::controller::verdicts::VerdictTable;
 use crate::controller::work_queue::WorkQueue;
 use crate::grpc::observers::Observers;
 use crate::grpc::service::Service;
@@ -75,7 +75,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 
     let tracer = base.tracer(config.otlp_endpoint.as_ref(), SERVICE)?;
     let trace_contexts = Arc::new(TraceContexts::new(tracer.is_on()));
-    let verdicts = Arc::new(Verdicts::new(indexes.work_queue.clone()));
+    let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
     let observers = Observers {
         verdicts: verdicts.clone(),
         trace_contexts: trace_contexts.clone(),
@@ -286,12 +286,12 @@ impl Indexes {
     fn inputs(
         &self,
         config: watch::Receiver<Arc<ProberConfig>>,
-        verdicts: Arc<Verdicts>,
+        verdicts: Arc<VerdictTable>,
         membership: Membership,
-    ) -> Arc<Inputs> {
+    ) -> Arc<DecisionInputs> {
         self.wake_all_on("configuration", config.clone());
         self.wake_all_on("ownership", membership.subscribe());
-        Arc::new(Inputs {
+        Arc::new(DecisionInputs {
             config,
             verdicts,
             clusters: self.clusters.clone(),
@@ -301,7 +301,7 @@ impl Indexes {
         })
     }
 
-    fn engine(&self, inputs: Arc<Inputs>, identity: &str, request_rate: u32) -> Controller {
+    fn engine(&self, inputs: Arc<DecisionInputs>, identity: &str, request_rate: u32) -> Controller {
         let (events, publish) = watchdog_kube::events::recorder(
             self.seed.clone(),
             SERVICE,
@@ -310,7 +310,7 @@ impl Indexes {
             self.tasks.draining(),
         );
         self.tasks.critical("events", publish);
-        let writer = Writer::new(self.seed.clone(), self.clusters.clone(), self.resources.clone());
+        let writer = ResourceWriter::new(self.seed.clone(), self.clusters.clone(), self.resources.clone());
         Controller::new(inputs, self.work_queue.clone(), writer, events, request_rate)
     }
 

@@ -13,7 +13,6 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tasks::Tasks;
 
-/// The other replicas of the coordinator.
 pub(crate) struct OtherReplicas {
     pub(crate) seed: kube::Client,
     pub(crate) service: &'static str,
@@ -115,7 +114,6 @@ pub(crate) fn others(membership: &Membership) -> Vec<String> {
         .collect()
 }
 
-/// Waits until this is the only member.
 pub(crate) async fn alone(membership: &Membership) {
     let mut changes = membership.subscribe();
     loop {

@@ -10,7 +10,7 @@ use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_kube::membership::Membership;
 use watchdog_watch_stream::server::StateStore;
 
-use super::verdicts::Verdicts;
+use super::verdicts::VerdictTable;
 use super::work_queue::WorkQueue;
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::other_replicas::others;
@@ -19,7 +19,7 @@ use crate::cluster::watched_resources::LAST_WRITES;
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, Verdict};
 use crate::domain::overview::ShootScaling;
-use crate::domain::plan::{self, Action, Planned};
+use crate::domain::plan::{self, Planned, PlannedAction};
 
 /// The interval at which the indexes are checked, without a request.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -94,9 +94,6 @@ impl Releaser {
     }
 
     /// Writes what would be done.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub(crate) fn plan(&self, output: &mut impl Write) -> anyhow::Result<()> {
         let held = self.held();
         for (shoot, resources) in &held {
@@ -127,8 +124,8 @@ impl Releaser {
     }
 
     /// A verdict on every shoot that it is healthy.
-    pub(crate) fn all_healthy(&self, work_queue: &Arc<WorkQueue>) -> Arc<Verdicts> {
-        let verdicts = Arc::new(Verdicts::new(work_queue.clone()));
+    pub(crate) fn all_healthy(&self, work_queue: &Arc<WorkQueue>) -> Arc<VerdictTable> {
+        let verdicts = Arc::new(VerdictTable::new(work_queue.clone()));
         let observer: Arc<str> = OBSERVER.into();
         let now = Instant::now();
         let healthy = Verdict {
@@ -146,9 +143,6 @@ impl Releaser {
     }
 
     /// Waits until the engine has restored what was held down before, and writes what it has restored.
-    ///
-    /// # Errors
-    /// When something is still held down at the end; says what, and why.
     pub(crate) async fn finish(
         &self,
         before: &HeldDown,
@@ -247,9 +241,11 @@ impl Releaser {
 /// The planned action on a resource in words; none if it is not touched.
 fn what(planned: &Planned) -> Option<String> {
     match (planned.action, planned.target) {
-        (Action::Scale, Some(target)) => Some(format!("scale to {target}")),
-        (Action::Scale | Action::CleanUp, _) => Some("remove meltdown-protection-active".to_owned()),
-        (Action::Wait, _) => Some("wait".to_owned()),
+        (PlannedAction::Scale, Some(target)) => Some(format!("scale to {target}")),
+        (PlannedAction::Scale | PlannedAction::CleanUp, _) => {
+            Some("remove meltdown-protection-active".to_owned())
+        }
+        (PlannedAction::Wait, _) => Some("wait".to_owned()),
         _ => None,
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
-use scaling_coordinator::domain::decision::{Outcome as Says, Streams, Verdict, decide};
+use scaling_coordinator::domain::decision::{Outcome as Says, StreamCounts, Verdict, decide};
 use scaling_coordinator::domain::flow::{Action, Flow};
 use scaling_coordinator::domain::observed::{Dependent, Observed};
 use tokio::time::Instant;
@@ -267,7 +267,7 @@ impl World {
         if !rules.observers {
             verdicts.truncate(1);
         }
-        decide(self.now, &verdicts, Streams { known: 2, synced: 2 }).direction
+        decide(self.now, &verdicts, StreamCounts { known: 2, synced: 2 }).direction
     }
 
     fn wake(&self) -> Option<Instant> {

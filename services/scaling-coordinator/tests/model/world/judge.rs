@@ -21,7 +21,7 @@ impl World {
             _ => return because(false, "S2: no verdict asks for it"),
         }
         because(
-            self.allowed || !action.what.needs_cluster(),
+            self.allowed || !action.kind.needs_cluster(),
             "S4: a replica count of a shoot that is not to be acted on",
         )?;
         if !rules.judged {
@@ -35,7 +35,7 @@ impl World {
         let dependents = dependents(true, rules.in_two_steps);
         let level = action.direction.info(&dependents[index(action)]).level;
         for (i, dependent) in dependents.iter().enumerate() {
-            // What came out of the blue and has not been seen yet cannot be taken into account.
+            // ActionKind came out of the blue and has not been seen yet cannot be taken into account.
             let known = self.coordinators[c].view[i].version >= self.objects[i].surprise;
             if known
                 && action.direction != Direction::Release
