@@ -219,7 +219,7 @@ impl World {
 
     fn reconcile_one(&mut self, c: usize, rules: Rules) {
         let direction = self.direction(c, rules);
-        let dependents = dependents(rules.order, rules.in_two_steps);
+        let dependents = dependents(rules, rules.order);
         let coordinator = &mut self.coordinators[c];
         let view = dependents.iter().zip(&coordinator.view);
         let dependents: Vec<_> = view

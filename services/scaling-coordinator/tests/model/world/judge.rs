@@ -32,7 +32,7 @@ impl World {
             !other.acts && other.sent.is_empty(),
             "S5: another replica acts on it",
         )?;
-        let dependents = dependents(true, rules.in_two_steps);
+        let dependents = dependents(rules, true);
         let level = action.direction.info(&dependents[index(action)]).level;
         for (i, dependent) in dependents.iter().enumerate() {
             // ActionKind came out of the blue and has not been seen yet cannot be taken into account.
@@ -67,8 +67,13 @@ impl World {
         Ok(())
     }
 
-    /// Returns true if the final state is right: everything is restored, or the Cluster forbids writes.
+    /// Returns true if the final state is right: everything is where the verdict wants it, or the Cluster forbids
+    /// writes.
     pub fn is_calm(&self) -> bool {
+        if self.saying == Saying::LeasesExpired {
+            let is_down = |object: &Object| object.has_reached(Direction::Down);
+            return !self.allowed || self.objects.iter().all(is_down);
+        }
         let restored =
             |(object, wanted): (&Object, i32)| !object.protected && (object.ready == wanted || !self.allowed);
         self.objects.iter().zip(self.wanted).all(restored)
