@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 use watchdog_runtime::metrics::{Collector, Exposition, Metric, describe};
 
 use crate::controller::shared::SharedState;
-use crate::domain::dependants::PodQuery;
 use crate::domain::pods::CrashLoop;
 use crate::domain::readiness::Readiness;
 use crate::domain::weeder::Phase;
@@ -111,7 +110,7 @@ pub(crate) const REQUESTS: Metric = Metric::gauge(
     "Deletions of pods and reads of endpoint pods under way; never more than 32.",
 );
 
-/// Open watches on pods.
+/// Watches on pods.
 pub(crate) const POD_WATCHES: Metric = Metric::gauge(
     "watchdog_weeder_pod_watches",
     "Watches on pods, by scope: namespace, selector, or all when there are more than eight selectors.",
@@ -141,7 +140,6 @@ pub(crate) fn register() {
         FLAPPING,
         ENDPOINT_READS,
         REQUESTS,
-        POD_WATCHES,
         MALFORMED,
     ]);
     for counter in [STARTED, SAVED, LEFT_ALONE, FLAPPING] {
@@ -188,16 +186,6 @@ pub(crate) fn count_deleted_pod(service: &str, crash: &CrashLoop) {
     DELETED_PODS.inc(&labels);
 }
 
-/// Shows how the open watches on pods are restricted.
-pub(crate) fn count_pod_watches<'a>(open: impl Iterator<Item = &'a PodQuery> + Clone) {
-    for scope in ["namespace", "selector", "all"] {
-        let count = open.clone().filter(|query| query.scope() == scope).count();
-        POD_WATCHES
-            .gauge_handle(&[("scope", scope.to_owned())])
-            .set(count as f64);
-    }
-}
-
 /// The series that are counted at the scrape.
 #[derive(Debug)]
 pub(crate) struct StateCollector {
@@ -212,26 +200,35 @@ impl Collector for StateCollector {
             .filter(|(_, state)| state.readiness() == Readiness::Ready)
             .count();
         let not_ready = services.len().saturating_sub(ready);
-        let (queued, active, pending, crashing) = self.state.read(|state| {
+        let (queries, queued, active, pending, crashing) = self.state.read(|state| {
             let manager = &state.manager;
             (
+                state.pod_queries().clone(),
                 manager.count(Phase::Queued),
                 manager.count(Phase::Active),
                 manager.pending_deletions(),
                 manager.crashing_pods(),
             )
         });
-        let series = |label: &'static str, counts: [(&'static str, usize); 2]| {
-            counts.map(|(value, count)| ([(label, value)], count as f64))
+        let series = |label: &'static str, counts: &[(&'static str, usize)]| {
+            let series = counts
+                .iter()
+                .map(|(value, count)| ([(label, *value)], *count as f64));
+            series.collect::<Vec<_>>()
         };
         out.family(
             &SERVICES,
-            series("readiness", [("ready", ready), ("not_ready", not_ready)]),
+            series("readiness", &[("ready", ready), ("not_ready", not_ready)]),
         );
         out.family(
             &WEEDERS,
-            series("state", [("queued", queued), ("active", active)]),
+            series("state", &[("queued", queued), ("active", active)]),
         );
+        let scopes = ["namespace", "selector", "all"].map(|scope| {
+            let of_scope = queries.iter().filter(|query| query.scope() == scope);
+            (scope, of_scope.count())
+        });
+        out.family(&POD_WATCHES, series("scope", &scopes));
         let none: [(&str, &str); 0] = [];
         out.family(&PENDING, [(none, pending as f64)]);
         out.family(&CRASHING, [(none, crashing as f64)]);
@@ -243,16 +240,16 @@ mod tests {
     use watchdog_runtime::clock::Clock;
 
     use super::*;
-    use crate::controller::state::Seen;
     use crate::domain::fixtures::config;
-    use crate::domain::readiness::{Endpoints, Slice, SliceKey};
+    use crate::domain::namespaced_name::NamespacedName;
+    use crate::domain::readiness::{Endpoints, ReceivedBy, Slice};
 
     #[tokio::test]
     async fn counts_what_there_is() {
         let state = Arc::new(SharedState::new(&config(), Clock::start(), |_| true));
         for (namespace, ready) in [("a", 1), ("b", 1), ("c", 0)] {
             let slice = Slice {
-                key: SliceKey {
+                key: NamespacedName {
                     namespace: namespace.into(),
                     name: "etcd-1".into(),
                 },
@@ -260,7 +257,7 @@ mod tests {
                 endpoints: Endpoints { ready, total: 3 },
                 pods: None,
             };
-            state.update(|state, owns, now| state.slice_applied(slice, Seen::Live, owns, now));
+            state.update(|state, owns, now| state.slice_applied(slice, ReceivedBy::Watch, owns, now));
         }
         let mut out = Exposition::default();
         StateCollector { state }.collect(&mut out);
@@ -272,6 +269,8 @@ mod tests {
             "watchdog_weeders{state=\"active\"} 2",
             "watchdog_weeder_pending_deletions 0",
             "watchdog_weeder_crashing_pods 0",
+            "watchdog_weeder_pod_watches{scope=\"selector\"} 2",
+            "watchdog_weeder_pod_watches{scope=\"all\"} 0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }

@@ -25,8 +25,9 @@ use watchdog_api::node::NodeItem;
 use watchdog_api::prober::{self, DependentResource};
 use watchdog_api::workload::RecordedReplicas;
 use watchdog_e2e::fixtures;
+use weeder::domain::namespaced_name::NamespacedName;
 use weeder::domain::pods::CrashLoop;
-use weeder::domain::readiness::{Endpoints, Index, Slice, SliceKey};
+use weeder::domain::readiness::{Endpoints, Index, Slice};
 
 use crate::fleet::{Fleet, Kind};
 
@@ -278,7 +279,7 @@ fn flow() -> Work {
 
 fn weed() -> Work {
     let (mut index, mut turn) = (Index::default(), 0_u32);
-    let key = SliceKey {
+    let key = NamespacedName {
         namespace: "shoot--bench--00001".into(),
         name: "kube-apiserver-x7k2p".into(),
     };

@@ -20,6 +20,8 @@ mod api_server_up;
 mod broken_kubeconfig;
 #[path = "17_dead_zone.rs"]
 mod dead_zone;
+#[path = "26_crashes_for_its_own_reasons.rs"]
+mod crashes_for_its_own_reasons;
 #[path = "14_deletion.rs"]
 mod deletion;
 #[path = "22_etcd_down.rs"]
@@ -72,7 +74,7 @@ macro_rules! scenario {
 }
 
 /// All of them, by number.
-pub const ALL: [Scenario; 25] = [
+pub const ALL: [Scenario; 26] = [
     scenario!("01_no_workers.rs", no_workers),
     scenario!("02_one_node.rs", one_node),
     scenario!("03_last_lease_deleted.rs", last_lease_deleted),
@@ -98,6 +100,7 @@ pub const ALL: [Scenario; 25] = [
     scenario!("23_etcd_up.rs", etcd_up),
     scenario!("24_etcd_with_a_bad_member.rs", etcd_with_a_bad_member),
     scenario!("25_many_recover_together.rs", many_recover_together),
+    scenario!("26_crashes_for_its_own_reasons.rs", crashes_for_its_own_reasons),
 ];
 
 /// A dependant as the watchdog leaves it when it has scaled it down.

@@ -1,5 +1,6 @@
 //! Objects and configuration that several tests share.
 
+use kube::Client;
 use serde_json::{Value, json};
 
 /// Name of the Secret with the probe's kubeconfig, as Gardener calls it.
@@ -53,6 +54,18 @@ servicesAndDependantSelectors:
       - {{key: role, operator: NotIn, values: [main, apiserver]}}
 "
     )
+}
+
+/// True if a seed serves EndpointSlices as the weeder reads them; otherwise it reads Endpoints.
+///
+/// # Errors
+/// When the seed does not answer.
+pub async fn serves_endpoint_slices(seed: &Client) -> anyhow::Result<bool> {
+    match seed.list_api_group_resources("discovery.k8s.io/v1").await {
+        Ok(served) => Ok(served.resources.iter().any(|resource| resource.name == "endpointslices")),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A Shoot that is probed, as it stands in a Cluster.

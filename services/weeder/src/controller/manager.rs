@@ -17,9 +17,9 @@ use crate::domain::evidence::OutageEvidence;
 use crate::domain::failure::Failure;
 use crate::domain::flapping::Recoveries;
 use crate::domain::moment::Moment;
-use crate::domain::pods::{DeletableKinds, Pod, PodKey};
+use crate::domain::namespaced_name::{NamespacedName, in_namespace};
+use crate::domain::pods::{DeletableKinds, Pod};
 use crate::domain::schedule::Schedule;
-use crate::domain::service::ServiceKey;
 use crate::domain::weeder::{Phase, Stop, Weeder};
 
 mod decision;
@@ -35,21 +35,21 @@ const WATCH_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct WeederManager {
-    weeders: BTreeMap<ServiceKey, Entry>,
-    pods: BTreeMap<PodKey, CrashingPod>,
+    weeders: BTreeMap<NamespacedName, Entry>,
+    pods: BTreeMap<NamespacedName, CrashingPod>,
     attempts: Attempts,
     kinds: DeletableKinds,
     watch_duration: Duration,
     ready_for: Duration,
-    due_pods: Schedule<PodKey>,
-    due_reads: Schedule<ServiceKey>,
+    due_pods: Schedule<NamespacedName>,
+    due_reads: Schedule<NamespacedName>,
     // When each weeder activates, ends or is forgotten.
-    due_phases: Schedule<ServiceKey>,
+    due_phases: Schedule<NamespacedName>,
     // Since when the first deletion of each is under way.
     in_flight: BTreeMap<Subject, Moment>,
     throttled_until: Moment,
     generations: u64,
-    changed: BTreeSet<ServiceKey>,
+    changed: BTreeSet<NamespacedName>,
     findings: Vec<Finding>,
 }
 
@@ -118,7 +118,7 @@ impl WeederManager {
         let kinds = DeletableKinds::new(config);
         if self.kinds != kinds {
             self.kinds = kinds;
-            let keys: Vec<PodKey> = self.pods.keys().cloned().collect();
+            let keys: Vec<NamespacedName> = self.pods.keys().cloned().collect();
             self.schedule(keys, now);
         }
     }
@@ -126,7 +126,7 @@ impl WeederManager {
     /// A service is ready: a new weeder, in place of one that may be there.
     pub(crate) fn start(
         &mut self,
-        key: ServiceKey,
+        key: NamespacedName,
         dependants: Arc<Dependants>,
         recovery: Recovery,
         now: Moment,
@@ -177,7 +177,7 @@ impl WeederManager {
     }
 
     /// A service is not ready: its weeder deletes nothing until the service is ready again.
-    pub(crate) fn pause(&mut self, key: &ServiceKey) {
+    pub(crate) fn pause(&mut self, key: &NamespacedName) {
         if let Some(entry) = self.weeders.get_mut(key).filter(|entry| entry.weeder.is_live())
             && entry.weeder.pause()
         {
@@ -186,14 +186,14 @@ impl WeederManager {
     }
 
     /// Stops the live weeders that `which` names.
-    pub(crate) fn cancel(&mut self, why: Stop, now: Moment, which: impl Fn(&ServiceKey) -> bool) {
+    pub(crate) fn cancel(&mut self, why: Stop, now: Moment, which: impl Fn(&NamespacedName) -> bool) {
         for key in self.live().into_iter().filter(|key| which(key)) {
             self.finish(&key, now, |weeder| weeder.cancel(why, now));
         }
     }
 
     /// A service has other dependants now.
-    pub(crate) fn reselect(&mut self, key: &ServiceKey, dependants: &Arc<Dependants>, now: Moment) {
+    pub(crate) fn reselect(&mut self, key: &NamespacedName, dependants: &Arc<Dependants>, now: Moment) {
         let live = self.weeders.get_mut(key).filter(|entry| entry.weeder.is_live());
         if let Some(entry) = live.filter(|entry| entry.weeder.dependants != *dependants) {
             entry.weeder.dependants = dependants.clone();
@@ -203,7 +203,7 @@ impl WeederManager {
     }
 
     /// The services whose weeders live.
-    pub(crate) fn live(&self) -> Vec<ServiceKey> {
+    pub(crate) fn live(&self) -> Vec<NamespacedName> {
         let live = self.weeders.iter().filter(|(_, entry)| entry.weeder.is_live());
         live.map(|(key, _)| key.clone()).collect()
     }
@@ -242,18 +242,18 @@ impl WeederManager {
     }
 
     /// A pod is gone, or not in a crash loop any more.
-    pub(crate) fn pod_gone(&mut self, key: &PodKey) {
+    pub(crate) fn pod_gone(&mut self, key: &NamespacedName) {
         self.pods.remove(key);
         self.due_pods.remove(key);
     }
 
     /// A watch has listed all its pods: these and no others.
-    pub(crate) fn pods_synced(&mut self, query: &PodQuery, live: &BTreeSet<PodKey>) {
+    pub(crate) fn pods_synced(&mut self, query: &PodQuery, live: &BTreeSet<NamespacedName>) {
         let gone = self
             .pods
             .iter()
             .filter(|(key, pod)| *pod.query == *query && !live.contains(key));
-        let gone: Vec<PodKey> = gone.map(|(key, _)| key.clone()).collect();
+        let gone: Vec<NamespacedName> = gone.map(|(key, _)| key.clone()).collect();
         for key in gone {
             self.pod_gone(&key);
         }
@@ -395,9 +395,7 @@ impl WeederManager {
             self.changed.insert(deletion.key.clone());
         }
         // The watch may bring a successor that crashes before the answer about its predecessor comes.
-        let namespace = &deletion.pod.key.namespace;
-        let successors = self.pods.range(PodKey::before_all_of(namespace)..);
-        let successors = successors.take_while(|(key, _)| key.namespace == *namespace);
+        let successors = in_namespace(&self.pods, &deletion.pod.key.namespace);
         let successors: Vec<_> = successors.map(|(_, known)| known.pod.clone()).collect();
         for successor in successors {
             self.judge_by(&successor, now);
@@ -405,8 +403,8 @@ impl WeederManager {
     }
 
     /// The changes since the last call; none stands for a removal.
-    pub(crate) fn take_changed(&mut self) -> Vec<(ServiceKey, Option<Weeder>)> {
-        let shown = |key: ServiceKey| {
+    pub(crate) fn take_changed(&mut self) -> Vec<(NamespacedName, Option<Weeder>)> {
+        let shown = |key: NamespacedName| {
             let weeder = self.weeders.get(&key).map(|entry| entry.weeder.clone());
             (key, weeder)
         };
@@ -462,7 +460,7 @@ impl WeederManager {
         }
     }
 
-    fn leave_alone(&mut self, service: &ServiceKey, key: &PodKey, now: Moment) {
+    fn leave_alone(&mut self, service: &NamespacedName, key: &NamespacedName, now: Moment) {
         let (Some(entry), Some(known)) = (self.weeders.get_mut(service), self.pods.get(key)) else {
             return;
         };
@@ -488,37 +486,30 @@ impl WeederManager {
     }
 
     fn mark_useless(&mut self, successor: &Pod) {
-        let first = ServiceKey::before_all_of(&successor.key.namespace);
-        for (key, entry) in self.weeders.range_mut(first..) {
-            if key.namespace != successor.key.namespace {
-                return;
-            }
-            if entry.weeder.mark_useless(successor) {
-                self.changed.insert(key.clone());
+        let weeders = in_namespace(&self.weeders, &successor.key.namespace);
+        let services: Vec<_> = weeders.map(|(service, _)| service.clone()).collect();
+        for service in services {
+            let entry = self.weeders.get_mut(&service);
+            if entry.is_some_and(|entry| entry.weeder.mark_useless(successor)) {
+                self.changed.insert(service);
             }
         }
     }
 
-    fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Entry> {
-        let all = self.weeders.range(ServiceKey::before_all_of(namespace)..);
-        all.take_while(move |(key, _)| *key.namespace == *namespace)
-            .map(|(_, entry)| entry)
-    }
-
     fn schedule_namespace(&mut self, namespace: &str, now: Moment) {
-        let all = self.pods.range(PodKey::before_all_of(namespace)..);
-        let keys = all.take_while(|(key, _)| *key.namespace == *namespace);
-        let keys: Vec<PodKey> = keys.map(|(key, _)| key.clone()).collect();
+        let keys: Vec<_> = in_namespace(&self.pods, namespace)
+            .map(|(key, _)| key.clone())
+            .collect();
         self.schedule(keys, now);
     }
 
-    fn schedule(&mut self, keys: impl IntoIterator<Item = PodKey>, now: Moment) {
+    fn schedule(&mut self, keys: impl IntoIterator<Item = NamespacedName>, now: Moment) {
         for key in keys {
             self.due_pods.expedite(key, now);
         }
     }
 
-    fn finish(&mut self, key: &ServiceKey, now: Moment, how: impl FnOnce(&mut Weeder)) {
+    fn finish(&mut self, key: &NamespacedName, now: Moment, how: impl FnOnce(&mut Weeder)) {
         let Some(entry) = self.weeders.get_mut(key) else {
             return;
         };
@@ -535,10 +526,10 @@ impl WeederManager {
     }
 }
 
-fn unknown_since(key: &ServiceKey) -> String {
+fn unknown_since(key: &NamespacedName) -> String {
     format!(
         "Service {} was ready already, and its endpoints do not say since when: nothing is deleted.",
-        key.service
+        key.name
     )
 }
 

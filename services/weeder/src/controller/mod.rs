@@ -4,4 +4,5 @@ pub(crate) mod manager;
 pub(crate) mod shared;
 pub(crate) mod state;
 pub(crate) mod task;
+pub(crate) mod watches;
 pub(crate) mod worker;

@@ -1,7 +1,6 @@
 //! The state that all parts share, behind a lock, with a clock and the streams that show the state.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, futures::Notified, watch};
@@ -11,18 +10,19 @@ use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::server::StateStore;
 
 use super::state::{Changes, Owns, WeederState};
+use crate::domain::declared::WatchedServices;
 use crate::domain::dependants::PodQuery;
 use crate::domain::moment::Moment;
+use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::readiness::{Readiness, ServiceState};
-use crate::domain::service::ServiceKey;
 use crate::domain::weeder::{Phase, Weeder};
 use crate::metrics;
 
 /// The readiness of services.
-pub(crate) type Services = StateStore<ServiceKey, ServiceState>;
+pub(crate) type Services = StateStore<NamespacedName, ServiceState>;
 
 /// The weeders.
-pub(crate) type Weeders = StateStore<ServiceKey, Weeder>;
+pub(crate) type Weeders = StateStore<NamespacedName, Weeder>;
 
 /// The lock is never held across an await.
 pub(crate) struct SharedState {
@@ -32,8 +32,7 @@ pub(crate) struct SharedState {
     services: Services,
     weeders: Weeders,
     pod_queries: watch::Sender<BTreeSet<PodQuery>>,
-    // The names of services that are annotated.
-    annotated: watch::Sender<BTreeSet<Arc<str>>>,
+    watched_services: watch::Sender<WatchedServices>,
     work: Notify,
 }
 
@@ -53,12 +52,12 @@ impl SharedState {
         let state = WeederState::new(config);
         Self {
             pod_queries: watch::Sender::new(state.pod_queries().clone()),
+            watched_services: watch::Sender::new(state.watched_services().clone()),
             state: Mutex::new(state),
             clock,
             owns: Box::new(owns),
             services: StateStore::new(),
             weeders: StateStore::new(),
-            annotated: watch::Sender::default(),
             work: Notify::new(),
         }
     }
@@ -78,19 +77,9 @@ impl SharedState {
         self.pod_queries.subscribe()
     }
 
-    /// The names of the services that declare their dependants by an annotation.
-    pub(crate) fn annotated(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
-        self.annotated.subscribe()
-    }
-
-    /// Publishes the names of the services that are annotated now.
-    pub(crate) fn publish_annotated(&self) {
-        let names = self.read(WeederState::annotated_names);
-        self.annotated.send_if_modified(|known| {
-            let differs = *known != names;
-            *known = names;
-            differs
-        });
+    /// The services whose endpoints must be watched.
+    pub(crate) fn watched_services(&self) -> watch::Receiver<WatchedServices> {
+        self.watched_services.subscribe()
     }
 
     /// Now.
@@ -129,13 +118,8 @@ impl SharedState {
         let result = change(&mut state, &*self.owns, self.now());
         // Under the lock, so that two changes cannot be published in the wrong order.
         self.publish(state.take_changes());
-        self.pod_queries.send_if_modified(|queries| {
-            let differs = queries != state.pod_queries();
-            if differs {
-                queries.clone_from(state.pod_queries());
-            }
-            differs
-        });
+        publish_if_changed(&self.pod_queries, state.pod_queries());
+        publish_if_changed(&self.watched_services, state.watched_services());
         result
     }
 
@@ -144,7 +128,7 @@ impl SharedState {
             match state {
                 Some(state) => {
                     let ready = state.readiness() == Readiness::Ready;
-                    let (namespace, service) = (&*key.namespace, &*key.service);
+                    let (namespace, service) = (&*key.namespace, &*key.name);
                     tracing::debug!(namespace, service, ready, endpoints = ?state.endpoints, "service seen");
                     self.services.upsert(key, state);
                 }
@@ -164,7 +148,7 @@ impl SharedState {
 
     /// Logs and counts the start and the end of a weeder.
     fn report(&self, weeder: &Weeder) {
-        let (namespace, service) = (&*weeder.key.namespace, &*weeder.key.service);
+        let (namespace, service) = (&*weeder.key.namespace, &*weeder.key.name);
         let before = self.weeders.get(&weeder.key);
         let before = before.filter(|before| before.started_at == weeder.started_at);
         let was = before.map_or(Phase::Queued, |before| before.phase);
@@ -191,4 +175,14 @@ impl SharedState {
             }
         }
     }
+}
+
+fn publish_if_changed<T: Clone + PartialEq>(published: &watch::Sender<T>, current: &T) {
+    published.send_if_modified(|published| {
+        let differs = published != current;
+        if differs {
+            published.clone_from(current);
+        }
+        differs
+    });
 }

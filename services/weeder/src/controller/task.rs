@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::domain::moment::Moment;
+use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{CrashLoop, Pod};
-use crate::domain::service::ServiceKey;
 
 /// A request that must be made.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub(crate) struct Deletion {
     pub(crate) pod: Arc<Pod>,
     pub(crate) crash: CrashLoop,
     /// The weeder that is responsible.
-    pub(crate) key: ServiceKey,
+    pub(crate) key: NamespacedName,
     pub(crate) service_ready_since: Moment,
     /// True when the pod crashed after its weeder had started.
     pub(crate) crashed_later: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Deletion {
 /// Read the pods behind the endpoints of a service.
 #[derive(Debug, Clone)]
 pub(crate) struct EndpointRead {
-    pub(crate) key: ServiceKey,
+    pub(crate) key: NamespacedName,
     pub(crate) pods: BTreeSet<Arc<str>>,
     pub(super) generation: u64,
 }
@@ -42,10 +42,10 @@ pub(crate) struct EndpointRead {
 #[derive(Debug)]
 pub(crate) enum Finding {
     /// A service comes and goes.
-    Flapping(ServiceKey),
+    Flapping(NamespacedName),
     /// A container keeps crashing although its service is ready.
     LeftAlone {
-        key: ServiceKey,
+        key: NamespacedName,
         pod: Arc<Pod>,
         crash: CrashLoop,
     },

@@ -14,8 +14,8 @@ use crate::domain::attempts::MAX_DELETIONS;
 use crate::domain::backoff;
 use crate::domain::failure::Failure;
 use crate::domain::flapping::SETTLED;
+use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{CrashLoop, Pod};
-use crate::domain::service::ServiceKey;
 use crate::metrics;
 
 /// Requests at one time, each on a connection of its own (kube's client speaks HTTP/1.1). Their number a second is
@@ -94,7 +94,7 @@ impl Worker {
     }
 
     async fn read_endpoints(self, read: EndpointRead) {
-        let (namespace, service) = (&*read.key.namespace, &*read.key.service);
+        let (namespace, service) = (&*read.key.namespace, &*read.key.name);
         let answer = pod_requests::read_endpoint_pods(&self.client, namespace, &read.pods).await;
         let result = match &answer {
             Ok(_) => "ok",
@@ -115,7 +115,7 @@ impl Worker {
             now
         });
         let Deletion { pod, crash, .. } = deletion;
-        let (namespace, name, service) = (&*pod.key.namespace, &*pod.key.name, &*deletion.key.service);
+        let (namespace, name, service) = (&*pod.key.namespace, &*pod.key.name, &*deletion.key.name);
         let result = match &answer {
             Ok(_) => {
                 let saved = backoff::left(crash.restarts, crash.ended_at, now);
@@ -162,7 +162,7 @@ impl Worker {
             Finding::Useless => metrics::OUTCOMES.inc(&[("outcome", "useless".to_owned())]),
             Finding::Flapping(key) => {
                 metrics::FLAPPING.inc(&[]);
-                let (namespace, service) = (&*key.namespace, &*key.service);
+                let (namespace, service) = (&*key.namespace, &*key.name);
                 tracing::warn!(
                     namespace,
                     service,
@@ -175,7 +175,7 @@ impl Worker {
                 tracing::warn!(
                     namespace = &*pod.key.namespace,
                     pod = &*pod.key.name,
-                    service = &*key.service,
+                    service = &*key.name,
                     container = crash.container,
                     exit_code = crash.exit_code,
                     exit_reason = crash.reason,
@@ -221,12 +221,12 @@ fn deleted_notice(deletion: &Deletion) -> Notice {
         action: "Deleted",
         note: format!(
             "Deleted pod {}: {crash} was in CrashLoopBackOff, and service {} is ready since {}.",
-            pod.key.name, key.service, deletion.service_ready_since
+            pod.key.name, key.name, deletion.service_ready_since
         ),
     }
 }
 
-fn left_alone_notice(key: &ServiceKey, pod: &Pod, crash: &CrashLoop) -> Notice {
+fn left_alone_notice(key: &NamespacedName, pod: &Pod, crash: &CrashLoop) -> Notice {
     let message = match crash.message.as_str() {
         "" => "none",
         message => message,
@@ -239,18 +239,18 @@ fn left_alone_notice(key: &ServiceKey, pod: &Pod, crash: &CrashLoop) -> Notice {
         note: format!(
             "Pod {}: {crash} crashes although its service {} is ready; last message: {message}. Its pods were deleted \
              {MAX_DELETIONS} times and are left alone now.",
-            pod.key.name, key.service
+            pod.key.name, key.name
         ),
     }
 }
 
-fn flapping_notice(key: &ServiceKey) -> Notice {
+fn flapping_notice(key: &NamespacedName) -> Notice {
     Notice {
         about: ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Service".to_owned()),
             namespace: Some(key.namespace.to_string()),
-            name: Some(key.service.to_string()),
+            name: Some(key.name.to_string()),
             ..ObjectReference::default()
         },
         warning: true,
@@ -259,7 +259,7 @@ fn flapping_notice(key: &ServiceKey) -> Notice {
         note: format!(
             "Service {} became ready four times in a minute: its crash-looping dependants are deleted once it has been \
              ready for {} s.",
-            key.service,
+            key.name,
             SETTLED.as_secs()
         ),
     }

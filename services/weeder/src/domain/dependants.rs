@@ -105,6 +105,15 @@ impl PodQuery {
     }
 }
 
+impl std::fmt::Display for PodQuery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(namespace) = &self.namespace {
+            write!(f, "{namespace}: ")?;
+        }
+        f.write_str(self.labels.as_deref().unwrap_or("all"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,8 @@ use watchdog_api::weeder::WeederConfig;
 
 use super::dependants::Dependants;
 use super::moment::Moment;
-use super::pods::{CrashLoop, Owner, Pod, PodKey};
+use super::namespaced_name::NamespacedName;
+use super::pods::{CrashLoop, Owner, Pod};
 
 /// A moment.
 pub(crate) fn at(seconds: f64) -> Moment {
@@ -43,7 +44,7 @@ pub(crate) fn owner(kind: &str, uid: &str) -> Owner {
 /// `shoot`.
 pub(crate) fn crashing(name: &str, role: &str, uid: &str, version: &str) -> Pod {
     Pod {
-        key: PodKey {
+        key: NamespacedName {
             namespace: "shoot".into(),
             name: name.into(),
         },

@@ -1,17 +1,17 @@
 //! Decides which pods may be deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use watchdog_api::names::CRASH_LOOP_BACK_OFF;
 use watchdog_api::weeder::WeederConfig;
 
 use super::moment::Moment;
+use super::namespaced_name::NamespacedName;
 
 /// The fields of a pod that the rules need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pod {
-    pub(crate) key: PodKey,
+    pub(crate) key: NamespacedName,
     pub(crate) uid: String,
     pub(crate) resource_version: String,
     pub(crate) labels: BTreeMap<String, String>,
@@ -25,13 +25,6 @@ pub(crate) struct Pod {
     pub(crate) restarted: Vec<String>,
     /// The container that waits in `CrashLoopBackOff`, if there is one.
     pub(crate) crash: Option<CrashLoop>,
-}
-
-/// Namespace and name of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct PodKey {
-    pub(crate) namespace: Arc<str>,
-    pub(crate) name: Arc<str>,
 }
 
 /// The controller of a pod.
@@ -68,18 +61,6 @@ pub(crate) struct DeletableKinds {
     excluded: BTreeSet<String>,
     without_controller: bool,
     of_jobs: bool,
-}
-
-// === impl PodKey ===
-
-impl PodKey {
-    /// Sorts before every pod of the namespace.
-    pub(crate) fn before_all_of(namespace: &str) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: "".into(),
-        }
-    }
 }
 
 // === impl Pod ===

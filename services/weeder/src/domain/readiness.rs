@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::moment::Moment;
-use super::service::ServiceKey;
+use super::namespaced_name::{NamespacedName, in_namespace};
 
 /// Readiness of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Endpoints {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
     /// Namespace and name of the slice.
-    pub key: SliceKey,
+    pub key: NamespacedName,
     /// The service that it belongs to; none when it names none.
     pub service: Option<Arc<str>>,
     /// Its endpoints.
@@ -37,13 +37,13 @@ pub struct Slice {
     pub pods: Option<Vec<Arc<str>>>,
 }
 
-/// Namespace and name of a slice.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SliceKey {
-    /// Its namespace.
-    pub namespace: Arc<str>,
-    /// Its name.
-    pub name: Arc<str>,
+/// How a change of a slice was received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReceivedBy {
+    /// In a list, or by a watch that was interrupted: when it happened is not known.
+    List,
+    /// By a watch, as it happened.
+    Watch,
 }
 
 /// State of a service that has a slice.
@@ -60,7 +60,7 @@ pub struct ServiceState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Key of the service.
-    pub key: ServiceKey,
+    pub key: NamespacedName,
     /// The state before.
     pub before: Option<ServiceState>,
     /// The state after.
@@ -70,8 +70,8 @@ pub struct Change {
 /// The slices of all configured services, and the readiness that follows from them.
 #[derive(Debug, Default)]
 pub struct Index {
-    slices: BTreeMap<SliceKey, IndexedSlice>,
-    services: BTreeMap<ServiceKey, ServiceState>,
+    slices: BTreeMap<NamespacedName, IndexedSlice>,
+    services: BTreeMap<NamespacedName, ServiceState>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,14 +167,14 @@ impl Index {
         };
         match (old, new) {
             (Some(old), Some(new)) if old.service == new.service => {
-                let key = ServiceKey::new(namespace, new.service);
+                let key = NamespacedName::new(namespace, new.service);
                 let replace = |sum: Endpoints| sum.minus(old.endpoints).plus(new.endpoints);
                 self.update(key, now, replace, 0).into_iter().collect()
             }
             (old, new) => {
                 let lost = old.and_then(|old| self.lose(&namespace, &old, now));
                 let gained = new.and_then(|new| {
-                    let key = ServiceKey::new(namespace, new.service);
+                    let key = NamespacedName::new(namespace, new.service);
                     self.update(key, now, |sum| sum.plus(new.endpoints), 1)
                 });
                 lost.into_iter().chain(gained).collect()
@@ -183,13 +183,18 @@ impl Index {
     }
 
     /// A slice is gone.
-    pub fn remove(&mut self, key: &SliceKey, now: Moment) -> Option<Change> {
+    pub fn remove(&mut self, key: &NamespacedName, now: Moment) -> Option<Change> {
         let slice = self.slices.remove(key)?;
         self.lose(&key.namespace, &slice, now)
     }
 
     /// These slices exist and no others, of this service or of all of them.
-    pub fn synced(&mut self, service: Option<&str>, live: &BTreeSet<SliceKey>, now: Moment) -> Vec<Change> {
+    pub fn synced(
+        &mut self,
+        service: Option<&str>,
+        live: &BTreeSet<NamespacedName>,
+        now: Moment,
+    ) -> Vec<Change> {
         self.remove_where(now, |key, slice| {
             service.is_none_or(|service| *slice.service == *service) && !live.contains(key)
         })
@@ -201,38 +206,39 @@ impl Index {
     }
 
     /// All services that have a slice.
-    pub fn services(&self) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
+    pub fn services(&self) -> impl Iterator<Item = (&NamespacedName, &ServiceState)> {
         self.services.iter()
     }
 
     /// A service; none when it has no slice.
-    pub fn get(&self, key: &ServiceKey) -> Option<&ServiceState> {
+    pub fn get(&self, key: &NamespacedName) -> Option<&ServiceState> {
         self.services.get(key)
     }
 
     /// The names of the pods behind all endpoints of a service; none when one of them has no pod.
-    pub fn endpoint_pods(&self, key: &ServiceKey) -> Option<BTreeSet<Arc<str>>> {
-        let first = SliceKey {
-            namespace: key.namespace.clone(),
-            name: "".into(),
-        };
-        let slices = self.slices.range(first..);
-        let slices = slices.take_while(|(slice, _)| slice.namespace == key.namespace);
+    pub fn endpoint_pods(&self, key: &NamespacedName) -> Option<BTreeSet<Arc<str>>> {
         let mut pods = BTreeSet::new();
-        for (_, slice) in slices.filter(|(_, slice)| slice.service == key.service) {
+        let slices = in_namespace(&self.slices, &key.namespace);
+        for (_, slice) in slices.filter(|(_, slice)| slice.service == key.name) {
             pods.extend(slice.pods.as_ref()?.iter().cloned());
         }
         Some(pods)
     }
 
     /// The services of a namespace that have a slice.
-    pub fn services_in(&self, namespace: &str) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
-        let all = self.services.range(ServiceKey::before_all_of(namespace)..);
-        all.take_while(move |(key, _)| *key.namespace == *namespace)
+    pub fn services_in<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a NamespacedName, &'a ServiceState)> {
+        in_namespace(&self.services, namespace)
     }
 
-    fn remove_where(&mut self, now: Moment, gone: impl Fn(&SliceKey, &IndexedSlice) -> bool) -> Vec<Change> {
-        let keys: Vec<SliceKey> = self
+    fn remove_where(
+        &mut self,
+        now: Moment,
+        gone: impl Fn(&NamespacedName, &IndexedSlice) -> bool,
+    ) -> Vec<Change> {
+        let keys: Vec<NamespacedName> = self
             .slices
             .iter()
             .filter(|(key, slice)| gone(key, slice))
@@ -242,13 +248,13 @@ impl Index {
     }
 
     fn lose(&mut self, namespace: &Arc<str>, slice: &IndexedSlice, now: Moment) -> Option<Change> {
-        let key = ServiceKey::new(namespace.clone(), slice.service.clone());
+        let key = NamespacedName::new(namespace.clone(), slice.service.clone());
         self.update(key, now, |sum| sum.minus(slice.endpoints), -1)
     }
 
     fn update(
         &mut self,
-        key: ServiceKey,
+        key: NamespacedName,
         now: Moment,
         endpoints: impl FnOnce(Endpoints) -> Endpoints,
         slices: i32,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::dependants::Dependants;
 use super::failure::Failure;
 use super::moment::Moment;
+use super::namespaced_name::NamespacedName;
 use super::pods::{CrashLoop, Owner, Pod};
-use super::service::ServiceKey;
 
 /// Entries of each list that a weeder keeps; the log and the metrics have all of them.
 pub(crate) const KEPT_ENTRIES: usize = 32;
@@ -78,7 +78,7 @@ pub(crate) struct LeftAlone {
 /// For a while after a service became ready, a weeder deletes the crash-looping dependants of that service.
 #[derive(Debug, Clone)]
 pub(crate) struct Weeder {
-    pub(crate) key: ServiceKey,
+    pub(crate) key: NamespacedName,
     pub(crate) phase: Phase,
     pub(crate) started_at: Moment,
     pub(crate) deletes_from: Moment,
@@ -132,7 +132,7 @@ impl DeletionResult {
 impl Weeder {
     /// The weeder of a service that is ready; it deletes after `pause`, for `watch_duration`.
     pub(crate) fn new(
-        key: ServiceKey,
+        key: NamespacedName,
         dependants: Arc<Dependants>,
         first_sight: bool,
         pause: Duration,
@@ -140,7 +140,7 @@ impl Weeder {
         now: Moment,
     ) -> Self {
         let deletes_from = now.after(pause);
-        let service = &key.service;
+        let service = &key.name;
         let message = match (pause.is_zero(), first_sight) {
             (false, _) => format!("Waiting until service {service} has been ready for {pause:?}."),
             (true, false) => FOLLOWING.to_owned(),
@@ -200,7 +200,7 @@ impl Weeder {
     pub(crate) fn pause(&mut self) -> bool {
         self.message = format!(
             "Service {} is not ready: nothing is deleted until it is.",
-            self.key.service
+            self.key.name
         );
         !std::mem::replace(&mut self.paused, true)
     }
@@ -287,7 +287,7 @@ impl Weeder {
     }
 
     fn sentence(&self, crash: &CrashLoop, answer: &Result<(), Failure>) -> String {
-        let service = &self.key.service;
+        let service = &self.key.name;
         let why = format!("CrashLoopBackOff of {crash} while service {service} is ready again");
         match (DeletionResult::of(answer), answer) {
             (DeletionResult::Obsolete, Err(failure)) => format!("Left alone: {failure}."),

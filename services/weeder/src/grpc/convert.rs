@@ -9,14 +9,14 @@ use watchdog_watch_stream::message::{Event, Message};
 use watchdog_watch_stream::wire::{self, duration};
 
 use crate::domain::moment::Moment;
+use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::Owner;
 use crate::domain::readiness::{Readiness, ServiceState};
-use crate::domain::service::ServiceKey;
 use crate::domain::weeder::{DeletionResult, LeftAlone, Phase, PodDeletion, Weeder};
 
 /// One message of the stream of `WatchEndpointReadiness`.
 pub(crate) fn readiness_response(
-    message: Message<ServiceKey, Arc<ServiceState>>,
+    message: Message<NamespacedName, Arc<ServiceState>>,
     observer: &str,
 ) -> pb::WatchEndpointReadinessResponse {
     use pb::watch_endpoint_readiness_response::Event as PbEvent;
@@ -34,7 +34,7 @@ pub(crate) fn readiness_response(
 
 /// One message of the stream of `WatchWeeders`, sent at `now`.
 pub(crate) fn weeders_response(
-    message: Message<ServiceKey, Arc<Weeder>>,
+    message: Message<NamespacedName, Arc<Weeder>>,
     owner: &str,
     now: Moment,
 ) -> pb::WatchWeedersResponse {
@@ -76,7 +76,7 @@ pub(crate) fn weeder_message(weeder: &Weeder, owner: &str, now: Moment) -> pb::W
     }
 }
 
-fn readiness(service: &ServiceKey, state: &ServiceState, observer: &str) -> pb::EndpointReadiness {
+fn readiness(service: &NamespacedName, state: &ServiceState, observer: &str) -> pb::EndpointReadiness {
     let readiness = match state.readiness() {
         Readiness::Ready => pb::Readiness::Ready,
         Readiness::NotReady => pb::Readiness::NotReady,
@@ -127,10 +127,10 @@ fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
     }
 }
 
-fn key(service: &ServiceKey) -> pb::ServiceKey {
+fn key(service: &NamespacedName) -> pb::ServiceKey {
     pb::ServiceKey {
         namespace: service.namespace.to_string(),
-        service: service.service.to_string(),
+        service: service.name.to_string(),
     }
 }
 
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_weeder_is_shown_completely() {
-        let service = ServiceKey::new("shoot", "kube-apiserver");
+        let service = NamespacedName::new("shoot", "kube-apiserver");
         let life = Duration::from_secs(300);
         let mut weeder = Weeder::new(
             service,

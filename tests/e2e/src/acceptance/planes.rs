@@ -108,6 +108,8 @@ pub struct Plane {
 struct State {
     /// Components that are down, whatever they need.
     out: BTreeSet<String>,
+    /// Components that crash although what they need is there.
+    broken: BTreeSet<String>,
     pods: BTreeMap<&'static str, Running>,
     /// Readiness of the services as it was published last.
     published: BTreeMap<&'static str, Vec<(String, bool)>>,
@@ -283,6 +285,15 @@ impl Plane {
         self.settle().await
     }
 
+    /// A component crashes from now on for reasons of its own, and so does each successor.
+    ///
+    /// # Errors
+    /// When the seed does not answer.
+    pub async fn breaks(&self, component: &str) -> anyhow::Result<()> {
+        self.state.lock().await.broken.insert(component.to_owned());
+        self.settle().await
+    }
+
     /// Components whose pod is in CrashLoopBackOff now.
     pub async fn crashed(&self) -> Vec<&'static str> {
         let state = self.state.lock().await;
@@ -368,6 +379,7 @@ impl Plane {
             let met = component
                 .needs
                 .is_none_or(|service| self.is_ready(service, &state));
+            let met = met && !state.broken.contains(component.name);
             if let Some(pod) = state.pods.get_mut(component.name) {
                 pod.crashed |= !met;
             }

@@ -6,21 +6,20 @@ use super::{DeletionState, Entry, OutageProof, WATCH_DELAY, WeederManager};
 use crate::controller::task::Deletion;
 use crate::domain::attempts::{Permit, Subject};
 use crate::domain::moment::Moment;
-use crate::domain::pods::PodKey;
-use crate::domain::service::ServiceKey;
+use crate::domain::namespaced_name::{NamespacedName, in_namespace};
 
 pub(super) enum PodDecision {
     Delete(Box<Deletion>),
     Wait(Moment),
-    Read(ServiceKey),
-    LeaveAlone(ServiceKey),
+    Read(NamespacedName),
+    LeaveAlone(NamespacedName),
     Nothing,
 }
 
 impl WeederManager {
     /// Of several weeders one that saw its service become ready comes first, and the youngest of those: its service is the
     /// last that the pod was missing.
-    pub(super) fn decide(&self, key: &PodKey, now: Moment) -> PodDecision {
+    pub(super) fn decide(&self, key: &NamespacedName, now: Moment) -> PodDecision {
         let Some(known) = self
             .pods
             .get(key)
@@ -35,8 +34,8 @@ impl WeederManager {
         else {
             return PodDecision::Nothing;
         };
-        let responsible = self
-            .in_namespace(&key.namespace)
+        let responsible = in_namespace(&self.weeders, &key.namespace)
+            .map(|(_, entry)| entry)
             .filter(|entry| entry.weeder.weeds(&pod.labels));
         let mut responsible: Vec<&Entry> = responsible.collect();
         responsible.sort_by_key(|entry| (entry.weeder.first_sight, Reverse(entry.generation)));

@@ -5,8 +5,8 @@ use crate::domain::evidence::EndpointPod;
 use crate::domain::fixtures::{at, config, crashing, dependants, owner, running};
 use crate::domain::weeder::{DeletionResult, KEPT_ENTRIES};
 
-fn key(service: &str) -> ServiceKey {
-    ServiceKey::new("shoot", service)
+fn key(service: &str) -> NamespacedName {
+    NamespacedName::new("shoot", service)
 }
 
 fn query() -> Arc<PodQuery> {
@@ -527,7 +527,7 @@ fn a_service_that_comes_and_goes_waits_until_it_stays() {
             at_once += 1;
         }
         manager.pause(&key("etcd"));
-        manager.pod_gone(&PodKey {
+        manager.pod_gone(&NamespacedName {
             namespace: "shoot".into(),
             name: name.as_str().into(),
         });
@@ -674,7 +674,7 @@ proptest! {
                     manager.start(key(service), dependants(service), recovery, now);
                 }
                 Step::Pause(service) => manager.pause(&key(service)),
-                Step::Cancel => manager.cancel(Stop::NotOwned, now, |key| &*key.service == "etcd"),
+                Step::Cancel => manager.cancel(Stop::NotOwned, now, |key| &*key.name == "etcd"),
                 Step::Seen { name, uid, version, crashes, role } => {
                     // A UID belongs to one name.
                     let uid = format!("{name}-{uid}");
@@ -683,7 +683,7 @@ proptest! {
                     manager.pod_seen(if crashes { pod } else { running(pod) }, &query(), now);
                 }
                 Step::Gone(name) => {
-                    manager.pod_gone(&PodKey { namespace: "shoot".into(), name: name.to_string().into() });
+                    manager.pod_gone(&NamespacedName { namespace: "shoot".into(), name: name.to_string().into() });
                 }
                 Step::Synced => manager.pods_synced(&query(), &BTreeSet::new()),
                 Step::Wait(millis) => now = now.after(Duration::from_millis(millis.into())),

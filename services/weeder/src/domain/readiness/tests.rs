@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn key(name: &str) -> SliceKey {
-    SliceKey {
+fn key(name: &str) -> NamespacedName {
+    NamespacedName {
         namespace: "shoot".into(),
         name: name.into(),
     }
@@ -31,7 +31,7 @@ fn at(seconds: i64) -> Moment {
 fn readiness(index: &Index, service: &str) -> Option<Readiness> {
     index
         .services
-        .get(&ServiceKey::new("shoot", service))
+        .get(&NamespacedName::new("shoot", service))
         .map(ServiceState::readiness)
 }
 
@@ -112,7 +112,7 @@ fn a_renamed_slice_changes_nothing() {
     let added = index.apply(slice("new", "etcd", &[READY]), at(2));
     let synced = index.synced(None, &BTreeSet::from([key("new")]), at(3));
     assert!(!added[0].became_ready() && !synced[0].became_ready());
-    assert_eq!(index.services[&ServiceKey::new("shoot", "etcd")].since, at(1));
+    assert_eq!(index.services[&NamespacedName::new("shoot", "etcd")].since, at(1));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_sync_of_one_service_leaves_the_others_alone() {
 #[derive(Debug, Clone)]
 enum Step {
     Apply(Slice),
-    Remove(SliceKey),
+    Remove(NamespacedName),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -150,7 +150,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The readiness of a service, straight from the rule.
-fn by_the_rule(slices: &BTreeMap<SliceKey, Slice>, service: &str) -> Option<Readiness> {
+fn by_the_rule(slices: &BTreeMap<NamespacedName, Slice>, service: &str) -> Option<Readiness> {
     let of_service: Vec<_> = slices
         .values()
         .filter(|s| s.service.as_deref() == Some(service))
@@ -184,7 +184,7 @@ proptest! {
                 let was = by_the_rule(&before, service);
                 let is = by_the_rule(&slices, service);
                 prop_assert_eq!(readiness(&index, service), is);
-                let starts = changes.iter().any(|c| *c.key.service == *service && c.became_ready());
+                let starts = changes.iter().any(|c| *c.key.name == *service && c.became_ready());
                 let wanted = is == Some(Readiness::Ready) && was != Some(Readiness::Ready);
                 prop_assert_eq!(starts, wanted, "{} was {:?}, is {:?}", service, was, is);
             }
@@ -225,7 +225,7 @@ proptest! {
 #[test]
 fn the_pods_behind_all_slices_of_a_service() {
     let mut index = Index::default();
-    let etcd = ServiceKey::new("shoot", "etcd");
+    let etcd = NamespacedName::new("shoot", "etcd");
     index.apply(slice("v4", "etcd", &[READY, BAD]), at(1));
     index.apply(slice("v6", "etcd", &[READY]), at(1));
     index.apply(slice("other", "kube-apiserver", &[READY]), at(1));
