@@ -12,7 +12,7 @@ use lease_probe::domain::probe_state::{Next, ProbeState};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::{Streak, Thresholds, VerdictBuilder, sentence};
 use scaling_coordinator::domain::Direction;
-use scaling_coordinator::domain::decision::{self, Streams, Verdict, decide};
+use scaling_coordinator::domain::decision::{self, StreamCounts, Verdict, decide};
 use scaling_coordinator::domain::flow::Flow;
 use scaling_coordinator::domain::observed::{Dependent, Observed, ResourceState};
 use tokio::time::Instant;
@@ -240,7 +240,7 @@ fn direction() -> Work {
         valid_until: now + Duration::from_secs(40),
         message: "12 of 20 leases are expired.".into(),
     };
-    let streams = Streams { known: 1, synced: 1 };
+    let streams = StreamCounts { known: 1, synced: 1 };
     Box::new(move || {
         black_box(decide(black_box(now), [&verdict], streams));
     })

@@ -5,14 +5,15 @@
 //! configured rate, and the shoots take turns.
 
 mod events;
-pub mod inputs;
+pub(crate) mod inputs;
+pub(crate) mod releaser;
 mod request_queue;
 mod shoot;
-pub mod trace_contexts;
-pub mod traces;
-pub mod verdicts;
-pub mod work_queue;
-pub mod write_counts;
+pub(crate) mod trace_contexts;
+pub(crate) mod traces;
+pub(crate) mod verdicts;
+pub(crate) mod work_queue;
+pub(crate) mod write_counts;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,39 +28,38 @@ use watchdog_runtime::token_bucket::TokenBucket;
 use watchdog_runtime::trace::{Span, Tracer};
 use watchdog_watch_stream::server::StateStore;
 
-use self::inputs::Inputs;
+use self::inputs::DecisionInputs;
 use self::request_queue::{RequestQueue, Turn};
-use self::shoot::{Reconciled, Shoot};
+use self::shoot::{Reconciled, ShootRecord};
 use self::traces::Traces;
 use self::write_counts::WriteCounts;
-use crate::cluster::writer::Writer;
+use crate::cluster::writer::ResourceWriter;
 use crate::controller::work_queue::{WorkItem, WorkQueue};
 use crate::domain::Direction;
-use crate::domain::flow::{Action, Outcome, What, earliest};
+use crate::domain::flow::{Action, ActionKind, ActionOutcome, earliest};
 use crate::domain::overview::ShootScaling;
 use crate::metrics::{FAILURES, UNDER_WAY, WAITING};
 
 /// Requests on the seed at once. A healthy API server answers within 20 ms, so this carries more than any sensible
 /// rate; a slow one is not flooded.
-pub const MAX_REQUESTS: usize = 64;
+pub(crate) const MAX_REQUESTS: usize = 64;
 
 /// The time that requests under way get when the process stops. Below the grace period of the drain, above the deadline
 /// of one request. No request begins in that time.
 const LAST_REQUESTS: Duration = Duration::from_secs(15);
 
-/// The engine.
-pub struct Controller {
-    inputs: Arc<Inputs>,
+pub(crate) struct Controller {
+    inputs: Arc<DecisionInputs>,
     work_queue: Arc<WorkQueue>,
-    writer: Arc<Writer>,
-    feed: StateStore<String, ShootScaling>,
+    writer: Arc<ResourceWriter>,
+    states: StateStore<String, ShootScaling>,
     write_counts: Arc<WriteCounts>,
     events: EventSink,
-    shoots: HashMap<Arc<str>, Shoot>,
+    shoots: HashMap<Arc<str>, ShootRecord>,
     timers: DelayQueue<Arc<str>>,
     queue: RequestQueue,
     bucket: TokenBucket,
-    requests: JoinSet<Outcome>,
+    requests: JoinSet<ActionOutcome>,
     under_way: HashMap<Id, UnderWay>,
     traces: Traces,
     generations: u64,
@@ -68,7 +68,7 @@ pub struct Controller {
 /// Requests that these actions take together: one for the Cluster, if any of them needs it, and one for each action. (A
 /// read of a kind that does not show its replicas takes another one, which is not known before.)
 fn requests_for(actions: &[Action]) -> u32 {
-    let confirms = u32::from(actions.iter().any(|action| action.what.needs_cluster()));
+    let confirms = u32::from(actions.iter().any(|action| action.kind.needs_cluster()));
     u32::try_from(actions.len())
         .unwrap_or(u32::MAX)
         .saturating_add(confirms)
@@ -77,7 +77,7 @@ fn requests_for(actions: &[Action]) -> u32 {
 /// A request under way, and why it is made.
 struct UnderWay {
     shoot: Arc<str>,
-    /// [`Shoot::generation`].
+    /// [`ShootRecord::generation`].
     generation: u64,
     action: Action,
     reason: String,
@@ -85,14 +85,11 @@ struct UnderWay {
 }
 
 impl Controller {
-    /// An engine that publishes the states of shoots in `feed` and makes at most `request_rate` requests a second.
-    #[must_use]
-    pub fn new(
-        inputs: Arc<Inputs>,
+    /// An engine that makes at most `request_rate` requests a second.
+    pub(crate) fn new(
+        inputs: Arc<DecisionInputs>,
         work_queue: Arc<WorkQueue>,
-        writer: Writer,
-        feed: StateStore<String, ShootScaling>,
-        write_counts: Arc<WriteCounts>,
+        writer: ResourceWriter,
         events: EventSink,
         request_rate: u32,
     ) -> Self {
@@ -101,8 +98,8 @@ impl Controller {
             inputs,
             work_queue,
             writer: Arc::new(writer),
-            feed,
-            write_counts,
+            states: StateStore::new(),
+            write_counts: Arc::default(),
             events,
             shoots: HashMap::new(),
             timers: DelayQueue::new(),
@@ -116,18 +113,23 @@ impl Controller {
         }
     }
 
+    /// The states of the shoots that this replica owns.
+    pub(crate) fn states(&self) -> StateStore<String, ShootScaling> {
+        self.states.clone()
+    }
+
+    pub(crate) fn write_counts(&self) -> Arc<WriteCounts> {
+        self.write_counts.clone()
+    }
+
     /// Goes on with the traces of verdicts.
-    #[must_use]
-    pub fn traced(mut self, traces: Traces) -> Self {
+    pub(crate) fn traced(mut self, traces: Traces) -> Self {
         self.traces = traces;
         self
     }
 
     /// Runs until the process drains; then lets the requests end that are under way.
-    ///
-    /// # Errors
-    /// Never; the type is that of a critical task.
-    pub async fn run(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn run(mut self) -> anyhow::Result<()> {
         let draining = self.inputs.draining.clone();
         let work_queue = self.work_queue.clone();
         loop {
@@ -199,7 +201,7 @@ impl Controller {
 
     /// Sends the requests of a turn. Each write is checked once more right before it is sent.
     fn send(&mut self, shoot: &Arc<str>, turn: Turn) {
-        let (Some(known), Some(scaling)) = (self.shoots.get_mut(shoot), self.feed.get(&shoot.to_string()))
+        let (Some(known), Some(scaling)) = (self.shoots.get_mut(shoot), self.states.get(&shoot.to_string()))
         else {
             return;
         };
@@ -234,10 +236,10 @@ impl Controller {
         self.publish(shoot, scaling);
     }
 
-    fn ended(&mut self, ended: Result<(Id, Outcome), JoinError>) {
+    fn ended(&mut self, ended: Result<(Id, ActionOutcome), JoinError>) {
         let (id, outcome) = ended.unwrap_or_else(|error| {
             tracing::error!(%error, "a request to the seed ended by a defect of this program");
-            let outcome = Outcome::Unknown {
+            let outcome = ActionOutcome::Unknown {
                 why: format!("this program failed: {error}"),
                 retry_after: None,
             };
@@ -254,11 +256,11 @@ impl Controller {
             return;
         };
         traces::ended(span, &outcome);
-        match &action.what {
-            What::Read => events::read(&shoot, &action, &outcome),
-            What::Write(write) => {
+        match &action.kind {
+            ActionKind::Read => events::read(&shoot, &action, &outcome),
+            ActionKind::Write(write) => {
                 events::written(&shoot, &action, write, &outcome);
-                if outcome == Outcome::Done {
+                if outcome == ActionOutcome::Done {
                     self.publish_events(&shoot, &action, &reason);
                 }
                 self.write_counts.count(&shoot, action.direction, &outcome);
@@ -283,7 +285,7 @@ impl Controller {
         let dependents = self.inputs.dependents(&config, shoot);
         let known = self.shoots.entry(shoot.clone()).or_insert_with(|| {
             self.generations = self.generations.wrapping_add(1);
-            Shoot::new(now, self.generations)
+            ShootRecord::new(now, self.generations)
         });
         known.keep_epoch(epoch);
         let mut reconciled = known.reconcile(shoot, now, &decision, &dependents);
@@ -345,13 +347,13 @@ impl Controller {
     }
 
     fn publish(&self, shoot: &str, scaling: ShootScaling) {
-        self.feed
+        self.states
             .upsert_unless(shoot.to_owned(), scaling, |old, new| old == new);
     }
 
     /// Publishes the Kubernetes Events about an applied write.
     fn publish_events(&self, shoot: &str, action: &Action, reason: &str) {
-        if let What::Write(write) = &action.what {
+        if let ActionKind::Write(write) = &action.kind {
             let about = self.inputs.resources.about(&action.reference, shoot);
             events::events(about, action, write, reason)
                 .into_iter()
@@ -359,7 +361,7 @@ impl Controller {
         }
     }
 
-    /// A shoot is gone or another replica's. What is under way for it ends by itself: it was checked before it began.
+    /// A shoot is gone or another replica's. ActionKind is under way for it ends by itself: it was checked before it began.
     fn forget(&mut self, shoot: &Arc<str>) {
         self.queue.remove(shoot);
         if let Some(mut known) = self.shoots.remove(shoot) {
@@ -367,6 +369,6 @@ impl Controller {
         }
         self.write_counts.forget(shoot);
         self.traces.forget(shoot);
-        self.feed.remove(&shoot.to_string());
+        self.states.remove(&shoot.to_string());
     }
 }

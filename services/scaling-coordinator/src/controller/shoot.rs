@@ -12,15 +12,15 @@ use watchdog_api::prober::ResourceRef;
 use super::inputs::OwnershipEpoch;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, HoldReason};
-use crate::domain::flow::{Action, Flow, Outcome, Steps, What};
+use crate::domain::flow::{Action, ActionKind, ActionOutcome, Flow, Steps};
 use crate::domain::observed::Dependent;
-use crate::domain::status::Status;
+use crate::domain::status::FlowStatus;
 use crate::metrics::{FIRST_WRITE, REACHED};
 
 /// The longest delay of a shoot's timer.
 const LONGEST_TIMER: Duration = Duration::from_secs(3600);
 
-pub(super) struct Shoot {
+pub(super) struct ShootRecord {
     /// Unique in this process: a shoot that goes and comes back gets a new generation and starts afresh.
     pub(super) generation: u64,
     flow: Flow,
@@ -49,7 +49,7 @@ pub(super) struct Reconciled {
     pub(super) warnings: Vec<(ResourceRef, String)>,
 }
 
-impl Shoot {
+impl ShootRecord {
     pub(super) fn new(now: Instant, generation: u64) -> Self {
         Self {
             generation,
@@ -110,22 +110,22 @@ impl Shoot {
 
     /// Notes that a request begins. Returns how long it may take.
     pub(super) fn start(&mut self, now: Instant, action: &Action) -> Duration {
-        if matches!(action.what, What::Write(_)) {
+        if matches!(action.kind, ActionKind::Write(_)) {
             self.unanswered.remove(&action.reference);
         }
         self.flow.start(now, action)
     }
 
-    pub(super) fn show_started(&self, action: &Action, status: &mut Status) {
+    pub(super) fn show_started(&self, action: &Action, status: &mut FlowStatus) {
         self.flow.show_started(action, status);
     }
 
     /// A request has ended that was made for this reason.
-    pub(super) fn ended(&mut self, now: Instant, action: &Action, reason: String, outcome: Outcome) {
-        if matches!(action.what, What::Write(_)) {
+    pub(super) fn ended(&mut self, now: Instant, action: &Action, reason: String, outcome: ActionOutcome) {
+        if matches!(action.kind, ActionKind::Write(_)) {
             match outcome {
-                Outcome::Done => self.record_write(now, action),
-                Outcome::Unknown { .. } => {
+                ActionOutcome::Done => self.record_write(now, action),
+                ActionOutcome::Unknown { .. } => {
                     self.unanswered
                         .insert(action.reference.clone(), (action.clone(), reason));
                 }
@@ -145,7 +145,7 @@ impl Shoot {
             else {
                 continue;
             };
-            let What::Write(write) = &action.what else {
+            let ActionKind::Write(write) = &action.kind else {
                 continue;
             };
             if seen.resource_version == action.against {
@@ -201,31 +201,23 @@ impl Shoot {
         let held = std::mem::replace(&mut self.held, decision.held);
         if held != decision.held && decision.held.is_some_and(HoldReason::is_strange) {
             let (reason, why) = (&decision.reason, decision.held.map(HoldReason::as_str));
-            tracing::warn!(shoot, why, reason, "a shoot is held as it is");
+            tracing::warn!(
+                shoot,
+                why,
+                reason,
+                "a shoot is held because its lease-probe replicas disagree or repeat an outdated verdict"
+            );
         }
         if self.direction == decision.direction {
             return;
         }
         let name = |direction: Option<Direction>| direction.map_or("hold", Direction::as_str);
-        let (from, to) = (name(self.direction), name(decision.direction));
+        let (from, to, reason) = (name(self.direction), name(decision.direction), &decision.reason);
         // After a start every healthy shoot turns from hold to up: that is no news.
-        let news = decision.direction == Some(Direction::Down) || self.direction == Some(Direction::Down);
-        if news {
-            tracing::info!(
-                shoot,
-                from,
-                to,
-                reason = decision.reason,
-                "the direction of a shoot has changed"
-            );
+        if [self.direction, decision.direction].contains(&Some(Direction::Down)) {
+            tracing::info!(shoot, from, to, reason, "the direction of a shoot has changed");
         } else {
-            tracing::debug!(
-                shoot,
-                from,
-                to,
-                reason = decision.reason,
-                "the direction of a shoot has changed"
-            );
+            tracing::debug!(shoot, from, to, reason, "the direction of a shoot has changed");
         }
         self.direction = decision.direction;
         self.since = now;

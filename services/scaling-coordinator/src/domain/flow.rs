@@ -22,14 +22,14 @@ use tokio::time::Instant;
 use watchdog_api::prober::{ResourceRef, ScaleInfo};
 
 use handover::Handover;
-pub use op::{Action, MAX_TRIES, Outcome, What};
-use op::{Operation, Pause};
+use op::Operation;
+pub use op::{Action, ActionKind, ActionOutcome, MAX_TRIES};
 use show::{idle, in_flight, progress, rest, started};
 
 use super::Direction;
 use super::next_step::{NextStep, PlannedStep, plan_step};
 use super::observed::Dependent;
-use super::status::{Progress, State, Status, Step};
+use super::status::{FlowState, FlowStatus, Progress, Step};
 
 /// The memory of a flow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -56,7 +56,7 @@ pub struct Steps {
     /// When to call [`Flow::next`] again although nothing has happened.
     pub wake: Option<Instant>,
     /// The status to publish.
-    pub status: Status,
+    pub status: FlowStatus,
     /// Resources that have just failed their level, and why: for the log and a Kubernetes Event.
     pub alerts: Vec<(ResourceRef, String)>,
     /// True if the flow has just reached its last target.
@@ -64,14 +64,14 @@ pub struct Steps {
 }
 
 /// A resource with the step that follows from its observed state.
-type Planned<'a> = (&'a Dependent<'a>, PlannedStep);
+type PlannedDependent<'a> = (&'a Dependent<'a>, PlannedStep);
 
 /// The next step of one resource in the current level.
 struct Advance {
     step: Step,
     message: String,
     wake: Option<Instant>,
-    action: Option<What>,
+    action: Option<ActionKind>,
 }
 
 impl Advance {
@@ -83,14 +83,21 @@ impl Advance {
             action: None,
         }
     }
+
+    fn by(self, action: ActionKind) -> Self {
+        Self {
+            action: Some(action),
+            ..self
+        }
+    }
 }
 
 impl Steps {
-    const fn showing(state: State, level: Option<i32>, resources: Vec<Progress>) -> Self {
+    const fn showing(state: FlowState, level: Option<i32>, resources: Vec<Progress>) -> Self {
         Self {
             actions: Vec::new(),
             wake: None,
-            status: Status {
+            status: FlowStatus {
                 state,
                 level,
                 resources,
@@ -121,14 +128,14 @@ impl Flow {
     }
 
     /// Shows in the status of [`Steps`] that a request has begun.
-    pub fn show_started(&self, action: &Action, status: &mut Status) {
+    pub fn show_started(&self, action: &Action, status: &mut FlowStatus) {
         if let Some(op) = self.ops.get(&action.reference) {
             started(status, action, op);
         }
     }
 
     /// Notes the outcome of a request. One that this flow has not started means nothing to it.
-    pub fn finish(&mut self, now: Instant, action: &Action, outcome: Outcome) {
+    pub fn finish(&mut self, now: Instant, action: &Action, outcome: ActionOutcome) {
         let stale = self.course != Some(action.direction);
         if let Some(op) = self.ops.get_mut(&action.reference)
             && op.sent.as_ref() == Some(action)
@@ -171,7 +178,11 @@ impl Flow {
         }
     }
 
-    fn plan<'a>(&mut self, direction: Direction, dependents: &'a [Dependent<'a>]) -> Vec<Planned<'a>> {
+    fn plan<'a>(
+        &mut self,
+        direction: Direction,
+        dependents: &'a [Dependent<'a>],
+    ) -> Vec<PlannedDependent<'a>> {
         let mut planned: Vec<_> = dependents
             .iter()
             .map(|dependent| (dependent, plan_step(direction, dependent)))
@@ -192,8 +203,8 @@ impl Flow {
     }
 
     /// See [`Flow::running`].
-    fn runs_on(&self, planned: &[Planned<'_>]) -> bool {
-        // What is protected and not where it should be was scaled by this watchdog, perhaps before a crash.
+    fn runs_on(&self, planned: &[PlannedDependent<'_>]) -> bool {
+        // ActionKind is protected and not where it should be was scaled by this watchdog, perhaps before a crash.
         let is_unfinished = |dependent: &Dependent<'_>, next_step: &NextStep| {
             *next_step == NextStep::Wait && dependent.observed.seen().is_some_and(|seen| seen.protected)
         };
@@ -221,7 +232,7 @@ impl Flow {
             direction: Some(direction),
             course: Some(direction),
             handover: std::mem::take(&mut self.handover),
-            // What is on its way to a resource does not turn round with us.
+            // ActionKind is on its way to a resource does not turn round with us.
             ops: ops
                 .filter(|(_, op)| op.is_busy())
                 .map(|(reference, op)| (reference, op.carried_over()))
@@ -254,10 +265,10 @@ impl Flow {
             let (step, message) = idle(dependent, op);
             progress(dependent, 0, step, message, None, op)
         });
-        Steps::showing(State::Holding, None, resources.collect())
+        Steps::showing(FlowState::Holding, None, resources.collect())
     }
 
-    fn settle(&mut self, direction: Direction, planned: &[Planned<'_>], was_running: bool) -> Steps {
+    fn settle(&mut self, direction: Direction, planned: &[PlannedDependent<'_>], was_running: bool) -> Steps {
         self.started.clear();
         self.ops.clear();
         let resources = planned.iter().map(|(dependent, planned)| {
@@ -267,12 +278,22 @@ impl Flow {
         });
         Steps {
             finished: was_running,
-            ..Steps::showing(State::Settled, None, resources.collect())
+            ..Steps::showing(FlowState::Settled, None, resources.collect())
         }
     }
 
-    fn run(&mut self, now: Instant, direction: Direction, current: i32, planned: &[Planned<'_>]) -> Steps {
-        let mut steps = Steps::showing(State::Running, Some(current), Vec::with_capacity(planned.len()));
+    fn run(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        current: i32,
+        planned: &[PlannedDependent<'_>],
+    ) -> Steps {
+        let mut steps = Steps::showing(
+            FlowState::Running,
+            Some(current),
+            Vec::with_capacity(planned.len()),
+        );
         for (dependent, planned) in planned {
             let reference = &dependent.config.reference;
             let level = direction.info(dependent.config).level;
@@ -282,13 +303,12 @@ impl Flow {
                 shown
             } else if level == current && (busy || self.keeps(&planned.next_step)) {
                 let advance = self.advance(now, direction, dependent, planned);
-                let what = advance.action;
-                steps
-                    .actions
-                    .extend(what.and_then(|what| action(direction, dependent, what)));
+                let action = advance.action;
+                let action = action.and_then(|kind| action_on(direction, dependent, kind));
+                steps.actions.extend(action);
                 steps.wake = earliest(steps.wake, advance.wake);
                 if advance.step == Step::Failed {
-                    steps.status.state = State::Failed;
+                    steps.status.state = FlowState::Failed;
                     steps.status.retry_at = earliest(steps.status.retry_at, advance.wake);
                 }
                 (advance.step, advance.message)
@@ -341,12 +361,8 @@ impl Flow {
             let timeout = watchdog_api::duration::format(info.timeout);
             op.fail(now, format!("not done within {timeout}: {}", planned.why), None);
         }
-        match op.paused(now) {
-            Some(Pause::BackingOff(until)) => {
-                return Advance::to(Step::BackingOff, op.error.clone(), Some(until));
-            }
-            Some(Pause::Failed(until)) => return Advance::to(Step::Failed, op.error.clone(), Some(until)),
-            None => {}
+        if let Some((step, until)) = op.paused(now) {
+            return Advance::to(step, op.error.clone(), Some(until));
         }
         if let Some(unconfirmed) = &op.unconfirmed {
             return confirm(now, unconfirmed.read_at, times_out);
@@ -362,29 +378,32 @@ impl Flow {
                     return Advance::to(Step::Delayed, message, Some(due));
                 }
                 let message = format!("{}; the write waits for its turn", planned.why);
-                Advance {
-                    action: Some(What::Write(write.clone())),
-                    ..Advance::to(Step::Writing, message, times_out)
-                }
+                Advance::to(Step::Writing, message, times_out).by(ActionKind::Write(write.clone()))
             }
-            NextStep::Read => Advance {
-                action: Some(What::Read),
-                ..Advance::to(Step::Waiting, planned.why.clone(), times_out)
-            },
-            _ => {
-                let times_out = *op.since.get_or_insert(now) + info.timeout;
-                let read_at = dependent
-                    .observed
-                    .version()
-                    .map(|version| op.read_at(now, version));
-                let due = read_at.is_some_and(|at| now >= at);
-                let wake = earliest(read_at.filter(|_| !due), Some(times_out));
-                Advance {
-                    action: due.then_some(What::Read),
-                    ..Advance::to(Step::Waiting, planned.why.clone(), wake)
-                }
-            }
+            NextStep::Read => Advance::to(Step::Waiting, planned.why.clone(), times_out).by(ActionKind::Read),
+            _ => wait(now, op, dependent, planned, info.timeout),
         }
+    }
+}
+
+/// Waits for the ready replicas of a resource, and reads it if nothing new is observed.
+fn wait(
+    now: Instant,
+    op: &mut Operation,
+    dependent: &Dependent<'_>,
+    planned: &PlannedStep,
+    timeout: Duration,
+) -> Advance {
+    let times_out = *op.since.get_or_insert(now) + timeout;
+    let read_at = dependent
+        .observed
+        .version()
+        .map(|version| op.read_at(now, version));
+    let wake = earliest(read_at.filter(|at| now < *at), Some(times_out));
+    let advance = Advance::to(Step::Waiting, planned.why.clone(), wake);
+    match read_at {
+        Some(at) if now >= at => advance.by(ActionKind::Read),
+        _ => advance,
     }
 }
 
@@ -395,10 +414,7 @@ fn confirm(now: Instant, read_at: Instant, times_out: Option<Instant>) -> Advanc
         return Advance::to(Step::Waiting, message, earliest(Some(read_at), times_out));
     }
     let message = "it was written; a read must show whether the write was applied".to_owned();
-    Advance {
-        action: Some(What::Read),
-        ..Advance::to(Step::Waiting, message, times_out)
-    }
+    Advance::to(Step::Waiting, message, times_out).by(ActionKind::Read)
 }
 
 const fn initial_delay(direction: Direction, info: &ScaleInfo) -> Duration {
@@ -408,14 +424,14 @@ const fn initial_delay(direction: Direction, info: &ScaleInfo) -> Duration {
     }
 }
 
-fn action(direction: Direction, dependent: &Dependent<'_>, what: What) -> Option<Action> {
+fn action_on(direction: Direction, dependent: &Dependent<'_>, kind: ActionKind) -> Option<Action> {
     // A read can be about an object that is gone; it has no version then and no write follows from it.
     let against = dependent.observed.version().cloned();
-    (against.is_some() || what == What::Read).then(|| Action {
+    (against.is_some() || kind == ActionKind::Read).then(|| Action {
         reference: dependent.config.reference.clone(),
         direction,
         against: against.unwrap_or_else(|| "".into()),
-        what,
+        kind,
         timeout: direction.info(dependent.config).timeout,
     })
 }

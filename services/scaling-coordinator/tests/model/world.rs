@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
-use scaling_coordinator::domain::decision::{Outcome as Says, Streams, Verdict, decide};
+use scaling_coordinator::domain::decision::{Outcome as Says, StreamCounts, Verdict, decide};
 use scaling_coordinator::domain::flow::{Action, Flow};
 use scaling_coordinator::domain::observed::{Dependent, Observed};
 use tokio::time::Instant;
@@ -219,7 +219,7 @@ impl World {
 
     fn reconcile_one(&mut self, c: usize, rules: Rules) {
         let direction = self.direction(c, rules);
-        let dependents = dependents(rules.order, rules.in_two_steps);
+        let dependents = dependents(rules, rules.order);
         let coordinator = &mut self.coordinators[c];
         let view = dependents.iter().zip(&coordinator.view);
         let dependents: Vec<_> = view
@@ -267,7 +267,7 @@ impl World {
         if !rules.observers {
             verdicts.truncate(1);
         }
-        decide(self.now, &verdicts, Streams { known: 2, synced: 2 }).direction
+        decide(self.now, &verdicts, StreamCounts { known: 2, synced: 2 }).direction
     }
 
     fn wake(&self) -> Option<Instant> {

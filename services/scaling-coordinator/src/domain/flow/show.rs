@@ -2,10 +2,10 @@
 
 use watchdog_api::workload::RecordedReplicas;
 
-use super::op::{Action, Operation, What};
-use crate::domain::next_step::{NextStep, Write};
+use super::op::{Action, ActionKind, Operation};
+use crate::domain::next_step::{NextStep, ResourceWrite};
 use crate::domain::observed::Dependent;
-use crate::domain::status::{Progress, Status, Step};
+use crate::domain::status::{FlowStatus, Progress, Step};
 
 /// A resource as it is shown.
 pub(super) fn progress(
@@ -54,12 +54,12 @@ pub(super) fn in_flight(op: &Operation, why: &str) -> Option<(Step, String)> {
         // The read only checks whether there is news.
         (Step::Waiting, why.to_owned())
     } else {
-        (Step::Writing, under_way(&sent.what))
+        (Step::Writing, under_way(&sent.kind))
     })
 }
 
 /// Shows that a request has begun.
-pub(super) fn started(status: &mut Status, action: &Action, op: &Operation) {
+pub(super) fn started(status: &mut FlowStatus, action: &Action, op: &Operation) {
     let mut resources = status.resources.iter_mut();
     if let Some(shown) = resources.find(|shown| shown.reference == action.reference) {
         shown.attempts = op.attempts();
@@ -79,19 +79,23 @@ fn with_last_error(message: String, op: &Operation) -> String {
 }
 
 /// The sentence about a request under way.
-fn under_way(what: &What) -> String {
+fn under_way(what: &ActionKind) -> String {
     match what {
-        What::Read => "it is being read".to_owned(),
-        What::Write(Write::Record { replicas }) => format!("its {replicas} replicas are being recorded"),
-        What::Write(Write::Scale { from, to, .. }) => format!("it is being scaled from {from} to {to}"),
-        What::Write(Write::CleanUp) => "meltdown-protection-active is being removed".to_owned(),
+        ActionKind::Read => "it is being read".to_owned(),
+        ActionKind::Write(ResourceWrite::Record { replicas }) => {
+            format!("its {replicas} replicas are being recorded")
+        }
+        ActionKind::Write(ResourceWrite::Scale { from, to, .. }) => {
+            format!("it is being scaled from {from} to {to}")
+        }
+        ActionKind::Write(ResourceWrite::CleanUp) => "meltdown-protection-active is being removed".to_owned(),
     }
 }
 
 /// The step and message of a resource while its shoot is held.
 pub(super) fn idle(dependent: &Dependent<'_>, op: Option<&Operation>) -> (Step, String) {
     match op.and_then(|op| op.sent.as_ref()) {
-        Some(sent) => (Step::Writing, under_way(&sent.what)),
+        Some(sent) => (Step::Writing, under_way(&sent.kind)),
         None if dependent.observed.seen().is_some_and(|seen| seen.ignored) => {
             (Step::Ignored, "it carries ignore-scaling".to_owned())
         }

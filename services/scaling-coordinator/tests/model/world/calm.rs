@@ -3,10 +3,10 @@
 use super::{Checked, Fate, NONE, Rules, Saying, World};
 
 impl World {
-    /// From now on everything works, and the nodes are connected.
-    pub fn calm_down(&mut self, rules: Rules) -> Checked {
+    /// From now on everything works, and the observers report this.
+    pub fn calm_down(&mut self, saying: Saying, rules: Rules) -> Checked {
         self.left = NONE;
-        self.saying = Saying::Healthy;
+        self.saying = saying;
         for action in std::mem::take(&mut self.late) {
             self.apply(&action, rules)?;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use watchdog_api::prober::DependentResource;
 
 use super::super::*;
-use crate::domain::next_step::Write;
+use crate::domain::next_step::ResourceWrite;
 use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{dependent_of, gardener, held, start};
 
@@ -17,7 +17,7 @@ pub(in crate::domain::flow) const MS: Duration = Duration::from_millis(1);
 /// One shoot with Gardener's three resources (kcm, mcm, ca), whose writes the test answers.
 pub(in crate::domain::flow) struct Bench {
     config: Vec<DependentResource>,
-    sights: BTreeMap<&'static str, Observed>,
+    observed: BTreeMap<&'static str, Observed>,
     pub(in crate::domain::flow) flow: Flow,
     pub(in crate::domain::flow) now: Instant,
     version: u32,
@@ -43,14 +43,14 @@ impl Bench {
         mcm: impl Into<Observed>,
         ca: impl Into<Observed>,
     ) -> Self {
-        let sights = [("kcm", kcm.into()), ("mcm", mcm.into()), ("ca", ca.into())];
+        let observed = [("kcm", kcm.into()), ("mcm", mcm.into()), ("ca", ca.into())];
         let (config, mut flow) = (gardener(), Flow::default());
         for dependent in &config {
-            flow.handover.ended(&dependent.reference, &Outcome::Done);
+            flow.handover.ended(&dependent.reference, &ActionOutcome::Done);
         }
         Self {
             config,
-            sights: sights.into(),
+            observed: observed.into(),
             flow,
             now: start(),
             version: 1,
@@ -61,7 +61,7 @@ impl Bench {
         let dependents: Vec<_> = self
             .config
             .iter()
-            .map(|d| dependent_of(d, self.sights[short(&d.reference)].clone()))
+            .map(|d| dependent_of(d, self.observed[short(&d.reference)].clone()))
             .collect();
         self.flow.next(self.now, direction, &dependents)
     }
@@ -80,7 +80,7 @@ impl Bench {
             .collect()
     }
 
-    pub(in crate::domain::flow) fn state(&mut self, direction: Option<Direction>) -> State {
+    pub(in crate::domain::flow) fn state(&mut self, direction: Option<Direction>) -> FlowState {
         self.next(direction).status.state
     }
 
@@ -89,7 +89,7 @@ impl Bench {
         &mut self,
         direction: Option<Direction>,
         wanted: &str,
-        outcome: Outcome,
+        outcome: ActionOutcome,
     ) {
         let steps = self.next(direction);
         let action = steps.actions.iter().find(|a| text(a) == wanted);
@@ -107,7 +107,7 @@ impl Bench {
             resource_version: self.version.to_string().into(),
             ..seen
         };
-        self.sights.insert(name, seen.into());
+        self.observed.insert(name, seen.into());
     }
 
     pub(in crate::domain::flow) fn done(
@@ -117,21 +117,21 @@ impl Bench {
         name: &'static str,
         then: ResourceState,
     ) {
-        self.answer(direction, wanted, Outcome::Done);
+        self.answer(direction, wanted, ActionOutcome::Done);
         self.see(name, then);
     }
 }
 
 fn text(action: &Action) -> String {
     let name = short(&action.reference);
-    match &action.what {
-        What::Read => format!("read {name}"),
-        What::Write(Write::Record { replicas }) => format!("record {name} {replicas}"),
-        What::Write(Write::Scale {
+    match &action.kind {
+        ActionKind::Read => format!("read {name}"),
+        ActionKind::Write(ResourceWrite::Record { replicas }) => format!("record {name} {replicas}"),
+        ActionKind::Write(ResourceWrite::Scale {
             to, record: false, ..
         }) => format!("scale {name} {to}"),
-        What::Write(Write::Scale { from, .. }) => format!("down {name} {from}"),
-        What::Write(Write::CleanUp) => format!("clean {name}"),
+        ActionKind::Write(ResourceWrite::Scale { from, .. }) => format!("down {name} {from}"),
+        ActionKind::Write(ResourceWrite::CleanUp) => format!("clean {name}"),
     }
 }
 
@@ -143,8 +143,8 @@ pub(in crate::domain::flow) fn recorded(replicas: i32) -> ResourceState {
     }
 }
 
-pub(in crate::domain::flow) fn unknown() -> Outcome {
-    Outcome::Unknown {
+pub(in crate::domain::flow) fn unknown() -> ActionOutcome {
+    ActionOutcome::Unknown {
         why: "no answer within 10s".into(),
         retry_after: None,
     }

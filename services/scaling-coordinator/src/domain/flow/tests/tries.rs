@@ -5,7 +5,7 @@ use crate::domain::testing::{S, held, seen};
 
 #[test]
 fn three_tries_then_the_level_has_failed_and_is_tried_again() {
-    let refused = || Outcome::Refused {
+    let refused = || ActionOutcome::Refused {
         why: "forbidden".into(),
         retry_after: None,
     };
@@ -20,9 +20,9 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
             "an alert when all have failed"
         );
         let expected = if attempt == 3 {
-            State::Failed
+            FlowState::Failed
         } else {
-            State::Running
+            FlowState::Running
         };
         assert_eq!(steps.status.state, expected);
         assert_eq!(steps.status.retry_at, steps.wake.filter(|_| attempt == 3));
@@ -30,7 +30,7 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
         bench.now = steps.wake.unwrap();
     }
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"], "while the verdict stands");
-    assert_eq!(bench.state(DOWN), State::Running);
+    assert_eq!(bench.state(DOWN), FlowState::Running);
     let mut pauses = Vec::new();
     for _ in 0..6 {
         for _ in 0..3 {
@@ -59,7 +59,7 @@ fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
         bench.answer(
             DOWN,
             "down mcm 1",
-            Outcome::Refused {
+            ActionOutcome::Refused {
                 why: "429".into(),
                 retry_after,
             },
@@ -82,7 +82,7 @@ fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
         bench.now += 30 * S;
     }
     let steps = bench.next(DOWN);
-    assert_eq!(steps.status.state, State::Failed);
+    assert_eq!(steps.status.state, FlowState::Failed);
     assert!(
         steps.alerts[0]
             .1
@@ -95,7 +95,7 @@ fn a_timeout_bounds_the_wait_and_readiness_ends_the_failure() {
 #[test]
 fn the_timeout_covers_the_writes_of_a_try() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.answer(DOWN, "down mcm 1", Outcome::Conflict);
+    bench.answer(DOWN, "down mcm 1", ActionOutcome::Conflict);
     bench.see("mcm", seen(2, 2));
     bench.now += 29 * S;
     let action = bench.next(DOWN).actions[0].clone();
@@ -113,7 +113,7 @@ fn a_write_that_may_have_been_applied_is_looked_at_before_the_next_one() {
     assert_eq!(pause.status.resources[1].step, Step::BackingOff);
     bench.now = pause.wake.unwrap();
     // It was not applied after all: reading shows the same version.
-    bench.answer(DOWN, "read mcm", Outcome::Done);
+    bench.answer(DOWN, "read mcm", ActionOutcome::Done);
     bench.answer(DOWN, "down mcm 1", unknown());
     // It was applied: the watch shows it, and nothing waits for the back-off.
     bench.see("mcm", held(1));
@@ -123,7 +123,7 @@ fn a_write_that_may_have_been_applied_is_looked_at_before_the_next_one() {
 #[test]
 fn an_applied_write_is_waited_for_and_then_read() {
     let mut bench = Bench::new(seen(1, 1), recorded(1), Observed::Absent);
-    bench.answer(DOWN, "down mcm 1", Outcome::Done);
+    bench.answer(DOWN, "down mcm 1", ActionOutcome::Done);
     let steps = bench.next(DOWN);
     assert_eq!(
         (steps.actions.len(), steps.status.resources[1].step),
@@ -133,7 +133,7 @@ fn an_applied_write_is_waited_for_and_then_read() {
     bench.answer(DOWN, "read mcm", unknown());
     assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
     bench.now = bench.next(DOWN).wake.unwrap();
-    bench.answer(DOWN, "read mcm", Outcome::Done);
+    bench.answer(DOWN, "read mcm", ActionOutcome::Done);
     bench.see("mcm", held(1));
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
 }
@@ -141,7 +141,7 @@ fn an_applied_write_is_waited_for_and_then_read() {
 #[test]
 fn conflicts_are_decided_again_but_not_for_ever() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.answer(DOWN, "down mcm 1", Outcome::Conflict);
+    bench.answer(DOWN, "down mcm 1", ActionOutcome::Conflict);
     assert_eq!(
         bench.steps(DOWN)[1],
         Step::Waiting,
@@ -153,7 +153,7 @@ fn conflicts_are_decided_again_but_not_for_ever() {
         bench.next(DOWN);
         let action = bench.next(DOWN).actions[0].clone();
         bench.flow.start(bench.now, &action);
-        bench.flow.finish(bench.now, &action, Outcome::Conflict);
+        bench.flow.finish(bench.now, &action, ActionOutcome::Conflict);
         bench.see("mcm", seen(replicas, replicas));
     }
     assert_eq!(
@@ -167,7 +167,7 @@ fn conflicts_are_decided_again_but_not_for_ever() {
 fn tries_and_their_pauses_go_on_after_a_hold() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
     for attempt in 1..=3 {
-        let refused = Outcome::Refused {
+        let refused = ActionOutcome::Refused {
             why: "500".into(),
             retry_after: None,
         };
@@ -223,7 +223,7 @@ fn the_end_of_a_request_counts_while_holding() {
 #[test]
 fn a_withdrawn_write_costs_nothing() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    bench.answer(DOWN, "down mcm 1", Outcome::Cancelled);
+    bench.answer(DOWN, "down mcm 1", ActionOutcome::Cancelled);
     assert_eq!(bench.wanted(DOWN), ["down mcm 1"]);
 }
 
@@ -234,11 +234,11 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     bench.done(DOWN, "down mcm 1", "mcm", stopping());
     let begun = bench.now;
     let mut read_after = Vec::new();
-    let refused = || Outcome::Refused {
+    let refused = || ActionOutcome::Refused {
         why: "500".into(),
         retry_after: None,
     };
-    for outcome in [Outcome::Done, refused(), unknown()] {
+    for outcome in [ActionOutcome::Done, refused(), unknown()] {
         bench.now = bench.next(DOWN).wake.unwrap();
         bench.answer(DOWN, "read mcm", outcome);
         assert_eq!(
@@ -254,10 +254,10 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     let wake = bench.next(DOWN).wake.unwrap();
     assert_eq!(wake, bench.now + 2 * S);
     bench.now = wake;
-    bench.answer(DOWN, "read mcm", Outcome::Done);
+    bench.answer(DOWN, "read mcm", ActionOutcome::Done);
     bench.see("mcm", held(1));
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
-    // What was read is not read again for the next level.
+    // ActionKind was read is not read again for the next level.
     bench.done(DOWN, "down kcm 1", "kcm", held(1));
     assert_eq!(bench.next(DOWN).wake, None, "nothing is read once all is reached");
 }
