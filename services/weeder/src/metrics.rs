@@ -8,7 +8,7 @@ use watchdog_runtime::metrics::{Collector, Exposition, Metric, describe};
 
 use crate::controller::shared::SharedState;
 use crate::domain::pods::CrashLoop;
-use crate::domain::readiness::Readiness;
+use crate::domain::readiness::ServiceReadiness;
 use crate::domain::weeder::Phase;
 
 /// Services by readiness.
@@ -110,10 +110,10 @@ pub(crate) const REQUESTS: Metric = Metric::gauge(
     "Deletions of pods and reads of endpoint pods under way; never more than 32.",
 );
 
-/// Watches on pods.
+/// SeedWatches on pods.
 pub(crate) const POD_WATCHES: Metric = Metric::gauge(
     "watchdog_weeder_pod_watches",
-    "Watches on pods, by scope: namespace, selector, or all when there are more than eight selectors.",
+    "SeedWatches on pods, by scope: namespace, selector, or all when there are more than eight selectors.",
 );
 
 /// Malformed objects.
@@ -197,7 +197,7 @@ impl Collector for StateCollector {
         let services = self.state.services().snapshot();
         let ready = services
             .iter()
-            .filter(|(_, state)| state.readiness() == Readiness::Ready)
+            .filter(|(_, state)| state.readiness() == ServiceReadiness::Ready)
             .count();
         let not_ready = services.len().saturating_sub(ready);
         let (queries, queued, active, pending, crashing) = self.state.read(|state| {

@@ -283,7 +283,7 @@ fn weed() -> Work {
         namespace: "shoot--bench--00001".into(),
         name: "kube-apiserver-x7k2p".into(),
     };
-    let now = weeder::domain::moment::Moment(0);
+    let now = weeder::domain::unix_micros::UnixMicros(0);
     Box::new(move || {
         turn += 1;
         let slice = Slice {

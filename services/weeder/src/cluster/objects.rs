@@ -13,9 +13,9 @@ use watchdog_api::names::SERVICE_NAME_LABEL;
 
 use super::trimmed::{malformed, meta, resource};
 use crate::domain::evidence::EndpointPod;
-use crate::domain::moment::Moment;
+use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::pods::{CrashLoop, Owner, Pod};
+use crate::domain::pods::{CrashLoop, ControllerRef, Pod};
 use crate::domain::readiness::{Endpoints, Slice};
 
 /// Characters of a termination message that are kept; the kubelet allows 4 KiB.
@@ -27,7 +27,7 @@ pub(crate) struct PodObject {
     #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
     #[serde(default = "absent")]
-    status: Lenient<Status>,
+    status: Lenient<TrimmedPodStatus>,
 }
 
 /// A `discovery.k8s.io/v1` `EndpointSlice`.
@@ -57,7 +57,7 @@ pub(crate) struct NamespaceObject {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(transparent)]
-struct Status(PodStatus);
+struct TrimmedPodStatus(PodStatus);
 
 /// The endpoints of a slice. Null is how Go writes none.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -81,7 +81,7 @@ impl PodObject {
         };
         let (mut restarted, mut containers) = (Vec::new(), Vec::new());
         match self.status {
-            Lenient::Ok(Status(status)) => {
+            Lenient::Ok(TrimmedPodStatus(status)) => {
                 let init = status.init_container_statuses.unwrap_or_default().into_iter();
                 let main = status.container_statuses.unwrap_or_default().into_iter();
                 let init = init.map(|status| (true, status));
@@ -100,7 +100,7 @@ impl PodObject {
             uid: meta.uid?,
             resource_version: meta.resource_version.unwrap_or_default(),
             labels: meta.labels.unwrap_or_default(),
-            owner: owner.map(|owner| Owner {
+            owner: owner.map(|owner| ControllerRef {
                 api_version: owner.api_version.clone(),
                 kind: owner.kind.clone(),
                 name: owner.name.clone(),
@@ -118,7 +118,7 @@ impl PodObject {
     pub(crate) fn endpoint_pod(&self) -> EndpointPod {
         let owner = controller(self.metadata.owner_references.as_deref());
         let status = self.status.as_result().ok();
-        let mut conditions = status.and_then(|Status(status)| status.conditions.as_ref()).into_iter().flatten();
+        let mut conditions = status.and_then(|TrimmedPodStatus(status)| status.conditions.as_ref()).into_iter().flatten();
         let ready = conditions.find(|condition| condition.type_ == "Ready");
         EndpointPod {
             created: moment(self.metadata.creation_timestamp.as_ref()),
@@ -138,8 +138,8 @@ fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
         .find(|owner| owner.controller == Some(true))
 }
 
-fn moment(time: Option<&Time>) -> Option<Moment> {
-    time.map(|Time(time)| Moment(time.as_microsecond()))
+fn moment(time: Option<&Time>) -> Option<UnixMicros> {
+    time.map(|Time(time)| UnixMicros(time.as_microsecond()))
 }
 
 /// The reason for which a container waits, and how its last run ended.
@@ -282,7 +282,7 @@ resource!(
 
 // === reading ===
 
-impl Subset for Status {
+impl Subset for TrimmedPodStatus {
     const KEEP: Keep = Keep::Fields(&[
         (
             "conditions",

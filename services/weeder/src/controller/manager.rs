@@ -14,9 +14,9 @@ use super::task::{Deletion, EndpointRead, Finding, Task};
 use crate::domain::attempts::{Attempt, Attempts, Subject};
 use crate::domain::dependants::{Dependants, PodQuery};
 use crate::domain::evidence::OutageEvidence;
-use crate::domain::failure::Failure;
+use crate::domain::failure::RequestFailure;
 use crate::domain::flapping::Recoveries;
-use crate::domain::moment::Moment;
+use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
 use crate::domain::pods::{DeletableKinds, Pod};
 use crate::domain::schedule::Schedule;
@@ -35,7 +35,7 @@ const WATCH_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct WeederManager {
-    weeders: BTreeMap<NamespacedName, Entry>,
+    weeders: BTreeMap<NamespacedName, ManagedWeeder>,
     pods: BTreeMap<NamespacedName, CrashingPod>,
     attempts: Attempts,
     kinds: DeletableKinds,
@@ -46,15 +46,15 @@ pub(crate) struct WeederManager {
     // When each weeder activates, ends or is forgotten.
     due_phases: Schedule<NamespacedName>,
     // Since when the first deletion of each is under way.
-    in_flight: BTreeMap<Subject, Moment>,
-    throttled_until: Moment,
+    in_flight: BTreeMap<Subject, UnixMicros>,
+    throttled_until: UnixMicros,
     generations: u64,
     changed: BTreeSet<NamespacedName>,
     findings: Vec<Finding>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ManagedWeeder {
     weeder: Weeder,
     // Tells it from the one that it replaced.
     generation: u64,
@@ -87,7 +87,7 @@ struct CrashingPod {
     pod: Arc<Pod>,
     // The watch that saw it last.
     query: Arc<PodQuery>,
-    found_at: Moment,
+    found_at: UnixMicros,
     state: DeletionState,
     failures: u32,
 }
@@ -112,7 +112,7 @@ impl WeederManager {
     }
 
     /// Durations hold for weeders that start from now on, kinds for all.
-    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: Moment) {
+    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: UnixMicros) {
         self.watch_duration = config.watch_duration;
         self.ready_for = config.ready_for;
         let kinds = DeletableKinds::new(config);
@@ -129,7 +129,7 @@ impl WeederManager {
         key: NamespacedName,
         dependants: Arc<Dependants>,
         recovery: Recovery,
-        now: Moment,
+        now: UnixMicros,
     ) {
         let old = self.weeders.remove(&key);
         let was_flapping = old.as_ref().is_some_and(|old| old.recoveries.is_flapping());
@@ -163,7 +163,7 @@ impl WeederManager {
         } else {
             self.due_phases.insert(key.clone(), weeder.deletes_from);
         }
-        let entry = Entry {
+        let entry = ManagedWeeder {
             weeder,
             generation: self.generations,
             proof,
@@ -186,14 +186,14 @@ impl WeederManager {
     }
 
     /// Stops the live weeders that `which` names.
-    pub(crate) fn cancel(&mut self, why: Stop, now: Moment, which: impl Fn(&NamespacedName) -> bool) {
+    pub(crate) fn cancel(&mut self, why: Stop, now: UnixMicros, which: impl Fn(&NamespacedName) -> bool) {
         for key in self.live().into_iter().filter(|key| which(key)) {
             self.finish(&key, now, |weeder| weeder.cancel(why, now));
         }
     }
 
     /// A service has other dependants now.
-    pub(crate) fn reselect(&mut self, key: &NamespacedName, dependants: &Arc<Dependants>, now: Moment) {
+    pub(crate) fn reselect(&mut self, key: &NamespacedName, dependants: &Arc<Dependants>, now: UnixMicros) {
         let live = self.weeders.get_mut(key).filter(|entry| entry.weeder.is_live());
         if let Some(entry) = live.filter(|entry| entry.weeder.dependants != *dependants) {
             entry.weeder.dependants = dependants.clone();
@@ -209,7 +209,7 @@ impl WeederManager {
     }
 
     /// A watch brought a pod.
-    pub(crate) fn pod_seen(&mut self, pod: Pod, query: &Arc<PodQuery>, now: Moment) {
+    pub(crate) fn pod_seen(&mut self, pod: Pod, query: &Arc<PodQuery>, now: UnixMicros) {
         self.judge_by(&pod, now);
         if pod.crash_loop().is_none() {
             self.pod_gone(&pod.key);
@@ -260,7 +260,7 @@ impl WeederManager {
     }
 
     /// Activates, ends and forgets what is due.
-    pub(crate) fn expire(&mut self, now: Moment) {
+    pub(crate) fn expire(&mut self, now: UnixMicros) {
         while let Some(key) = self.due_phases.pop_due(now) {
             let Some(entry) = self.weeders.get_mut(&key) else {
                 continue;
@@ -285,7 +285,7 @@ impl WeederManager {
     }
 
     /// The next request, if one is due.
-    pub(crate) fn next(&mut self, now: Moment) -> Option<Task> {
+    pub(crate) fn next(&mut self, now: UnixMicros) -> Option<Task> {
         self.expire(now);
         if now < self.throttled_until {
             return None;
@@ -327,7 +327,7 @@ impl WeederManager {
     }
 
     /// When [`WeederManager::next`] must be asked again; requests count only if there is `room` for them.
-    pub(crate) fn next_due(&self, room: bool) -> Option<Moment> {
+    pub(crate) fn next_due(&self, room: bool) -> Option<UnixMicros> {
         let requests = [self.due_pods.next_due(), self.due_reads.next_due()];
         let requests = requests.into_iter().flatten().filter(|_| room);
         let requests = requests.map(|due| due.max(self.throttled_until));
@@ -339,10 +339,10 @@ impl WeederManager {
     pub(crate) fn endpoints_read(
         &mut self,
         read: &EndpointRead,
-        answer: Result<OutageEvidence, Failure>,
-        now: Moment,
+        answer: Result<OutageEvidence, RequestFailure>,
+        now: UnixMicros,
     ) {
-        let same = |entry: &&mut Entry| entry.generation == read.generation;
+        let same = |entry: &&mut ManagedWeeder| entry.generation == read.generation;
         let Some(entry) = self.weeders.get_mut(&read.key).filter(same) else {
             return;
         };
@@ -371,13 +371,13 @@ impl WeederManager {
     pub(crate) fn deleted(
         &mut self,
         deletion: &Deletion,
-        answer: &Result<Option<Moment>, Failure>,
-        now: Moment,
+        answer: &Result<Option<UnixMicros>, RequestFailure>,
+        now: UnixMicros,
     ) {
         let subject = Subject::of(&deletion.pod, &deletion.crash.container);
         self.in_flight.remove(&subject);
         // A deletion without an answer may have taken place.
-        if matches!(answer, Ok(_) | Err(Failure::Failed(_))) {
+        if matches!(answer, Ok(_) | Err(RequestFailure::Failed(_))) {
             let attempt = Attempt {
                 weeder: deletion.generation,
                 ends_at: deletion.ends_at,
@@ -387,7 +387,7 @@ impl WeederManager {
             self.attempts.deleted(&subject, &deletion.pod, attempt, now);
         }
         self.settle(deletion, answer, now);
-        let same = |entry: &&mut Entry| entry.generation == deletion.generation;
+        let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
         if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
             let result = answer.as_ref().map(drop).map_err(Clone::clone);
             let (pod, crash, since) = (&deletion.pod, &deletion.crash, deletion.service_ready_since);
@@ -432,7 +432,7 @@ impl WeederManager {
     }
 
     /// Updates the pod after an answer.
-    fn settle(&mut self, deletion: &Deletion, answer: &Result<Option<Moment>, Failure>, now: Moment) {
+    fn settle(&mut self, deletion: &Deletion, answer: &Result<Option<UnixMicros>, RequestFailure>, now: UnixMicros) {
         let key = &deletion.pod.key;
         let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
         let Some(known) = self.pods.get_mut(key).filter(same) else {
@@ -445,8 +445,8 @@ impl WeederManager {
         match answer {
             // Its watch will bring the end.
             Ok(_) => known.state = DeletionState::Deleted,
-            Err(Failure::Gone) => self.pod_gone(key),
-            Err(Failure::Changed) => {
+            Err(RequestFailure::Gone) => self.pod_gone(key),
+            Err(RequestFailure::Changed) => {
                 let newer = known.pod.resource_version != deletion.pod.resource_version;
                 let again = if newer { now } else { now.after(WATCH_DELAY) };
                 self.due_pods.insert(key.clone(), again);
@@ -460,7 +460,7 @@ impl WeederManager {
         }
     }
 
-    fn leave_alone(&mut self, service: &NamespacedName, key: &NamespacedName, now: Moment) {
+    fn leave_alone(&mut self, service: &NamespacedName, key: &NamespacedName, now: UnixMicros) {
         let (Some(entry), Some(known)) = (self.weeders.get_mut(service), self.pods.get(key)) else {
             return;
         };
@@ -478,7 +478,7 @@ impl WeederManager {
     }
 
     /// Judges the last deletion by a pod that may be the successor.
-    fn judge_by(&mut self, pod: &Pod, now: Moment) {
+    fn judge_by(&mut self, pod: &Pod, now: UnixMicros) {
         if self.attempts.successor_seen(pod, now) {
             self.findings.push(Finding::Useless);
             self.mark_useless(pod);
@@ -496,20 +496,20 @@ impl WeederManager {
         }
     }
 
-    fn schedule_namespace(&mut self, namespace: &str, now: Moment) {
+    fn schedule_namespace(&mut self, namespace: &str, now: UnixMicros) {
         let keys: Vec<_> = in_namespace(&self.pods, namespace)
             .map(|(key, _)| key.clone())
             .collect();
         self.schedule(keys, now);
     }
 
-    fn schedule(&mut self, keys: impl IntoIterator<Item = NamespacedName>, now: Moment) {
+    fn schedule(&mut self, keys: impl IntoIterator<Item = NamespacedName>, now: UnixMicros) {
         for key in keys {
             self.due_pods.expedite(key, now);
         }
     }
 
-    fn finish(&mut self, key: &NamespacedName, now: Moment, how: impl FnOnce(&mut Weeder)) {
+    fn finish(&mut self, key: &NamespacedName, now: UnixMicros, how: impl FnOnce(&mut Weeder)) {
         let Some(entry) = self.weeders.get_mut(key) else {
             return;
         };
@@ -519,8 +519,8 @@ impl WeederManager {
     }
 
     /// All requests wait when the API server throttles one: it would refuse the others too.
-    fn throttle(&mut self, failure: &Failure, until: Moment) {
-        if matches!(failure, Failure::Throttled(_)) {
+    fn throttle(&mut self, failure: &RequestFailure, until: UnixMicros) {
+        if matches!(failure, RequestFailure::Throttled(_)) {
             self.throttled_until = self.throttled_until.max(until);
         }
     }

@@ -9,12 +9,12 @@ use watchdog_api::weeder::WeederConfig;
 use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::server::StateStore;
 
-use super::state::{Changes, Owns, WeederState};
+use super::state::{Changes, OwnsNamespace, WeederState};
 use crate::domain::declared::WatchedServices;
 use crate::domain::dependants::PodQuery;
-use crate::domain::moment::Moment;
+use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::readiness::{Readiness, ServiceState};
+use crate::domain::readiness::{ServiceReadiness, ServiceState};
 use crate::domain::weeder::{Phase, Weeder};
 use crate::metrics;
 
@@ -83,24 +83,24 @@ impl SharedState {
     }
 
     /// Now.
-    pub(crate) fn now(&self) -> Moment {
-        Moment(self.clock.now_micros())
+    pub(crate) fn now(&self) -> UnixMicros {
+        UnixMicros(self.clock.now_micros())
     }
 
     /// When the clock will show `moment`.
-    pub(crate) fn instant(&self, moment: Moment) -> Instant {
+    pub(crate) fn instant(&self, moment: UnixMicros) -> Instant {
         self.clock.instant_at(moment.0)
     }
 
     /// Changes the state and notifies the worker.
-    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut WeederState, Owns<'_>, Moment) -> T) -> T {
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut WeederState, OwnsNamespace<'_>, UnixMicros) -> T) -> T {
         let result = self.change(change);
         self.work.notify_one();
         result
     }
 
     /// Changes the state on behalf of the worker.
-    pub(crate) fn plan<T>(&self, change: impl FnOnce(&mut WeederState, Moment) -> T) -> T {
+    pub(crate) fn plan<T>(&self, change: impl FnOnce(&mut WeederState, UnixMicros) -> T) -> T {
         self.change(|state, _, now| change(state, now))
     }
 
@@ -113,7 +113,7 @@ impl SharedState {
         self.work.notified()
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut WeederState, Owns<'_>, Moment) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut WeederState, OwnsNamespace<'_>, UnixMicros) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state, &*self.owns, self.now());
         // Under the lock, so that two changes cannot be published in the wrong order.
@@ -127,7 +127,7 @@ impl SharedState {
         for (key, state) in changes.services {
             match state {
                 Some(state) => {
-                    let ready = state.readiness() == Readiness::Ready;
+                    let ready = state.readiness() == ServiceReadiness::Ready;
                     let (namespace, service) = (&*key.namespace, &*key.name);
                     tracing::debug!(namespace, service, ready, endpoints = ?state.endpoints, "service seen");
                     self.services.upsert(key, state);

@@ -9,14 +9,14 @@ use watchdog_api::weeder::WeederConfig;
 use super::manager::{Recovery, WeederManager};
 use crate::domain::declared::{Declared, WatchedServices};
 use crate::domain::dependants::PodQuery;
-use crate::domain::moment::Moment;
+use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::namespaces::Namespaces;
-use crate::domain::readiness::{Change, Index, Readiness, ReceivedBy, ServiceState, Slice};
+use crate::domain::readiness::{ServiceChange, Index, ServiceReadiness, ReceivedBy, ServiceState, Slice};
 use crate::domain::weeder::{Stop, Weeder};
 
 /// True for the namespaces that this replica owns.
-pub(crate) type Owns<'a> = &'a dyn Fn(&str) -> bool;
+pub(crate) type OwnsNamespace<'a> = &'a dyn Fn(&str) -> bool;
 
 /// The readiness of services, the weeders, and who owns their namespaces.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl WeederState {
 
     /// The configuration has changed. Weeders of services that have no dependants any more stop, the others take
     /// their new dependants; new durations hold for weeders that start from now on.
-    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: Moment) {
+    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: UnixMicros) {
         self.manager.reconfigure(config, now);
         // An annotation lets slices of a service be known that the file did not name: they are first seen now.
         let known: Vec<(NamespacedName, bool)> = self
@@ -91,7 +91,7 @@ impl WeederState {
 
     /// A service declares these dependants by its annotation, or none. One that is ready and had no dependants counts
     /// as first seen ready.
-    pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>, now: Moment) {
+    pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>, now: UnixMicros) {
         let before = self.declared.of(key).cloned();
         self.declared.set_dependants(key, own);
         if before.as_ref() == self.declared.of(key) {
@@ -107,7 +107,7 @@ impl WeederState {
     }
 
     /// These services exist and no others.
-    pub(crate) fn annotations_synced(&mut self, live: &BTreeSet<NamespacedName>, now: Moment) {
+    pub(crate) fn annotations_synced(&mut self, live: &BTreeSet<NamespacedName>, now: UnixMicros) {
         let gone = self.declared.annotated().filter(|key| !live.contains(key));
         let gone: Vec<NamespacedName> = gone.cloned().collect();
         for key in gone {
@@ -119,7 +119,7 @@ impl WeederState {
 
     /// Only slices of these services are watched from now on: those of others are forgotten. Some of them may have no
     /// dependants; their slices start nothing, but are known when dependants are declared.
-    pub(crate) fn keep_services(&mut self, watched: impl Fn(&str) -> bool, now: Moment) {
+    pub(crate) fn keep_services(&mut self, watched: impl Fn(&str) -> bool, now: UnixMicros) {
         // Their removal was published when they lost their dependants.
         self.index.keep_services(watched, now);
         let Self {
@@ -135,8 +135,8 @@ impl WeederState {
         &mut self,
         slice: Slice,
         received_by: ReceivedBy,
-        owns: Owns<'_>,
-        now: Moment,
+        owns: OwnsNamespace<'_>,
+        now: UnixMicros,
     ) {
         for change in self.index.apply(slice, now) {
             self.changed(change, received_by, owns, now);
@@ -144,7 +144,7 @@ impl WeederState {
     }
 
     /// A slice is gone.
-    pub(crate) fn slice_removed(&mut self, key: &NamespacedName, owns: Owns<'_>, now: Moment) {
+    pub(crate) fn slice_removed(&mut self, key: &NamespacedName, owns: OwnsNamespace<'_>, now: UnixMicros) {
         if let Some(change) = self.index.remove(key, now) {
             self.changed(change, ReceivedBy::Watch, owns, now);
         }
@@ -155,8 +155,8 @@ impl WeederState {
         &mut self,
         service: Option<&str>,
         live: &BTreeSet<NamespacedName>,
-        owns: Owns<'_>,
-        now: Moment,
+        owns: OwnsNamespace<'_>,
+        now: UnixMicros,
     ) {
         for change in self.index.synced(service, live, now) {
             self.changed(change, ReceivedBy::List, owns, now);
@@ -165,20 +165,20 @@ impl WeederState {
     }
 
     /// A namespace was seen.
-    pub(crate) fn namespace_applied(&mut self, name: &str, terminating: bool, now: Moment) {
+    pub(crate) fn namespace_applied(&mut self, name: &str, terminating: bool, now: UnixMicros) {
         if self.namespaces.applied(name, terminating) {
             self.namespace_ended(name, now);
         }
     }
 
     /// A namespace is gone.
-    pub(crate) fn namespace_removed(&mut self, name: &str, now: Moment) {
+    pub(crate) fn namespace_removed(&mut self, name: &str, now: UnixMicros) {
         self.namespaces.removed(name);
         self.namespace_ended(name, now);
     }
 
     /// These namespaces exist and no others.
-    pub(crate) fn namespaces_synced(&mut self, live: &BTreeSet<Arc<str>>, now: Moment) {
+    pub(crate) fn namespaces_synced(&mut self, live: &BTreeSet<Arc<str>>, now: UnixMicros) {
         for name in self.namespaces.synced(live) {
             self.namespace_ended(&name, now);
         }
@@ -186,7 +186,7 @@ impl WeederState {
 
     /// Other namespaces belong to this replica now. Of a namespace that comes from another replica the services that are
     /// ready count as first seen ready.
-    pub(crate) fn ownership_changed(&mut self, owns: Owns<'_>, now: Moment) {
+    pub(crate) fn ownership_changed(&mut self, owns: OwnsNamespace<'_>, now: UnixMicros) {
         let (mut gained, mut lost) = (BTreeSet::new(), BTreeSet::new());
         for (namespace, owned) in &mut self.owned_namespaces {
             let owns = owns(namespace);
@@ -207,7 +207,7 @@ impl WeederState {
                 .declared_in(namespace)
                 .map(|(key, state)| (key.clone(), *state));
             for (key, state) in services.collect::<Vec<_>>() {
-                if state.readiness() == Readiness::Ready {
+                if state.readiness() == ServiceReadiness::Ready {
                     self.start(&key, ReceivedBy::List, now);
                 }
                 self.published.push((key, Some(state)));
@@ -224,7 +224,7 @@ impl WeederState {
         }
     }
 
-    fn changed(&mut self, change: Change, received_by: ReceivedBy, owns: Owns<'_>, now: Moment) {
+    fn changed(&mut self, change: ServiceChange, received_by: ReceivedBy, owns: OwnsNamespace<'_>, now: UnixMicros) {
         let namespace = change.key.namespace.clone();
         // A namespace that is seen for the first time may belong to any replica.
         let owned = match self.owned_namespaces.get(&namespace) {
@@ -250,7 +250,7 @@ impl WeederState {
         }
     }
 
-    fn start(&mut self, key: &NamespacedName, received_by: ReceivedBy, now: Moment) {
+    fn start(&mut self, key: &NamespacedName, received_by: ReceivedBy, now: UnixMicros) {
         if self.namespaces.is_terminating(&key.namespace) {
             return;
         }
@@ -283,7 +283,7 @@ impl WeederState {
     }
 
     /// A service got its first dependants, or lost its last.
-    fn redeclared(&mut self, key: &NamespacedName, before: bool, now: Moment) {
+    fn redeclared(&mut self, key: &NamespacedName, before: bool, now: UnixMicros) {
         let after = self.declared.of(key).is_some();
         let Some(state) = self.index.get(key).copied() else {
             return;
@@ -291,27 +291,27 @@ impl WeederState {
         if before == after || !self.is_owned(key) {
             return;
         }
-        if after && state.readiness() == Readiness::Ready {
+        if after && state.readiness() == ServiceReadiness::Ready {
             self.start(key, ReceivedBy::List, now);
         }
         self.published.push((key.clone(), after.then_some(state)));
     }
 
     /// Stops the weeders of services without dependants.
-    fn declaration_lost(&mut self, why: Stop, now: Moment) {
+    fn declaration_lost(&mut self, why: Stop, now: UnixMicros) {
         let Self {
             declared, manager, ..
         } = self;
         manager.cancel(why, now, |key| declared.of(key).is_none());
     }
 
-    fn reselect(&mut self, key: &NamespacedName, now: Moment) {
+    fn reselect(&mut self, key: &NamespacedName, now: UnixMicros) {
         if let Some(dependants) = self.declared.of(key) {
             self.manager.reselect(key, dependants, now);
         }
     }
 
-    fn namespace_ended(&mut self, name: &str, now: Moment) {
+    fn namespace_ended(&mut self, name: &str, now: UnixMicros) {
         self.manager
             .cancel(Stop::NamespaceEnded, now, |key| *key.namespace == *name);
     }

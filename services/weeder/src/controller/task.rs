@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::domain::moment::Moment;
+use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{CrashLoop, Pod};
 
@@ -21,13 +21,13 @@ pub(crate) struct Deletion {
     pub(crate) crash: CrashLoop,
     /// The weeder that is responsible.
     pub(crate) key: NamespacedName,
-    pub(crate) service_ready_since: Moment,
+    pub(crate) service_ready_since: UnixMicros,
     /// True when the pod crashed after its weeder had started.
     pub(crate) crashed_later: bool,
     /// Since when the pod could have been deleted.
-    pub(crate) waiting_since: Moment,
+    pub(crate) waiting_since: UnixMicros,
     pub(super) generation: u64,
-    pub(super) ends_at: Moment,
+    pub(super) ends_at: UnixMicros,
 }
 
 /// Read the pods behind the endpoints of a service.

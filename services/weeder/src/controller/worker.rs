@@ -12,7 +12,7 @@ use super::task::{Deletion, EndpointRead, Finding, Task};
 use crate::cluster::pod_requests;
 use crate::domain::attempts::MAX_DELETIONS;
 use crate::domain::backoff;
-use crate::domain::failure::Failure;
+use crate::domain::failure::RequestFailure;
 use crate::domain::flapping::SETTLED;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{CrashLoop, Pod};
@@ -23,7 +23,7 @@ use crate::metrics;
 pub(crate) const MAX_REQUESTS: usize = 32;
 
 #[derive(Clone)]
-pub(crate) struct Worker {
+pub(crate) struct RequestWorker {
     pub(crate) state: Arc<SharedState>,
     pub(crate) client: kube::Client,
     pub(crate) events: EventSink,
@@ -31,15 +31,15 @@ pub(crate) struct Worker {
     pub(crate) max_requests: usize,
 }
 
-impl std::fmt::Debug for Worker {
+impl std::fmt::Debug for RequestWorker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker")
+        f.debug_struct("RequestWorker")
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
 
-impl Worker {
+impl RequestWorker {
     /// Makes requests until `stop` is cancelled, then waits for those that are under way; each has a deadline.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl Worker {
                 self.events.publish(deleted_notice(deletion));
                 "deleted"
             }
-            Err(failure @ (Failure::Gone | Failure::Changed)) => {
+            Err(failure @ (RequestFailure::Gone | RequestFailure::Changed)) => {
                 tracing::info!(namespace, pod = name, service, why = %failure, "pod left alone");
                 failure.as_str()
             }

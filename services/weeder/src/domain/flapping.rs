@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::moment::Moment;
+use super::unix_micros::UnixMicros;
 
 /// A service that became ready more often than this within [`WINDOW`] comes and goes.
 const MAX_RECOVERIES: usize = 3;
@@ -15,11 +15,11 @@ pub(crate) const SETTLED: Duration = Duration::from_secs(30);
 
 /// The latest moments at which a service became ready.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Recoveries(Vec<Moment>);
+pub(crate) struct Recoveries(Vec<UnixMicros>);
 
 impl Recoveries {
     /// The service became ready.
-    pub(crate) fn add(&mut self, now: Moment) {
+    pub(crate) fn add(&mut self, now: UnixMicros) {
         self.0.retain(|at| now.since(*at) < WINDOW);
         // The oldest ones say nothing that the others do not say.
         if self.0.len() > MAX_RECOVERIES {

@@ -10,7 +10,7 @@ pub(crate) mod failure;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub(crate) mod flapping;
-pub mod moment;
+pub mod unix_micros;
 pub mod namespaced_name;
 pub(crate) mod namespaces;
 pub mod pods;

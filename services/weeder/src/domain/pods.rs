@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use watchdog_api::names::CRASH_LOOP_BACK_OFF;
 use watchdog_api::weeder::WeederConfig;
 
-use super::moment::Moment;
+use super::unix_micros::UnixMicros;
 use super::namespaced_name::NamespacedName;
 
 /// The fields of a pod that the rules need.
@@ -16,9 +16,9 @@ pub(crate) struct Pod {
     pub(crate) resource_version: String,
     pub(crate) labels: BTreeMap<String, String>,
     /// The controller that replaces the pod when it is deleted.
-    pub(crate) owner: Option<Owner>,
+    pub(crate) owner: Option<ControllerRef>,
     /// By the API server's clock.
-    pub(crate) created: Option<Moment>,
+    pub(crate) created: Option<UnixMicros>,
     /// True when the pod has a deletionTimestamp.
     pub(crate) deleting: bool,
     /// Containers that have ended at least once.
@@ -29,7 +29,7 @@ pub(crate) struct Pod {
 
 /// The controller of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct ControllerRef {
     pub(crate) api_version: String,
     pub(crate) kind: String,
     pub(crate) name: String,
@@ -52,7 +52,7 @@ pub struct CrashLoop {
     /// The termination message, cut; may be empty.
     pub message: String,
     /// When the last run ended, by the node's clock.
-    pub ended_at: Option<Moment>,
+    pub ended_at: Option<UnixMicros>,
 }
 
 /// The pods that the configuration allows to delete, by the kind of their controller.
@@ -123,7 +123,7 @@ impl DeletableKinds {
 
     /// True when pods of this controller may be deleted. A pod without one is gone for good, and deleting the pod of a
     /// Job counts as a failure of the Job.
-    pub(crate) fn include(&self, owner: Option<&Owner>) -> bool {
+    pub(crate) fn include(&self, owner: Option<&ControllerRef>) -> bool {
         match owner {
             None => self.without_controller,
             Some(owner) if self.excluded.contains(&owner.kind) => false,
@@ -182,7 +182,7 @@ mod tests {
     fn what_is_not_replaced_is_deleted_only_when_the_configuration_says_so() {
         let mut file = config();
         let includes =
-            |file: &WeederConfig, owner: Option<Owner>| DeletableKinds::new(file).include(owner.as_ref());
+            |file: &WeederConfig, owner: Option<ControllerRef>| DeletableKinds::new(file).include(owner.as_ref());
         assert!(includes(&file, Some(owner("ReplicaSet", "1"))));
         assert!(includes(&file, Some(owner("StatefulSet", "1"))));
         assert!(!includes(&file, Some(owner("Job", "1"))));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dependants::Dependants;
-use super::failure::Failure;
-use super::moment::Moment;
+use super::failure::RequestFailure;
+use super::unix_micros::UnixMicros;
 use super::namespaced_name::NamespacedName;
-use super::pods::{CrashLoop, Owner, Pod};
+use super::pods::{CrashLoop, ControllerRef, Pod};
 
 /// Entries of each list that a weeder keeps; the log and the metrics have all of them.
 pub(crate) const KEPT_ENTRIES: usize = 32;
@@ -55,24 +55,24 @@ pub(crate) struct PodDeletion {
     pub(crate) sequence: u64,
     pub(crate) pod: Arc<str>,
     pub(crate) uid: String,
-    pub(crate) owner: Option<Owner>,
+    pub(crate) owner: Option<ControllerRef>,
     pub(crate) crash: CrashLoop,
-    pub(crate) service_ready_since: Moment,
+    pub(crate) service_ready_since: UnixMicros,
     pub(crate) result: DeletionResult,
     /// True when a successor crashed within a minute.
     pub(crate) useless: bool,
     /// The result in a sentence for people.
     pub(crate) message: String,
-    pub(crate) at: Moment,
+    pub(crate) at: UnixMicros,
 }
 
 /// A container that keeps crashing although the service is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LeftAlone {
     pub(crate) pod: Arc<str>,
-    pub(crate) owner: Option<Owner>,
+    pub(crate) owner: Option<ControllerRef>,
     pub(crate) crash: CrashLoop,
-    pub(crate) at: Moment,
+    pub(crate) at: UnixMicros,
 }
 
 /// For a while after a service became ready, a weeder deletes the crash-looping dependants of that service.
@@ -80,10 +80,10 @@ pub(crate) struct LeftAlone {
 pub(crate) struct Weeder {
     pub(crate) key: NamespacedName,
     pub(crate) phase: Phase,
-    pub(crate) started_at: Moment,
-    pub(crate) deletes_from: Moment,
+    pub(crate) started_at: UnixMicros,
+    pub(crate) deletes_from: UnixMicros,
     /// When it ends or ended.
-    pub(crate) ends_at: Moment,
+    pub(crate) ends_at: UnixMicros,
     /// True when the service was found ready, and was not seen to become ready.
     pub(crate) first_sight: bool,
     pub(crate) dependants: Arc<Dependants>,
@@ -118,10 +118,10 @@ impl Stop {
 
 impl DeletionResult {
     /// From the answer of the API server.
-    pub(crate) const fn of(answer: &Result<(), Failure>) -> Self {
+    pub(crate) const fn of(answer: &Result<(), RequestFailure>) -> Self {
         match answer {
             Ok(()) => Self::Deleted,
-            Err(Failure::Gone | Failure::Changed) => Self::Obsolete,
+            Err(RequestFailure::Gone | RequestFailure::Changed) => Self::Obsolete,
             Err(_) => Self::Refused,
         }
     }
@@ -137,7 +137,7 @@ impl Weeder {
         first_sight: bool,
         pause: Duration,
         watch_duration: Duration,
-        now: Moment,
+        now: UnixMicros,
     ) -> Self {
         let deletes_from = now.after(pause);
         let service = &key.name;
@@ -180,7 +180,7 @@ impl Weeder {
     }
 
     /// The rest of its life.
-    pub(crate) fn remaining(&self, now: Moment) -> Duration {
+    pub(crate) fn remaining(&self, now: UnixMicros) -> Duration {
         if self.is_live() {
             self.ends_at.since(now)
         } else {
@@ -215,7 +215,7 @@ impl Weeder {
     }
 
     /// Stops it before its time.
-    pub(crate) fn cancel(&mut self, why: Stop, now: Moment) {
+    pub(crate) fn cancel(&mut self, why: Stop, now: UnixMicros) {
         self.phase = Phase::Cancelled;
         self.ends_at = now;
         why.sentence().clone_into(&mut self.message);
@@ -227,9 +227,9 @@ impl Weeder {
         &mut self,
         pod: &Pod,
         crash: &CrashLoop,
-        service_ready_since: Moment,
-        answer: &Result<(), Failure>,
-        at: Moment,
+        service_ready_since: UnixMicros,
+        answer: &Result<(), RequestFailure>,
+        at: UnixMicros,
     ) {
         let result = DeletionResult::of(answer);
         self.deleted += u64::from(result == DeletionResult::Deleted);
@@ -271,7 +271,7 @@ impl Weeder {
     }
 
     /// It gives up a container. False when it did so before.
-    pub(crate) fn leave_alone(&mut self, pod: &Pod, crash: &CrashLoop, at: Moment) -> bool {
+    pub(crate) fn leave_alone(&mut self, pod: &Pod, crash: &CrashLoop, at: UnixMicros) -> bool {
         let same = |left: &LeftAlone| left.owner == pod.owner && left.crash.container == crash.container;
         if self.left_alone.iter().any(same) {
             return false;
@@ -286,7 +286,7 @@ impl Weeder {
         true
     }
 
-    fn sentence(&self, crash: &CrashLoop, answer: &Result<(), Failure>) -> String {
+    fn sentence(&self, crash: &CrashLoop, answer: &Result<(), RequestFailure>) -> String {
         let service = &self.key.name;
         let why = format!("CrashLoopBackOff of {crash} while service {service} is ready again");
         match (DeletionResult::of(answer), answer) {

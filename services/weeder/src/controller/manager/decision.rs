@@ -2,15 +2,15 @@
 
 use std::cmp::Reverse;
 
-use super::{DeletionState, Entry, OutageProof, WATCH_DELAY, WeederManager};
+use super::{DeletionState, ManagedWeeder, OutageProof, WATCH_DELAY, WeederManager};
 use crate::controller::task::Deletion;
-use crate::domain::attempts::{Permit, Subject};
-use crate::domain::moment::Moment;
+use crate::domain::attempts::{DeletionPermit, Subject};
+use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
 
 pub(super) enum PodDecision {
     Delete(Box<Deletion>),
-    Wait(Moment),
+    Wait(UnixMicros),
     Read(NamespacedName),
     LeaveAlone(NamespacedName),
     Nothing,
@@ -19,7 +19,7 @@ pub(super) enum PodDecision {
 impl WeederManager {
     /// Of several weeders one that saw its service become ready comes first, and the youngest of those: its service is the
     /// last that the pod was missing.
-    pub(super) fn decide(&self, key: &NamespacedName, now: Moment) -> PodDecision {
+    pub(super) fn decide(&self, key: &NamespacedName, now: UnixMicros) -> PodDecision {
         let Some(known) = self
             .pods
             .get(key)
@@ -37,11 +37,11 @@ impl WeederManager {
         let responsible = in_namespace(&self.weeders, &key.namespace)
             .map(|(_, entry)| entry)
             .filter(|entry| entry.weeder.weeds(&pod.labels));
-        let mut responsible: Vec<&Entry> = responsible.collect();
+        let mut responsible: Vec<&ManagedWeeder> = responsible.collect();
         responsible.sort_by_key(|entry| (entry.weeder.first_sight, Reverse(entry.generation)));
         let subject = Subject::of(pod, &crash.container);
-        let (mut wait, mut read, mut exhausted) = (None::<Moment>, None, None);
-        let later = |wait: Option<Moment>, until: Moment| Some(wait.map_or(until, |wait| wait.min(until)));
+        let (mut wait, mut read, mut exhausted) = (None::<UnixMicros>, None, None);
+        let later = |wait: Option<UnixMicros>, until: UnixMicros| Some(wait.map_or(until, |wait| wait.min(until)));
         for entry in responsible {
             let weeder = &entry.weeder;
             if now < weeder.deletes_from {
@@ -56,7 +56,7 @@ impl WeederManager {
                 }
                 OutageProof::Reading => continue,
                 OutageProof::Read(evidence) => {
-                    let proven = |crashed_at: &Moment| evidence.shows_recovery_after(*crashed_at);
+                    let proven = |crashed_at: &UnixMicros| evidence.shows_recovery_after(*crashed_at);
                     match (crash.ended_at.filter(proven), evidence.ready_since()) {
                         (Some(_), Some(since)) => since,
                         _ => continue,
@@ -73,7 +73,7 @@ impl WeederManager {
                 continue;
             }
             match self.attempts.permit(&subject, pod, entry.generation, now) {
-                Permit::Now => {
+                DeletionPermit::Now => {
                     let waiting_since = known.found_at.max(weeder.deletes_from);
                     return PodDecision::Delete(Box::new(Deletion {
                         pod: pod.clone(),
@@ -86,8 +86,8 @@ impl WeederManager {
                         ends_at: weeder.ends_at,
                     }));
                 }
-                Permit::At(until) => wait = later(wait, until),
-                Permit::Exhausted => exhausted = exhausted.or(Some(weeder.key.clone())),
+                DeletionPermit::At(until) => wait = later(wait, until),
+                DeletionPermit::Exhausted => exhausted = exhausted.or(Some(weeder.key.clone())),
             }
         }
         match (wait, read, exhausted) {

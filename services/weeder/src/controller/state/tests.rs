@@ -22,8 +22,8 @@ fn slice(service: &str, ready: u32) -> Slice {
     }
 }
 
-const OURS: Owns<'static> = &|_| true;
-const THEIRS: Owns<'static> = &|_| false;
+const OURS: OwnsNamespace<'static> = &|_| true;
+const THEIRS: OwnsNamespace<'static> = &|_| false;
 
 /// Names of services, with what is shown of each.
 type Shown<T> = Vec<(String, Option<T>)>;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// Microseconds since the Unix epoch, by the process's clock. Arithmetic saturates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Moment(pub i64);
+pub struct UnixMicros(pub i64);
 
-impl Moment {
+impl UnixMicros {
     /// Later by `duration`.
     pub fn after(self, duration: Duration) -> Self {
         Self(
@@ -21,7 +21,7 @@ impl Moment {
     }
 }
 
-impl std::fmt::Display for Moment {
+impl std::fmt::Display for UnixMicros {
     /// RFC 3339 in whole seconds, as Kubernetes writes times.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match jiff::Timestamp::from_second(self.0.div_euclid(1_000_000)) {
