@@ -51,7 +51,7 @@ nightly: acceptance soak safety ## What takes long: the whole suite, ten minutes
 fuzz: ## Fuzz the decoders of other people's objects, guided by coverage; SECONDS=600
 	fuzz/run $(or $(SECONDS),600)
 
-lint: ## Formatting, clippy, protos, language, and the licences, sources and use of dependencies
+lint: ## Formatting, clippy, protos, language, REUSE, and the licences, sources and use of dependencies
 	tests/tools/setup lint >/dev/null
 	tests/tools/lint-language
 	cargo fmt --all --check
@@ -61,6 +61,7 @@ lint: ## Formatting, clippy, protos, language, and the licences, sources and use
 	tests/tools/proto-breaking
 	cargo deny $(LOCKED) check bans licenses sources
 	cargo shear
+	reuse lint --quiet || { reuse lint; exit 1; }
 
 fmt: ## Format Rust and protos
 	tests/tools/setup lint >/dev/null

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use lease_probe::cluster::watches;
+use lease_probe::cluster::{permissions, watches};
 use lease_probe::controller::prober::{Endpoint, Shared};
 use lease_probe::controller::prober_manager::{ProberManager, Verdicts};
 use lease_probe::domain::outcome::Outcome;
@@ -148,7 +148,7 @@ async fn the_permissions_are_asked_for_again_when_the_configuration_changes_them
     let (change, rules) = watch::channel(config(None));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let seed = client(&server).await;
-    run(watches::preflight(
+    run(permissions::preflight(
         seed,
         "garden".to_owned(),
         rules,

@@ -85,8 +85,8 @@ async fn verdict(setup: &Setup, lease_probe: &Service, shoot: &str) -> anyhow::R
     verdict.ok_or_else(|| anyhow::anyhow!("an answer without a verdict"))
 }
 
-/// Sets whether there is something behind a Service, in both forms where the API server has both. The pod behind it says
-/// since when: what a watch brings after an interruption is not taken for a recovery without it.
+/// Sets whether there is something behind a Service: as EndpointSlice if the API server serves it, else as Endpoints. The
+/// pod behind it says since when: what a watch brings after an interruption is not taken for a recovery without it.
 async fn set_ready(seed: &Client, service: &str, ready: bool) -> anyhow::Result<()> {
     let params = PatchParams::apply("test").force();
     let member = format!("{service}{MEMBER}");
@@ -105,15 +105,7 @@ async fn set_ready(seed: &Client, service: &str, ready: bool) -> anyhow::Result<
             .await?;
     }
     let target = json!({"kind": "Pod", "namespace": LOST, "name": member});
-    let key = if ready { "addresses" } else { "notReadyAddresses" };
-    let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), LOST);
-    let object = json!({
-        "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service},
-        "subsets": [{key: [{"ip": "10.0.0.1", "targetRef": target}], "ports": [{"port": 443}]}],
-    });
-    endpoints.patch(service, &params, &Patch::Apply(object)).await?;
-    let is_served = seed.list_api_group_resources("discovery.k8s.io/v1").await.is_ok();
-    if is_served {
+    if seed.list_api_group_resources("discovery.k8s.io/v1").await.is_ok() {
         let slices = kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
         let slices: Api<DynamicObject> = Api::namespaced_with(seed.clone(), LOST, &slices);
         let object = json!({
@@ -122,6 +114,14 @@ async fn set_ready(seed: &Client, service: &str, ready: bool) -> anyhow::Result<
             "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}, "targetRef": target}],
         });
         slices.patch(service, &params, &Patch::Apply(object)).await?;
+    } else {
+        let key = if ready { "addresses" } else { "notReadyAddresses" };
+        let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), LOST);
+        let object = json!({
+            "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service},
+            "subsets": [{key: [{"ip": "10.0.0.1", "targetRef": target}], "ports": [{"port": 443}]}],
+        });
+        endpoints.patch(service, &params, &Patch::Apply(object)).await?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ use tonic_health::server::HealthReporter;
 use crate::accept;
 use crate::allowed_clients::{self, AllowedClients};
 use crate::readiness::Readiness;
+use crate::rpc_metrics::RpcMetrics;
 use crate::tls::Tls;
 
 /// Streams and calls of one connection at the same time.
@@ -72,6 +73,12 @@ pub async fn serve(
         .register_encoded_file_descriptor_set(api.descriptors)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1alpha()?;
+    let measured = RpcMetrics::server(&[
+        api.descriptors,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+    ])?;
     let mut routes = api.routes;
     routes
         .add_service(health)
@@ -101,6 +108,7 @@ pub async fn serve(
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
         .http2_max_header_list_size(16 * 1024)
+        .layer(measured)
         .layer(InterceptorLayer::new(allowed_clients::intercept))
         .add_routes(routes.routes())
         .serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned());

@@ -171,6 +171,7 @@ pub fn install() -> Result<PrometheusHandle, String> {
         crate::accept::CONNECTIONS_REFUSED,
         crate::trace::SPANS,
     ]);
+    crate::rpc_metrics::register();
     Ok(handle)
 }
 

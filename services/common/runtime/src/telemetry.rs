@@ -5,11 +5,13 @@ use std::sync::Arc;
 use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
+use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use crate::args::LogFormat;
+use crate::log_line::LogLine;
 
 /// Parses a filter and puts it into force.
 type SetFilter = dyn Fn(&str) -> Result<(), String> + Send + Sync;
@@ -67,19 +69,11 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::<EnvFilter, Registry>::new(parse(filter)?);
-    let layer = match format {
-        LogFormat::Json => tracing_subscriber::fmt::layer()
-            .json()
-            .flatten_event(true)
-            .with_current_span(false)
-            .with_span_list(false)
-            .with_writer(writer)
-            .boxed(),
-        LogFormat::Text => tracing_subscriber::fmt::layer()
-            .with_ansi(false)
-            .with_writer(writer)
-            .boxed(),
-    };
+    let layer = tracing_subscriber::fmt::layer()
+        .with_ansi(false)
+        .fmt_fields(JsonFields::new())
+        .event_format(LogLine(format))
+        .with_writer(writer);
     let subscriber = tracing_subscriber::registry()
         .with(filter)
         .with(filter_fn(tells_no_objects))
@@ -101,14 +95,20 @@ fn parse(filter: &str) -> Result<EnvFilter, String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use parking_lot::Mutex;
 
     use super::*;
 
     /// Keeps what is written to it.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Kept {
+        pub(crate) fn text(&self) -> String {
+            String::from_utf8(self.0.lock().clone()).unwrap()
+        }
+    }
 
     impl std::io::Write for Kept {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -121,20 +121,26 @@ mod tests {
         }
     }
 
+    /// The lines that are written while something runs, with the filter `info` at first.
+    pub(crate) fn logged(format: LogFormat, run: impl FnOnce(&LogLevel)) -> Vec<String> {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let (subscriber, level) = subscriber(format, "info", move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, || run(&level));
+        kept.text().lines().map(str::to_owned).collect()
+    }
+
     #[test]
     fn what_kube_cannot_decode_is_logged_by_no_filter() {
+        let filters = [
+            "warn",
+            "trace",
+            "kube_client=trace",
+            "kube_client::client=trace",
+            "info,[list]=trace",
+        ];
         for format in [LogFormat::Json, LogFormat::Text] {
-            let kept = Kept::default();
-            let writer = kept.clone();
-            let (subscriber, level) = subscriber(format, "info", move || writer.clone()).unwrap();
-            let filters = [
-                "warn",
-                "trace",
-                "kube_client=trace",
-                "kube_client::client=trace",
-                "info,[list]=trace",
-            ];
-            tracing::subscriber::with_default(subscriber, || {
+            let text = logged(format, |level| {
                 for filter in filters {
                     level.set(filter).unwrap();
                     let _in_a_span = tracing::error_span!("list").entered();
@@ -142,8 +148,8 @@ mod tests {
                     tracing::warn!(target: "kube_client::client::tls", filter, "something else");
                     tracing::error!(target: "kube_client::client", filter, "failed");
                 }
-            });
-            let text = String::from_utf8(kept.0.lock().clone()).unwrap();
+            })
+            .join("\n");
             assert!(!text.contains("SecretList"), "{text}");
             assert_eq!(text.matches("failed").count(), filters.len(), "{text}");
             assert!(text.contains("something else"), "{text}");

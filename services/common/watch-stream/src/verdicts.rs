@@ -11,10 +11,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
+use tower::Layer as _;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::rpc_metrics::{Measured, RpcMetrics};
 
 use crate::client::{Source, Update, follow};
 use crate::message::{Event, Message};
@@ -121,13 +123,14 @@ async fn follow_one(
             return;
         }
     };
-    let client = LeaseProbeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let client = LeaseProbeServiceClient::new(RpcMetrics::client().layer(channel))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES);
     let hear = |update| handler.on_update(&replica, update);
     follow(FEED, &mut Replica { client }, &readiness, &stop, hear).await;
 }
 
 struct Replica {
-    client: LeaseProbeServiceClient<Channel>,
+    client: LeaseProbeServiceClient<Measured<Channel>>,
 }
 
 impl Source for Replica {

@@ -1,4 +1,4 @@
-//! How requests reach one API server: the seam between the rules for connections and the sockets.
+//! The seam between the rules for a connection and its socket.
 
 use std::future::Future;
 
@@ -10,15 +10,27 @@ use watchdog_api::kubeconfig::ShootAccess;
 
 use crate::domain::outcome::Failure;
 
-/// One request.
+/// A request to an API server that changes nothing there.
 #[derive(Debug, Clone)]
-pub struct Call {
-    /// GET, or POST for reviews, which change nothing on the server.
+pub struct ApiRequest {
+    /// GET, or POST for reviews.
     pub method: Method,
     /// Path and query, relative to the server URL of the kubeconfig.
     pub path: String,
     /// JSON; empty for a GET.
     pub body: Bytes,
+}
+
+impl ApiRequest {
+    /// A GET.
+    #[must_use]
+    pub fn get(path: impl Into<String>) -> Self {
+        Self {
+            method: Method::GET,
+            path: path.into(),
+            body: Bytes::new(),
+        }
+    }
 }
 
 /// How a connection ended.
@@ -30,43 +42,39 @@ pub enum End {
     Silent,
 }
 
-/// Makes transports from kubeconfigs.
+/// Opens connections to API servers.
 pub trait Connector: Clone + Send + Sync + 'static {
-    /// A transport for one kubeconfig.
-    type Transport: Transport;
+    /// What a connection needs of a kubeconfig.
+    type Target: Send + Sync;
+    /// An open connection.
+    type Link: Link;
 
-    /// The transport for a kubeconfig; opens nothing.
+    /// Prepares a kubeconfig; opens nothing.
     ///
     /// # Errors
     /// [`Failure::Kubeconfig`] when what it says cannot be used.
-    fn transport(&self, access: &ShootAccess) -> Result<Self::Transport, Failure>;
-}
-
-/// Opens connections to one endpoint of one API server.
-pub trait Transport: Send + Sync + 'static {
-    /// An open connection.
-    type Link: Link;
+    fn target(&self, access: &ShootAccess) -> Result<Self::Target, Failure>;
 
     /// Opens a connection, TCP and TLS, and does not bound the time that this takes. Cancelling gives up the attempt.
     ///
     /// # Errors
     /// [`Failure::Connect`] or [`Failure::Tls`].
-    fn open(&self) -> impl Future<Output = Result<Self::Link, Failure>> + Send;
+    fn open(&self, target: &Self::Target) -> impl Future<Output = Result<Self::Link, Failure>> + Send;
 }
 
 /// An open connection.
 pub trait Link: Send + Sync + 'static {
-    /// The body of an answer.
+    /// The body of a response.
     type Body: Body<Data = Bytes, Error: std::fmt::Display> + Send + Unpin;
 
-    /// Sends a request and waits for the head of the answer. Cancelling gives up the request; over HTTP/2 the connection
-    /// can still be used, over HTTP/1.1 it ends.
+    /// Sends a request and waits for the head of the response. Cancelling gives up the request; over HTTP/2 the
+    /// connection can still be used, over HTTP/1.1 it ends.
     ///
     /// # Errors
     /// [`Failure::Connect`] when the connection breaks first.
     fn send(
         &mut self,
-        call: &Call,
+        request: &ApiRequest,
     ) -> impl Future<Output = Result<http::Response<Self::Body>, Failure>> + Send;
 
     /// Until when the connection was known to be alive, and how it ended; none while it can be used.

@@ -15,7 +15,8 @@ use watchdog_runtime::trace::Tracer;
 
 use super::trace;
 use crate::cluster::connection::Suspicion;
-use crate::cluster::shoot_client::{Access, Budget, ExternalEndpoint, ListedLeases, ShootClient};
+use crate::cluster::kubeconfig::Access;
+use crate::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
 use crate::domain::answered::ListTimes;
 use crate::domain::assessment::{Assessment, Rule};
 use crate::domain::candidates::NodeIndex;
@@ -437,8 +438,9 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
 
 /// Takes over why the API server may have been away, and how many lists it failed.
 fn note_suspicion(shared: &Shared, client: &mut impl ShootClient, state: &mut ProbeState) {
-    state.note_lists(client.take_list_counts());
-    match client.take_suspicion() {
+    let observations = client.take_observations();
+    state.note_lists(observations.lists);
+    match observations.suspicion {
         Some(Suspicion::AwaySince(instant)) => state.note_disconnect(shared.moment(instant), false),
         Some(Suspicion::SilentSince(instant)) => state.note_disconnect(shared.moment(instant), true),
         Some(Suspicion::SilentAt(instant)) => {
@@ -467,7 +469,7 @@ async fn ask_internal<S: ShootClient>(
     let rule = rule(inputs);
     let listed = client.leases(&inputs.internal, budget).await;
     note_suspicion(shared, client, state);
-    let ListedLeases { leases, sent } = listed?;
+    let (leases, sent) = listed?;
     let times = ListTimes {
         sent: shared.moment(sent),
         received: shared.now(),

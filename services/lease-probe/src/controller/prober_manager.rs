@@ -16,7 +16,8 @@ use super::prober::{Endpoint, Inputs, Prober, Report, Shared};
 use super::supervisor::supervise;
 use crate::cluster::connect_limiter::ConnectLimiter;
 use crate::cluster::http::HttpConnector;
-use crate::cluster::shoot_client::{self, Access, HttpExternalEndpoint, HttpShootClient};
+use crate::cluster::kubeconfig::{self, Access};
+use crate::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
 use crate::domain::outcome::{Failure, Permission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 
@@ -151,7 +152,7 @@ impl ProberManager {
         namespace: &str,
         data: Result<Option<&[u8]>, &str>,
     ) {
-        let access = shoot_client::access(data);
+        let access = kubeconfig::access(data);
         if let Err(failure) = &access {
             tracing::warn!(shoot = namespace, error = %failure, "the kubeconfig of a shoot cannot be used");
         }
@@ -186,16 +187,35 @@ impl ProberManager {
         inner.listed.remove(&endpoint);
     }
 
-    /// The configuration has changed.
-    pub fn configured(self: &Arc<Self>, config: Arc<ProberConfig>) {
+    /// Follows changes of the configuration and of the ownership of shoots until `stop` is cancelled; then stops all
+    /// probers.
+    ///
+    /// # Errors
+    /// Never; the type is that of a critical task.
+    pub async fn run(
+        self: Arc<Self>,
+        mut rules: watch::Receiver<Arc<ProberConfig>>,
+        mut ownership: watch::Receiver<u64>,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Ok(()) = rules.changed() => self.configured(rules.borrow_and_update().clone()),
+                Ok(()) = ownership.changed() => {
+                    ownership.mark_unchanged();
+                    self.reconcile_all(&mut self.inner.lock());
+                }
+            }
+        }
+        self.stop();
+        Ok(())
+    }
+
+    fn configured(self: &Arc<Self>, config: Arc<ProberConfig>) {
         let mut inner = self.inner.lock();
         inner.config = config;
         self.reconcile_all(&mut inner);
-    }
-
-    /// Another set of shoots may belong to this replica now.
-    pub fn ownership_changed(self: &Arc<Self>) {
-        self.reconcile_all(&mut self.inner.lock());
     }
 
     /// Stops all probes.

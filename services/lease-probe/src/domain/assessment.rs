@@ -62,8 +62,6 @@ pub struct Evidence {
     pub threshold: f64,
     /// The skew furthest from zero among the nodes, in microseconds.
     pub largest_skew: i64,
-    /// The median skew of the nodes, in microseconds.
-    pub typical_skew: i64,
 }
 
 impl Evidence {
@@ -168,7 +166,6 @@ pub fn assess(
         expiry_age: rule.expiry_age,
         threshold: rule.threshold,
         largest_skew: renewals.largest_skew(),
-        typical_skew: renewals.typical_skew(),
         ..Default::default()
     };
     if listed.malformed > 0 {
@@ -266,5 +263,4 @@ fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool) -> Outcome 
 }
 
 #[cfg(test)]
-#[path = "assessment_tests.rs"]
 mod tests;

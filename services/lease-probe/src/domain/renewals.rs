@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::answered::{AnsweredTime, ListCounts, ListTimes, Mark};
-use super::host;
 use super::moment::{Moment, micros};
 use super::skew::{Arrival, Arrivals};
 
@@ -162,16 +161,6 @@ impl Renewals {
         self.skews().max_by_key(|skew| skew.saturating_abs()).unwrap_or(0)
     }
 
-    /// The median skew of the nodes, in microseconds: zero where some clock or other is off, but most are right.
-    #[must_use]
-    pub fn typical_skew(&self) -> i64 {
-        // Hardly ever: the largest is looked at first so that a healthy fleet pays nothing.
-        if !is_notable(self.largest_skew()) {
-            return 0;
-        }
-        host::median(&mut self.skews().collect::<Vec<_>>()).unwrap_or(0)
-    }
-
     /// The time in which most live kubelets of the shoot renew.
     #[must_use]
     pub fn renew_interval(&self) -> Duration {
@@ -290,5 +279,4 @@ pub fn expiry_age(grace: Duration) -> Duration {
 }
 
 #[cfg(test)]
-#[path = "renewals_tests.rs"]
 mod tests;

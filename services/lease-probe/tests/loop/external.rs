@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use lease_probe::cluster::connection::Suspicion;
-use lease_probe::cluster::shoot_client::{Access, Budget, ExternalEndpoint, ListedLeases, ShootClient};
+use lease_probe::cluster::connection::Observations;
+use lease_probe::cluster::kubeconfig::Access;
+use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
 use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
-use lease_probe::domain::answered::ListCounts;
 use lease_probe::domain::assessment::Leases;
 use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::{Failure, Outcome};
@@ -59,7 +59,7 @@ impl Report for World {
 const RENEW_INTERVAL: i64 = 10_000_000;
 
 impl ShootClient for World {
-    async fn leases(&mut self, _: &Access, _: Budget) -> Result<ListedLeases, Failure> {
+    async fn leases(&mut self, _: &Access, _: Budget) -> Result<(Leases, Instant), Failure> {
         let alive = i64::try_from(self.renew_for.as_micros()).unwrap();
         let since = (self.clock.now_micros() - self.began).min(alive);
         let lease = |number| ListedLease {
@@ -67,13 +67,8 @@ impl ShootClient for World {
             renew_time: Some(Moment(self.began + since / RENEW_INTERVAL * RENEW_INTERVAL)),
             duration_seconds: Some(40),
         };
-        Ok(ListedLeases {
-            leases: Leases {
-                leases: (0..3).map(lease).collect(),
-                malformed: 0,
-            },
-            sent: Instant::now(),
-        })
+        let leases = (0..3).map(lease).collect();
+        Ok((Leases { leases, malformed: 0 }, Instant::now()))
     }
 
     async fn nodes_and_machines(
@@ -104,12 +99,8 @@ impl ShootClient for World {
         std::future::pending().await
     }
 
-    fn take_suspicion(&mut self) -> Option<Suspicion> {
-        None
-    }
-
-    fn take_list_counts(&mut self) -> ListCounts {
-        ListCounts::default()
+    fn take_observations(&mut self) -> Observations {
+        Observations::default()
     }
 }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use lease_probe::cluster::connection::Suspicion;
-use lease_probe::cluster::shoot_client::{Access, Budget, ExternalEndpoint, ListedLeases, ShootClient};
+use lease_probe::cluster::connection::Observations;
+use lease_probe::cluster::kubeconfig::Access;
+use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
 use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
-use lease_probe::domain::answered::ListCounts;
 use lease_probe::domain::assessment::Leases;
 use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::{Failure, Outcome};
@@ -192,7 +192,7 @@ impl Report for World {
 }
 
 impl ShootClient for World {
-    async fn leases(&mut self, _: &Access, _: Budget) -> Result<ListedLeases, Failure> {
+    async fn leases(&mut self, _: &Access, _: Budget) -> Result<(Leases, Instant), Failure> {
         let (started, sent) = (self.now(), Instant::now());
         self.observed.lock().probes.push((started, Millis::MAX));
         let half = Duration::from_millis(self.shoot.leases_take.unsigned_abs()) / 2;
@@ -209,7 +209,7 @@ impl ShootClient for World {
         let leases = (0..self.shoot.renewals.len()).map(lease).collect();
         tokio::time::sleep(half).await;
         let leases = Leases { leases, malformed: 0 };
-        Ok(ListedLeases { leases, sent })
+        Ok((leases, sent))
     }
 
     async fn nodes_and_machines(
@@ -241,12 +241,8 @@ impl ShootClient for World {
         std::future::pending().await
     }
 
-    fn take_suspicion(&mut self) -> Option<Suspicion> {
-        None
-    }
-
-    fn take_list_counts(&mut self) -> ListCounts {
-        ListCounts::default()
+    fn take_observations(&mut self) -> Observations {
+        Observations::default()
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lease_probe::cluster::connect_limiter::ConnectLimiter;
-use lease_probe::cluster::shoot_client::{Access, HttpExternalEndpoint, HttpShootClient, Kubeconfig, access};
+use lease_probe::cluster::kubeconfig::{Access, Kubeconfig, access};
+use lease_probe::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
 use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
 use lease_probe::domain::outcome::{Failure, Outcome};
 use lease_probe::domain::verdict::Verdict;

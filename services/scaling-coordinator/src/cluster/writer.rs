@@ -66,6 +66,7 @@ impl Writer {
         &self,
         shoot: &str,
         action: &Action,
+        within: Duration,
         confirmed: impl Future<Output = Result<(), Outcome>>,
         authorize: impl FnOnce() -> Option<Permit>,
     ) -> Outcome {
@@ -79,7 +80,7 @@ impl Writer {
         };
         let api: Api<Workload> = Api::namespaced_with(self.seed.clone(), shoot, &served);
         let write = match &action.what {
-            What::Read => return self.read(shoot, reference, &api, action.within).await,
+            What::Read => return self.read(shoot, reference, &api, within).await,
             What::Write(write) => write,
         };
         if action.what.needs_cluster()
@@ -94,7 +95,7 @@ impl Writer {
         if covered < LEAST_DEADLINE {
             return refused("the membership lease of this replica is about to run out".to_owned());
         }
-        let within = deadline(action.within).min(covered);
+        let within = deadline(within).min(covered);
         match self
             .write(shoot, reference, &api, &action.against, write, within)
             .await

@@ -28,14 +28,14 @@ use watchdog_runtime::trace::{Span, Tracer};
 use watchdog_watch_stream::server::StateStore;
 
 use self::inputs::Inputs;
-use self::request_queue::RequestQueue;
-use self::shoot::Shoot;
+use self::request_queue::{RequestQueue, Turn};
+use self::shoot::{Reconciled, Shoot};
 use self::traces::Traces;
 use self::write_counts::WriteCounts;
 use crate::cluster::writer::Writer;
 use crate::controller::work_queue::{WorkItem, WorkQueue};
 use crate::domain::Direction;
-use crate::domain::flow::{Action, Outcome, What};
+use crate::domain::flow::{Action, Outcome, What, earliest};
 use crate::domain::overview::ShootScaling;
 use crate::metrics::{FAILURES, UNDER_WAY, WAITING};
 
@@ -155,14 +155,16 @@ impl Controller {
                 () = token => {}
             }
         }
-        // What comes of them is still told.
+        // Their outcomes are still reported.
         let rest = async {
             while let Some(ended) = self.requests.join_next_with_id().await {
                 self.ended(ended);
             }
         };
         if tokio::time::timeout(LAST_REQUESTS, rest).await.is_err() {
-            tracing::warn!("requests were still under way when the process stopped, their end is not known");
+            tracing::warn!(
+                "requests to the seed were still under way when the process stopped; their outcome is not known"
+            );
         }
         Ok(())
     }
@@ -177,7 +179,7 @@ impl Controller {
         }
     }
 
-    /// Makes the requests for which there is room now. Says when to come back if only the rate keeps it from more.
+    /// Makes the requests for which there is room now. Returns when to come back if only the rate prevents more.
     fn make_requests(&mut self) -> Option<Instant> {
         let mut next_token = None;
         while self.requests.len() < MAX_REQUESTS && self.queue.len() > 0 {
@@ -185,10 +187,9 @@ impl Controller {
                 next_token = Some(at);
                 break;
             }
-            let Some(shoot) = self.queue.pop() else {
-                break;
-            };
-            self.make_requests_of(&shoot);
+            if let Some((shoot, turn)) = self.queue.pop() {
+                self.send(&shoot, turn);
+            }
         }
         // Counts below 2^52.
         WAITING.set(&[], self.queue.len() as f64);
@@ -196,64 +197,52 @@ impl Controller {
         next_token
     }
 
-    /// Makes the requests of a shoot that can go out together, by what is known now and not when it began to wait.
-    fn make_requests_of(&mut self, shoot: &Arc<str>) {
-        if !self.inputs.is_ours(shoot) {
-            self.forget(shoot);
+    /// Sends the requests of a turn. Each write is checked once more right before it is sent.
+    fn send(&mut self, shoot: &Arc<str>, turn: Turn) {
+        let (Some(known), Some(scaling)) = (self.shoots.get_mut(shoot), self.feed.get(&shoot.to_string()))
+        else {
             return;
-        }
-        let (now, epoch) = (Instant::now(), self.inputs.ownership_epoch());
-        let (inputs, config) = (&self.inputs, self.inputs.config());
-        let taken = self.shoots.get_mut(shoot).map(|known| {
-            known.keep_epoch(epoch);
-            let decision = inputs.decide(shoot, now);
-            let actions = known.take_actions(shoot, now, &decision, &inputs.dependents(&config, shoot));
-            (actions, decision.reason, known.generation)
-        });
-        let (actions, reason, generation) = taken.unwrap_or_default();
-        self.bucket.take(requests_for(&actions));
+        };
+        self.bucket.take(requests_for(&turn.actions));
         let confirmed = {
             let (writer, of_shoot) = (self.writer.clone(), shoot.clone());
             async move { writer.confirm(&of_shoot).await }.boxed().shared()
         };
-        for action in actions {
+        let (now, epoch, generation) = (Instant::now(), turn.epoch, known.generation);
+        let mut scaling = ShootScaling::clone(&scaling);
+        for action in turn.actions {
+            let within = known.start(now, &action);
+            known.show_started(&action, &mut scaling.status);
             let (inputs, writer) = (self.inputs.clone(), self.writer.clone());
             let (of_shoot, to_make, confirmed) = (shoot.clone(), action.clone(), confirmed.clone());
             let request = async move {
                 let authorize = || inputs.authorize(&of_shoot, &to_make, epoch);
-                writer.run(&of_shoot, &to_make, confirmed, authorize).await
+                writer
+                    .run(&of_shoot, &to_make, within, confirmed, authorize)
+                    .await
             };
-            let span = self.traces.request(shoot, &action);
-            let id = self.requests.spawn(request).id();
-            self.under_way.insert(
-                id,
-                UnderWay {
-                    shoot: shoot.clone(),
-                    generation,
-                    action,
-                    reason: reason.clone(),
-                    span,
-                },
-            );
+            let under_way = UnderWay {
+                shoot: shoot.clone(),
+                generation,
+                reason: turn.reason.clone(),
+                span: self.traces.request(shoot, &action),
+                action,
+            };
+            self.under_way
+                .insert(self.requests.spawn(request).id(), under_way);
         }
-        self.reconcile(shoot);
+        self.publish(shoot, scaling);
     }
 
     fn ended(&mut self, ended: Result<(Id, Outcome), JoinError>) {
-        let (id, outcome) = match ended {
-            Ok(ended) => ended,
-            Err(error) => {
-                tracing::error!(%error, "a request ended by a defect of this program");
-                let why = format!("this program failed: {error}");
-                (
-                    error.id(),
-                    Outcome::Unknown {
-                        why,
-                        retry_after: None,
-                    },
-                )
-            }
-        };
+        let (id, outcome) = ended.unwrap_or_else(|error| {
+            tracing::error!(%error, "a request to the seed ended by a defect of this program");
+            let outcome = Outcome::Unknown {
+                why: format!("this program failed: {error}"),
+                retry_after: None,
+            };
+            (error.id(), outcome)
+        });
         let Some(UnderWay {
             shoot,
             generation,
@@ -270,16 +259,13 @@ impl Controller {
             What::Write(write) => {
                 events::written(&shoot, &action, write, &outcome);
                 if outcome == Outcome::Done {
-                    self.tell(&shoot, &action, &reason);
+                    self.publish_events(&shoot, &action, &reason);
                 }
                 self.write_counts.count(&shoot, action.direction, &outcome);
             }
         }
-        if let Some(known) = self
-            .shoots
-            .get_mut(&shoot)
-            .filter(|known| known.generation == generation)
-        {
+        let known = self.shoots.get_mut(&shoot);
+        if let Some(known) = known.filter(|known| known.generation == generation) {
             known.ended(Instant::now(), &action, reason, outcome);
         }
         self.reconcile(&shoot);
@@ -300,52 +286,71 @@ impl Controller {
             Shoot::new(now, self.generations)
         });
         known.keep_epoch(epoch);
-        let reconciled = known.reconcile(shoot, now, &decision, &dependents);
-        known.set_timer(&mut self.timers, shoot, reconciled.wake);
+        let mut reconciled = known.reconcile(shoot, now, &decision, &dependents);
+        let wake = earliest(reconciled.steps.wake, decision.again_at);
+        known.set_timer(&mut self.timers, shoot, wake);
+        let (since, generation) = (known.since, known.generation);
+        let actions = std::mem::take(&mut reconciled.steps.actions);
         // A shoot that went and came back may have a request under way of which its flow knows nothing (S3). The end of
         // that request reconciles the shoot again.
-        let generation = known.generation;
         let mut others = self.under_way.values();
         let waits = others.any(|other| other.shoot == *shoot && other.generation != generation);
-        match reconciled.direction {
-            Some(direction) if reconciled.has_actions && !waits => self.queue.push(shoot, direction),
+        match decision.direction {
+            Some(direction) if !actions.is_empty() && !waits => {
+                let reason = decision.reason.clone();
+                let turn = Turn {
+                    actions,
+                    direction,
+                    epoch,
+                    reason,
+                };
+                self.queue.push(shoot, turn);
+            }
             _ => self.queue.remove(shoot),
         }
-        for (action, reason) in reconciled.applied {
-            tracing::info!(shoot = &**shoot, resource = %action.reference, "a write without an answer was applied");
-            self.tell(shoot, &action, &reason);
-        }
-        for (reference, why) in reconciled.alerts {
-            let direction = reconciled.direction.map_or("hold", Direction::as_str);
-            FAILURES.inc(&[("direction", direction.to_owned())]);
-            tracing::warn!(shoot = &**shoot, resource = %reference, direction, error = why, "a resource failed its level");
-            let about = self.inputs.resources.about(&reference, shoot);
-            self.events
-                .publish(events::failed(about, reconciled.direction, &why));
-        }
-        for (reference, warning) in reconciled.warnings {
-            tracing::warn!(shoot = &**shoot, resource = %reference, warning, "the annotation ignore-scaling is invalid");
-            let about = self.inputs.resources.about(&reference, shoot);
-            self.events
-                .publish(events::invalid_ignore_scaling(about, &warning));
-        }
+        self.report(shoot, decision.direction, &reconciled);
         let scaling = ShootScaling {
-            direction: reconciled
+            direction: decision
                 .direction
                 .filter(|direction| *direction != Direction::Release),
             held: decision.held,
-            reason: reconciled.reason,
-            since: reconciled.since,
-            status: reconciled.status,
+            reason: decision.reason,
+            since,
+            status: reconciled.steps.status,
             owner: self.inputs.membership.identity().clone(),
         };
         self.traces.reconciled(shoot, &scaling);
+        self.publish(shoot, scaling);
+    }
+
+    /// Reports what a reconciliation has found, in the log and as Kubernetes Events.
+    fn report(&self, shoot: &str, direction: Option<Direction>, found: &Reconciled) {
+        for (action, reason) in &found.applied {
+            tracing::info!(shoot, resource = %action.reference, "a write without an answer was applied");
+            self.publish_events(shoot, action, reason);
+        }
+        for (reference, why) in &found.steps.alerts {
+            let name = direction.map_or("hold", Direction::as_str);
+            FAILURES.inc(&[("direction", name.to_owned())]);
+            tracing::warn!(shoot, resource = %reference, direction = name, error = why, "a resource failed its level");
+            let about = self.inputs.resources.about(reference, shoot);
+            self.events.publish(events::failed(about, direction, why));
+        }
+        for (reference, warning) in &found.warnings {
+            tracing::warn!(shoot, resource = %reference, warning, "the annotation ignore-scaling is invalid");
+            let about = self.inputs.resources.about(reference, shoot);
+            self.events
+                .publish(events::invalid_ignore_scaling(about, warning));
+        }
+    }
+
+    fn publish(&self, shoot: &str, scaling: ShootScaling) {
         self.feed
-            .upsert_unless(shoot.to_string(), scaling, |old, new| old == new);
+            .upsert_unless(shoot.to_owned(), scaling, |old, new| old == new);
     }
 
     /// Publishes the Kubernetes Events about an applied write.
-    fn tell(&self, shoot: &str, action: &Action, reason: &str) {
+    fn publish_events(&self, shoot: &str, action: &Action, reason: &str) {
         if let What::Write(write) = &action.what {
             let about = self.inputs.resources.about(&action.reference, shoot);
             events::events(about, action, write, reason)

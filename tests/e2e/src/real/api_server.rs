@@ -31,15 +31,25 @@ const TOKEN_SECONDS: i64 = 3600;
 /// Settings that an API server that serves nodes, their Leases and a kube-controller-manager's node lifecycle does not
 /// need: most groups, and the admission plugins that wait for them. An idle one takes a third less processor time
 /// without, and starts in half of it: it holds a connection to etcd and a cache for each kind.
-const LEAN: [&str; 3] = [
+const LEAN: [&str; 2] = [
     "--enable-priority-and-fairness=false",
-    "--runtime-config=api/all=false,api/v1=true,apps/v1=true,coordination.k8s.io/v1=true,\
-     rbac.authorization.k8s.io/v1=true,authentication.k8s.io/v1=true,authorization.k8s.io/v1=true,\
-     apiextensions.k8s.io/v1=true,apiregistration.k8s.io/v1=true,scheduling.k8s.io/v1=true",
     // Given more than once, this flag adds up.
     "--disable-admission-plugins=Priority,DefaultStorageClass,PersistentVolumeClaimResize,RuntimeClass,\
      DefaultIngressClass,MutatingAdmissionWebhook,ValidatingAdmissionWebhook",
 ];
+
+/// The groups of a lean API server.
+const LEAN_GROUPS: &str = "api/all=false,api/v1=true,apps/v1=true,coordination.k8s.io/v1=true,\
+     rbac.authorization.k8s.io/v1=true,authentication.k8s.io/v1=true,authorization.k8s.io/v1=true,\
+     apiextensions.k8s.io/v1=true,apiregistration.k8s.io/v1=true,scheduling.k8s.io/v1=true";
+
+/// Newer API servers do not get ready without these: they keep their own Service, IPAddress, ServiceCIDR and admission
+/// policies there.
+const SELF_HOSTED_GROUPS: &str =
+    "discovery.k8s.io/v1=true,networking.k8s.io/v1=true,admissionregistration.k8s.io/v1=true";
+
+/// The first minor version that knows all of [`SELF_HOSTED_GROUPS`]; one that does not know a group ends at once.
+const WITH_SELF_HOSTED_GROUPS: u32 = 21;
 
 /// How to start an API server.
 #[derive(Clone, Debug)]
@@ -47,6 +57,7 @@ pub struct ApiServerOptions {
     name: String,
     users: Vec<(String, Vec<String>)>,
     flags: Vec<String>,
+    lean: bool,
 }
 
 impl ApiServerOptions {
@@ -57,14 +68,16 @@ impl ApiServerOptions {
             name: name.to_owned(),
             users: Vec::new(),
             flags: Vec::new(),
+            lean: false,
         }
     }
 
     /// Serves only what nodes, their Leases, RBAC and a kube-controller-manager's node lifecycle need: for tests with many
     /// API servers.
     #[must_use]
-    pub fn lean(self) -> Self {
-        LEAN.into_iter().fold(self, Self::flag)
+    pub const fn lean(mut self) -> Self {
+        self.lean = true;
+        self
     }
 
     /// Adds a user with a token of its own, without any right until RBAC gives it some.
@@ -108,6 +121,9 @@ impl ApiServer {
         scratch: &Arc<Scratch>,
         mut options: ApiServerOptions,
     ) -> anyhow::Result<Self> {
+        if options.lean {
+            options.flags.extend(lean_flags(assets.api_server_minor()?));
+        }
         options
             .users
             .push((ADMIN.to_owned(), vec!["system:masters".to_owned()]));
@@ -304,6 +320,14 @@ impl ApiServer {
             .clone()
             .with_context(|| format!("the API server {:?} is stopped", self.name))
     }
+}
+
+fn lean_flags(minor: u32) -> Vec<String> {
+    let mut groups = format!("--runtime-config={LEAN_GROUPS}");
+    if minor >= WITH_SELF_HOSTED_GROUPS {
+        groups = format!("{groups},{SELF_HOSTED_GROUPS}");
+    }
+    LEAN.into_iter().map(str::to_owned).chain([groups]).collect()
 }
 
 fn command(

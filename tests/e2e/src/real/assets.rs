@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use crate::tools;
 
@@ -71,17 +71,25 @@ impl Assets {
     /// # Errors
     /// When it cannot be run or prints something else than a version.
     pub fn controller_manager_minor(&self) -> anyhow::Result<u32> {
-        let program = &self.kube_controller_manager;
-        let output = Command::new(program)
-            .arg("--version")
-            .output()
-            .context("run kube-controller-manager")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        match minor(&text) {
-            Some(minor) => Ok(minor),
-            None => bail!("{} --version prints {text:?}", program.display()),
-        }
+        minor_of(&self.kube_controller_manager)
     }
+
+    /// The minor version of the kube-apiserver: which groups it knows and needs changes over time.
+    ///
+    /// # Errors
+    /// When it cannot be run or prints something else than a version.
+    pub fn api_server_minor(&self) -> anyhow::Result<u32> {
+        minor_of(&self.kube_apiserver)
+    }
+}
+
+fn minor_of(program: &Path) -> anyhow::Result<u32> {
+    let output = Command::new(program)
+        .arg("--version")
+        .output()
+        .with_context(|| format!("run {}", program.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    minor(&text).with_context(|| format!("{} --version prints {text:?}", program.display()))
 }
 
 /// "Kubernetes v1.20.2" -> 20

@@ -19,8 +19,17 @@ pub(crate) struct Step {
     body: String,
     /// JSON pointers into the answer. Errors are shown whole.
     show: &'static [&'static str],
-    /// Of an error, show code and reason only: its message comes from Go's decoder.
-    terse: bool,
+    error: ErrorView,
+}
+
+/// How much of an error is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ErrorView {
+    Whole,
+    /// Code and reason: the message comes from Go's decoder.
+    Reason,
+    /// The body differs between versions of Kubernetes.
+    Code,
 }
 
 impl Step {
@@ -32,7 +41,7 @@ impl Step {
             headers: Vec::new(),
             body: String::new(),
             show: &[],
-            terse: false,
+            error: ErrorView::Whole,
         }
     }
 
@@ -57,7 +66,12 @@ impl Step {
     }
 
     pub(crate) fn terse(mut self) -> Self {
-        self.terse = true;
+        self.error = ErrorView::Reason;
+        self
+    }
+
+    pub(crate) fn code_only(mut self) -> Self {
+        self.error = ErrorView::Code;
         self
     }
 }
@@ -80,7 +94,7 @@ impl Names {
 
     /// UIDs are known from the metadata of earlier answers.
     fn text(&mut self, text: &str) -> String {
-        let mut text = text.to_owned();
+        let mut text = newest_wording(text);
         for (index, uid) in self.uids.iter().enumerate() {
             text = text.replace(uid, &format!("<uid {}>", index + 1));
         }
@@ -127,6 +141,16 @@ impl Names {
     }
 }
 
+/// Words that newer versions of Kubernetes changed, as they are now.
+fn newest_wording(text: &str) -> String {
+    match text {
+        "deployments/scale" => "deployments".to_owned(),
+        _ => text
+            .replace("deployments/scale.apps ", "deployments.apps ")
+            .replace("Invalid value: 0x0:", "Invalid value: 0:"),
+    }
+}
+
 /// `${step:/pointer}` stands for what an earlier answer held there.
 fn fill(text: &str, answers: &HashMap<&str, Value>) -> String {
     let mut out = String::new();
@@ -164,6 +188,10 @@ pub(crate) async fn play(client: &Client, steps: &[Step]) -> String {
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let mut lines = format!("# {}\n{} {}\n{code}", step.name, step.method, step.path);
+        if step.error == ErrorView::Code {
+            out.push(lines);
+            continue;
+        }
         if step.path.contains("watch=true") && code == 200 {
             for line in text.lines() {
                 let mut event: Value = serde_json::from_str(line).unwrap();
@@ -193,7 +221,7 @@ pub(crate) async fn play(client: &Client, steps: &[Step]) -> String {
 
 fn shown(value: &Value, step: &Step) -> String {
     if value["kind"] == "Status" {
-        if step.terse {
+        if step.error == ErrorView::Reason {
             return cut(value, &["/reason"]);
         }
         return serde_json::to_string_pretty(value).unwrap();

@@ -33,7 +33,7 @@ const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time without news of an awaited resource after which it is read, because its watch may be half open. The pause
 /// doubles from one such read to the next, up to [`LONGEST_READ_PAUSE`].
-pub(super) const READ_PAUSE: Duration = Duration::from_secs(2);
+const READ_PAUSE: Duration = Duration::from_secs(2);
 
 /// See [`READ_PAUSE`]. A thousand shoots that never become ready then make 33 requests a second.
 const LONGEST_READ_PAUSE: Duration = Duration::from_secs(30);
@@ -56,8 +56,8 @@ pub struct Action {
     pub against: Arc<str>,
     /// The kind of request.
     pub what: What,
-    /// The remainder of the timeout.
-    pub within: Duration,
+    /// The duration of one try on the resource.
+    pub timeout: Duration,
 }
 
 /// The kind of a request on a resource.
@@ -119,7 +119,7 @@ pub(super) struct Operation {
     /// An alert to report once.
     pub(super) alert: Option<String>,
     /// True once the absence or defect of the resource was reported.
-    pub(super) told_broken: bool,
+    pub(super) broken_reported: bool,
     tries: u32,
     rounds: u32,
     conflicts: u32,
@@ -161,6 +161,19 @@ impl Operation {
     /// Tries made, the one under way included.
     pub(super) fn attempts(&self) -> u32 {
         self.tries.saturating_add(u32::from(self.since.is_some()))
+    }
+
+    /// Notes a request that begins now. Returns how long it may take.
+    pub(super) fn start(&mut self, now: Instant, action: &Action) -> Duration {
+        self.sent = Some(action.clone());
+        let since = *self.since.get_or_insert(now);
+        let left = (since + action.timeout).saturating_duration_since(now);
+        // While a slow read is under way, the watch may deliver the same state.
+        if self.wait.is_some() {
+            left.min(READ_PAUSE)
+        } else {
+            left
+        }
     }
 
     /// Forgets all but what is still on its way to the resource.

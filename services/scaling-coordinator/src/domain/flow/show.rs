@@ -2,10 +2,10 @@
 
 use watchdog_api::workload::RecordedReplicas;
 
-use super::op::{Operation, What};
+use super::op::{Action, Operation, What};
 use crate::domain::next_step::{NextStep, Write};
 use crate::domain::observed::Dependent;
-use crate::domain::status::{Progress, Step};
+use crate::domain::status::{Progress, Status, Step};
 
 /// A resource as it is shown.
 pub(super) fn progress(
@@ -17,11 +17,9 @@ pub(super) fn progress(
     op: Option<&Operation>,
 ) -> Progress {
     let seen = dependent.observed.seen();
-    let failed = op.map_or("", |op| &op.error);
-    let message = if failed.is_empty() || message.contains(failed) {
-        message
-    } else {
-        format!("{message}; the last try failed: {failed}")
+    let message = match op {
+        Some(op) => with_last_error(message, op),
+        None => message,
     };
     Progress {
         reference: dependent.config.reference.clone(),
@@ -49,8 +47,39 @@ pub(super) const fn rest(next_step: &NextStep) -> Step {
     }
 }
 
+/// The step and message of a resource with a request under way.
+pub(super) fn in_flight(op: &Operation, why: &str) -> Option<(Step, String)> {
+    let sent = op.sent.as_ref()?;
+    Some(if op.wait.is_some() {
+        // The read only checks whether there is news.
+        (Step::Waiting, why.to_owned())
+    } else {
+        (Step::Writing, under_way(&sent.what))
+    })
+}
+
+/// Shows that a request has begun.
+pub(super) fn started(status: &mut Status, action: &Action, op: &Operation) {
+    let mut resources = status.resources.iter_mut();
+    if let Some(shown) = resources.find(|shown| shown.reference == action.reference) {
+        shown.attempts = op.attempts();
+        if let Some((step, message)) = in_flight(op, &shown.message) {
+            shown.step = step;
+            shown.message = with_last_error(message, op);
+        }
+    }
+}
+
+fn with_last_error(message: String, op: &Operation) -> String {
+    if op.error.is_empty() || message.contains(&op.error) {
+        message
+    } else {
+        format!("{message}; the last try failed: {}", op.error)
+    }
+}
+
 /// The sentence about a request under way.
-pub(super) fn under_way(what: &What) -> String {
+fn under_way(what: &What) -> String {
     match what {
         What::Read => "it is being read".to_owned(),
         What::Write(Write::Record { replicas }) => format!("its {replicas} replicas are being recorded"),

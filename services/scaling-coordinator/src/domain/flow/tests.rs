@@ -1,4 +1,7 @@
-use super::bench::{Bench, DOWN, UP, recorded};
+pub(super) mod bench;
+mod tries;
+
+use self::bench::{Bench, DOWN, UP, recorded};
 use super::*;
 use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, held, seen};

@@ -32,7 +32,7 @@ impl World {
         let mut idle = true;
         for c in 0..2 {
             if self.coordinators[c].acts {
-                while !self.steps(c, rules).actions.is_empty() {
+                while !self.coordinators[c].queued.is_empty() {
                     idle = false;
                     self.send(c, 0, rules)?;
                     self.reconcile(rules);
@@ -41,7 +41,7 @@ impl World {
             }
         }
         if idle {
-            self.now = self.wake(rules).unwrap_or(self.now);
+            self.now = self.wake().unwrap_or(self.now);
         }
         self.reconcile(rules);
         self.check()

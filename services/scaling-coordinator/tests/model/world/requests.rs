@@ -25,8 +25,9 @@ fn unrecorded(what: What) -> What {
 }
 
 impl World {
-    pub(super) fn send(&mut self, c: usize, action: usize, rules: Rules) -> Checked {
-        let mut action = self.steps(c, rules).actions.remove(action);
+    /// Returns true if the request is under way, false if it has ended.
+    pub(super) fn send(&mut self, c: usize, action: usize, rules: Rules) -> Result<bool, String> {
+        let mut action = self.coordinators[c].queued.remove(action);
         let i = index(&action);
         self.coordinators[c].flow.start(self.now, &action);
         if action.what == What::Read {
@@ -34,24 +35,25 @@ impl World {
                 self.coordinators[c].view[i] = self.objects[i].clone();
             }
             self.coordinators[c].flow.finish(self.now, &action, Outcome::Done);
-            return Ok(());
+            return Ok(false);
         }
         if rules.cluster && action.what.needs_cluster() && !self.allowed {
             self.coordinators[c].cluster = false;
             self.coordinators[c]
                 .flow
                 .finish(self.now, &action, Outcome::Cancelled);
-            return Ok(());
+            return Ok(false);
         }
         self.check_sending(c, &action, rules)?;
         if !rules.record {
             action.what = unrecorded(action.what);
         }
         if !rules.exclusive && c == 0 {
-            return self.answer(c, action, Fate::Answered, rules);
+            self.answer(c, action, Fate::Answered, rules)?;
+            return Ok(false);
         }
         self.coordinators[c].sent.push(action);
-        Ok(())
+        Ok(true)
     }
 
     pub(super) fn answer(&mut self, c: usize, action: Action, fate: Fate, rules: Rules) -> Checked {
@@ -143,6 +145,7 @@ impl World {
     /// on is what it saw then: its watches may be late for any time, each by itself.
     pub(super) fn retire(&mut self, c: usize, rules: Rules) {
         self.coordinators[c].acts = false;
+        self.coordinators[c].queued.clear();
         if rules.anew {
             self.coordinators[c].flow = Flow::default();
         }

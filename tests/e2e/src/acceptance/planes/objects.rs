@@ -11,7 +11,7 @@ use crate::fixtures::serves_endpoint_slices;
 /// Label of all pods that are played here.
 pub(super) const SELECTOR: &str = "acceptance.test/played=true";
 
-/// The field manager of Endpoints.
+/// The field manager of EndpointSlices and Endpoints.
 const MANAGER: &str = "acceptance";
 
 /// Writes them.
@@ -77,7 +77,7 @@ impl Writer {
         }
     }
 
-    /// The pods behind a Service, and which of them are ready.
+    /// The pods behind a Service, and which of them are ready: as EndpointSlice if the seed serves it, else as Endpoints.
     pub(super) async fn publish(
         &self,
         namespace: &str,
@@ -87,10 +87,44 @@ impl Writer {
         for (pod, ready) in pods {
             self.show_readiness(namespace, pod, *ready).await?;
         }
-        let target = |pod: &String| json!({"kind": "Pod", "namespace": namespace, "name": pod});
+        match self.slices {
+            true => self.publish_slice(namespace, service, pods).await,
+            false => self.publish_endpoints(namespace, service, pods).await,
+        }
+    }
+
+    async fn publish_slice(
+        &self,
+        namespace: &str,
+        service: &str,
+        pods: &[(String, bool)],
+    ) -> anyhow::Result<()> {
+        let endpoint = |(index, (pod, ready)): (usize, &(String, bool))| {
+            json!({
+                "addresses": [address(index)], "conditions": {"ready": ready}, "targetRef": target(namespace, pod),
+            })
+        };
+        let endpoints: Vec<_> = pods.iter().enumerate().map(endpoint).collect();
+        let name = format!("{service}-played");
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4", "endpoints": endpoints, "ports": [{"port": 443}],
+        });
+        let api = Api::<EndpointSlice>::namespaced(self.seed.clone(), namespace);
+        api.patch(&name, &apply(), &Patch::Apply(slice)).await?;
+        Ok(())
+    }
+
+    async fn publish_endpoints(
+        &self,
+        namespace: &str,
+        service: &str,
+        pods: &[(String, bool)],
+    ) -> anyhow::Result<()> {
         let addresses = |wanted: bool| -> Vec<Value> {
             let of = pods.iter().enumerate().filter(|(_, (_, ready))| *ready == wanted);
-            of.map(|(index, (pod, _))| json!({"ip": address(index), "targetRef": target(pod)}))
+            of.map(|(index, (pod, _))| json!({"ip": address(index), "targetRef": target(namespace, pod)}))
                 .collect()
         };
         let mut subset = json!({"ports": [{"port": 443}]});
@@ -105,22 +139,8 @@ impl Writer {
         let endpoints = json!({
             "apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service}, "subsets": [subset],
         });
-        let params = PatchParams::apply(MANAGER).force();
         let api = Api::<Endpoints>::namespaced(self.seed.clone(), namespace);
-        api.patch(service, &params, &Patch::Apply(endpoints)).await?;
-        if !self.slices {
-            return Ok(());
-        }
-        let endpoint = |(index, (pod, ready)): (usize, &(String, bool))| json!({"addresses": [address(index)], "conditions": {"ready": ready}, "targetRef": target(pod)});
-        let list: Vec<_> = pods.iter().enumerate().map(endpoint).collect();
-        let name = format!("{service}-played");
-        let slice = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
-            "addressType": "IPv4", "endpoints": list, "ports": [{"port": 443}],
-        });
-        let api = Api::<EndpointSlice>::namespaced(self.seed.clone(), namespace);
-        api.patch(&name, &params, &Patch::Apply(slice)).await?;
+        api.patch(service, &apply(), &Patch::Apply(endpoints)).await?;
         Ok(())
     }
 
@@ -143,6 +163,14 @@ impl Writer {
 fn crashed_at() -> jiff::Timestamp {
     let now = jiff::Timestamp::now();
     jiff::Timestamp::from_second(now.as_second() - 10).unwrap_or(now)
+}
+
+fn apply() -> PatchParams {
+    PatchParams::apply(MANAGER).force()
+}
+
+fn target(namespace: &str, pod: &str) -> Value {
+    json!({"kind": "Pod", "namespace": namespace, "name": pod})
 }
 
 fn address(index: usize) -> String {

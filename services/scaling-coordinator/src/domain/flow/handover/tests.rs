@@ -1,4 +1,4 @@
-use super::super::bench::{Bench, DOWN, UP, recorded, unknown};
+use super::super::tests::bench::{Bench, DOWN, UP, recorded, unknown};
 use super::super::*;
 use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, held, seen};

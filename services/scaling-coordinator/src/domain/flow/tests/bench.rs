@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use watchdog_api::prober::DependentResource;
 
-use super::*;
+use super::super::*;
 use crate::domain::next_step::Write;
 use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{dependent_of, gardener, held, start};
 
-pub(super) const DOWN: Option<Direction> = Some(Direction::Down);
-pub(super) const UP: Option<Direction> = Some(Direction::Up);
-pub(super) const MS: Duration = Duration::from_millis(1);
+pub(in crate::domain::flow) const DOWN: Option<Direction> = Some(Direction::Down);
+pub(in crate::domain::flow) const UP: Option<Direction> = Some(Direction::Up);
+pub(in crate::domain::flow) const MS: Duration = Duration::from_millis(1);
 
 /// One shoot with Gardener's three resources (kcm, mcm, ca), whose writes the test answers.
-pub(super) struct Bench {
+pub(in crate::domain::flow) struct Bench {
     config: Vec<DependentResource>,
     sights: BTreeMap<&'static str, Observed>,
-    pub(super) flow: Flow,
-    pub(super) now: Instant,
+    pub(in crate::domain::flow) flow: Flow,
+    pub(in crate::domain::flow) now: Instant,
     version: u32,
 }
 
@@ -38,7 +38,11 @@ fn short(reference: &ResourceRef) -> &'static str {
 
 impl Bench {
     /// A shoot that has been this replica's for long: all that is seen is believed.
-    pub(super) fn new(kcm: impl Into<Observed>, mcm: impl Into<Observed>, ca: impl Into<Observed>) -> Self {
+    pub(in crate::domain::flow) fn new(
+        kcm: impl Into<Observed>,
+        mcm: impl Into<Observed>,
+        ca: impl Into<Observed>,
+    ) -> Self {
         let sights = [("kcm", kcm.into()), ("mcm", mcm.into()), ("ca", ca.into())];
         let (config, mut flow) = (gardener(), Flow::default());
         for dependent in &config {
@@ -53,7 +57,7 @@ impl Bench {
         }
     }
 
-    pub(super) fn next(&mut self, direction: Option<Direction>) -> Steps {
+    pub(in crate::domain::flow) fn next(&mut self, direction: Option<Direction>) -> Steps {
         let dependents: Vec<_> = self
             .config
             .iter()
@@ -63,11 +67,11 @@ impl Bench {
     }
 
     /// The requests that must be made now, as text.
-    pub(super) fn wanted(&mut self, direction: Option<Direction>) -> Vec<String> {
+    pub(in crate::domain::flow) fn wanted(&mut self, direction: Option<Direction>) -> Vec<String> {
         self.next(direction).actions.iter().map(text).collect()
     }
 
-    pub(super) fn steps(&mut self, direction: Option<Direction>) -> Vec<Step> {
+    pub(in crate::domain::flow) fn steps(&mut self, direction: Option<Direction>) -> Vec<Step> {
         self.next(direction)
             .status
             .resources
@@ -76,12 +80,17 @@ impl Bench {
             .collect()
     }
 
-    pub(super) fn state(&mut self, direction: Option<Direction>) -> State {
+    pub(in crate::domain::flow) fn state(&mut self, direction: Option<Direction>) -> State {
         self.next(direction).status.state
     }
 
     /// Makes the only request that must be made now, and reports this outcome for it.
-    pub(super) fn answer(&mut self, direction: Option<Direction>, wanted: &str, outcome: Outcome) {
+    pub(in crate::domain::flow) fn answer(
+        &mut self,
+        direction: Option<Direction>,
+        wanted: &str,
+        outcome: Outcome,
+    ) {
         let steps = self.next(direction);
         let action = steps.actions.iter().find(|a| text(a) == wanted);
         let action = action
@@ -92,7 +101,7 @@ impl Bench {
     }
 
     /// The watch shows this.
-    pub(super) fn see(&mut self, name: &'static str, seen: ResourceState) {
+    pub(in crate::domain::flow) fn see(&mut self, name: &'static str, seen: ResourceState) {
         self.version += 1;
         let seen = ResourceState {
             resource_version: self.version.to_string().into(),
@@ -101,7 +110,7 @@ impl Bench {
         self.sights.insert(name, seen.into());
     }
 
-    pub(super) fn done(
+    pub(in crate::domain::flow) fn done(
         &mut self,
         direction: Option<Direction>,
         wanted: &str,
@@ -126,7 +135,7 @@ fn text(action: &Action) -> String {
     }
 }
 
-pub(super) fn recorded(replicas: i32) -> ResourceState {
+pub(in crate::domain::flow) fn recorded(replicas: i32) -> ResourceState {
     ResourceState {
         replicas: Some(replicas),
         ready: replicas,
@@ -134,7 +143,7 @@ pub(super) fn recorded(replicas: i32) -> ResourceState {
     }
 }
 
-pub(super) fn unknown() -> Outcome {
+pub(in crate::domain::flow) fn unknown() -> Outcome {
     Outcome::Unknown {
         why: "no answer within 10s".into(),
         retry_after: None,

@@ -9,16 +9,13 @@ use crate::controller::prober::{Endpoint, Shared};
 use crate::controller::prober_manager::{ProberManager, Verdicts};
 use crate::domain::outcome::{Outcome, Permission};
 use crate::domain::renewals::is_notable;
-use crate::{host_clock, metrics};
+use crate::metrics;
 
 /// Reads the verdicts of this replica.
-pub struct VerdictCollector {
-    /// Where the probes are counted.
-    pub manager: Arc<ProberManager>,
-    /// The verdicts.
-    pub verdicts: Verdicts,
-    /// The clock.
-    pub shared: Arc<Shared>,
+pub(crate) struct VerdictCollector {
+    pub(crate) manager: Arc<ProberManager>,
+    pub(crate) verdicts: Verdicts,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Collector for VerdictCollector {
@@ -82,9 +79,6 @@ impl Collector for VerdictCollector {
         out.family(&metrics::OUTCOME_CHANGED, changed);
         out.family(&metrics::EXPIRED_FRACTION, fractions);
         out.family(&metrics::CLOCK_SKEW, skews);
-        // Microseconds, far below 2^52.
-        let host = host_clock::skew(&self.verdicts).unwrap_or(0) as f64 / 1e6;
-        out.family(&metrics::HOST_CLOCK_SKEW, [(none, host)]);
         out.family(&metrics::ZONES_EXPIRED, zones);
         let failures = self.manager.failures();
         let series = failures.iter().flat_map(|(shoot, counts)| {

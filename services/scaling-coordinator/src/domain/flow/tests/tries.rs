@@ -1,5 +1,5 @@
+use super::super::*;
 use super::bench::{Bench, DOWN, MS, recorded, unknown};
-use super::*;
 use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, held, seen};
 
@@ -98,8 +98,9 @@ fn the_timeout_covers_the_writes_of_a_try() {
     bench.answer(DOWN, "down mcm 1", Outcome::Conflict);
     bench.see("mcm", seen(2, 2));
     bench.now += 29 * S;
-    let steps = bench.next(DOWN);
-    assert_eq!(steps.actions[0].within, S, "what remains of the timeout");
+    let action = bench.next(DOWN).actions[0].clone();
+    let within = bench.flow.clone().start(bench.now, &action);
+    assert_eq!(within, S, "what remains of the timeout");
     bench.now += S;
     assert_eq!(bench.steps(DOWN)[1], Step::BackingOff);
 }

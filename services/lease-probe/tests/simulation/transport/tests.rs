@@ -1,4 +1,4 @@
-use lease_probe::cluster::transport::{End, Link, Transport};
+use lease_probe::cluster::transport::{Connector, End, Link};
 
 use super::*;
 use crate::builder::Builder;
@@ -23,7 +23,7 @@ async fn idle_end(behaviour: Behaviour, http2: bool) -> Option<(f64, End)> {
     let clock = VirtualClock::start();
     clock.sleep_until(60 * SECOND).await;
     let connector = SimConnector::new(clock, played(behaviour, http2), false, Arc::default());
-    let link = connector.open().await.unwrap();
+    let link = connector.open(&()).await.unwrap();
     assert_eq!(link.end(), None);
     let limit = crate::world::duration(300 * SECOND);
     tokio::time::timeout(limit, link.ended()).await.ok()?;
@@ -69,20 +69,14 @@ async fn a_request_ends_with_its_connection() {
     clock.sleep_until(72 * SECOND).await;
     let shoot = played(Behaviour::Hangs, true);
     let connector = SimConnector::new(clock, shoot.clone(), false, Arc::default());
-    let link = SimLink {
+    let mut link = SimLink {
         peer: connector.0.clone(),
         opened: 60 * SECOND,
         last_sign: 68 * SECOND,
         closed: None,
         requests: 0,
     };
-    let call = Call {
-        method: http::Method::GET,
-        path: "/version".to_owned(),
-        body: Bytes::new(),
-    };
-    let mut link = link;
-    assert!(link.send(&call).await.is_err());
+    assert!(link.send(&ApiRequest::get("/version")).await.is_err());
     assert_eq!(clock.now() / SECOND, 78);
     assert!(matches!(link.end(), Some((_, End::Silent))));
 }

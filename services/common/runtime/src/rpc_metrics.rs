@@ -1,0 +1,401 @@
+//! Duration and code of every RPC, on the side of the server and of the client.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{HeaderMap, Request, Response};
+use http_body::{Frame, SizeHint};
+use prost::Message as _;
+use prost_types::FileDescriptorSet;
+use tokio::time::Instant;
+use tonic::body::Body;
+use tonic::{Code, Status};
+use tower::{BoxError, Layer, Service};
+
+use crate::metrics::{Metric, describe};
+
+/// What bodies are made of.
+type Data = <Body as http_body::Body>::Data;
+
+/// RPCs that this process served.
+pub const SERVED: Metric = Metric::histogram(
+    "watchdog_grpc_server_handling_seconds",
+    "Duration of the RPCs that this program served, by service, method and code; a stream counts when it ends.",
+);
+
+/// RPCs that this process serves now.
+pub const SERVING: Metric = Metric::gauge(
+    "watchdog_grpc_server_in_flight",
+    "RPCs that this program is serving, open streams included, by service and method.",
+);
+
+/// RPCs that this process made.
+pub const CALLED: Metric = Metric::histogram(
+    "watchdog_grpc_client_handling_seconds",
+    "Duration of the RPCs that this program made, by service, method and code; a stream counts when it ends.",
+);
+
+/// RPCs that this process makes now.
+pub const CALLING: Metric = Metric::gauge(
+    "watchdog_grpc_client_in_flight",
+    "RPCs that this program has under way, open streams included, by service and method.",
+);
+
+/// Registers the help texts.
+pub(crate) fn register() {
+    describe(&[SERVED, SERVING, CALLED, CALLING]);
+}
+
+/// Which RPCs are measured, and as what.
+#[derive(Debug, Clone)]
+pub struct RpcMetrics {
+    duration: Metric,
+    in_flight: Metric,
+    /// The paths that have series of their own; all others share one, since a caller can ask for any path. None for a
+    /// client, whose paths come from its generated code.
+    known: Option<Arc<BTreeSet<String>>>,
+}
+
+impl RpcMetrics {
+    /// For a server of the methods in these encoded descriptor sets.
+    ///
+    /// # Errors
+    /// When one of them cannot be decoded.
+    pub fn server(descriptors: &[&[u8]]) -> Result<Self, prost::DecodeError> {
+        let mut known = BTreeSet::new();
+        for set in descriptors {
+            for file in FileDescriptorSet::decode(*set)?.file {
+                for service in &file.service {
+                    let methods = service.method.iter();
+                    known.extend(
+                        methods.map(|m| format!("/{}.{}/{}", file.package(), service.name(), m.name())),
+                    );
+                }
+            }
+        }
+        Ok(Self {
+            duration: SERVED,
+            in_flight: SERVING,
+            known: Some(Arc::new(known)),
+        })
+    }
+
+    /// For a client.
+    #[must_use]
+    pub const fn client() -> Self {
+        Self {
+            duration: CALLED,
+            in_flight: CALLING,
+            known: None,
+        }
+    }
+
+    fn start(&self, path: &str) -> Call {
+        let known = self.known.as_ref().is_none_or(|known| known.contains(path));
+        let path = path.strip_prefix('/').filter(|_| known);
+        let (service, method) = path
+            .and_then(|path| path.split_once('/'))
+            .unwrap_or(("unknown", "unknown"));
+        let labels = [("service", service.to_owned()), ("method", method.to_owned())];
+        self.in_flight.shift(&labels, 1.0);
+        Call {
+            metrics: self.clone(),
+            labels,
+            started: Instant::now(),
+            code: None,
+        }
+    }
+}
+
+impl<S> Layer<S> for RpcMetrics {
+    type Service = Measured<S>;
+
+    fn layer(&self, inner: S) -> Measured<S> {
+        Measured {
+            inner,
+            metrics: self.clone(),
+        }
+    }
+}
+
+/// A gRPC service or channel whose RPCs are measured.
+#[derive(Debug, Clone)]
+pub struct Measured<S> {
+    inner: S,
+    metrics: RpcMetrics,
+}
+
+impl<S, B> Service<Request<Body>> for Measured<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = Data> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = Status;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        self.inner
+            .poll_ready(context)
+            .map_err(|error| Status::from_error(error.into()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let mut call = self.metrics.start(request.uri().path());
+        let response = self.inner.call(request);
+        Box::pin(async move {
+            let response = response.await.map_err(|error| Status::from_error(error.into()));
+            match &response {
+                Ok(response) => call.ended_with(response.headers()),
+                Err(status) => call.code = Some(status.code()),
+            }
+            Ok(response?.map(|inner| {
+                let inner = Body::new(inner);
+                Body::new(MeasuredBody { inner, call })
+            }))
+        })
+    }
+}
+
+/// A call under way. It is counted when it is dropped; one that nobody waits for any more was cancelled.
+#[derive(Debug)]
+struct Call {
+    metrics: RpcMetrics,
+    labels: [(&'static str, String); 2],
+    started: Instant,
+    code: Option<Code>,
+}
+
+impl Call {
+    /// Notes the code of headers that end a call; others have none.
+    fn ended_with(&mut self, headers: &HeaderMap) {
+        if let Some(status) = Status::from_header_map(headers) {
+            self.code = Some(status.code());
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.metrics.in_flight.shift(&self.labels, -1.0);
+        let code = code_label(self.code.unwrap_or(Code::Cancelled)).to_owned();
+        let [service, method] = std::mem::take(&mut self.labels);
+        let labels = [service, method, ("code", code)];
+        self.metrics.duration.record(&labels, self.started.elapsed());
+    }
+}
+
+/// The body of an answer; the code of the call is in its trailers.
+struct MeasuredBody {
+    inner: Body,
+    call: Call,
+}
+
+impl http_body::Body for MeasuredBody {
+    type Data = Data;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Data>, Status>>> {
+        let polled = Pin::new(&mut self.inner).poll_frame(context);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    self.call.ended_with(trailers);
+                }
+            }
+            Poll::Ready(Some(Err(status))) => self.call.code = Some(status.code()),
+            Poll::Ready(None) | Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// The name of a code, as the specification of gRPC has it.
+const fn code_label(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+    use tokio::net::TcpListener;
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tokio_util::sync::CancellationToken;
+    use tonic::transport::{Channel, Server};
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+
+    use super::*;
+
+    /// Runs something against a health server; both sides are measured. Gives what the metrics say after it.
+    fn measured<F>(run: impl FnOnce(Measured<Channel>, PrometheusHandle, CancellationToken) -> F) -> String
+    where
+        F: Future<Output = ()>,
+    {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&recorder, || {
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let address = listener.local_addr().unwrap();
+                let (_reporter, health) = tonic_health::server::health_reporter();
+                let layer = RpcMetrics::server(&[tonic_health::pb::FILE_DESCRIPTOR_SET]).unwrap();
+                let stop = CancellationToken::new();
+                let server = Server::builder()
+                    .layer(layer)
+                    .add_service(health)
+                    .serve_with_incoming_shutdown(
+                        TcpListenerStream::new(listener),
+                        stop.clone().cancelled_owned(),
+                    );
+                let server = tokio::spawn(server);
+                let channel = Channel::from_shared(format!("http://{address}"))
+                    .unwrap()
+                    .connect_lazy();
+                run(RpcMetrics::client().layer(channel), handle.clone(), stop.clone()).await;
+                stop.cancel();
+                server.await.unwrap().unwrap();
+            });
+        });
+        handle.render()
+    }
+
+    fn request(service: &str) -> HealthCheckRequest {
+        HealthCheckRequest {
+            service: service.to_owned(),
+        }
+    }
+
+    fn has(text: &str, series: &str) -> bool {
+        text.lines().any(|line| line == series)
+    }
+
+    #[test]
+    fn answers_are_counted_with_their_code_on_both_sides() {
+        let text = measured(|channel, _, _| async move {
+            let mut client = HealthClient::new(channel);
+            client.check(request("")).await.unwrap();
+            let unknown = client.check(request("no.such.Service")).await.unwrap_err();
+            assert_eq!(unknown.code(), Code::NotFound);
+        });
+        for side in ["server", "client"] {
+            for code in ["OK", "NOT_FOUND"] {
+                let series = format!(
+                    "watchdog_grpc_{side}_handling_seconds_count{{service=\"grpc.health.v1.Health\",method=\"Check\",\
+                     code=\"{code}\"}} 1"
+                );
+                assert!(has(&text, &series), "{series} is not in\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_is_in_flight_until_its_reader_drops_it() {
+        let open = |side: &str, n: u8| {
+            format!(
+                "watchdog_grpc_{side}_in_flight{{service=\"grpc.health.v1.Health\",method=\"Watch\"}} {n}"
+            )
+        };
+        let text = measured(|channel, metrics, _| async move {
+            let mut stream = HealthClient::new(channel)
+                .watch(request(""))
+                .await
+                .unwrap()
+                .into_inner();
+            stream.message().await.unwrap().unwrap();
+            for side in ["server", "client"] {
+                assert!(has(&metrics.render(), &open(side, 1)), "{side}");
+            }
+        });
+        for side in ["server", "client"] {
+            assert!(has(&text, &open(side, 0)), "{side}: {text}");
+            let series = format!(
+                "watchdog_grpc_{side}_handling_seconds_count{{service=\"grpc.health.v1.Health\",method=\"Watch\",\
+                 code=\"CANCELLED\"}} 1"
+            );
+            assert!(has(&text, &series), "{series} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_unavailable() {
+        let text = measured(|_, _, _| async {
+            let nobody = TcpListener::bind("127.0.0.1:0")
+                .await
+                .unwrap()
+                .local_addr()
+                .unwrap();
+            let channel = Channel::from_shared(format!("http://{nobody}"))
+                .unwrap()
+                .connect_lazy();
+            let mut client = HealthClient::new(RpcMetrics::client().layer(channel));
+            let error = client.check(request("")).await.unwrap_err();
+            assert_eq!(error.code(), Code::Unavailable);
+            let reason = crate::failure::Reason::of_grpc_status(&error);
+            assert_eq!(
+                reason,
+                crate::failure::Reason::ConnectionRefused,
+                "the cause is kept"
+            );
+        });
+        assert!(
+            text.contains("method=\"Check\",code=\"UNAVAILABLE\"} 1"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn paths_that_the_server_does_not_have_share_one_series() {
+        let text = measured(|mut channel, _, _| async move {
+            for path in ["/a.B/C", "/d.E/F", "/x"] {
+                std::future::poll_fn(|context| channel.poll_ready(context))
+                    .await
+                    .unwrap();
+                // Past the client's own layer, whose paths are those of generated code.
+                let request = Request::post(path).body(Body::empty()).unwrap();
+                channel.inner.call(request).await.unwrap();
+            }
+        });
+        let series = "watchdog_grpc_server_handling_seconds_count{service=\"unknown\",method=\"unknown\",\
+                      code=\"UNIMPLEMENTED\"} 3";
+        assert!(has(&text, series), "{text}");
+    }
+}
