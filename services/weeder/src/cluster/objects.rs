@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{ContainerStatus, EndpointSubset, ObjectReference, PodStatus};
-use k8s_openapi::api::discovery::v1::Endpoint;
+use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, ObjectReference, PodStatus};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use kube::core::ClusterResourceScope;
 use serde::Deserialize;
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::SERVICE_NAME_LABEL;
 
-use super::trimmed::{malformed, meta, resource};
+use super::trimmed::{malformed, meta, trimmed};
 use crate::domain::evidence::EndpointPod;
-use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::pods::{CrashLoop, ControllerRef, Pod};
+use crate::domain::pods::{ControllerRef, CrashLoop, Pod};
 use crate::domain::readiness::{Endpoints, Slice};
+use crate::domain::unix_micros::UnixMicros;
 
 /// Characters of a termination message that are kept; the kubelet allows 4 KiB.
 const MAX_EXIT_MESSAGE: usize = 200;
@@ -118,7 +116,10 @@ impl PodObject {
     pub(crate) fn endpoint_pod(&self) -> EndpointPod {
         let owner = controller(self.metadata.owner_references.as_deref());
         let status = self.status.as_result().ok();
-        let mut conditions = status.and_then(|TrimmedPodStatus(status)| status.conditions.as_ref()).into_iter().flatten();
+        let mut conditions = status
+            .and_then(|TrimmedPodStatus(status)| status.conditions.as_ref())
+            .into_iter()
+            .flatten();
         let ready = conditions.find(|condition| condition.type_ == "Ready");
         EndpointPod {
             created: moment(self.metadata.creation_timestamp.as_ref()),
@@ -254,31 +255,10 @@ impl NamespaceObject {
 
 // === kinds ===
 
-resource!(PodObject, NamespaceResourceScope, "", "v1", "Pod", "pods");
-resource!(
-    SliceObject,
-    NamespaceResourceScope,
-    "discovery.k8s.io",
-    "v1",
-    "EndpointSlice",
-    "endpointslices"
-);
-resource!(
-    EndpointsObject,
-    NamespaceResourceScope,
-    "",
-    "v1",
-    "Endpoints",
-    "endpoints"
-);
-resource!(
-    NamespaceObject,
-    ClusterResourceScope,
-    "",
-    "v1",
-    "Namespace",
-    "namespaces"
-);
+trimmed!(PodObject, v1::Pod);
+trimmed!(SliceObject, EndpointSlice);
+trimmed!(EndpointsObject, v1::Endpoints);
+trimmed!(NamespaceObject, v1::Namespace);
 
 // === reading ===
 

@@ -19,8 +19,8 @@ use watchdog_runtime::failure::chain;
 use super::objects::PodObject;
 use crate::domain::evidence::OutageEvidence;
 use crate::domain::failure::RequestFailure;
-use crate::domain::unix_micros::UnixMicros;
 use crate::domain::pods::Pod;
+use crate::domain::unix_micros::UnixMicros;
 
 /// A service with more endpoints counts as ready since an unknown time: Gardener's have at most a handful.
 const MAX_ENDPOINT_PODS: usize = 16;
@@ -54,7 +54,8 @@ pub(crate) async fn read_endpoint_pods(
             RequestFailure::Gone | RequestFailure::Changed => RequestFailure::Failed(failure.to_string()),
             other => other,
         })?;
-        let list = ItemList::<PodObject>::from_slice(&body).map_err(|e| RequestFailure::Failed(e.to_string()))?;
+        let list =
+            ItemList::<PodObject>::from_slice(&body).map_err(|e| RequestFailure::Failed(e.to_string()))?;
         let found = list.items.into_iter().find_map(|item| match item {
             Item::Ok(pod) => Some(pod.endpoint_pod()),
             Item::Malformed { .. } => None,
@@ -108,7 +109,9 @@ async fn send(
     Err(match head.status {
         StatusCode::NOT_FOUND => RequestFailure::Gone,
         StatusCode::CONFLICT => RequestFailure::Changed,
-        StatusCode::TOO_MANY_REQUESTS => RequestFailure::Throttled(retry_after(&head.headers, status.as_ref())),
+        StatusCode::TOO_MANY_REQUESTS => {
+            RequestFailure::Throttled(retry_after(&head.headers, status.as_ref()))
+        }
         StatusCode::FORBIDDEN => {
             let server_message = server_message(status.as_ref(), &body);
             RequestFailure::Forbidden(format!(

@@ -16,10 +16,10 @@ use crate::domain::dependants::{Dependants, PodQuery};
 use crate::domain::evidence::OutageEvidence;
 use crate::domain::failure::RequestFailure;
 use crate::domain::flapping::Recoveries;
-use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
-use crate::domain::pods::{DeletableKinds, Pod};
+use crate::domain::pods::Pod;
 use crate::domain::schedule::Schedule;
+use crate::domain::unix_micros::UnixMicros;
 use crate::domain::weeder::{Phase, Stop, Weeder};
 
 mod decision;
@@ -33,14 +33,12 @@ pub(crate) const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 /// state before.
 const WATCH_DELAY: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WeederManager {
     weeders: BTreeMap<NamespacedName, ManagedWeeder>,
     pods: BTreeMap<NamespacedName, CrashingPod>,
     attempts: Attempts,
-    kinds: DeletableKinds,
-    watch_duration: Duration,
-    ready_for: Duration,
+    config: WeederConfig,
     due_pods: Schedule<NamespacedName>,
     due_reads: Schedule<NamespacedName>,
     // When each weeder activates, ends or is forgotten.
@@ -65,21 +63,13 @@ struct ManagedWeeder {
 
 /// How a weeder knows that its service was not ready before.
 #[derive(Debug)]
-enum OutageProof {
+pub(crate) enum OutageProof {
+    /// The service was seen to become ready.
     Observed,
-    /// The pods behind the endpoints tell; none has asked yet.
+    /// It was ready when it was first seen; these pods behind its endpoints say since when, and are read when it matters.
     Unread(BTreeSet<Arc<str>>),
     Reading,
     Read(OutageEvidence),
-}
-
-/// How a service was found to be ready.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Recovery {
-    /// It was seen to become ready.
-    Observed,
-    /// It was ready when it was first seen; these are the pods behind its endpoints, none when they are not known.
-    FirstSight(Option<BTreeSet<Arc<str>>>),
 }
 
 #[derive(Debug)]
@@ -104,21 +94,26 @@ enum DeletionState {
 impl WeederManager {
     pub(crate) fn new(config: &WeederConfig) -> Self {
         Self {
-            kinds: DeletableKinds::new(config),
-            watch_duration: config.watch_duration,
-            ready_for: config.ready_for,
-            ..Self::default()
+            weeders: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            attempts: Attempts::default(),
+            config: config.clone(),
+            due_pods: Schedule::default(),
+            due_reads: Schedule::default(),
+            due_phases: Schedule::default(),
+            in_flight: BTreeMap::new(),
+            throttled_until: UnixMicros::default(),
+            generations: 0,
+            changed: BTreeSet::new(),
+            findings: Vec::new(),
         }
     }
 
     /// Durations hold for weeders that start from now on, kinds for all.
     pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: UnixMicros) {
-        self.watch_duration = config.watch_duration;
-        self.ready_for = config.ready_for;
-        let kinds = DeletableKinds::new(config);
-        if self.kinds != kinds {
-            self.kinds = kinds;
-            let keys: Vec<NamespacedName> = self.pods.keys().cloned().collect();
+        if self.config != *config {
+            self.config = config.clone();
+            let keys: Vec<_> = self.pods.keys().cloned().collect();
             self.schedule(keys, now);
         }
     }
@@ -128,7 +123,7 @@ impl WeederManager {
         &mut self,
         key: NamespacedName,
         dependants: Arc<Dependants>,
-        recovery: Recovery,
+        proof: OutageProof,
         now: UnixMicros,
     ) {
         let old = self.weeders.remove(&key);
@@ -139,24 +134,19 @@ impl WeederManager {
             self.findings.push(Finding::Flapping(key.clone()));
         }
         self.generations += 1;
-        let first_sight = recovery != Recovery::Observed;
-        let pause = recoveries.pause(self.ready_for);
+        let first_sight = !matches!(proof, OutageProof::Observed);
+        let pause = recoveries.pause(self.config.ready_for);
         let mut weeder = Weeder::new(
             key.clone(),
             dependants,
             first_sight,
             pause,
-            self.watch_duration,
+            self.config.watch_duration,
             now,
         );
-        let proof = match recovery {
-            Recovery::Observed => OutageProof::Observed,
-            Recovery::FirstSight(Some(pods)) => OutageProof::Unread(pods),
-            Recovery::FirstSight(None) => {
-                weeder.message = unknown_since(&key);
-                OutageProof::Read(OutageEvidence::default())
-            }
-        };
+        if matches!(proof, OutageProof::Read(_)) {
+            weeder.message = unknown_since(&key);
+        }
         if pause.is_zero() {
             weeder.activate();
             self.due_phases.insert(key.clone(), weeder.ends_at);
@@ -185,14 +175,12 @@ impl WeederManager {
         }
     }
 
-    /// Stops the live weeders that `which` names.
     pub(crate) fn cancel(&mut self, why: Stop, now: UnixMicros, which: impl Fn(&NamespacedName) -> bool) {
         for key in self.live().into_iter().filter(|key| which(key)) {
             self.finish(&key, now, |weeder| weeder.cancel(why, now));
         }
     }
 
-    /// A service has other dependants now.
     pub(crate) fn reselect(&mut self, key: &NamespacedName, dependants: &Arc<Dependants>, now: UnixMicros) {
         let live = self.weeders.get_mut(key).filter(|entry| entry.weeder.is_live());
         if let Some(entry) = live.filter(|entry| entry.weeder.dependants != *dependants) {
@@ -202,14 +190,12 @@ impl WeederManager {
         }
     }
 
-    /// The services whose weeders live.
     pub(crate) fn live(&self) -> Vec<NamespacedName> {
         let live = self.weeders.iter().filter(|(_, entry)| entry.weeder.is_live());
         live.map(|(key, _)| key.clone()).collect()
     }
 
-    /// A watch brought a pod.
-    pub(crate) fn pod_seen(&mut self, pod: Pod, query: &Arc<PodQuery>, now: UnixMicros) {
+    pub(crate) fn pod_applied(&mut self, pod: Pod, query: &Arc<PodQuery>, now: UnixMicros) {
         self.judge_by(&pod, now);
         if pod.crash_loop().is_none() {
             self.pod_gone(&pod.key);
@@ -335,7 +321,6 @@ impl WeederManager {
         requests.chain(changes.into_iter().flatten()).min()
     }
 
-    /// The pods behind the endpoints were read.
     pub(crate) fn endpoints_read(
         &mut self,
         read: &EndpointRead,
@@ -420,7 +405,6 @@ impl WeederManager {
         weeders.filter(|entry| entry.weeder.phase == phase).count()
     }
 
-    /// Pods in a crash loop that the watches have seen.
     pub(crate) fn crashing_pods(&self) -> usize {
         self.pods.len()
     }
@@ -431,8 +415,12 @@ impl WeederManager {
         self.due_pods.len() + self.pods.values().filter(in_flight).count()
     }
 
-    /// Updates the pod after an answer.
-    fn settle(&mut self, deletion: &Deletion, answer: &Result<Option<UnixMicros>, RequestFailure>, now: UnixMicros) {
+    fn settle(
+        &mut self,
+        deletion: &Deletion,
+        answer: &Result<Option<UnixMicros>, RequestFailure>,
+        now: UnixMicros,
+    ) {
         let key = &deletion.pod.key;
         let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
         let Some(known) = self.pods.get_mut(key).filter(same) else {
@@ -479,7 +467,7 @@ impl WeederManager {
 
     /// Judges the last deletion by a pod that may be the successor.
     fn judge_by(&mut self, pod: &Pod, now: UnixMicros) {
-        if self.attempts.successor_seen(pod, now) {
+        if self.attempts.judge(pod, now) {
             self.findings.push(Finding::Useless);
             self.mark_useless(pod);
         }

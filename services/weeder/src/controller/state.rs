@@ -6,13 +6,14 @@ use std::sync::Arc;
 use watchdog_api::selector::Selector;
 use watchdog_api::weeder::WeederConfig;
 
-use super::manager::{Recovery, WeederManager};
+use super::manager::{OutageProof, WeederManager};
 use crate::domain::declared::{Declared, WatchedServices};
 use crate::domain::dependants::PodQuery;
-use crate::domain::unix_micros::UnixMicros;
+use crate::domain::evidence::OutageEvidence;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::namespaces::Namespaces;
-use crate::domain::readiness::{ServiceChange, Index, ServiceReadiness, ReceivedBy, ServiceState, Slice};
+use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, ServiceReadiness, ServiceState, Slice};
+use crate::domain::unix_micros::UnixMicros;
 use crate::domain::weeder::{Stop, Weeder};
 
 /// True for the namespaces that this replica owns.
@@ -58,12 +59,10 @@ impl WeederState {
         }
     }
 
-    /// The watches that see all dependants in the namespaces of this replica.
     pub(crate) const fn pod_queries(&self) -> &BTreeSet<PodQuery> {
         &self.queries
     }
 
-    /// The services whose endpoints must be watched.
     pub(crate) const fn watched_services(&self) -> &WatchedServices {
         &self.watched_services
     }
@@ -91,7 +90,12 @@ impl WeederState {
 
     /// A service declares these dependants by its annotation, or none. One that is ready and had no dependants counts
     /// as first seen ready.
-    pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>, now: UnixMicros) {
+    pub(crate) fn set_dependants(
+        &mut self,
+        key: &NamespacedName,
+        own: Option<Vec<Selector>>,
+        now: UnixMicros,
+    ) {
         let before = self.declared.of(key).cloned();
         self.declared.set_dependants(key, own);
         if before.as_ref() == self.declared.of(key) {
@@ -106,7 +110,6 @@ impl WeederState {
         self.plan_watches();
     }
 
-    /// These services exist and no others.
     pub(crate) fn annotations_synced(&mut self, live: &BTreeSet<NamespacedName>, now: UnixMicros) {
         let gone = self.declared.annotated().filter(|key| !live.contains(key));
         let gone: Vec<NamespacedName> = gone.cloned().collect();
@@ -130,7 +133,6 @@ impl WeederState {
         owned_namespaces.retain(|namespace, _| index.services_in(namespace).next().is_some());
     }
 
-    /// A slice is new, changed or seen again.
     pub(crate) fn slice_applied(
         &mut self,
         slice: Slice,
@@ -143,7 +145,6 @@ impl WeederState {
         }
     }
 
-    /// A slice is gone.
     pub(crate) fn slice_removed(&mut self, key: &NamespacedName, owns: OwnsNamespace<'_>, now: UnixMicros) {
         if let Some(change) = self.index.remove(key, now) {
             self.changed(change, ReceivedBy::Watch, owns, now);
@@ -164,20 +165,17 @@ impl WeederState {
         self.plan_watches();
     }
 
-    /// A namespace was seen.
     pub(crate) fn namespace_applied(&mut self, name: &str, terminating: bool, now: UnixMicros) {
         if self.namespaces.applied(name, terminating) {
             self.namespace_ended(name, now);
         }
     }
 
-    /// A namespace is gone.
     pub(crate) fn namespace_removed(&mut self, name: &str, now: UnixMicros) {
         self.namespaces.removed(name);
         self.namespace_ended(name, now);
     }
 
-    /// These namespaces exist and no others.
     pub(crate) fn namespaces_synced(&mut self, live: &BTreeSet<Arc<str>>, now: UnixMicros) {
         for name in self.namespaces.synced(live) {
             self.namespace_ended(&name, now);
@@ -224,7 +222,13 @@ impl WeederState {
         }
     }
 
-    fn changed(&mut self, change: ServiceChange, received_by: ReceivedBy, owns: OwnsNamespace<'_>, now: UnixMicros) {
+    fn changed(
+        &mut self,
+        change: ServiceChange,
+        received_by: ReceivedBy,
+        owns: OwnsNamespace<'_>,
+        now: UnixMicros,
+    ) {
         let namespace = change.key.namespace.clone();
         // A namespace that is seen for the first time may belong to any replica.
         let owned = match self.owned_namespaces.get(&namespace) {
@@ -255,11 +259,14 @@ impl WeederState {
             return;
         }
         if let Some(dependants) = self.declared.of(key) {
-            let recovery = match received_by {
-                ReceivedBy::Watch => Recovery::Observed,
-                ReceivedBy::List => Recovery::FirstSight(self.index.endpoint_pods(key)),
+            let proof = match received_by {
+                ReceivedBy::Watch => OutageProof::Observed,
+                ReceivedBy::List => match self.index.endpoint_pods(key) {
+                    Some(pods) => OutageProof::Unread(pods),
+                    None => OutageProof::Read(OutageEvidence::default()),
+                },
             };
-            self.manager.start(key.clone(), dependants.clone(), recovery, now);
+            self.manager.start(key.clone(), dependants.clone(), proof, now);
         }
     }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{CrashLoop, Pod};
+use crate::domain::unix_micros::UnixMicros;
 
 /// A request that must be made.
 #[derive(Debug, Clone)]
@@ -14,7 +14,6 @@ pub(crate) enum Task {
     ReadEndpoints(EndpointRead),
 }
 
-/// Delete a pod, if it is still the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Deletion {
     pub(crate) pod: Arc<Pod>,
@@ -30,7 +29,6 @@ pub(crate) struct Deletion {
     pub(super) ends_at: UnixMicros,
 }
 
-/// Read the pods behind the endpoints of a service.
 #[derive(Debug, Clone)]
 pub(crate) struct EndpointRead {
     pub(crate) key: NamespacedName,

@@ -147,7 +147,7 @@ impl SeedWatches {
         let (state, known) = (self.state, Arc::new(query.clone()));
         let on_update = move |update| {
             state.update(|state, _, now| match update {
-                ObjectUpdate::Applied(pod) => state.manager.pod_seen(pod, &known, now),
+                ObjectUpdate::Applied(pod) => state.manager.pod_applied(pod, &known, now),
                 ObjectUpdate::Removed(pod) => state.manager.pod_gone(&pod),
                 ObjectUpdate::Synced(live) => state.manager.pods_synced(&known, &live),
             });

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use watchdog_api::duration::doubled;
 
-use super::unix_micros::UnixMicros;
 use super::pods::Pod;
 use super::schedule::Schedule;
+use super::unix_micros::UnixMicros;
 
 /// The pods of a controller are deleted this many times in a weeder's life.
 pub(crate) const MAX_DELETIONS: u32 = 3;
@@ -100,7 +100,13 @@ impl Subject {
 
 impl Attempts {
     /// The answer for a pod that this weeder could delete.
-    pub(crate) fn permit(&self, subject: &Subject, pod: &Pod, weeder: u64, now: UnixMicros) -> DeletionPermit {
+    pub(crate) fn permit(
+        &self,
+        subject: &Subject,
+        pod: &Pod,
+        weeder: u64,
+        now: UnixMicros,
+    ) -> DeletionPermit {
         let Some(record) = self.records.get(subject).filter(|record| !record.includes(pod)) else {
             return DeletionPermit::Now;
         };
@@ -113,7 +119,6 @@ impl Attempts {
         }
     }
 
-    /// A pod was deleted.
     pub(crate) fn deleted(&mut self, subject: &Subject, pod: &Pod, attempt: Attempt, now: UnixMicros) {
         let keep_until = now.after(REMEMBERED).max(attempt.ends_at);
         let record = self.records.entry(subject.clone()).or_insert(Record {
@@ -142,7 +147,7 @@ impl Attempts {
 
     /// A pod was seen. Says whether it shows that the last deletion was of no use, because a successor crashed within a
     /// minute. Each deletion is judged once.
-    pub(crate) fn successor_seen(&mut self, pod: &Pod, now: UnixMicros) -> bool {
+    pub(crate) fn judge(&mut self, pod: &Pod, now: UnixMicros) -> bool {
         if self.records.is_empty() || pod.restarted.is_empty() {
             return false;
         }
@@ -252,7 +257,10 @@ mod tests {
             DeletionPermit::At(at(130.0))
         );
         delete(&mut attempts, &pod("3", 111.0), 1, 130.0);
-        assert_eq!(permit(&attempts, &pod("4", 131.0), 1, 299.0), DeletionPermit::Exhausted);
+        assert_eq!(
+            permit(&attempts, &pod("4", 131.0), 1, 299.0),
+            DeletionPermit::Exhausted
+        );
         // The service became ready once more.
         assert_eq!(
             permit(&attempts, &pod("4", 131.0), 2, 140.0),
@@ -271,7 +279,10 @@ mod tests {
         let mut attempts = Attempts::default();
         delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
         for replica in ["2", "3"] {
-            assert_eq!(permit(&attempts, &pod(replica, 50.0), 1, 101.0), DeletionPermit::Now);
+            assert_eq!(
+                permit(&attempts, &pod(replica, 50.0), 1, 101.0),
+                DeletionPermit::Now
+            );
             delete(&mut attempts, &pod(replica, 50.0), 1, 101.0);
         }
         assert_eq!(
@@ -281,7 +292,10 @@ mod tests {
         );
         let mut unknown = pod("5", 0.0);
         unknown.created = None;
-        assert_eq!(permit(&attempts, &unknown, 1, 103.0), DeletionPermit::At(at(110.0)));
+        assert_eq!(
+            permit(&attempts, &unknown, 1, 103.0),
+            DeletionPermit::At(at(110.0))
+        );
     }
 
     #[test]
@@ -290,7 +304,10 @@ mod tests {
         delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
         let successor = pod("2", 101.0);
         let other = Subject::of(&successor, "sidecar");
-        assert_eq!(attempts.permit(&other, &successor, 1, at(101.0)), DeletionPermit::Now);
+        assert_eq!(
+            attempts.permit(&other, &successor, 1, at(101.0)),
+            DeletionPermit::Now
+        );
         let mut elsewhere = successor;
         elsewhere.owner.as_mut().unwrap().uid = "another".to_owned();
         assert_eq!(permit(&attempts, &elsewhere, 1, 101.0), DeletionPermit::Now);
@@ -319,7 +336,10 @@ mod tests {
             delete(&mut attempts, &pod(uid, created), 1, now);
             attempts.expire(at(now + 60.0));
         }
-        assert_eq!(permit(&attempts, &pod("4", 231.0), 1, 299.0), DeletionPermit::Exhausted);
+        assert_eq!(
+            permit(&attempts, &pod("4", 231.0), 1, 299.0),
+            DeletionPermit::Exhausted
+        );
         assert_eq!(permit(&attempts, &pod("4", 231.0), 2, 299.0), DeletionPermit::Now);
         attempts.expire(at(1e6));
         assert_eq!((attempts.records.len(), attempts.next_due()), (0, None));
@@ -331,21 +351,18 @@ mod tests {
         delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
         let mut replica = pod("2", 50.0);
         replica.restarted = vec!["main".to_owned()];
-        assert!(
-            !attempts.successor_seen(&replica, at(101.0)),
-            "it is no successor"
-        );
+        assert!(!attempts.judge(&replica, at(101.0)), "it is no successor");
         let mut successor = pod("3", 101.0);
         successor.restarted.clear();
-        assert!(!attempts.successor_seen(&successor, at(110.0)), "it runs");
+        assert!(!attempts.judge(&successor, at(110.0)), "it runs");
         successor.restarted = vec!["other".to_owned(), "main".to_owned()];
-        assert!(attempts.successor_seen(&successor, at(120.0)));
-        assert!(!attempts.successor_seen(&successor, at(121.0)), "once");
+        assert!(attempts.judge(&successor, at(120.0)));
+        assert!(!attempts.judge(&successor, at(121.0)), "once");
         assert_eq!(attempts.expire(at(200.0)), 0);
         delete(&mut attempts, &successor, 1, 201.0);
         let mut late = pod("4", 202.0);
         late.restarted = vec!["main".to_owned()];
-        assert!(!attempts.successor_seen(&late, at(261.0)));
+        assert!(!attempts.judge(&late, at(261.0)));
         assert_eq!(attempts.expire(at(261.0)), 1);
     }
 
@@ -366,7 +383,7 @@ mod tests {
                 }
                 let mut crashing = pod(&created.to_string(), created);
                 crashing.restarted = vec!["main".to_owned()];
-                attempts.successor_seen(&crashing, at(now));
+                attempts.judge(&crashing, at(now));
                 attempts.expire(at(now));
                 if permit(&attempts, &crashing, weeder, now) == DeletionPermit::Now {
                     delete(&mut attempts, &crashing, weeder, now);

@@ -83,7 +83,10 @@ mod tests {
             .map(|n| seconds(RequestFailure::Failed(String::new()), n))
             .collect();
         assert_eq!(failed, [1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(seconds(RequestFailure::Throttled(Some(Duration::from_secs(7))), 1), 7);
+        assert_eq!(
+            seconds(RequestFailure::Throttled(Some(Duration::from_secs(7))), 1),
+            7
+        );
         assert_eq!(
             seconds(RequestFailure::Throttled(Some(Duration::from_secs(7000))), 1),
             30

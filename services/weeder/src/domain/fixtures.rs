@@ -6,9 +6,9 @@ use std::sync::Arc;
 use watchdog_api::weeder::WeederConfig;
 
 use super::dependants::Dependants;
-use super::unix_micros::UnixMicros;
 use super::namespaced_name::NamespacedName;
-use super::pods::{CrashLoop, ControllerRef, Pod};
+use super::pods::{ControllerRef, CrashLoop, Pod};
+use super::unix_micros::UnixMicros;
 
 /// A moment.
 pub(crate) fn at(seconds: f64) -> UnixMicros {

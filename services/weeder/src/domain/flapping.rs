@@ -18,7 +18,6 @@ pub(crate) const SETTLED: Duration = Duration::from_secs(30);
 pub(crate) struct Recoveries(Vec<UnixMicros>);
 
 impl Recoveries {
-    /// The service became ready.
     pub(crate) fn add(&mut self, now: UnixMicros) {
         self.0.retain(|at| now.since(*at) < WINDOW);
         // The oldest ones say nothing that the others do not say.
@@ -28,7 +27,6 @@ impl Recoveries {
         self.0.push(now);
     }
 
-    /// True for a service that comes and goes.
     pub(crate) fn is_flapping(&self) -> bool {
         self.0.len() > MAX_RECOVERIES
     }

@@ -10,10 +10,10 @@ pub(crate) mod failure;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub(crate) mod flapping;
-pub mod unix_micros;
 pub mod namespaced_name;
 pub(crate) mod namespaces;
 pub mod pods;
 pub mod readiness;
 pub(crate) mod schedule;
+pub mod unix_micros;
 pub(crate) mod weeder;

@@ -1,12 +1,12 @@
 //! Decides which pods may be deleted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use watchdog_api::names::CRASH_LOOP_BACK_OFF;
 use watchdog_api::weeder::WeederConfig;
 
-use super::unix_micros::UnixMicros;
 use super::namespaced_name::NamespacedName;
+use super::unix_micros::UnixMicros;
 
 /// The fields of a pod that the rules need.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,6 @@ pub(crate) struct Pod {
     pub(crate) crash: Option<CrashLoop>,
 }
 
-/// The controller of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ControllerRef {
     pub(crate) api_version: String,
@@ -53,14 +52,6 @@ pub struct CrashLoop {
     pub message: String,
     /// When the last run ended, by the node's clock.
     pub ended_at: Option<UnixMicros>,
-}
-
-/// The pods that the configuration allows to delete, by the kind of their controller.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct DeletableKinds {
-    excluded: BTreeSet<String>,
-    without_controller: bool,
-    of_jobs: bool,
 }
 
 // === impl Pod ===
@@ -110,26 +101,14 @@ impl std::fmt::Display for CrashLoop {
     }
 }
 
-// === impl DeletableKinds ===
-
-impl DeletableKinds {
-    pub(crate) fn new(config: &WeederConfig) -> Self {
-        Self {
-            excluded: config.exclude_kinds.clone(),
-            without_controller: config.delete_pods_without_controller,
-            of_jobs: config.delete_pods_of_jobs,
-        }
-    }
-
-    /// True when pods of this controller may be deleted. A pod without one is gone for good, and deleting the pod of a
-    /// Job counts as a failure of the Job.
-    pub(crate) fn include(&self, owner: Option<&ControllerRef>) -> bool {
-        match owner {
-            None => self.without_controller,
-            Some(owner) if self.excluded.contains(&owner.kind) => false,
-            Some(owner) if owner.kind == "Job" => self.of_jobs,
-            Some(_) => true,
-        }
+/// True when pods of this controller may be deleted. A pod without one is gone for good, and deleting the pod of a Job
+/// counts as a failure of the Job.
+pub(crate) fn may_delete_pods_of(owner: Option<&ControllerRef>, config: &WeederConfig) -> bool {
+    match owner {
+        None => config.delete_pods_without_controller,
+        Some(owner) if config.exclude_kinds.contains(&owner.kind) => false,
+        Some(owner) if owner.kind == "Job" => config.delete_pods_of_jobs,
+        Some(_) => true,
     }
 }
 
@@ -182,7 +161,7 @@ mod tests {
     fn what_is_not_replaced_is_deleted_only_when_the_configuration_says_so() {
         let mut file = config();
         let includes =
-            |file: &WeederConfig, owner: Option<ControllerRef>| DeletableKinds::new(file).include(owner.as_ref());
+            |file: &WeederConfig, owner: Option<ControllerRef>| may_delete_pods_of(owner.as_ref(), file);
         assert!(includes(&file, Some(owner("ReplicaSet", "1"))));
         assert!(includes(&file, Some(owner("StatefulSet", "1"))));
         assert!(!includes(&file, Some(owner("Job", "1"))));

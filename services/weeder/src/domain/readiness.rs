@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::unix_micros::UnixMicros;
 use super::namespaced_name::{NamespacedName, in_namespace};
+use super::unix_micros::UnixMicros;
 
 /// ServiceReadiness of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,7 +163,11 @@ impl Index {
     }
 
     /// Only these services matter from now on.
-    pub fn keep_services(&mut self, configured: impl Fn(&str) -> bool, now: UnixMicros) -> Vec<ServiceChange> {
+    pub fn keep_services(
+        &mut self,
+        configured: impl Fn(&str) -> bool,
+        now: UnixMicros,
+    ) -> Vec<ServiceChange> {
         self.remove_where(now, |_, slice| !slice.service.as_deref().is_some_and(&configured))
     }
 

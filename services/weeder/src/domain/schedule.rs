@@ -39,7 +39,6 @@ impl<K: Ord + Clone> Schedule<K> {
         }
     }
 
-    /// Takes a key out.
     pub(crate) fn remove(&mut self, key: &K) {
         if let Some((due, counter)) = self.due.remove(key) {
             self.order.remove(&(due, counter, key.clone()));

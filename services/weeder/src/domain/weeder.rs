@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use super::dependants::Dependants;
 use super::failure::RequestFailure;
-use super::unix_micros::UnixMicros;
 use super::namespaced_name::NamespacedName;
-use super::pods::{CrashLoop, ControllerRef, Pod};
+use super::pods::{ControllerRef, CrashLoop, Pod};
+use super::unix_micros::UnixMicros;
 
 /// Entries of each list that a weeder keeps; the log and the metrics have all of them.
 pub(crate) const KEPT_ENTRIES: usize = 32;
 
-/// How far a weeder is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The service has not been ready for long enough.
@@ -25,7 +24,6 @@ pub(crate) enum Phase {
     Cancelled,
 }
 
-/// Why a weeder was stopped before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The namespace is terminating or gone.
@@ -37,10 +35,8 @@ pub(crate) enum Stop {
     NotAnnotated,
 }
 
-/// Result of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeletionResult {
-    /// The pod was deleted.
     Deleted,
     /// The pod was gone, replaced or changed: left alone.
     Obsolete,
@@ -48,7 +44,6 @@ pub(crate) enum DeletionResult {
     Refused,
 }
 
-/// One deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodDeletion {
     /// Counts the deletions of the weeder, from 1.
@@ -87,7 +82,6 @@ pub(crate) struct Weeder {
     /// True when the service was found ready, and was not seen to become ready.
     pub(crate) first_sight: bool,
     pub(crate) dependants: Arc<Dependants>,
-    /// Pods deleted so far.
     pub(crate) deleted: u64,
     /// The latest deletions, oldest first.
     pub(crate) deletions: VecDeque<PodDeletion>,
@@ -103,7 +97,6 @@ pub(crate) struct Weeder {
 // === impl Stop ===
 
 impl Stop {
-    /// In a sentence for people.
     pub(crate) const fn sentence(self) -> &'static str {
         match self {
             Self::NamespaceEnded => "The namespace is terminating or gone.",
@@ -117,7 +110,6 @@ impl Stop {
 // === impl DeletionResult ===
 
 impl DeletionResult {
-    /// From the answer of the API server.
     pub(crate) const fn of(answer: &Result<(), RequestFailure>) -> Self {
         match answer {
             Ok(()) => Self::Deleted,
@@ -179,7 +171,6 @@ impl Weeder {
         self.is_weeding() && self.dependants.include(labels)
     }
 
-    /// The rest of its life.
     pub(crate) fn remaining(&self, now: UnixMicros) -> Duration {
         if self.is_live() {
             self.ends_at.since(now)
@@ -188,7 +179,6 @@ impl Weeder {
         }
     }
 
-    /// It may delete from now on.
     pub(crate) fn activate(&mut self) {
         self.phase = Phase::Active;
         if self.is_weeding() && !self.first_sight {
@@ -214,7 +204,6 @@ impl Weeder {
         };
     }
 
-    /// Stops it before its time.
     pub(crate) fn cancel(&mut self, why: Stop, now: UnixMicros) {
         self.phase = Phase::Cancelled;
         self.ends_at = now;

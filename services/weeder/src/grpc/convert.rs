@@ -8,13 +8,12 @@ use watchdog_proto::weeder::v1 as pb;
 use watchdog_watch_stream::message::{Event, Message};
 use watchdog_watch_stream::wire::{self, duration};
 
-use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::ControllerRef;
 use crate::domain::readiness::{ServiceReadiness, ServiceState};
+use crate::domain::unix_micros::UnixMicros;
 use crate::domain::weeder::{DeletionResult, LeftAlone, Phase, PodDeletion, Weeder};
 
-/// One message of the stream of `WatchEndpointReadiness`.
 pub(crate) fn readiness_response(
     message: Message<NamespacedName, Arc<ServiceState>>,
     observer: &str,

@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use super::{DeletionState, ManagedWeeder, OutageProof, WATCH_DELAY, WeederManager};
 use crate::controller::task::Deletion;
 use crate::domain::attempts::{DeletionPermit, Subject};
-use crate::domain::unix_micros::UnixMicros;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
+use crate::domain::pods::may_delete_pods_of;
+use crate::domain::unix_micros::UnixMicros;
 
 pub(super) enum PodDecision {
     Delete(Box<Deletion>),
@@ -30,7 +31,7 @@ impl WeederManager {
         let pod = &known.pod;
         let Some(crash) = pod
             .crash_loop()
-            .filter(|_| self.kinds.include(pod.owner.as_ref()))
+            .filter(|_| may_delete_pods_of(pod.owner.as_ref(), &self.config))
         else {
             return PodDecision::Nothing;
         };
@@ -41,7 +42,8 @@ impl WeederManager {
         responsible.sort_by_key(|entry| (entry.weeder.first_sight, Reverse(entry.generation)));
         let subject = Subject::of(pod, &crash.container);
         let (mut wait, mut read, mut exhausted) = (None::<UnixMicros>, None, None);
-        let later = |wait: Option<UnixMicros>, until: UnixMicros| Some(wait.map_or(until, |wait| wait.min(until)));
+        let later =
+            |wait: Option<UnixMicros>, until: UnixMicros| Some(wait.map_or(until, |wait| wait.min(until)));
         for entry in responsible {
             let weeder = &entry.weeder;
             if now < weeder.deletes_from {

@@ -17,11 +17,11 @@ fn query() -> Arc<PodQuery> {
 }
 
 fn seen(manager: &mut WeederManager, pod: Pod, now: f64) {
-    manager.pod_seen(pod, &query(), at(now));
+    manager.pod_applied(pod, &query(), at(now));
 }
 
 fn start(manager: &mut WeederManager, service: &str, now: f64) {
-    manager.start(key(service), dependants(service), Recovery::Observed, at(now));
+    manager.start(key(service), dependants(service), OutageProof::Observed, at(now));
 }
 
 /// A weeder of etcd that started at 0.
@@ -370,7 +370,7 @@ fn first_sight(manager: &mut WeederManager, now: f64) {
     manager.start(
         key("etcd"),
         dependants("etcd"),
-        Recovery::FirstSight(Some(pods)),
+        OutageProof::Unread(pods),
         at(now),
     );
 }
@@ -429,7 +429,7 @@ fn at_first_sight_nothing_is_deleted_without_evidence() {
     manager.start(
         key("etcd"),
         dependants("etcd"),
-        Recovery::FirstSight(None),
+        OutageProof::Read(OutageEvidence::default()),
         at(0.0),
     );
     seen(&mut manager, crashed_at("a", -50.0), 1.0);
@@ -666,12 +666,12 @@ proptest! {
         for step in steps {
             match step {
                 Step::Start(service, how) => {
-                    let recovery = match how {
-                        0 => Recovery::Observed,
-                        1 => Recovery::FirstSight(None),
-                        _ => Recovery::FirstSight(Some(BTreeSet::new())),
+                    let proof = match how {
+                        0 => OutageProof::Observed,
+                        1 => OutageProof::Read(OutageEvidence::default()),
+                        _ => OutageProof::Unread(BTreeSet::new()),
                     };
-                    manager.start(key(service), dependants(service), recovery, now);
+                    manager.start(key(service), dependants(service), proof, now);
                 }
                 Step::Pause(service) => manager.pause(&key(service)),
                 Step::Cancel => manager.cancel(Stop::NotOwned, now, |key| &*key.name == "etcd"),
@@ -680,7 +680,7 @@ proptest! {
                     let uid = format!("{name}-{uid}");
                     let mut pod = crashing(&name.to_string(), role, &uid, &version.to_string());
                     pod.created = None;
-                    manager.pod_seen(if crashes { pod } else { running(pod) }, &query(), now);
+                    manager.pod_applied(if crashes { pod } else { running(pod) }, &query(), now);
                 }
                 Step::Gone(name) => {
                     manager.pod_gone(&NamespacedName { namespace: "shoot".into(), name: name.to_string().into() });
