@@ -18,10 +18,10 @@ mod api_server_gone;
 mod api_server_up;
 #[path = "06_broken_kubeconfig.rs"]
 mod broken_kubeconfig;
-#[path = "17_dead_zone.rs"]
-mod dead_zone;
 #[path = "26_crashes_for_its_own_reasons.rs"]
 mod crashes_for_its_own_reasons;
+#[path = "17_dead_zone.rs"]
+mod dead_zone;
 #[path = "14_deletion.rs"]
 mod deletion;
 #[path = "22_etcd_down.rs"]

@@ -62,7 +62,10 @@ servicesAndDependantSelectors:
 /// When the seed does not answer.
 pub async fn serves_endpoint_slices(seed: &Client) -> anyhow::Result<bool> {
     match seed.list_api_group_resources("discovery.k8s.io/v1").await {
-        Ok(served) => Ok(served.resources.iter().any(|resource| resource.name == "endpointslices")),
+        Ok(served) => Ok(served
+            .resources
+            .iter()
+            .any(|resource| resource.name == "endpointslices")),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error.into()),
     }
