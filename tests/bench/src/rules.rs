@@ -24,7 +24,7 @@ use watchdog_api::node::NodeItem;
 use watchdog_api::prober::{self, DependentResource};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::workload::RecordedReplicas;
-use watchdog_e2e::fixtures;
+use watchdog_test_support::fixtures;
 use weeder::domain::namespaced_name::NamespacedName;
 use weeder::domain::pods::CrashLoop;
 use weeder::domain::readiness::{Endpoints, Index, Slice};
