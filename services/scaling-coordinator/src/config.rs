@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Parser;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::membership::Timing;
@@ -120,13 +121,14 @@ impl CommandLine for Args {
 }
 
 /// Checks `host:port`.
-fn address(text: &str) -> Result<String, String> {
-    let (host, port) = text.rsplit_once(':').ok_or("has no port: write host:port")?;
-    let port: u16 = port.parse().map_err(|_| format!("{port:?} is not a port"))?;
+fn address(text: &str) -> anyhow::Result<String> {
+    let (host, port) = text.rsplit_once(':').context("has no port: write host:port")?;
+    let port: u16 = port.parse().with_context(|| format!("{port:?} is not a port"))?;
     let bare_ipv6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
-    if host.is_empty() || port == 0 || bare_ipv6 || host.contains(['/', '@', ' ']) {
-        return Err("must be of the form host:port; an IPv6 address stands in brackets".to_owned());
-    }
+    anyhow::ensure!(
+        !host.is_empty() && port != 0 && !bare_ipv6 && !host.contains(['/', '@', ' ']),
+        "must be of the form host:port; an IPv6 address stands in brackets"
+    );
     Ok(text.to_owned())
 }
 
@@ -142,7 +144,7 @@ mod tests {
             "lease-probe.garden.svc:9645",
             "[::1]:9645",
         ] {
-            assert_eq!(address(good).as_deref(), Ok(good));
+            assert_eq!(address(good).unwrap(), good);
         }
         for bad in [
             "localhost",
