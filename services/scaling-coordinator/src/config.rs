@@ -34,21 +34,23 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,
 
-    /// Restore everything that the watchdog holds down, level by level, say what was restored, and exit: 0 when nothing is
-    /// held down any more. Waits until every other replica of the coordinator has stopped.
+    /// Restore everything that the watchdog holds down, level by level, print what was restored, and exit: 0 when
+    /// nothing is held down any more. Waits until every other replica of the coordinator has stopped.
     #[arg(long)]
     release_all: bool,
 
-    /// With --release-all: only say what would be done. Writes nothing.
+    /// With --release-all: only print what would be done. Writes nothing.
     #[arg(long, requires = "release_all")]
     plan: bool,
 
-    /// With --release-all: first scale this Deployment, in the namespace of --namespace, to 0. For the coordinator's own.
+    /// With --release-all: first scale this Deployment, in the namespace of --namespace, to 0. For the coordinator's
+    /// own.
     #[arg(long, requires = "release_all", conflicts_with = "plan", value_name = "NAME")]
     stop_deployment: Option<String>,
 
     /// With --release-all: give up after this time.
-    #[arg(long, requires = "release_all", default_value = "4m", value_name = "DURATION", value_parser = watchdog_api::duration::parse)]
+    #[arg(long, requires = "release_all", default_value = "4m", value_name = "DURATION")]
+    #[arg(value_parser = watchdog_api::duration::parse)]
     release_timeout: Duration,
 
     /// Collector of OpenTelemetry traces (OTLP over gRPC), http or https; one trace for each verdict that changes.
@@ -81,7 +83,7 @@ pub struct Config {
 /// How everything that is held down is restored.
 #[derive(Debug, Clone)]
 pub struct Release {
-    /// Only say what would be done.
+    /// Only print what would be done.
     pub plan: bool,
     /// The Deployment that is scaled to 0 first.
     pub stop_deployment: Option<String>,

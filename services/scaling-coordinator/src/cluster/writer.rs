@@ -71,7 +71,7 @@ impl ResourceWriter {
             return ActionOutcome::Done;
         }
         let Some(served) = self.resources.served(reference) else {
-            return refused("the API server has not told yet how it serves this kind".to_owned());
+            return refused("it is not known yet how the API server serves this kind".to_owned());
         };
         let api: Api<Workload> = Api::namespaced_with(self.seed.clone(), shoot, &served);
         let write = match &action.kind {

@@ -224,6 +224,7 @@ impl Controller {
                     .run(&of_shoot, &to_make, within, confirmed, authorize)
                     .await
             };
+            let request = request.instrument(events::span(shoot, &action));
             let under_way = UnderWay {
                 shoot: shoot.clone(),
                 generation,
@@ -361,7 +362,8 @@ impl Controller {
         }
     }
 
-    /// A shoot is gone or another replica's. ActionKind is under way for it ends by itself: it was checked before it began.
+    /// A shoot is gone or another replica's. Its requests under way end by themselves: each was checked before it
+    /// began.
     fn forget(&mut self, shoot: &Arc<str>) {
         self.queue.remove(shoot);
         if let Some(mut known) = self.shoots.remove(shoot) {

@@ -220,7 +220,8 @@ impl Operation {
         self.unconfirmed = None;
     }
 
-    /// The step and the end of the current pause, if there is one. After the pause that follows a failed level, a new round of tries begins.
+    /// The step and the end of the current pause, if there is one. After the pause that follows a failed level, a new
+    /// round of tries begins.
     pub(super) fn paused(&mut self, now: Instant) -> Option<(Step, Instant)> {
         let until = self.not_before?;
         if now < until {
