@@ -7,8 +7,8 @@ use watchdog_runtime::metrics::{Metric, describe};
 pub(crate) const OPERATIONS: Metric = Metric::counter(
     "watchdog_scaling_operations_total",
     "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, \
-     migrates or is deleted) and result: applied, conflict (somebody else wrote in between), refused, unknown (no answer, or the API server failed), cancelled (not allowed any more when \
-     its turn came).",
+     migrates or is deleted) and result: applied, conflict (somebody else wrote in between), refused, unknown (no \
+     answer, or the API server failed), cancelled (not allowed any more when its turn came).",
 );
 
 pub(crate) const WRITES: Metric = Metric::counter(

@@ -79,7 +79,8 @@ impl VerdictTable {
         self.work_queue.add_all();
     }
 
-    /// A stream brings a verdict. If that is older than the one before, neither can be trusted: it counts as [`Outcome::Outdated`] until something new comes.
+    /// A stream brings a verdict. If that is older than the one before, neither can be trusted: it counts as
+    /// [`Outcome::Outdated`] until something new comes.
     pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: Verdict) {
         let mut inner = self.inner.lock();
         if !inner.streams.contains_key(stream) {
