@@ -177,7 +177,7 @@ impl ResourceWatch {
                     if missing_for < ABSENT_AFTER {
                         tracing::warn!(%resource, "the seed does not serve the kind of a resource; asking again");
                     } else {
-                        tracing::warn!(%resource, "the seed does not serve the kind of a resource; it counts as absent");
+                        tracing::warn!(%resource, "the seed does not serve the kind of a resource; it is absent");
                         resources.listing(reference, ListState::NotServed, None);
                     }
                 }
