@@ -190,9 +190,10 @@ impl Controller {
                 next_token = Some(at);
                 break;
             }
-            if let Some((shoot, turn)) = self.queue.pop() {
-                self.send(&shoot, turn);
-            }
+            let Some((shoot, turn)) = self.queue.pop() else {
+                break;
+            };
+            self.send(&shoot, turn);
         }
         // Counts below 2^52.
         WAITING.set(&[], self.queue.len() as f64);
