@@ -12,7 +12,7 @@ use crate::domain::next_step::{NextStep, ResourceWrite};
 use crate::domain::status::Step;
 
 /// Tries before a level has failed. Design 4.3; the same as in DWD.
-pub const MAX_TRIES: u32 = 3;
+pub(super) const MAX_TRIES: u32 = 3;
 
 /// Pause after the first failed try; the second is twice as long. Short, because kube-controller-manager acts a
 /// quarter of its grace period (10 s by default) after the verdict.
