@@ -1,4 +1,4 @@
-use kube::core::FlowStatus;
+use kube::core::Status;
 
 use super::*;
 
