@@ -153,7 +153,7 @@ fn observe(
 /// reports every shoot as healthy, once no other replica of the coordinator is left.
 ///
 /// # Errors
-/// When something is still held down at the end; says what, and why.
+/// When something is still held down at the end, with the reasons.
 pub async fn release(config: Config, options: Release, output: impl Write + Send) -> anyhow::Result<()> {
     metrics::register();
     watchdog_kube::metrics::register();

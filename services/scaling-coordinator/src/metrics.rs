@@ -6,9 +6,9 @@ use watchdog_runtime::metrics::{Metric, describe};
 
 pub(crate) const OPERATIONS: Metric = Metric::counter(
     "watchdog_scaling_operations_total",
-    "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, migrates or is deleted) and result: applied, conflict (somebody else \
-     wrote in between), refused, unknown (no answer, or the API server failed), cancelled (not allowed any more when \
-     its turn came).",
+    "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, \
+     migrates or is deleted) and result: applied, conflict (somebody else wrote in between), refused, unknown (no \
+     answer, or the API server failed), cancelled (not allowed any more when its turn came).",
 );
 
 pub(crate) const WRITES: Metric = Metric::counter(
@@ -53,7 +53,8 @@ pub(crate) const HELD_DOWN: Metric = Metric::gauge(
 
 pub(crate) const TO_RESTORE: Metric = Metric::gauge(
     "watchdog_scaling_resources_to_restore",
-    "Resources that carry meltdown-protection-active although the direction of their shoot is up; they are being restored.",
+    "Resources that carry meltdown-protection-active although the direction of their shoot is up; they are being \
+     restored.",
 );
 
 pub(crate) const TO_RESTORE_OF: Metric = Metric::gauge(

@@ -111,7 +111,7 @@ impl Clusters {
         }
     }
 
-    /// A watch says that a Cluster is gone, and what it was last. One of the same name that was created since stays.
+    /// A watch reports that a Cluster is gone, with its last state. One of the same name that was created since stays.
     pub(crate) fn deleted(&self, last: &Cluster) {
         let version = last.metadata.resource_version.as_deref().unwrap_or_default();
         self.remove(last.name(), |known| !is_newer(&known.version, version));

@@ -185,7 +185,7 @@ impl Resources {
         if !believed {
             return;
         }
-        // What the scale sub-resource said of another version stays known, but is not believed any more.
+        // The scale of another version stays known, but does not count.
         entry.scale = old.and_then(|old| old.scale.clone());
         let changed =
             old.is_none_or(|old| (&old.version, &old.observed) != (&entry.version, &entry.observed));
@@ -197,7 +197,11 @@ impl Resources {
         configured.objects.insert(shoot.into(), entry);
         drop(inner);
         if restored {
-            tracing::warn!(resource = %reference, shoot, "a resource version went back, etcd was restored from a backup; listing all resources again");
+            tracing::warn!(
+                resource = %reference,
+                shoot,
+                "a resource version went back because etcd was restored from a backup; listing all resources again"
+            );
             self.doubt_all();
         }
         if changed {
@@ -286,7 +290,7 @@ impl Resources {
                 configured.objects.remove(shoot);
                 configured.removed = self.next_mark();
             }
-            // A list from before the restore says nothing; another one is on its way.
+            // A list from before the restore proves nothing; another one is on its way.
             if asked.0 >= self.restored.load(Ordering::SeqCst) {
                 first = !matches!(configured.listing, ListState::Listed);
                 configured.listing = ListState::Listed;

@@ -54,7 +54,12 @@ impl WatchedResources {
             let held = resources.held_down_in(reference);
             if !held.is_empty() {
                 let (n, shoots) = (held.len(), held.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", "));
-                tracing::warn!(resource = %reference, n, shoots, "resource removed from the configuration while scaled down; watching it until it is restored");
+                tracing::warn!(
+                    resource = %reference,
+                    n,
+                    shoots,
+                    "resource removed from the configuration while scaled down; watching it until it is restored"
+                );
             }
             if !listed {
                 one.forget(reference, resources);
@@ -89,7 +94,10 @@ impl WatchedResources {
             if !over || !resources.is_listed(reference) || !resources.held_down_in(reference).is_empty() {
                 return true;
             }
-            tracing::info!(resource = %reference, "resource removed from the configuration is not scaled down anywhere; no longer watching it");
+            tracing::info!(
+                resource = %reference,
+                "resource removed from the configuration is scaled down nowhere; no longer watching it"
+            );
             one.forget(reference, resources);
             false
         });

@@ -135,7 +135,8 @@ impl ResourceWatch {
             if self.watch(&served, &mut backoff, stop.clone()).await? == WatchEnd::Stopped {
                 return Ok(());
             }
-            tracing::warn!(resource = %self.reference, "the seed does not serve the kind of a resource any more, asking for it again");
+            let resource = &self.reference;
+            tracing::warn!(%resource, "the seed does not serve the kind of a resource any more; asking again");
             self.pending("the seed does not serve its kind any more", None);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -153,10 +154,10 @@ impl ResourceWatch {
             readiness,
             ..
         } = self;
-        let name = name(reference);
+        let (name, resource) = (name(reference), reference);
         readiness.block(name, "not listed yet");
         let mut missing_since = None;
-        // A kind that is not served may come with the next component of the seed; nobody tells when.
+        // A kind that is not served may come with the next component of the seed, at any time.
         loop {
             let found = kinds::resolve(seed, reference).await;
             let mut missing_for = Duration::ZERO;
@@ -174,22 +175,22 @@ impl ResourceWatch {
                         format!("the seed does not serve {kind}: correct the configuration"),
                     );
                     if missing_for < ABSENT_AFTER {
-                        tracing::warn!(resource = %reference, "the seed does not serve the kind of a resource, asking again");
+                        tracing::warn!(%resource, "the seed does not serve the kind of a resource; asking again");
                     } else {
-                        tracing::warn!(resource = %reference, "the seed does not serve the kind of a resource, which counts as absent");
+                        tracing::warn!(%resource, "the seed does not serve the kind of a resource; it is absent");
                         resources.listing(reference, ListState::NotServed, None);
                     }
                 }
                 Ok(Scalability::NotScalable(why)) => {
                     readiness.block(name, format!("{why}: correct the configuration"));
-                    tracing::warn!(resource = %reference, %why, "a configured resource cannot be scaled");
+                    tracing::warn!(%resource, %why, "a configured resource cannot be scaled");
                     resources.listing(reference, ListState::NotScalable(why), None);
                 }
                 Err(error) => {
                     let failure = error.failure();
                     let reason = failure.reason.as_str();
                     readiness.block(name, "cannot ask the seed for its kind");
-                    tracing::warn!(resource = %reference, reason, %error, "cannot ask the seed for the kind of a resource, trying again");
+                    tracing::warn!(%resource, reason, %error, "the seed cannot be asked for a kind; trying again");
                     readiness.failing(name, failure);
                 }
             }

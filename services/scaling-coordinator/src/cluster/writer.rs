@@ -71,7 +71,7 @@ impl ResourceWriter {
             return ActionOutcome::Done;
         }
         let Some(served) = self.resources.served(reference) else {
-            return refused("the API server has not told yet how it serves this kind".to_owned());
+            return refused("it is not known yet how the API server serves this kind".to_owned());
         };
         let api: Api<Workload> = Api::namespaced_with(self.seed.clone(), shoot, &served);
         let write = match &action.kind {
@@ -171,7 +171,10 @@ impl ResourceWriter {
 
 /// The patch that makes a write; none where only the scale sub-resource can.
 fn patch(reference: &ResourceRef, against: &str, write: &ResourceWrite) -> Option<Value> {
-    let protection = |replicas: i32| json!({ REPLICAS_ANNOTATION: replicas.to_string(), MELTDOWN_PROTECTION_ANNOTATION: "" });
+    let protection = |replicas: i32| {
+        let replicas = replicas.to_string();
+        json!({ REPLICAS_ANNOTATION: replicas, MELTDOWN_PROTECTION_ANNOTATION: "" })
+    };
     let (annotations, replicas) = match write {
         ResourceWrite::Record { replicas } => (protection(*replicas), None),
         ResourceWrite::Scale {

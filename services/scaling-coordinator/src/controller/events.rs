@@ -5,7 +5,7 @@ use watchdog_kube::events::Notice;
 
 use super::write_counts;
 use crate::domain::Direction;
-use crate::domain::flow::{Action, ActionOutcome};
+use crate::domain::flow::{Action, ActionKind, ActionOutcome};
 use crate::domain::next_step::ResourceWrite;
 
 /// A write in words.
@@ -23,33 +23,39 @@ pub(super) fn what(write: &ResourceWrite) -> String {
     }
 }
 
-/// Logs what became of a write.
-pub(super) fn written(shoot: &str, action: &Action, write: &ResourceWrite, outcome: &ActionOutcome) {
-    let resource = &action.reference;
-    let (direction, result) = (action.direction.as_str(), write_counts::result(outcome));
-    let what = what(write);
-    match outcome {
-        ActionOutcome::Done => tracing::info!(shoot, %resource, direction, what, "a write was applied"),
-        ActionOutcome::Conflict => {
-            tracing::info!(shoot, %resource, direction, what, "a write met a newer version of its resource; deciding again")
-        }
-        ActionOutcome::Cancelled => {
-            tracing::info!(shoot, %resource, direction, what, "a write was cancelled because it is not allowed any more")
-        }
-        ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => {
-            tracing::warn!(shoot, %resource, direction, what, result, error = why, "a write failed");
+/// The span of a request: every line about it names what was done to which shoot.
+pub(super) fn span(shoot: &str, action: &Action) -> tracing::Span {
+    let (resource, direction) = (&action.reference, action.direction.as_str());
+    // At the level of errors, so that no filter takes the fields away from a line that it lets pass.
+    match &action.kind {
+        ActionKind::Read => tracing::error_span!("read", shoot, %resource, direction),
+        ActionKind::Write(write) => {
+            tracing::error_span!("write", shoot, %resource, direction, what = what(write))
         }
     }
 }
 
-/// Logs why a read failed. It is made again.
-pub(super) fn read(shoot: &str, action: &Action, outcome: &ActionOutcome) {
-    let (resource, direction) = (&action.reference, action.direction.as_str());
-    match outcome {
-        ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => {
-            tracing::warn!(shoot, %resource, direction, error = why, "a read of a resource failed; reading it again later");
+/// Logs the outcome of a request, in its span.
+pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
+    match (kind, outcome) {
+        (ActionKind::Write(_), ActionOutcome::Done) => tracing::info!("a write was applied"),
+        (ActionKind::Write(_), ActionOutcome::Conflict) => {
+            tracing::info!("a write met a newer version of its resource; deciding again");
         }
-        ActionOutcome::Done | ActionOutcome::Conflict | ActionOutcome::Cancelled => {}
+        (ActionKind::Write(_), ActionOutcome::Cancelled) => {
+            tracing::info!("a write was cancelled because it is not allowed any more");
+        }
+        (ActionKind::Write(_), ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. }) => {
+            tracing::warn!(
+                result = write_counts::result(outcome),
+                error = why,
+                "a write failed"
+            );
+        }
+        (ActionKind::Read, ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. }) => {
+            tracing::warn!(error = why, "a read of a resource failed; reading it again later");
+        }
+        (ActionKind::Read, ActionOutcome::Done | ActionOutcome::Conflict | ActionOutcome::Cancelled) => {}
     }
 }
 

@@ -23,6 +23,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
+use tracing::Instrument as _;
 use watchdog_kube::events::EventSink;
 use watchdog_runtime::token_bucket::TokenBucket;
 use watchdog_runtime::trace::{Span, Tracer};
@@ -189,9 +190,10 @@ impl Controller {
                 next_token = Some(at);
                 break;
             }
-            if let Some((shoot, turn)) = self.queue.pop() {
-                self.send(&shoot, turn);
-            }
+            let Some((shoot, turn)) = self.queue.pop() else {
+                break;
+            };
+            self.send(&shoot, turn);
         }
         // Counts below 2^52.
         WAITING.set(&[], self.queue.len() as f64);
@@ -223,6 +225,7 @@ impl Controller {
                     .run(&of_shoot, &to_make, within, confirmed, authorize)
                     .await
             };
+            let request = request.instrument(events::span(shoot, &action));
             let under_way = UnderWay {
                 shoot: shoot.clone(),
                 generation,
@@ -256,15 +259,12 @@ impl Controller {
             return;
         };
         traces::ended(span, &outcome);
-        match &action.kind {
-            ActionKind::Read => events::read(&shoot, &action, &outcome),
-            ActionKind::Write(write) => {
-                events::written(&shoot, &action, write, &outcome);
-                if outcome == ActionOutcome::Done {
-                    self.publish_events(&shoot, &action, &reason);
-                }
-                self.write_counts.count(&shoot, action.direction, &outcome);
+        events::span(&shoot, &action).in_scope(|| events::ended(&action.kind, &outcome));
+        if matches!(action.kind, ActionKind::Write(_)) {
+            if outcome == ActionOutcome::Done {
+                self.publish_events(&shoot, &action, &reason);
             }
+            self.write_counts.count(&shoot, action.direction, &outcome);
         }
         let known = self.shoots.get_mut(&shoot);
         if let Some(known) = known.filter(|known| known.generation == generation) {
@@ -275,6 +275,8 @@ impl Controller {
 
     /// Reconciles a shoot: queues its requests, sets its timer and publishes its state.
     fn reconcile(&mut self, shoot: &Arc<str>) {
+        // At the level of errors, so that no filter takes the field away from a line that it lets pass.
+        let _span = tracing::error_span!("reconcile", shoot = &**shoot).entered();
         if !self.inputs.is_ours(shoot) {
             self.forget(shoot);
             return;
@@ -288,7 +290,7 @@ impl Controller {
             ShootRecord::new(now, self.generations)
         });
         known.keep_epoch(epoch);
-        let mut reconciled = known.reconcile(shoot, now, &decision, &dependents);
+        let mut reconciled = known.reconcile(now, &decision, &dependents);
         let wake = earliest(reconciled.steps.wake, decision.again_at);
         known.set_timer(&mut self.timers, shoot, wake);
         let (since, generation) = (known.since, known.generation);
@@ -328,18 +330,18 @@ impl Controller {
     /// Reports what a reconciliation has found, in the log and as Kubernetes Events.
     fn report(&self, shoot: &str, direction: Option<Direction>, found: &Reconciled) {
         for (action, reason) in &found.applied {
-            tracing::info!(shoot, resource = %action.reference, "a write without an answer was applied");
+            tracing::info!(resource = %action.reference, "a write without an answer was applied");
             self.publish_events(shoot, action, reason);
         }
         for (reference, why) in &found.steps.alerts {
             let name = direction.map_or("hold", Direction::as_str);
             FAILURES.inc(&[("direction", name.to_owned())]);
-            tracing::warn!(shoot, resource = %reference, direction = name, error = why, "a resource failed its level");
+            tracing::warn!(resource = %reference, direction = name, error = why, "a resource failed its level");
             let about = self.inputs.resources.about(reference, shoot);
             self.events.publish(events::failed(about, direction, why));
         }
         for (reference, warning) in &found.warnings {
-            tracing::warn!(shoot, resource = %reference, warning, "the annotation ignore-scaling is invalid");
+            tracing::warn!(resource = %reference, warning, "the annotation ignore-scaling is invalid");
             let about = self.inputs.resources.about(reference, shoot);
             self.events
                 .publish(events::invalid_ignore_scaling(about, warning));
@@ -361,7 +363,8 @@ impl Controller {
         }
     }
 
-    /// A shoot is gone or another replica's. ActionKind is under way for it ends by itself: it was checked before it began.
+    /// A shoot is gone or another replica's. Its requests under way end by themselves: each was checked before it
+    /// began.
     fn forget(&mut self, shoot: &Arc<str>) {
         self.queue.remove(shoot);
         if let Some(mut known) = self.shoots.remove(shoot) {

@@ -75,16 +75,15 @@ impl ShootRecord {
 
     pub(super) fn reconcile(
         &mut self,
-        shoot: &str,
         now: Instant,
         decision: &Decision,
         dependents: &[Dependent<'_>],
     ) -> Reconciled {
-        self.change_direction(shoot, now, decision);
+        self.change_direction(now, decision);
         let applied = self.find_applied(now, dependents);
         let steps = self.flow.next(now, decision.direction, dependents);
         if steps.finished {
-            self.record_reached(shoot, now);
+            self.record_reached(now);
         }
         Reconciled {
             steps,
@@ -197,12 +196,11 @@ impl ShootRecord {
         }
     }
 
-    fn change_direction(&mut self, shoot: &str, now: Instant, decision: &Decision) {
+    fn change_direction(&mut self, now: Instant, decision: &Decision) {
         let held = std::mem::replace(&mut self.held, decision.held);
         if held != decision.held && decision.held.is_some_and(HoldReason::is_strange) {
             let (reason, why) = (&decision.reason, decision.held.map(HoldReason::as_str));
             tracing::warn!(
-                shoot,
                 why,
                 reason,
                 "a shoot is held because its lease-probe replicas disagree or repeat an outdated verdict"
@@ -215,9 +213,9 @@ impl ShootRecord {
         let (from, to, reason) = (name(self.direction), name(decision.direction), &decision.reason);
         // After a start every healthy shoot turns from hold to up: that is no news.
         if [self.direction, decision.direction].contains(&Some(Direction::Down)) {
-            tracing::info!(shoot, from, to, reason, "the direction of a shoot has changed");
+            tracing::info!(from, to, reason, "the direction of a shoot has changed");
         } else {
-            tracing::debug!(shoot, from, to, reason, "the direction of a shoot has changed");
+            tracing::debug!(from, to, reason, "the direction of a shoot has changed");
         }
         self.direction = decision.direction;
         self.since = now;
@@ -225,7 +223,7 @@ impl ShootRecord {
         self.first_write = false;
     }
 
-    fn record_reached(&mut self, shoot: &str, now: Instant) {
+    fn record_reached(&mut self, now: Instant) {
         let Some(direction) = self.direction else {
             return;
         };
@@ -235,7 +233,6 @@ impl ShootRecord {
             REACHED.record(&[("direction", direction.as_str().to_owned())], took);
             let took = watchdog_api::duration::format(took);
             tracing::info!(
-                shoot,
                 direction = direction.as_str(),
                 took,
                 "all resources have reached their targets"

@@ -30,7 +30,7 @@ impl TraceContexts {
         }
     }
 
-    /// An observer says something that wants this direction, with the context that its verdict carries, if any.
+    /// Takes the context of a verdict that wants this direction, if it carries one.
     pub(crate) fn update(
         &self,
         shoot: &str,

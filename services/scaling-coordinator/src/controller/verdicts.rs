@@ -59,10 +59,10 @@ impl VerdictTable {
         }
     }
 
-    /// All that a stream says.
+    /// Replaces all verdicts of a stream.
     pub(crate) fn snapshot(&self, stream: &Arc<str>, verdicts: impl IntoIterator<Item = (String, Verdict)>) {
         let mut inner = self.inner.lock();
-        // A stream that was taken away meanwhile says nothing any more.
+        // A stream that was removed meanwhile no longer counts.
         let Some(synced) = inner.streams.get_mut(stream) else {
             return;
         };
@@ -79,8 +79,8 @@ impl VerdictTable {
         self.work_queue.add_all();
     }
 
-    /// A stream says something about a shoot. If that is older than what it has said before, neither can be believed:
-    /// it counts as [`Outcome::Outdated`] until something new comes.
+    /// A stream brings a verdict. If that is older than the one before, neither can be trusted: it counts as
+    /// [`Outcome::Outdated`] until something new comes.
     pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: Verdict) {
         let mut inner = self.inner.lock();
         if !inner.streams.contains_key(stream) {
@@ -170,30 +170,30 @@ mod tests {
         let (verdicts, stream) = (VerdictTable::new(Arc::default()), Arc::from("a"));
         verdicts.joined(&stream);
         let now = Instant::now() + Duration::from_secs(1_000);
-        let say = |observed: Instant, outcome| {
+        let upsert = |observed: Instant, outcome| {
             let valid_until = observed + Duration::from_secs(20);
-            let said = Verdict {
+            let verdict = Verdict {
                 outcome,
                 observed,
                 valid_until,
                 ..verdict()
             };
-            verdicts.upsert(&stream, "s", said);
+            verdicts.upsert(&stream, "s", verdict);
             let of_shoot = verdicts.on("s");
             (of_shoot[0].outcome, of_shoot[0].observed, of_shoot[0].valid_until)
         };
         let late = now + Duration::from_secs(20);
         let ago = |seconds| now - Duration::from_secs(seconds);
-        assert_eq!(say(now, Outcome::Healthy), (Outcome::Healthy, now, late));
+        assert_eq!(upsert(now, Outcome::Healthy), (Outcome::Healthy, now, late));
         for seconds in [30, 10] {
-            let outdated = say(ago(seconds), Outcome::LeasesExpired);
+            let outdated = upsert(ago(seconds), Outcome::LeasesExpired);
             assert_eq!(outdated, (Outcome::Outdated, now, late), "{seconds} s old");
         }
         let rounded = now - Duration::from_millis(1);
-        assert_eq!(say(rounded, Outcome::LeasesExpired).0, Outcome::LeasesExpired);
+        assert_eq!(upsert(rounded, Outcome::LeasesExpired).0, Outcome::LeasesExpired);
         verdicts.lost("a");
         assert_eq!(
-            say(ago(10), Outcome::Healthy).0,
+            upsert(ago(10), Outcome::Healthy).0,
             Outcome::Healthy,
             "another stream begins anew"
         );

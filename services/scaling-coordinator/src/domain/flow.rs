@@ -23,7 +23,7 @@ use watchdog_api::prober::{ResourceRef, ScaleInfo};
 
 use handover::Handover;
 use op::Operation;
-pub use op::{Action, ActionKind, ActionOutcome, MAX_TRIES};
+pub use op::{Action, ActionKind, ActionOutcome};
 use show::{idle, in_flight, progress, rest, started};
 
 use super::Direction;
@@ -56,7 +56,7 @@ pub struct Steps {
     /// When to call [`Flow::next`] again although nothing has happened.
     pub wake: Option<Instant>,
     /// The status to publish.
-    pub status: FlowStatus,
+    pub(crate) status: FlowStatus,
     /// Resources that have just failed their level, and why: for the log and a Kubernetes Event.
     pub alerts: Vec<(ResourceRef, String)>,
     /// True if the flow has just reached its last target.
@@ -128,7 +128,7 @@ impl Flow {
     }
 
     /// Shows in the status of [`Steps`] that a request has begun.
-    pub fn show_started(&self, action: &Action, status: &mut FlowStatus) {
+    pub(crate) fn show_started(&self, action: &Action, status: &mut FlowStatus) {
         if let Some(op) = self.ops.get(&action.reference) {
             started(status, action, op);
         }

@@ -11,7 +11,7 @@ pub mod next_step;
 pub mod observed;
 pub(crate) mod overview;
 pub(crate) mod plan;
-pub mod status;
+pub(crate) mod status;
 #[cfg(test)]
 pub(crate) mod testing;
 

@@ -46,8 +46,7 @@ pub enum ResourceWrite {
 
 impl ResourceWrite {
     /// Returns true if the observed state is the one that this write leaves; `None` if the state does not show it.
-    #[must_use]
-    pub fn shows_in(&self, seen: &ResourceState) -> Option<bool> {
+    pub(crate) fn shows_in(&self, seen: &ResourceState) -> Option<bool> {
         match self {
             Self::Record { replicas } => {
                 Some(seen.protected && seen.recorded == RecordedReplicas::Count(*replicas))
@@ -62,23 +61,19 @@ impl ResourceWrite {
 
 /// Returns true if the replica count of a kind is known to be `spec.replicas`, so that one patch of the object changes
 /// it together with the annotations.
-#[must_use]
-pub fn has_spec_replicas(reference: &ResourceRef) -> bool {
+pub(crate) fn has_spec_replicas(reference: &ResourceRef) -> bool {
     reference.group() == "apps" && matches!(&*reference.kind, "Deployment" | "StatefulSet")
 }
 
 /// The next step of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NextStep {
+pub(crate) enum NextStep {
     /// Nothing: it is where the direction wants it.
     Nothing,
-    /// Nothing: it carries ignore-scaling.
     Ignored,
-    /// Nothing: it is optional and absent.
     AbsentOptional,
     /// Only that its ready replicas reach the target.
     Wait,
-    /// A write.
     Write(ResourceWrite),
     /// Its replicas have to be read from the scale sub-resource first.
     Read,
@@ -90,40 +85,31 @@ pub enum NextStep {
     NotObserved,
 }
 
-/// The next step of a resource, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlannedStep {
-    /// The next step.
-    pub next_step: NextStep,
+pub(crate) struct PlannedStep {
+    pub(crate) next_step: NextStep,
     /// The replicas that the direction wants; `None` where it wants none in particular.
-    pub target: Option<i32>,
-    /// One sentence for people.
-    pub why: String,
+    pub(crate) target: Option<i32>,
+    pub(crate) why: String,
 }
 
 impl NextStep {
     /// Returns true if the next level need not wait for the resource.
-    #[must_use]
-    pub const fn is_done(&self) -> bool {
+    pub(crate) const fn is_done(&self) -> bool {
         matches!(self, Self::Nothing | Self::Ignored | Self::AbsentOptional)
     }
 
     /// Returns true if the step needs a request.
-    #[must_use]
-    pub const fn is_work(&self) -> bool {
+    pub(crate) const fn is_work(&self) -> bool {
         matches!(self, Self::Write(_) | Self::Read)
     }
 
     /// Returns true if the level has failed because of the resource and no retry can mend that.
-    #[must_use]
-    pub const fn is_broken(&self) -> bool {
+    pub(crate) const fn is_broken(&self) -> bool {
         matches!(self, Self::Absent | Self::Repair)
     }
 }
-
-/// Assesses one resource for one direction.
-#[must_use]
-pub fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> PlannedStep {
+pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> PlannedStep {
     let config = dependent.config;
     if direction == Direction::Release {
         return release(&dependent.observed);

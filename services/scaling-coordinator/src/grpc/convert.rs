@@ -38,7 +38,7 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> Verdict {
         observer: verdict.observer.as_str().into(),
         observed: observed.unwrap_or(sent),
         sent,
-        // Valid for zero: not valid at all. Whatever it says of itself, an old observation is none.
+        // Valid for zero: not valid at all. An old observation is none, even if it claims to be valid.
         valid_until: (sent + forward(verdict.valid_for.as_ref()).min(LONGEST_VALIDITY))
             .min(observed.unwrap_or(sent) + LONGEST_VALIDITY),
         message: verdict

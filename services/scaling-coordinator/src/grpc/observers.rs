@@ -1,4 +1,4 @@
-//! Hears what the replicas of lease-probe say.
+//! Receives the verdicts of the lease-probe replicas.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::decision::Verdict;
 
-/// Writes what it hears into the verdicts.
 #[derive(Clone)]
 pub(crate) struct Observers {
     pub(crate) verdicts: Arc<VerdictTable>,

@@ -19,7 +19,7 @@ pub struct Calm {
 
 impl Calm {
     /// Checks that everything is restored from here.
-    pub fn check(&mut self, from: &World, rules: Rules) -> Result<(), String> {
+    pub fn check(&mut self, from: &World, rules: Rules) -> anyhow::Result<()> {
         let mut world = from.clone();
         world.calm_down(Saying::Healthy, rules)?;
         let mut path = Vec::new();
@@ -33,12 +33,12 @@ impl Calm {
             path.push(now);
             world.calm_round(rules)?;
         }
-        Err("S6: it is not restored or released although nothing goes wrong any more".to_owned())
+        anyhow::bail!("S6: it is not restored or released although nothing goes wrong any more")
     }
 }
 
 /// Checks that from here everything goes down while the observers report a loss.
-pub fn goes_down(from: &World, rules: Rules) -> Result<(), String> {
+pub fn goes_down(from: &World, rules: Rules) -> anyhow::Result<()> {
     let mut world = from.clone();
     world.calm_down(Saying::LeasesExpired, rules)?;
     for _ in 0..ROUNDS {
@@ -47,5 +47,5 @@ pub fn goes_down(from: &World, rules: Rules) -> Result<(), String> {
         }
         world.calm_round(rules)?;
     }
-    Err("it does not go down although nothing goes wrong any more".to_owned())
+    anyhow::bail!("it does not go down although nothing goes wrong any more")
 }

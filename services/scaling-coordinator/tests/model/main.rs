@@ -189,14 +189,14 @@ const LARGE: Budget = Budget {
 };
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
 
     #[test]
     fn random_walks_keep_the_invariants_and_end_well(
         levels in prop::array::uniform2((0..2_i32, 0..2_i32)),
         in_two_steps in any::<bool>(),
         stops in 0..2_u8,
-        choices in prop::collection::vec(any::<prop::sample::Index>(), 0..150),
+        choices in prop::collection::vec(any::<prop::sample::Index>(), 0..300),
     ) {
         let rules = Rules { levels, in_two_steps, ..Rules::default() };
         let mut world = World::new(Budget { stops, ..LARGE });

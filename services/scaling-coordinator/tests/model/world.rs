@@ -102,7 +102,7 @@ pub struct World {
     first: [Object; 2],
 }
 
-type Checked = Result<(), String>;
+type Checked = anyhow::Result<()>;
 
 impl World {
     /// A healthy shoot with two and one replicas, and nothing said yet.

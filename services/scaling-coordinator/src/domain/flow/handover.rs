@@ -64,7 +64,7 @@ impl Handover {
             if level(dependent) < last && !believed {
                 planned.next_step = NextStep::Read;
                 planned.why.push_str(
-                    ", as far as the watch tells; this replica has just taken the shoot over and reads it once",
+                    ", as far as the watch shows; this replica has just taken the shoot over and reads it once",
                 );
             }
         }

@@ -12,7 +12,7 @@ use crate::domain::next_step::{NextStep, ResourceWrite};
 use crate::domain::status::Step;
 
 /// Tries before a level has failed. Design 4.3; the same as in DWD.
-pub const MAX_TRIES: u32 = 3;
+pub(super) const MAX_TRIES: u32 = 3;
 
 /// Pause after the first failed try; the second is twice as long. Short, because kube-controller-manager acts a
 /// quarter of its grace period (10 s by default) after the verdict.
@@ -220,7 +220,8 @@ impl Operation {
         self.unconfirmed = None;
     }
 
-    /// The step and the end of the current pause, if there is one. After the pause that follows a failed level, a new round of tries begins.
+    /// The step and the end of the current pause, if there is one. After the pause that follows a failed level, a new
+    /// round of tries begins.
     pub(super) fn paused(&mut self, now: Instant) -> Option<(Step, Instant)> {
         let until = self.not_before?;
         if now < until {

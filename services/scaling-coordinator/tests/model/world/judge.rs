@@ -7,11 +7,8 @@ impl World {
     /// Checks the invariants of a write when a coordinator sends it.
     pub(super) fn check_sending(&self, c: usize, action: &Action, rules: Rules) -> Checked {
         let because = |ok: bool, why: &str| {
-            if ok {
-                Ok(())
-            } else {
-                Err(format!("{why}: {action:?}"))
-            }
+            anyhow::ensure!(ok, "{why}: {action:?}");
+            Ok(())
         };
         match (action.direction, self.saying) {
             (Direction::Release, _) => because(!self.allowed, "S2: it is still to be protected")?,
@@ -54,15 +51,15 @@ impl World {
     pub(super) fn check(&self) -> Checked {
         for (object, wanted) in self.objects.iter().zip(self.wanted) {
             let held = object.recorded == Some(wanted) && (object.protected || !self.allowed);
-            if object.replicas == 0 && !held {
-                return Err(format!("S6: it is down, {wanted} should be recorded: {object:?}"));
-            }
-            if object.replicas != 0 && object.replicas != wanted {
-                return Err(format!(
-                    "S6: it is up at {}, it should be at {wanted}",
-                    object.replicas
-                ));
-            }
+            anyhow::ensure!(
+                object.replicas != 0 || held,
+                "S6: it is down, {wanted} should be recorded: {object:?}"
+            );
+            anyhow::ensure!(
+                object.replicas == 0 || object.replicas == wanted,
+                "S6: it is up at {}, it should be at {wanted}",
+                object.replicas
+            );
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ fn unrecorded(what: ActionKind) -> ActionKind {
 
 impl World {
     /// Returns true if the request is under way, false if it has ended.
-    pub(super) fn send(&mut self, c: usize, action: usize, rules: Rules) -> Result<bool, String> {
+    pub(super) fn send(&mut self, c: usize, action: usize, rules: Rules) -> anyhow::Result<bool> {
         let mut action = self.coordinators[c].queued.remove(action);
         let i = index(&action);
         self.coordinators[c].flow.start(self.now, &action);
@@ -87,7 +87,7 @@ impl World {
     }
 
     /// The API server gets a write: whether it was applied.
-    pub(super) fn apply(&mut self, action: &Action, rules: Rules) -> Result<bool, String> {
+    pub(super) fn apply(&mut self, action: &Action, rules: Rules) -> anyhow::Result<bool> {
         let i = index(action);
         let (object, wanted) = (&mut self.objects[i], self.wanted[i]);
         if rules.precondition && *action.against != *object.version.to_string() {
@@ -100,24 +100,26 @@ impl World {
             ResourceWrite::Record { replicas } => {
                 (object.recorded, object.protected) = (Some(*replicas), true);
                 object.version += 1;
-                if *replicas != object.replicas {
-                    return Err(format!(
-                        "S6: {replicas} are recorded, there are {}",
-                        object.replicas
-                    ));
-                }
+                anyhow::ensure!(
+                    *replicas == object.replicas,
+                    "S6: {replicas} are recorded, there are {}",
+                    object.replicas
+                );
             }
             ResourceWrite::Scale { from, to, record, .. } => {
                 if *record {
                     (object.recorded, object.protected) = (Some(*from), true);
                 }
-                if *record && *from != object.replicas {
-                    return Err(format!("S6: {from} are recorded, there are {}", object.replicas));
-                }
+                anyhow::ensure!(
+                    !record || *from == object.replicas,
+                    "S6: {from} are recorded, there are {}",
+                    object.replicas
+                );
                 object.scale(*to);
-                if *to > 0 && *to != wanted {
-                    return Err(format!("S6: restored to {to} instead of {wanted}"));
-                }
+                anyhow::ensure!(
+                    *to == 0 || *to == wanted,
+                    "S6: restored to {to} instead of {wanted}"
+                );
             }
             ResourceWrite::CleanUp => {
                 object.protected = false;

@@ -1,3 +1,4 @@
+use super::super::op::MAX_TRIES;
 use super::super::tests::bench::{Bench, DOWN, UP, recorded, unknown};
 use super::super::*;
 use crate::domain::observed::{Observed, ResourceState};
