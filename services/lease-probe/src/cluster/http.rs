@@ -32,6 +32,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(6);
 /// See [`PING_INTERVAL`].
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
 
+/// A ping that waits for longer than this when the connection ends found a server that hung before.
+const LATE_PONG: Duration = Duration::from_millis(500);
+
 /// A page of 500 leases is about 500 KB, a page of 500 nodes about 8 MB; more than this is no answer of an API server.
 const MAX_BODY: usize = 64 * 1024 * 1024;
 
@@ -102,10 +105,10 @@ impl Connector for HttpConnector {
                 None => unreachable(e),
             })?;
         let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
-        let read_at = Arc::new(Mutex::new(Instant::now()));
+        let last_read = Arc::new(Mutex::new(LastRead::now()));
         let io = TokioIo::new(ReadClock {
             io: tls,
-            read_at: read_at.clone(),
+            last_read: last_read.clone(),
         });
         let (ended, end) = watch::channel(None);
         let sender = if h2 {
@@ -117,11 +120,11 @@ impl Connector for HttpConnector {
                 .handshake(io)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(drive(connection, read_at, ended));
+            tokio::spawn(drive(connection, last_read, true, ended));
             Sender::H2(sender)
         } else {
             let (sender, connection) = http1::handshake(io).await.map_err(broken)?;
-            tokio::spawn(drive(connection, read_at, ended));
+            tokio::spawn(drive(connection, last_read, false, ended));
             Sender::H1(sender)
         };
         Ok(HttpLink {
@@ -136,24 +139,52 @@ impl Connector for HttpConnector {
 /// two alike, so what was read last tells them apart: a close is read at once, a ping that is not answered is given up later.
 async fn drive(
     connection: impl Future<Output = Result<(), hyper::Error>>,
-    read_at: Arc<Mutex<Instant>>,
+    last_read: Arc<Mutex<LastRead>>,
+    pings: bool,
     ended: watch::Sender<Option<(Instant, End)>>,
 ) {
     if let Err(error) = connection.await {
         tracing::debug!(%error, "connection to a shoot ended");
     }
-    let read_at = *read_at.lock();
-    let end = match read_at.elapsed() >= PING_TIMEOUT {
-        true => (read_at, End::Silent),
-        false => (Instant::now(), End::Closed),
-    };
-    ended.send_replace(Some(end));
+    let last_read = *last_read.lock();
+    ended.send_replace(Some(last_read.end(pings, Instant::now())));
 }
 
-/// Notes when something was read last: bytes, the end or an error.
+/// When something was read last.
+#[derive(Debug, Clone, Copy)]
+struct LastRead {
+    /// Bytes, the end or an error.
+    anything: Instant,
+    bytes: Instant,
+}
+
+impl LastRead {
+    fn now() -> Self {
+        let now = Instant::now();
+        Self {
+            anything: now,
+            bytes: now,
+        }
+    }
+
+    /// Until when the server was alive on a connection that ended now, and how the connection ended. A server that closes
+    /// a connection may have hung before: it was alive at the close only if no ping was waiting for an answer.
+    fn end(self, pings: bool, now: Instant) -> (Instant, End) {
+        let waited = now.saturating_duration_since(self.bytes);
+        if now.saturating_duration_since(self.anything) >= PING_TIMEOUT {
+            (self.anything, End::Silent)
+        } else if pings && waited > PING_INTERVAL + LATE_PONG {
+            (self.bytes, End::Closed)
+        } else {
+            (now, End::Closed)
+        }
+    }
+}
+
+/// Notes when something was read last.
 struct ReadClock<S> {
     io: S,
-    read_at: Arc<Mutex<Instant>>,
+    last_read: Arc<Mutex<LastRead>>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for ReadClock<S> {
@@ -162,9 +193,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadClock<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buf);
         if read.is_ready() {
-            *self.read_at.lock() = Instant::now();
+            let mut last_read = self.last_read.lock();
+            last_read.anything = Instant::now();
+            if buf.filled().len() > before {
+                last_read.bytes = last_read.anything;
+            }
         }
         read
     }
@@ -276,4 +312,39 @@ fn tls_error(error: &std::io::Error) -> Option<String> {
 
 fn broken(error: hyper::Error) -> ProbeFailure {
     ProbeFailure::Connect(chain(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How a connection ends `waited` seconds after the last bytes, if a close is read at its end or nothing is.
+    fn end(waited: f64, close_is_read: bool, pings: bool) -> (bool, End) {
+        let bytes = Instant::now();
+        let now = bytes + Duration::from_secs_f64(waited);
+        let anything = if close_is_read { now } else { bytes };
+        let (alive_until, end) = LastRead { anything, bytes }.end(pings, now);
+        (alive_until == now, end)
+    }
+
+    #[test]
+    fn a_server_that_hangs_before_it_closes_was_alive_until_its_last_bytes() {
+        assert_eq!(end(3.0, true, true), (true, End::Closed), "no ping was due");
+        assert_eq!(
+            end(6.3, true, true),
+            (true, End::Closed),
+            "the answer may be on its way"
+        );
+        assert_eq!(
+            end(7.8, true, true),
+            (false, End::Closed),
+            "a ping was not answered"
+        );
+        assert_eq!(
+            end(7.8, true, false),
+            (true, End::Closed),
+            "HTTP/1.1 has no pings"
+        );
+        assert_eq!(end(10.0, false, true), (false, End::Silent));
+    }
 }

@@ -86,6 +86,10 @@ impl ProbeContext {
 /// In a `probeInterval` the ends of connections make at most about this many probes due.
 const MOST_WAKES: u32 = 3;
 
+/// A loss rests on a list of leases that is no older than this when it is reported: lists of nodes and machines may take
+/// long, and the leases may be renewed meanwhile.
+const STALE_LIST: Duration = Duration::from_secs(2);
+
 /// An endpoint of a shoot, as a label of the failure counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Endpoint {
@@ -319,9 +323,9 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         }
         let message = verdict::sentence(&found, result.counting);
         let valid_until = schedule::valid_until(next_due, config.probe_timeout);
-        let verdict = self
-            .verdicts
-            .assessed(result.outcome, message, found.evidence, now, valid_until);
+        let verdict =
+            self.verdicts
+                .assessed(result.outcome, message, found.evidence, found.judged, valid_until);
         (verdict, next_due, found.crossing)
     }
 
@@ -467,29 +471,39 @@ async fn ask_internal<S: ShootClient>(
         throttled: None,
     };
     let rule = rule(inputs);
-    let listed = client.leases(&inputs.internal, budget).await;
-    note_suspicion(shared, client, state);
-    let (leases, sent) = listed?;
-    let times = ListTimes {
-        sent: shared.moment(sent),
-        received: shared.now(),
-    };
-    let ahead = match state.leases(times, &leases, rule) {
-        Next::Done(assessment) => return Ok(done(assessment)),
-        Next::ListNodes => None,
-        Next::Ahead(assessment) => Some(assessment),
-    };
-    match (client.nodes_and_machines(&inputs.internal, budget).await, ahead) {
-        (Ok((nodes, machines)), _) => {
-            let index = NodeIndex::new(&nodes, &machines, &inputs.settings);
-            Ok(done(state.judge(&leases, index, rule, times.sent)))
+    loop {
+        let listed = client.leases(&inputs.internal, budget).await;
+        note_suspicion(shared, client, state);
+        let (leases, sent) = listed?;
+        let times = ListTimes {
+            sent: shared.moment(sent),
+            received: shared.now(),
+        };
+        let ahead = match state.leases(times, &leases, rule) {
+            Next::Done(assessment) => return Ok(done(assessment)),
+            Next::ListNodes => None,
+            Next::Ahead(assessment) => Some(assessment),
+        };
+        match (client.nodes_and_machines(&inputs.internal, budget).await, ahead) {
+            (Ok((nodes, machines)), _) => {
+                let index = NodeIndex::new(&nodes, &machines, &inputs.settings);
+                let assessment = state.judge(&leases, index, rule, times.sent);
+                let listed_lately = shared.now().since(times.received) <= STALE_LIST;
+                if listed_lately || !assessment.outcome.is_loss() {
+                    return Ok(done(assessment));
+                }
+                // The leases may have been renewed in the meantime. The nodes are known now, so a second list is judged
+                // at once; the budget ends this if it is not.
+            }
+            // They did not matter yet.
+            (Err(failure), Some(assessment)) => {
+                return Ok(ProbeResult {
+                    assessment,
+                    throttled: failure.is_throttled().then_some(failure),
+                });
+            }
+            (Err(failure), None) => return Err(failure),
         }
-        // They did not matter yet.
-        (Err(failure), Some(assessment)) => Ok(ProbeResult {
-            assessment,
-            throttled: failure.is_throttled().then_some(failure),
-        }),
-        (Err(failure), None) => Err(failure),
     }
 }
 

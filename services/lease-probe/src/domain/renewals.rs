@@ -18,6 +18,12 @@ const SILENT: f64 = 1.5;
 /// clocks of one site differ by milliseconds, and so do their rates.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
+/// So many renewals of a shoot's nodes must have arrived before the clocks of all of them may be called behind.
+const ENOUGH_TO_CALL_ALL_BEHIND: u32 = 8;
+
+/// Clocks of one site are closer than this.
+const CLOSE_CLOCKS: Duration = Duration::from_millis(500);
+
 /// A lease as listed.
 #[derive(Debug, Clone)]
 pub struct ListedLease {
@@ -38,6 +44,8 @@ struct Renewal {
     went_back: Option<UnixTime>,
     // When it was made, by the prober's clock.
     made: UnixTime,
+    // When it was made at the latest, if the clocks of all nodes are behind the prober's as far as they may be.
+    made_by: UnixTime,
     // The answered time since then is the silence of its kubelet.
     mark: AnsweredMark,
     renew_interval: Duration,
@@ -67,6 +75,8 @@ pub struct Renewals {
     previous: Option<ListTimes>,
     answered: AnsweredTime,
     renew_interval: Option<Duration>,
+    // In microseconds: see `behind`.
+    behind: i64,
 }
 
 impl Renewals {
@@ -115,6 +125,9 @@ impl Renewals {
                             .filter(|time| *time < known.renew_time)
                             .or(known.went_back),
                         made,
+                        made_by: renew_time
+                            .shifted(self.behind)
+                            .clamp(made, made.max(times.received)),
                         mark: self.answered.renewed(span, made),
                         renew_interval: interval,
                         arrivals,
@@ -125,6 +138,7 @@ impl Renewals {
             self.nodes.insert(lease.name.clone(), renewal);
         }
         self.previous = Some(times);
+        self.behind = behind(self.nodes.values().map(|node| &node.arrivals));
     }
 
     /// How old a lease is; none when it is unknown or has no renewTime. `expiry_age` is 0.75 x the grace period of
@@ -132,7 +146,13 @@ impl Renewals {
     #[must_use]
     pub fn age(&self, name: &str, expiry_age: Duration) -> Option<LeaseAge> {
         let node = self.nodes.get(name)?;
-        let old_from = node.made.after(expiry_age);
+        // While nothing disturbs a kubelet it renews long before the expiry age, so a clock that is off by some seconds does
+        // no harm. After a disturbance it may need all of that time.
+        let made = match self.answered.disturbed_since(node.mark) {
+            true => node.made_by,
+            false => node.made,
+        };
+        let old_from = made.after(expiry_age);
         Some(LeaseAge {
             renewed: node.made,
             silent_from: node.made.after(node.renew_interval.mul_f64(SILENT)),
@@ -165,6 +185,20 @@ impl Renewals {
     #[must_use]
     pub fn renew_interval(&self) -> Duration {
         self.renew_interval.unwrap_or_else(|| renew_interval(None))
+    }
+}
+
+/// By how much the clocks of all nodes may be behind the prober's, in microseconds: the age of the youngest renewal on
+/// arrival. A single kubelet can be in step with the lists, so that its renewals always look old; many are not.
+fn behind<'a>(nodes: impl Iterator<Item = &'a Arrivals>) -> i64 {
+    let ages = nodes.filter_map(Arrivals::least_age);
+    let (least, seen) = ages.fold((i64::MAX, 0), |(least, seen), (age, of)| {
+        (least.min(age), seen + of)
+    });
+    if seen >= ENOUGH_TO_CALL_ALL_BEHIND && least > micros(CLOSE_CLOCKS) {
+        least
+    } else {
+        0
     }
 }
 
@@ -205,6 +239,7 @@ impl Renewal {
             went_back: None,
             // From the future: as if made now.
             made: renew_time.min(times.received),
+            made_by: renew_time.min(times.received),
             mark,
             renew_interval,
             arrivals,
@@ -265,22 +300,20 @@ pub fn is_notable(skew: i64) -> bool {
     skew.saturating_abs() >= NOTABLE_SKEW
 }
 
-/// A connected kubelet may be silent for this long if NAT or a load balancer on its way silently drops its connection:
-/// an interval of up to 10.4 s, two requests with a timeout of 10 s each, and a new connection.
-const CONNECTED_BUT_SILENT: Duration = Duration::from_secs(31);
+/// A connected kubelet may be silent for this long: it loses two turns, each of up to 10.4 s, and renews at the end of a third;
+/// or NAT or a load balancer on its way silently drops its connection, and an interval, two requests with a timeout of 10 s
+/// each and a new connection pass.
+const CONNECTED_BUT_SILENT: Duration = Duration::from_secs(32);
 
 /// The least part of the grace period that must be left for the verdict and the scale-down.
 const RESERVE: Duration = Duration::from_secs(7);
 
 /// The expiry age for a grace period of kube-controller-manager. It is three quarters of the grace period, but at least
-/// the time by which a connected kubelet must have renewed, if the grace period leaves room for that.
+/// the time by which a connected kubelet must have renewed, as far as the grace period leaves room for that.
 #[must_use]
 pub fn expiry_age(grace: Duration) -> Duration {
     let three_quarters = Duration::from_micros(micros(grace).unsigned_abs().saturating_mul(3) / 4);
-    match grace >= CONNECTED_BUT_SILENT + RESERVE {
-        true => three_quarters.max(CONNECTED_BUT_SILENT),
-        false => three_quarters,
-    }
+    three_quarters.max(CONNECTED_BUT_SILENT.min(grace.saturating_sub(RESERVE)))
 }
 
 #[cfg(test)]

@@ -53,6 +53,15 @@ impl Arrivals {
         self.seen = self.seen.min(1);
     }
 
+    /// How old the youngest of the renewals was when its list was asked for, in microseconds, and how many there are. The
+    /// node's clock is behind by no more than that.
+    #[must_use]
+    pub fn least_age(&self) -> Option<(i64, u32)> {
+        let seen = self.newest_first.iter().take(usize::from(self.seen));
+        let least = seen.map(|arrival| arrival.asked).min()?;
+        Some((least, u32::from(self.seen)))
+    }
+
     /// The proven skew of the node's clock in microseconds, negative when it runs behind. Zero while its renewals look
     /// as renewals should.
     #[must_use]

@@ -20,6 +20,7 @@ use crate::world::{PlayedShoot, ProbedShoot, VirtualClock};
 /// The HTTP/2 PINGs of lease-probe (`cluster/http.rs`).
 const PING_INTERVAL: Micros = 6 * SECOND;
 const PING_TIME_OUT: Micros = 4 * SECOND;
+const LATE_PONG: Micros = SECOND / 2;
 
 /// The prober's network traffic in order, for failure reports.
 pub(crate) type TrafficLog = Vec<(Micros, String)>;
@@ -178,7 +179,7 @@ impl Link for SimLink {
         let (at, end) = self.ends_at()?;
         // Timers are exact to a millisecond only: what has ended is over when its timer says so.
         let alive_until = match end {
-            End::Closed => at,
+            End::Closed => self.last_sign_before(at),
             End::Silent => at - PING_INTERVAL - PING_TIME_OUT,
         };
         (at <= self.peer.clock.now()).then(|| (self.instant_of(alive_until), end))
@@ -251,6 +252,25 @@ impl SimLink {
             false => None,
         };
         [closed, silent].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// When the server last answered a PING, if one was unanswered at `end`; else `end`.
+    fn last_sign_before(&self, end: Micros) -> Micros {
+        let path = self.peer.path();
+        if !path.server.speaks_http2 {
+            return end;
+        }
+        let mut sign = self.last_sign;
+        loop {
+            let ping = sign + PING_INTERVAL;
+            if ping + LATE_PONG > end {
+                return end;
+            }
+            match path.pong(self.opened, ping) {
+                Some(pong) if pong <= end => sign = pong,
+                _ => return sign,
+            }
+        }
     }
 
     /// When the first PING is not answered in time.

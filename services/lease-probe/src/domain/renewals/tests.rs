@@ -125,7 +125,7 @@ fn a_lease_without_renew_time_is_not_judged_and_a_vanished_one_is_forgotten() {
 #[test]
 fn the_expiry_age_is_three_quarters_of_the_grace_period_and_longer_than_a_connected_kubelet_is_silent() {
     let ages = [16, 36, 38, 40, 50, 60].map(|grace| expiry_age(Duration::from_secs(grace)).as_secs_f64());
-    assert_eq!(ages, [12.0, 27.0, 31.0, 31.0, 37.5, 45.0]);
+    assert_eq!(ages, [12.0, 29.0, 31.0, 32.0, 37.5, 45.0]);
 }
 
 /// Its requests take as long, and kube-controller-manager counts from when it sees the renewal.
