@@ -281,12 +281,6 @@ impl AnsweredTime {
         self.outages != mark.outages
     }
 
-    /// Returns true if a connection was lost or an outage came after the mark: kubelets may have met it, too.
-    #[must_use]
-    pub const fn disturbed_since(&self, mark: AnsweredMark) -> bool {
-        self.outage_since(mark) || self.quarters != mark.quarters
-    }
-
     /// When the silence of a lease is proven, if the API server answers from the last list on; in the past when it is.
     #[must_use]
     pub fn proven_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {

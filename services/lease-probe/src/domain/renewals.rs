@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::answered::{AnsweredMark, AnsweredTime, ListCounts, ListTimes};
-use super::skew::{Arrival, Arrivals};
+use super::skew::{Arrival, Arrivals, CommonSkew};
 use watchdog_api::unix_time::{UnixTime, micros};
 
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
@@ -17,12 +17,6 @@ const SILENT: f64 = 1.5;
 /// A renewal may appear this far outside of the time in which it was observed without refuting the estimated skew:
 /// clocks of one site differ by milliseconds, and so do their rates.
 const TOLERANCE: Duration = Duration::from_secs(1);
-
-/// So many renewals of a shoot's nodes must have arrived before the clocks of all of them may be called behind.
-const ENOUGH_TO_CALL_ALL_BEHIND: u32 = 8;
-
-/// Clocks of one site are closer than this.
-const CLOSE_CLOCKS: Duration = Duration::from_millis(500);
 
 /// A lease as listed.
 #[derive(Debug, Clone)]
@@ -44,8 +38,6 @@ struct Renewal {
     went_back: Option<UnixTime>,
     // When it was made, by the prober's clock.
     made: UnixTime,
-    // When it was made at the latest, if the clocks of all nodes are behind the prober's as far as they may be.
-    made_by: UnixTime,
     // The answered time since then is the silence of its kubelet.
     mark: AnsweredMark,
     renew_interval: Duration,
@@ -75,8 +67,7 @@ pub struct Renewals {
     previous: Option<ListTimes>,
     answered: AnsweredTime,
     renew_interval: Option<Duration>,
-    // In microseconds: see `behind`.
-    behind: i64,
+    common_skew: CommonSkew,
 }
 
 impl Renewals {
@@ -118,6 +109,9 @@ impl Renewals {
                 },
                 (Some(known), Some(previous)) => {
                     let (made, arrivals) = known.renewed(renew_time, interval, previous, times);
+                    self.common_skew
+                        .note(times.sent.0.saturating_sub(renew_time.0), times.sent);
+                    let made = made.max(renew_time.shifted(self.common_skew.behind(leases.len())));
                     let made = span.arrived(made).min(times.received);
                     Renewal {
                         renew_time: renew_time.max(known.renew_time),
@@ -125,9 +119,6 @@ impl Renewals {
                             .filter(|time| *time < known.renew_time)
                             .or(known.went_back),
                         made,
-                        made_by: renew_time
-                            .shifted(self.behind)
-                            .clamp(made, made.max(times.received)),
                         mark: self.answered.renewed(span, made),
                         renew_interval: interval,
                         arrivals,
@@ -138,7 +129,6 @@ impl Renewals {
             self.nodes.insert(lease.name.clone(), renewal);
         }
         self.previous = Some(times);
-        self.behind = behind(self.nodes.values().map(|node| &node.arrivals));
     }
 
     /// How old a lease is; none when it is unknown or has no renewTime. `expiry_age` is 0.75 x the grace period of
@@ -146,13 +136,7 @@ impl Renewals {
     #[must_use]
     pub fn age(&self, name: &str, expiry_age: Duration) -> Option<LeaseAge> {
         let node = self.nodes.get(name)?;
-        // While nothing disturbs a kubelet it renews long before the expiry age, so a clock that is off by some seconds does
-        // no harm. After a disturbance it may need all of that time.
-        let made = match self.answered.disturbed_since(node.mark) {
-            true => node.made_by,
-            false => node.made,
-        };
-        let old_from = made.after(expiry_age);
+        let old_from = node.made.after(expiry_age);
         Some(LeaseAge {
             renewed: node.made,
             silent_from: node.made.after(node.renew_interval.mul_f64(SILENT)),
@@ -185,20 +169,6 @@ impl Renewals {
     #[must_use]
     pub fn renew_interval(&self) -> Duration {
         self.renew_interval.unwrap_or_else(|| renew_interval(None))
-    }
-}
-
-/// By how much the clocks of all nodes may be behind the prober's, in microseconds: the age of the youngest renewal on
-/// arrival. A single kubelet can be in step with the lists, so that its renewals always look old; many are not.
-fn behind<'a>(nodes: impl Iterator<Item = &'a Arrivals>) -> i64 {
-    let ages = nodes.filter_map(Arrivals::least_age);
-    let (least, seen) = ages.fold((i64::MAX, 0), |(least, seen), (age, of)| {
-        (least.min(age), seen + of)
-    });
-    if seen >= ENOUGH_TO_CALL_ALL_BEHIND && least > micros(CLOSE_CLOCKS) {
-        least
-    } else {
-        0
     }
 }
 
@@ -239,7 +209,6 @@ impl Renewal {
             went_back: None,
             // From the future: as if made now.
             made: renew_time.min(times.received),
-            made_by: renew_time.min(times.received),
             mark,
             renew_interval,
             arrivals,
