@@ -109,9 +109,8 @@ impl Renewals {
                 },
                 (Some(known), Some(previous)) => {
                     let (made, arrivals) = known.renewed(renew_time, interval, previous, times);
-                    self.common_skew
-                        .note(times.sent.0.saturating_sub(renew_time.0), times.sent);
-                    let made = made.max(renew_time.shifted(self.common_skew.behind(leases.len())));
+                    self.common_skew.note(times.sent.0.saturating_sub(made.0), times.sent);
+                    let made = made.shifted(self.common_skew.behind(leases.len()));
                     let made = span.arrived(made).min(times.received);
                     Renewal {
                         renew_time: renew_time.max(known.renew_time),
