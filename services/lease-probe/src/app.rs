@@ -112,7 +112,7 @@ fn spawn_watches(
     base.tasks.critical("permissions", endless(preflight));
 }
 
-/// Keeps the verdicts of this replica in the merged view, and drops from it those that nobody vouches for any more.
+/// Keeps the verdicts of this replica in the merged view, and drops expired ones that no replica reports any more.
 fn spawn_merging(
     base: &ServiceBuilder,
     view: &MergedVerdicts,

@@ -8,5 +8,5 @@ pub mod cluster;
 pub mod config;
 pub mod controller;
 pub mod domain;
-pub mod grpc;
-pub mod metrics;
+mod grpc;
+mod metrics;

@@ -76,7 +76,7 @@ pub trait ShootClient: Send {
     /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
 
-    /// What connections and lists have shown of the API server since the last call.
+    /// The evidence of connections and lists since the last call.
     fn take_observations(&mut self) -> Observations;
 }
 
@@ -95,7 +95,7 @@ pub struct HttpShootClient<C: Connector> {
     name: Arc<str>,
     seed: kube::Client,
     connection: CachedConnection<C>,
-    // What was found to be missing at the first refusal since the last list that came.
+    // Found at the first refusal since the last list that succeeded.
     missing: Option<Vec<ShootPermission>>,
 }
 
@@ -276,7 +276,7 @@ const fn path(permission: ShootPermission) -> &'static str {
     }
 }
 
-/// Lists once, page by page, and says when the first page was asked for.
+/// Lists once, page by page; also returns when the first page was asked for.
 async fn pages<C: Connector, I: DeserializeOwned>(
     connection: &mut CachedConnection<C>,
     permission: ShootPermission,
@@ -335,7 +335,7 @@ async fn version<C: Connector>(
 }
 
 /// Asks which permissions of a probe the kubeconfig's user lacks. Everybody who is authenticated may ask that. What is
-/// not answered counts as granted: a permission is only named as missing when the server says so.
+/// not answered counts as granted: a permission is only named as missing when the server denies it.
 async fn missing_permissions<C: Connector>(connection: &mut CachedConnection<C>) -> Vec<ShootPermission> {
     let mut missing = Vec::new();
     for permission in ShootPermission::ALL {

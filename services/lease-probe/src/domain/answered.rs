@@ -114,7 +114,7 @@ pub struct AnsweredTime {
     at_end_of_long: Duration,
 }
 
-/// The answered time at a renewal, or at the first sight of a lease.
+/// The answered time at a renewal, or when a lease was first observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnsweredMark {
     total: Duration,
@@ -389,7 +389,11 @@ mod tests {
         answered.note_outage(at(14.0));
         answered.record(list(18.0), R);
         assert_eq!(answered.proven_at(renewed, R), at(32.5));
-        assert_eq!(answered.proven_at(first, R), at(26.5), "more than at first sight");
+        assert_eq!(
+            answered.proven_at(first, R),
+            at(26.5),
+            "more than for a lease first observed"
+        );
         // After a long one 2.25 intervals, or 3.25 in all.
         answered.note_outage(at(20.0));
         answered.record(list(40.0), R);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answered::{ListCounts, ListTimes, longest_pause};
+use super::answered::{AnsweredTime, ListTimes, longest_pause};
 use super::assessment::{
     Assessment, AssessmentContext, ExpiryRule, ExternalOutage, ListedLeases, LookAhead, assess,
 };
@@ -200,26 +200,9 @@ impl ProbeState {
         }
     }
 
-    /// The API server may have been away since then.
-    pub fn note_outage(&mut self, since: UnixTime) {
-        self.renewals.note_outage(since);
-    }
-
-    /// Records the results of the last few lists: see
-    /// [`AnsweredTime::note_lists`](super::answered::AnsweredTime::note_lists).
-    pub fn note_lists(&mut self, counts: ListCounts) {
-        self.renewals.note_lists(counts);
-    }
-
-    /// The connection to the API server was lost, and the server may have been away since then. If it fell silent, the
-    /// connections of kubelets may also have died without a sign.
-    pub fn note_disconnect(&mut self, since: UnixTime, silent: bool) {
-        self.renewals.note_disconnect(since, silent);
-    }
-
-    /// The API server throttles since then.
-    pub fn note_throttling(&mut self, since: UnixTime) {
-        self.renewals.note_throttling(since);
+    /// The answered time of the API server, to note what suggests that it did not answer.
+    pub const fn answered_mut(&mut self) -> &mut AnsweredTime {
+        self.renewals.answered_mut()
     }
 
     /// The external endpoint did or did not answer while the leases were listed at `now`; `threshold` is
@@ -251,7 +234,7 @@ impl ProbeState {
         }
     }
 
-    /// The rule for candidates has changed: what was found out before says nothing any more.
+    /// The rule for candidates has changed, so earlier exclusions are void.
     pub fn forget_exclusions(&mut self) {
         self.remembered = None;
         self.nodes = None;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answered::{AnsweredMark, AnsweredTime, ListCounts, ListTimes};
+use super::answered::{AnsweredMark, AnsweredTime, ListTimes};
 use super::skew::{Arrival, Arrivals};
 use watchdog_api::unix_time::{UnixTime, micros};
 
@@ -70,26 +70,6 @@ pub struct Renewals {
 }
 
 impl Renewals {
-    /// The API server may have been away since then: kubelets could not renew.
-    pub fn note_outage(&mut self, since: UnixTime) {
-        self.answered.note_outage(since);
-    }
-
-    /// Records the results of the last few lists: see [`AnsweredTime::note_lists`].
-    pub fn note_lists(&mut self, counts: ListCounts) {
-        self.answered.note_lists(counts);
-    }
-
-    /// The connection to the API server was lost: see [`AnsweredTime::note_disconnect`].
-    pub fn note_disconnect(&mut self, since: UnixTime, silent: bool) {
-        self.answered.note_disconnect(since, silent);
-    }
-
-    /// The API server has been throttling since then, and may also throttle kubelets.
-    pub fn note_throttling(&mut self, since: UnixTime) {
-        self.answered.note_throttling(since);
-    }
-
     /// Takes in a complete list. Leases that are not in it are forgotten.
     pub fn observe(&mut self, times: ListTimes, leases: &[ListedLease]) {
         let before = std::mem::replace(&mut self.nodes, HashMap::with_capacity(leases.len()));
@@ -142,10 +122,15 @@ impl Renewals {
         })
     }
 
-    /// The time for which the API server has answered so far, as the prober counts it.
+    /// The time for which the API server has answered so far.
     #[must_use]
     pub const fn answered(&self) -> &AnsweredTime {
         &self.answered
+    }
+
+    /// The same, to note what suggests that it did not answer.
+    pub const fn answered_mut(&mut self) -> &mut AnsweredTime {
+        &mut self.answered
     }
 
     /// By how much the clocks of the nodes are off, in microseconds.
@@ -195,8 +180,8 @@ impl Renewal {
         mark: AnsweredMark,
     ) -> Self {
         let mut arrivals = Arrivals::default();
-        // How old a renewal was that was not seen to arrive says nothing. But a time in the future proves a clock that
-        // is ahead.
+        // The age of a renewal that was not seen to arrive is no evidence. But a time in the future proves a clock that is
+        // ahead.
         if renew_time > times.received {
             arrivals.note(arrival(times, renew_time));
         }
@@ -218,7 +203,7 @@ impl Renewal {
     }
 
     /// When the lease was renewed, by the prober's clock. It was renewed after the answer to the previous list was made and
-    /// before the answer to this one: that much is certain whatever clock the node has, and an estimate that says otherwise
+    /// before the answer to this one: that is certain whatever clock the node has, and an estimate that contradicts it
     /// is wrong.
     fn renewed(
         &self,

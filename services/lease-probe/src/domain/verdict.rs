@@ -204,63 +204,40 @@ impl VerdictBuilder {
         observed_at: UnixTime,
         valid_until: UnixTime,
     ) -> Verdict {
-        self.build(
-            outcome,
-            "",
-            message,
-            Some(Arc::new(evidence)),
-            observed_at,
-            valid_until,
-        )
+        Verdict {
+            evidence: Some(Arc::new(evidence)),
+            ..self.build(outcome, message, observed_at, valid_until)
+        }
     }
 
-    /// A verdict that says why there is none.
+    /// A verdict for a probe without a result.
     pub fn failed(
         &mut self,
         failure: &ProbeFailure,
         observed_at: UnixTime,
         valid_until: UnixTime,
     ) -> Verdict {
-        self.build(
-            failure.outcome(),
-            failure.as_str(),
-            failure.to_string(),
-            None,
-            observed_at,
-            valid_until,
-        )
+        Verdict {
+            failure: failure.as_str(),
+            ..self.build(failure.outcome(), failure.to_string(), observed_at, valid_until)
+        }
     }
 
     /// A verdict about a shoot that is not probed. It holds until something changes.
     pub fn skipped(&mut self, reason: &SkipReason, now: UnixTime) -> Verdict {
-        self.build(
-            Outcome::Skipped(reason.clone()),
-            "",
-            reason.to_string(),
-            None,
-            now,
-            now,
-        )
+        self.build(Outcome::Skipped(reason.clone()), reason.to_string(), now, now)
     }
 
     /// A verdict about a shoot whose first probe has not come to a result yet.
     pub fn pending(&mut self, now: UnixTime) -> Verdict {
-        self.build(
-            Outcome::Pending,
-            "",
-            "The first probe has not come to a result yet.".to_owned(),
-            None,
-            now,
-            now,
-        )
+        let message = "The first probe has not come to a result yet.";
+        self.build(Outcome::Pending, message.to_owned(), now, now)
     }
 
     fn build(
         &mut self,
         outcome: Outcome,
-        failure: &'static str,
         message: String,
-        evidence: Option<Arc<Evidence>>,
         observed_at: UnixTime,
         valid_until: UnixTime,
     ) -> Verdict {
@@ -270,9 +247,9 @@ impl VerdictBuilder {
         }
         Verdict {
             outcome,
-            failure,
+            failure: "",
             message,
-            evidence,
+            evidence: None,
             observed_at,
             valid_until,
             outcome_since: self.since,

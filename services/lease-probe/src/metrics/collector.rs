@@ -109,7 +109,7 @@ impl Collector for VerdictCollector {
     }
 }
 
-/// True for an outcome that says nothing about the nodes: a loss would not be acted upon while it stands.
+/// Returns true if the nodes cannot be judged: a loss would lead to no scale-down.
 const fn is_unprotected(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Pending | Outcome::ApiServerUnreachable | Outcome::Throttled | Outcome::Inconclusive => true,

@@ -50,7 +50,7 @@ async fn a_loss_and_its_end_are_told_with_their_evidence() {
     assert!(micros(lost.outcome_since.as_ref()) <= micros(lost.observed_at.as_ref()));
     assert!(lost.age.is_some() && lost.valid_for.is_some());
 
-    // Who asks hears the same as who listens.
+    // A list shows the same as the stream.
     replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
     let of_shoot = |metric: &str| format!("{metric}{{shoot=\"{name}\"}}");
     let fraction = of_shoot("watchdog_shoot_expired_lease_fraction");
@@ -90,7 +90,7 @@ async fn one_dead_zone_of_three_is_named_and_is_no_loss() {
     replica.until_outcome(&alpha, Outcome::Healthy).await;
     alpha.cut(Cut::Zone("zone-2".to_owned()));
     let verdict = replica
-        .until(&alpha, "told of its dead zone", |verdict| {
+        .until(&alpha, "reported with its dead zone", |verdict| {
             verdict.outcome() == Outcome::Healthy
                 && verdict
                     .message
@@ -124,7 +124,7 @@ async fn clocks_that_are_off_are_corrected_and_named() {
     }
     for shoot in &shoots {
         let verdict = replica
-            .until(shoot, "told of its clocks", |verdict| {
+            .until(shoot, "reported with its clocks", |verdict| {
                 verdict.outcome() == Outcome::Healthy && verdict.message.contains("ahead; this was corrected")
             })
             .await;

@@ -209,7 +209,7 @@ async fn an_endpoint_that_was_not_asked_is_not_unreachable() {
     let observed = probe(Duration::from_secs(20), std::iter::repeat_with(queued).take(60)).await;
     let found = outcomes(&observed);
     assert!(!found.contains(&Outcome::ExternalUnreachable), "{found:?}");
-    assert_eq!(found.last(), Some(&Outcome::LeasesExpired), "the leases tell");
+    assert_eq!(found.last(), Some(&Outcome::LeasesExpired), "by its leases");
 }
 
 /// A server that answers 429 answers, and wants to be left alone.

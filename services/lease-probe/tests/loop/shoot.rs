@@ -68,13 +68,13 @@ pub(crate) struct Observed {
     /// Start and end of every probe.
     pub(crate) probes: Vec<(Millis, Millis)>,
     /// The reported outcomes, with their times.
-    pub(crate) told: Vec<(Millis, Outcome)>,
+    pub(crate) reported: Vec<(Millis, Outcome)>,
 }
 
 impl Observed {
     /// The last outcome reported by `now`.
     pub(crate) fn at(&self, now: Millis) -> &Outcome {
-        &self.told[self.told.partition_point(|(at, _)| *at <= now) - 1].1
+        &self.reported[self.reported.partition_point(|(at, _)| *at <= now) - 1].1
     }
 
     /// The probes of the half minute before and after, for people.
@@ -183,7 +183,7 @@ impl ProbeReporter for World {
         if let Some(last) = observed.probes.last_mut() {
             last.1 = now;
         }
-        observed.told.push((now, verdict.outcome));
+        observed.reported.push((now, verdict.outcome));
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {

@@ -43,7 +43,7 @@ pub(crate) enum LossJudgement {
     /// kube-controller-manager would never have marked enough nodes.
     False,
     /// It would have if a cut had not ended, and no renewal of these nodes had reached the API server between that end and
-    /// the list on which the verdict rests: from outside nobody can know. See [`ShootScript::frozen_as_seen_at`].
+    /// the list on which the verdict rests: no observer can know. See [`ShootScript::frozen_as_seen_at`].
     HealedUnseen,
     /// It did.
     Right,

@@ -81,7 +81,7 @@ pub(crate) struct History {
     pub(crate) shoots: Vec<ShootScript>,
 }
 
-/// A shoot as it comes to pass while nobody protects it.
+/// The history of a shoot that is not protected.
 #[derive(Debug, Clone)]
 pub(crate) struct ShootHistory {
     pub(crate) nodes: Vec<NodeActivity>,

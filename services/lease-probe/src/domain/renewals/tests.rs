@@ -56,7 +56,7 @@ fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
     renewals.observe(list(0), &[lease(-5)]);
     renewals.observe(list(10), &[lease(5)]);
     // Nobody could renew for a minute; the first list afterwards comes before the first renewal.
-    renewals.note_outage(at(10));
+    renewals.answered_mut().note_outage(at(10));
     renewals.observe(list(70), &[lease(5)]);
     let known = at(92).after(Duration::from_millis(500));
     assert_eq!(expired_from(&renewals), known);
@@ -72,7 +72,7 @@ fn a_renewal_from_before_an_outage_does_not_testify_after_it() {
     let mut renewals = Renewals::default();
     renewals.observe(list(0), &[lease(-5)]);
     renewals.observe(list(4), &[lease(-5)]);
-    renewals.note_outage(at(6));
+    renewals.answered_mut().note_outage(at(6));
     renewals.observe(list(50), &[lease(5)]);
     assert_eq!(expired_from(&renewals), at(72).after(Duration::from_millis(500)));
 }
@@ -83,7 +83,7 @@ fn what_is_proven_stays_proven_over_a_failed_request() {
     for second in [0, 10, 20, 24] {
         renewals.observe(list(second), &[lease(0)]);
     }
-    renewals.note_outage(at(24));
+    renewals.answered_mut().note_outage(at(24));
     renewals.observe(list(29), &[lease(0)]);
     assert_eq!(expired_from(&renewals), at(30), "24 s were proven");
 }
