@@ -17,8 +17,8 @@ use crate::domain::answered::{ListCounts, SLOW};
 use crate::domain::outcome::ProbeFailure;
 use crate::metrics::CONNECTIONS;
 
-/// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every other
-/// limit by which it is judged start when the connection attempt does.
+/// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every
+/// other limit by which it is judged start when the connection attempt does.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When two connections in a row end this soon after their only answer, the server, or a proxy before it, closes every

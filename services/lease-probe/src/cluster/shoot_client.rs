@@ -119,8 +119,8 @@ impl<C: Connector> HttpShootClient<C> {
     }
 
     /// Lists within the budget. A failed list is retried once, immediately, as a kubelet retries a renewal. A timeout
-    /// proves only that the list did not arrive, so GET /version then checks that the API server is alive. That takes up
-    /// to [`VERSION_TIMEOUT`] more, and up to the same time again to get a permit.
+    /// proves only that the list did not arrive, so GET /version then checks that the API server is alive. That takes
+    /// up to [`VERSION_TIMEOUT`] more, and up to the same time again to get a permit.
     async fn list<I: DeserializeOwned>(
         &mut self,
         access: &Access,
@@ -168,8 +168,8 @@ impl<C: Connector> HttpShootClient<C> {
         Err(failure)
     }
 
-    /// Adds to `refused` everything else that is missing, so that an operator need not find out one by one. Asks only at
-    /// the first refusal.
+    /// Adds to `refused` everything else that is missing, so that an operator need not find out one by one. Asks only
+    /// at the first refusal.
     async fn add_missing(&mut self, mut refused: Vec<ShootPermission>) -> Vec<ShootPermission> {
         let known = match self.missing.take() {
             Some(known) => known,

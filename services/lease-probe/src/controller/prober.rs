@@ -367,8 +367,8 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         (self.verdicts.failed(failure, now, valid_until), next_due, None)
     }
 
-    /// Lists the leases, the nodes and machines if they matter, and asks the external endpoint at the same time if there is
-    /// one.
+    /// Lists the leases, the nodes and machines if they matter, and asks the external endpoint at the same time if
+    /// there is one.
     async fn ask(&mut self, inputs: &ProbeInputs) -> Result<ProbeResult, (Endpoint, ProbeFailure)> {
         let budget = Budget::starting_now(inputs.config.probe_timeout);
         let Some(access) = &inputs.external else {
@@ -443,8 +443,8 @@ fn note_observations(shared: &ProbeContext, client: &mut impl ShootClient, state
         Some(Suspicion::SilentAt(instant)) => {
             answered.note_disconnect(shared.time_of(instant).before(renew_interval), true);
         }
-        // Its start is not known. Pings would have ended the connection within a renew interval; without pings (HTTP/1.1)
-        // this is an assumption.
+        // Its start is not known. Pings would have ended the connection within a renew interval; without pings
+        // (HTTP/1.1) this is an assumption.
         Some(Suspicion::NoticedAt(instant)) => {
             answered.note_outage(shared.time_of(instant).before(renew_interval));
         }

@@ -23,8 +23,9 @@ use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 
 /// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
-/// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a second
-/// for 10 s are under way, 640, and never more than one for each endpoint of each shoot that hangs: sockets that wait.
+/// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a
+/// second for 10 s are under way, 640, and never more than one for each endpoint of each shoot that hangs: sockets that
+/// wait.
 const CONNECT_AT_ONCE: usize = 64;
 
 /// Verdicts by shoot.
@@ -150,8 +151,8 @@ impl ProberManager {
         }
     }
 
-    /// A Secret with a kubeconfig is there, new or changed; `data` is its kubeconfig, if it has one, or why it cannot be
-    /// read.
+    /// A Secret with a kubeconfig is there, new or changed; `data` is its kubeconfig, if it has one, or why it cannot
+    /// be read.
     pub fn kubeconfig_applied(
         self: &Arc<Self>,
         endpoint: Endpoint,

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 /// A defect that every probe meets must not cause a storm.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Runs a prober until it ends or `stop` is cancelled. One that panics starts again after a pause, so that a defect leaves
-/// no shoot unprotected until the next restart of the process.
+/// Runs a prober until it ends or `stop` is cancelled. One that panics starts again after a pause, so that a defect
+/// leaves no shoot unprotected until the next restart of the process.
 pub(super) async fn supervise<F: Future<Output = ()>>(
     stop: &CancellationToken,
     mut begin: impl FnMut() -> F,

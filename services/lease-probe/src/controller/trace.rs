@@ -6,8 +6,8 @@ use watchdog_runtime::trace::{KeyValue, Span, Tracer};
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::Verdict;
 
-/// The span of a probe that began at `started` and changed the outcome from `before`. None while traces are off, and for
-/// a shoot whose first outcome is healthy: after a start nearly all are.
+/// The span of a probe that began at `started` and changed the outcome from `before`. None while traces are off, and
+/// for a shoot whose first outcome is healthy: after a start nearly all are.
 pub(super) fn changed(
     tracer: &Tracer,
     shoot: &str,

@@ -87,8 +87,8 @@ pub struct Assessment {
     pub evidence: Evidence,
     /// When the leases were judged.
     pub judged: UnixTime,
-    /// When the threshold was crossed, or would be if no lease were renewed from now on and the API server answered; none
-    /// when it cannot be.
+    /// When the threshold was crossed, or would be if no lease were renewed from now on and the API server answered;
+    /// none when it cannot be.
     pub crossing: Option<UnixTime>,
     /// When the first candidate expires that has not yet, unless it is renewed.
     pub next_expiry: Option<UnixTime>,
@@ -107,8 +107,8 @@ pub struct LookAhead {
     pub crossing: UnixTime,
     /// How long before it at most.
     pub window: Duration,
-    /// When the leases must be listed again at the latest, or silence that began before this list is proven only after the
-    /// crossing.
+    /// When the leases must be listed again at the latest, or silence that began before this list is proven only after
+    /// the crossing.
     pub list_by: UnixTime,
 }
 

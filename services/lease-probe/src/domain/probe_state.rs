@@ -18,8 +18,8 @@ use watchdog_api::unix_time::UnixTime;
 /// lease must not make every probe list all nodes.
 const REMEMBER: Duration = Duration::from_secs(120);
 
-/// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with. What
-/// explains a silent kubelet (a machine that is deleted, an update in place) stands there before the kubelet falls
+/// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with.
+/// What explains a silent kubelet (a machine that is deleted, an update in place) stands there before the kubelet falls
 /// silent, and an expired lease has been silent for longer than this.
 const FRESH: f64 = 1.25;
 
@@ -159,8 +159,8 @@ impl ProbeState {
         now.since(as_of) <= self.renew_interval().mul_f64(intervals)
     }
 
-    /// How long before a crossing the nodes may be listed: early enough that listing them for all shoots of a seed can be
-    /// spread, and not so early that a kubelet which is merely late looks lost. A live one renews every interval.
+    /// How long before a crossing the nodes may be listed: early enough that listing them for all shoots of a seed can
+    /// be spread, and not so early that a kubelet which is merely late looks lost. A live one renews every interval.
     fn window(&self, rule: ExpiryRule) -> Duration {
         let interval = self.renew_interval();
         interval.min(rule.expiry_age.saturating_sub(interval) / 2)

@@ -180,8 +180,8 @@ impl Renewal {
         mark: AnsweredMark,
     ) -> Self {
         let mut arrivals = Arrivals::default();
-        // The age of a renewal that was not seen to arrive is no evidence. But a time in the future proves a clock that is
-        // ahead.
+        // The age of a renewal that was not seen to arrive is no evidence. But a time in the future proves a clock that
+        // is ahead.
         if renew_time > times.received {
             arrivals.note(arrival(times, renew_time));
         }
@@ -202,9 +202,9 @@ impl Renewal {
         self.renew_time == renew_time || self.went_back == Some(renew_time)
     }
 
-    /// When the lease was renewed, by the prober's clock. It was renewed after the answer to the previous list was made and
-    /// before the answer to this one: that is certain whatever clock the node has, and an estimate that contradicts it
-    /// is wrong.
+    /// When the lease was renewed, by the prober's clock. It was renewed after the answer to the previous list was made
+    /// and before the answer to this one: that is certain whatever clock the node has, and an estimate that contradicts
+    /// it is wrong.
     fn renewed(
         &self,
         renew_time: UnixTime,
@@ -215,8 +215,8 @@ impl Renewal {
         let mut arrivals = self.arrivals;
         arrivals.note(arrival(times, renew_time));
         let earliest = previous.sent.before(TOLERANCE);
-        // A clock that is called ahead, but was so no more when this renewal was made. One that is called behind, by too
-        // little, is no contradiction: that estimate falls short on purpose.
+        // A clock that is called ahead, but was so no more when this renewal was made. One that is called behind, by
+        // too little, is no contradiction: that estimate falls short on purpose.
         let skew = arrivals.skew(renew_interval);
         if skew > 0 && renew_time.shifted(skew.saturating_neg()) < earliest {
             arrivals.keep_newest();

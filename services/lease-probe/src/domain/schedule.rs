@@ -11,9 +11,9 @@ use watchdog_api::unix_time::UnixTime;
 /// Two probes of one shoot are never closer than this, except for those due at a crossing and [`TENSE_RETRY`].
 pub(crate) const MIN_SPACING: Duration = Duration::from_secs(1);
 
-/// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with those of
-/// other shoots: a process that wakes once for many probes spends half of what it would if it woke for each (measured, see
-/// docs/performance.md). This is the longest tick.
+/// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with
+/// those of other shoots: a process that wakes once for many probes spends half of what it would if it woke for each
+/// (measured, see docs/performance.md). This is the longest tick.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 
 /// A tick is at most this share of the interval, so that no shoot is probed much more often than configured.
@@ -26,9 +26,9 @@ const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
 /// docs/performance.md), and a crossing may have to wait for that.
 const MEET: u128 = 150;
 
-/// This many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that finds
-/// out at which instant exactly, and one at that instant. More follow each other only where most leases are about to
-/// expire and are renewed one by one at the last moment; that must not become a storm.
+/// This many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that
+/// finds out at which instant exactly, and one at that instant. More follow each other only where most leases are about
+/// to expire and are renewed one by one at the last moment; that must not become a storm.
 const CLOSE_PROBES: usize = 4;
 
 /// While seconds decide, probes of one shoot follow each other at this pace.
@@ -37,20 +37,20 @@ const TENSE: Duration = Duration::from_secs(1);
 /// While a loss stands, probes follow each other at this pace, so that a recovery is seen at once.
 const LOST: Duration = Duration::from_secs(2);
 
-/// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: half a core (at 171 us each, see
-/// docs/performance.md).
+/// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: half a core (at 171 us each,
+/// see docs/performance.md).
 const CLOSE_PROBES_PER_SECOND: u32 = 2_500;
 
-/// While a shoot is probed closely, a probe that the API server answered with an error is repeated after this pause. A gap
-/// between two lists counts as answered only if it is short.
+/// While a shoot is probed closely, a probe that the API server answered with an error is repeated after this pause. A
+/// gap between two lists counts as answered only if it is short.
 const TENSE_RETRY: Duration = Duration::from_millis(500);
 
 /// An API server that does not answer is asked again at least this often: from when it is back, kube-controller-manager
 /// counts its grace period.
 const LONGEST_ABSENCE: Duration = Duration::from_secs(8);
 
-/// The longest pause after a 429, whatever `Retry-After` asks for. API servers ask for seconds; a proxy that asks for more
-/// must not be able to blind the watchdog to a shoot for a day, and one request in five minutes is no burden.
+/// The longest pause after a 429, whatever `Retry-After` asks for. API servers ask for seconds; a proxy that asks for
+/// more must not be able to blind the watchdog to a shoot for a day, and one request in five minutes is no burden.
 pub(crate) const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
 
 /// The configured pace.
@@ -81,9 +81,9 @@ impl ProbePace {
     }
 }
 
-/// The tick for a process that probes this many shoots. Halved until not too many meet and it is small beside the interval,
-/// so that all ticks are multiples of every shorter one: probes whose tick was chosen among fewer shoots meet the others
-/// all the same.
+/// The tick for a process that probes this many shoots. Halved until not too many meet and it is small beside the
+/// interval, so that all ticks are multiples of every shorter one: probes whose tick was chosen among fewer shoots meet
+/// the others all the same.
 pub(crate) fn tick(interval: Duration, shoots: usize) -> Duration {
     let shoots = u128::try_from(shoots).unwrap_or(u128::MAX);
     let mut tick = LONGEST_TICK;
@@ -167,8 +167,8 @@ pub(crate) struct ScheduleInputs<'a> {
 ///
 /// Besides the interval, a probe is due at the instant at which the threshold would be crossed if no lease were
 /// renewed: a loss is seen when it becomes one, not up to an interval later. While a loss stands or seconds decide,
-/// probes follow each other closely. Except for the crossing itself, probes are aligned to a shared [`tick`], which halves
-/// CPU (ADR 0012).
+/// probes follow each other closely. Except for the crossing itself, probes are aligned to a shared [`tick`], which
+/// halves CPU (ADR 0012).
 pub(crate) fn after_assessment(
     now: UnixTime,
     pace: ProbePace,
@@ -237,8 +237,8 @@ pub(crate) fn after_failure(
             .max(now.after(SHORTEST_TICK));
     }
     let failures = failures.in_a_row;
-    // A missing permission or Secret is not back sooner for asking every second; an API server is, and what an outage hides
-    // is as long as the outage and the pause after it.
+    // A missing permission or Secret is not back sooner for asking every second; an API server is, and what an outage
+    // hides is as long as the outage and the pause after it.
     let (growth, most) = match failure {
         ProbeFailure::Connect(_)
         | ProbeFailure::VersionFailed(_)
@@ -503,8 +503,8 @@ mod tests {
         );
     }
 
-    /// Whatever stands between the watchdog and a shoot must not silence it for a day, and a verdict's validity must fit
-    /// into a protobuf timestamp.
+    /// Whatever stands between the watchdog and a shoot must not silence it for a day, and a verdict's validity must
+    /// fit into a protobuf timestamp.
     #[test]
     fn no_429_silences_the_watchdog_for_long() {
         for asked in [

@@ -38,8 +38,8 @@ pub struct Verdict {
 pub struct Thresholds {
     /// `failureThreshold`: losses in a row.
     pub failure: u32,
-    /// `successThreshold`: healthy probes in a row, a renew interval apart, so that each rests on other renewals than the
-    /// one before.
+    /// `successThreshold`: healthy probes in a row, a renew interval apart, so that each rests on other renewals than
+    /// the one before.
     pub success: u32,
 }
 
@@ -62,8 +62,8 @@ pub struct ThresholdResult {
 
 impl Streak {
     /// Notes a finding. A loss or recovery is reported only after as many probes in a row as the thresholds ask for;
-    /// until then the last of the two stays reported, or `Pending` if there is none. Everything else is reported at once,
-    /// and breaks the row.
+    /// until then the last of the two stays reported, or `Pending` if there is none. Everything else is reported at
+    /// once, and breaks the row.
     pub fn note(
         &mut self,
         found: &Outcome,

@@ -80,7 +80,8 @@ impl ShootVerdicts {
         self.by_replica.insert(replica.clone(), seen);
     }
 
-    /// Removes the verdict of a replica; keeps it as left behind if it is the newest and valid. Returns true if there was one.
+    /// Removes the verdict of a replica; keeps it as left behind if it is the newest and valid. Returns true if there
+    /// was one.
     pub(crate) fn remove(&mut self, replica: &str, now: UnixTime) -> bool {
         let Some(seen) = self.by_replica.remove(replica) else {
             return false;

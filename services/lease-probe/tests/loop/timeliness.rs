@@ -185,8 +185,8 @@ fn a_healthy_shoot_is_probed_at_the_interval_and_not_more_often() {
         .windows(2)
         .map(|pair| pair[1].0 - pair[0].1)
         .collect();
-    // Until the nodes would be listed ahead of a crossing if no lease were renewed: 13 s and more; and the interval with its
-    // jitter.
+    // Until the nodes would be listed ahead of a crossing if no lease were renewed: 13 s and more; and the interval
+    // with its jitter.
     assert!(
         pauses.iter().all(|pause| (13_000..=36_100).contains(pause)),
         "{pauses:?}"

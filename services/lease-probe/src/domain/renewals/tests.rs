@@ -152,8 +152,8 @@ struct Probed {
     silent: f64,
 }
 
-/// A kubelet renews every 10 s, at seconds that end in `phase`, until it dies; its clock is off by what `skew` says. The
-/// prober probes at the given intervals, and at the instant at which the lease would expire.
+/// A kubelet renews every 10 s, at seconds that end in `phase`, until it dies; its clock is off by what `skew` says.
+/// The prober probes at the given intervals, and at the instant at which the lease would expire.
 fn simulate(skew: impl Fn(i64) -> i64, phase: i64, intervals: &[i64], dies_at: i64) -> Vec<Probed> {
     let mut renewals = Renewals::default();
     let mut now = at(0);
@@ -199,8 +199,9 @@ proptest! {
         }
     }
 
-    /// kube-controller-manager acts 40 s after it saw the last renewal. A clock that is ahead makes renewals look younger
-    /// by what its estimate falls short of, and a list that comes late proves less: both at once cost up to 4 s more.
+    /// kube-controller-manager acts 40 s after it saw the last renewal. A clock that is ahead makes renewals look
+    /// younger by what its estimate falls short of, and a list that comes late proves less: both at once cost up to 4 s
+    /// more.
     #[test]
     fn no_hidden_loss_whatever_the_clock_of_the_node(
         skew in -120_i64..=120, phase in 0_i64..10, intervals in intervals(), lived in 10_i64..200,
