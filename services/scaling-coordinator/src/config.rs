@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Parser;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::membership::Timing;
@@ -33,21 +34,23 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,
 
-    /// Restore everything that the watchdog holds down, level by level, say what was restored, and exit: 0 when nothing is
-    /// held down any more. Waits until every other replica of the coordinator has stopped.
+    /// Restore everything that the watchdog holds down, level by level, print what was restored, and exit: 0 when
+    /// nothing is held down any more. Waits until every other replica of the coordinator has stopped.
     #[arg(long)]
     release_all: bool,
 
-    /// With --release-all: only say what would be done. Writes nothing.
+    /// With --release-all: only print what would be done. Writes nothing.
     #[arg(long, requires = "release_all")]
     plan: bool,
 
-    /// With --release-all: first scale this Deployment, in the namespace of --namespace, to 0. For the coordinator's own.
+    /// With --release-all: first scale this Deployment, in the namespace of --namespace, to 0. For the coordinator's
+    /// own.
     #[arg(long, requires = "release_all", conflicts_with = "plan", value_name = "NAME")]
     stop_deployment: Option<String>,
 
     /// With --release-all: give up after this time.
-    #[arg(long, requires = "release_all", default_value = "4m", value_name = "DURATION", value_parser = watchdog_api::duration::parse)]
+    #[arg(long, requires = "release_all", default_value = "4m", value_name = "DURATION")]
+    #[arg(value_parser = watchdog_api::duration::parse)]
     release_timeout: Duration,
 
     /// Collector of OpenTelemetry traces (OTLP over gRPC), http or https; one trace for each verdict that changes.
@@ -80,7 +83,7 @@ pub struct Config {
 /// How everything that is held down is restored.
 #[derive(Debug, Clone)]
 pub struct Release {
-    /// Only say what would be done.
+    /// Only print what would be done.
     pub plan: bool,
     /// The Deployment that is scaled to 0 first.
     pub stop_deployment: Option<String>,
@@ -120,13 +123,14 @@ impl CommandLine for Args {
 }
 
 /// Checks `host:port`.
-fn address(text: &str) -> Result<String, String> {
-    let (host, port) = text.rsplit_once(':').ok_or("has no port: write host:port")?;
-    let port: u16 = port.parse().map_err(|_| format!("{port:?} is not a port"))?;
+fn address(text: &str) -> anyhow::Result<String> {
+    let (host, port) = text.rsplit_once(':').context("has no port: write host:port")?;
+    let port: u16 = port.parse().with_context(|| format!("{port:?} is not a port"))?;
     let bare_ipv6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
-    if host.is_empty() || port == 0 || bare_ipv6 || host.contains(['/', '@', ' ']) {
-        return Err("must be of the form host:port; an IPv6 address stands in brackets".to_owned());
-    }
+    anyhow::ensure!(
+        !host.is_empty() && port != 0 && !bare_ipv6 && !host.contains(['/', '@', ' ']),
+        "must be of the form host:port; an IPv6 address stands in brackets"
+    );
     Ok(text.to_owned())
 }
 
@@ -142,7 +146,7 @@ mod tests {
             "lease-probe.garden.svc:9645",
             "[::1]:9645",
         ] {
-            assert_eq!(address(good).as_deref(), Ok(good));
+            assert_eq!(address(good).unwrap(), good);
         }
         for bad in [
             "localhost",
@@ -158,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_told_at_once() {
+    fn all_errors_are_reported_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.yaml");
         std::fs::write(&file, "probeInterval: soon\nnonsense: 1\n").unwrap();

@@ -1,13 +1,13 @@
 //! scaling-coordinator: scales the dependants of a shoot down when its nodes are cut off, and up again, level by
 //! level.
 //!
-//! `domain` holds the rules, `controller` runs them, `cluster` talks to the seed, `grpc` serves and follows streams, and
-//! only `app` joins them.
+//! `domain` holds the rules, `controller` runs them, `cluster` talks to the seed, `grpc` serves and follows
+//! streams, and only `app` joins them.
 
 pub mod app;
-pub mod cluster;
+mod cluster;
 pub mod config;
-pub mod controller;
+mod controller;
 pub mod domain;
-pub mod grpc;
-pub mod metrics;
+mod grpc;
+mod metrics;

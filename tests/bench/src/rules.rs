@@ -12,7 +12,7 @@ use lease_probe::domain::probe_state::{Next, ProbeState};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::{Streak, Thresholds, VerdictBuilder, sentence};
 use scaling_coordinator::domain::Direction;
-use scaling_coordinator::domain::decision::{self, Streams, Verdict, decide};
+use scaling_coordinator::domain::decision::{self, StreamCounts, Verdict, decide};
 use scaling_coordinator::domain::flow::Flow;
 use scaling_coordinator::domain::observed::{Dependent, Observed, ResourceState};
 use tokio::time::Instant;
@@ -24,9 +24,10 @@ use watchdog_api::node::NodeItem;
 use watchdog_api::prober::{self, DependentResource};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::workload::RecordedReplicas;
-use watchdog_e2e::fixtures;
+use watchdog_test_support::fixtures;
+use weeder::domain::namespaced_name::NamespacedName;
 use weeder::domain::pods::CrashLoop;
-use weeder::domain::readiness::{Endpoints, Index, Slice, SliceKey};
+use weeder::domain::readiness::{Endpoints, Index, Slice};
 
 use crate::fleet::{Fleet, Kind};
 
@@ -239,7 +240,7 @@ fn direction() -> Work {
         valid_until: now + Duration::from_secs(40),
         message: "12 of 20 leases are expired.".into(),
     };
-    let streams = Streams { known: 1, synced: 1 };
+    let streams = StreamCounts { known: 1, synced: 1 };
     Box::new(move || {
         black_box(decide(black_box(now), [&verdict], streams));
     })
@@ -278,7 +279,7 @@ fn flow() -> Work {
 
 fn weed() -> Work {
     let (mut index, mut turn) = (Index::default(), 0_u32);
-    let key = SliceKey {
+    let key = NamespacedName {
         namespace: "shoot--bench--00001".into(),
         name: "kube-apiserver-x7k2p".into(),
     };

@@ -5,61 +5,72 @@ use watchdog_kube::events::Notice;
 
 use super::write_counts;
 use crate::domain::Direction;
-use crate::domain::flow::{Action, Outcome};
-use crate::domain::next_step::Write;
+use crate::domain::flow::{Action, ActionKind, ActionOutcome};
+use crate::domain::next_step::ResourceWrite;
 
 /// A write in words.
-pub(super) fn what(write: &Write) -> String {
+pub(super) fn what(write: &ResourceWrite) -> String {
     match write {
-        Write::Record { replicas } => format!("record {replicas} replicas"),
-        Write::Scale {
+        ResourceWrite::Record { replicas } => format!("record {replicas} replicas"),
+        ResourceWrite::Scale {
             from,
             to,
             record: false,
             ..
         } => format!("scale from {from} to {to}"),
-        Write::Scale { from, to, .. } => format!("record {from} replicas and scale to {to}"),
-        Write::CleanUp => "remove meltdown-protection-active".to_owned(),
+        ResourceWrite::Scale { from, to, .. } => format!("record {from} replicas and scale to {to}"),
+        ResourceWrite::CleanUp => "remove meltdown-protection-active".to_owned(),
     }
 }
 
-/// Logs what became of a write.
-pub(super) fn written(shoot: &str, action: &Action, write: &Write, outcome: &Outcome) {
-    let resource = &action.reference;
-    let (direction, result) = (action.direction.as_str(), write_counts::result(outcome));
-    let what = what(write);
-    match outcome {
-        Outcome::Done => tracing::info!(shoot, %resource, direction, what, "written"),
-        Outcome::Conflict => {
-            tracing::info!(shoot, %resource, direction, what, "somebody else wrote in between")
-        }
-        Outcome::Cancelled => {
-            tracing::info!(shoot, %resource, direction, what, "not written: not allowed any more")
-        }
-        Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => {
-            tracing::warn!(shoot, %resource, direction, what, result, error = why, "a write failed");
-        }
-    }
-}
-
-/// Logs why a read failed. It is made again.
-pub(super) fn read(shoot: &str, action: &Action, outcome: &Outcome) {
+/// The span of a request: every line about it names what was done to which shoot.
+pub(super) fn span(shoot: &str, action: &Action) -> tracing::Span {
     let (resource, direction) = (&action.reference, action.direction.as_str());
-    match outcome {
-        Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => {
-            tracing::warn!(shoot, %resource, direction, error = why, "reading a resource failed, reading it again later");
+    // At the level of errors, so that no filter takes the fields away from a line that it lets pass.
+    match &action.kind {
+        ActionKind::Read => tracing::error_span!("read", shoot, %resource, direction),
+        ActionKind::Write(write) => {
+            tracing::error_span!("write", shoot, %resource, direction, what = what(write))
         }
-        Outcome::Done | Outcome::Conflict | Outcome::Cancelled => {}
+    }
+}
+
+/// Logs the outcome of a request, in its span.
+pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
+    match (kind, outcome) {
+        (ActionKind::Write(_), ActionOutcome::Done) => tracing::info!("a write was applied"),
+        (ActionKind::Write(_), ActionOutcome::Conflict) => {
+            tracing::info!("a write met a newer version of its resource; deciding again");
+        }
+        (ActionKind::Write(_), ActionOutcome::Cancelled) => {
+            tracing::info!("a write was cancelled because it is not allowed any more");
+        }
+        (ActionKind::Write(_), ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. }) => {
+            tracing::warn!(
+                result = write_counts::result(outcome),
+                error = why,
+                "a write failed"
+            );
+        }
+        (ActionKind::Read, ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. }) => {
+            tracing::warn!(error = why, "a read of a resource failed; reading it again later");
+        }
+        (ActionKind::Read, ActionOutcome::Done | ActionOutcome::Conflict | ActionOutcome::Cancelled) => {}
     }
 }
 
 /// The Kubernetes Events about an applied write.
-pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, reason: &str) -> Vec<Notice> {
+pub(super) fn events(
+    about: ObjectReference,
+    action: &Action,
+    write: &ResourceWrite,
+    reason: &str,
+) -> Vec<Notice> {
     let (from, to, unreadable) = match write {
-        Write::Scale {
+        ResourceWrite::Scale {
             from, to, unreadable, ..
         } => (from, to, unreadable),
-        Write::CleanUp if action.direction == Direction::Release => {
+        ResourceWrite::CleanUp if action.direction == Direction::Release => {
             return vec![Notice {
                 about,
                 warning: false,
@@ -70,7 +81,7 @@ pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, rea
                 ),
             }];
         }
-        Write::Record { .. } | Write::CleanUp => return Vec::new(),
+        ResourceWrite::Record { .. } | ResourceWrite::CleanUp => return Vec::new(),
     };
     let mut events = Vec::new();
     if let Some(text) = unreadable {

@@ -32,7 +32,7 @@ pub enum Outcome {
     Pending,
     /// An outcome that this version does not know.
     Unknown,
-    /// The observer says what is older than what it has said before.
+    /// The observer repeats a verdict that is older than its last one.
     Outdated,
 }
 
@@ -92,7 +92,7 @@ pub struct Verdict {
 
 /// The streams from lease-probe, as far as they explain why there is no verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Streams {
+pub struct StreamCounts {
     /// Replicas of lease-probe that are known.
     pub known: usize,
     /// Those whose stream is synchronised.
@@ -168,7 +168,7 @@ impl Decision {
         }
     }
 
-    /// Leaves the shoot to others, because its Cluster says so.
+    /// Leaves the shoot to others, because of its Cluster.
     #[must_use]
     pub fn release(reason: impl Into<String>) -> Self {
         Self {
@@ -180,12 +180,12 @@ impl Decision {
 
 /// Decides from the verdicts of all observers whose streams live, one each.
 ///
-/// A verdict counts while it is valid. `Pending` never counts: an observer that has not looked says nothing against
+/// A verdict counts while it is valid. `Pending` never counts: an observer that has not looked yet does not contradict
 /// one that has. All that count must want the same, and holding is a wish like the others.
 pub fn decide<'a>(
     now: Instant,
     verdicts: impl IntoIterator<Item = &'a Verdict>,
-    streams: Streams,
+    streams: StreamCounts,
 ) -> Decision {
     let (mut newest, mut again_at) = (None::<&Verdict>, None::<Instant>);
     let mut counted: Vec<&Verdict> = Vec::new();
@@ -216,7 +216,7 @@ pub fn decide<'a>(
             ..Decision::hold(
                 HoldReason::Outdated,
                 format!(
-                    "{} says {}: it counts again when it says something new.",
+                    "{} reports {}: it counts again when it reports something new.",
                     outdated.observer,
                     outdated.outcome.as_str()
                 ),
@@ -233,7 +233,7 @@ pub fn decide<'a>(
             ..Decision::hold(
                 HoldReason::Disagreement,
                 format!(
-                    "The observers disagree: {} says {}, {} says {}.",
+                    "The observers disagree: {} reports {}, {} reports {}.",
                     first.observer,
                     first.outcome.as_str(),
                     contrary.observer,
@@ -255,9 +255,9 @@ fn sentence(verdict: &Verdict) -> String {
     let (observer, outcome) = (&verdict.observer, verdict.outcome.as_str());
     // Every renewal of a healthy verdict may count other leases; that is no news about the scaling.
     if verdict.outcome == Outcome::Healthy || verdict.message.is_empty() {
-        format!("{observer} says {outcome}.")
+        format!("{observer} reports {outcome}.")
     } else {
-        format!("{observer} says {outcome}: {}", verdict.message)
+        format!("{observer} reports {outcome}: {}", verdict.message)
     }
 }
 
@@ -266,7 +266,7 @@ fn expired(newest: &Verdict) -> String {
     format!("The last verdict, {outcome} by {observer}, is not valid any more and was not renewed.")
 }
 
-fn silence(streams: Streams) -> String {
+fn silence(streams: StreamCounts) -> String {
     match (streams.known, streams.synced) {
         (0, _) => "No replica of lease-probe is known.".to_owned(),
         (_, 0) => "No stream from lease-probe is connected.".to_owned(),

@@ -23,7 +23,7 @@ use super::observed::{Dependent, Observed, ResourceState};
 
 /// A write.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Write {
+pub enum ResourceWrite {
     /// Record the replicas and set meltdown-protection-active: the first of two steps down.
     Record {
         /// Replicas to record.
@@ -44,10 +44,9 @@ pub enum Write {
     CleanUp,
 }
 
-impl Write {
+impl ResourceWrite {
     /// Returns true if the observed state is the one that this write leaves; `None` if the state does not show it.
-    #[must_use]
-    pub fn shows_in(&self, seen: &ResourceState) -> Option<bool> {
+    pub(crate) fn shows_in(&self, seen: &ResourceState) -> Option<bool> {
         match self {
             Self::Record { replicas } => {
                 Some(seen.protected && seen.recorded == RecordedReplicas::Count(*replicas))
@@ -62,24 +61,20 @@ impl Write {
 
 /// Returns true if the replica count of a kind is known to be `spec.replicas`, so that one patch of the object changes
 /// it together with the annotations.
-#[must_use]
-pub fn has_spec_replicas(reference: &ResourceRef) -> bool {
+pub(crate) fn has_spec_replicas(reference: &ResourceRef) -> bool {
     reference.group() == "apps" && matches!(&*reference.kind, "Deployment" | "StatefulSet")
 }
 
 /// The next step of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NextStep {
+pub(crate) enum NextStep {
     /// Nothing: it is where the direction wants it.
     Nothing,
-    /// Nothing: it carries ignore-scaling.
     Ignored,
-    /// Nothing: it is optional and absent.
     AbsentOptional,
     /// Only that its ready replicas reach the target.
     Wait,
-    /// A write.
-    Write(Write),
+    Write(ResourceWrite),
     /// Its replicas have to be read from the scale sub-resource first.
     Read,
     /// To exist, although it does not.
@@ -90,40 +85,31 @@ pub enum NextStep {
     NotObserved,
 }
 
-/// The next step of a resource, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlannedStep {
-    /// The next step.
-    pub next_step: NextStep,
+pub(crate) struct PlannedStep {
+    pub(crate) next_step: NextStep,
     /// The replicas that the direction wants; `None` where it wants none in particular.
-    pub target: Option<i32>,
-    /// One sentence for people.
-    pub why: String,
+    pub(crate) target: Option<i32>,
+    pub(crate) why: String,
 }
 
 impl NextStep {
     /// Returns true if the next level need not wait for the resource.
-    #[must_use]
-    pub const fn is_done(&self) -> bool {
+    pub(crate) const fn is_done(&self) -> bool {
         matches!(self, Self::Nothing | Self::Ignored | Self::AbsentOptional)
     }
 
     /// Returns true if the step needs a request.
-    #[must_use]
-    pub const fn is_work(&self) -> bool {
+    pub(crate) const fn is_work(&self) -> bool {
         matches!(self, Self::Write(_) | Self::Read)
     }
 
     /// Returns true if the level has failed because of the resource and no retry can mend that.
-    #[must_use]
-    pub const fn is_broken(&self) -> bool {
+    pub(crate) const fn is_broken(&self) -> bool {
         matches!(self, Self::Absent | Self::Repair)
     }
 }
-
-/// Assesses one resource for one direction.
-#[must_use]
-pub fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> PlannedStep {
+pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> PlannedStep {
     let config = dependent.config;
     if direction == Direction::Release {
         return release(&dependent.observed);
@@ -171,7 +157,7 @@ fn is_to_be_restored(direction: Direction, observed: &Observed) -> bool {
 fn release(observed: &Observed) -> PlannedStep {
     if observed.seen().is_some_and(|seen| seen.protected) {
         plain(
-            NextStep::Write(Write::CleanUp),
+            NextStep::Write(ResourceWrite::CleanUp),
             "it carries meltdown-protection-active, and the shoot is not protected any more".into(),
         )
     } else {
@@ -190,7 +176,7 @@ fn plain(next_step: NextStep, why: String) -> PlannedStep {
 fn ignored(seen: &ResourceState) -> PlannedStep {
     if seen.protected {
         plain(
-            NextStep::Write(Write::CleanUp),
+            NextStep::Write(ResourceWrite::CleanUp),
             "it carries ignore-scaling and a leftover meltdown-protection-active".into(),
         )
     } else {
@@ -204,14 +190,14 @@ fn down(config: &DependentResource, seen: &ResourceState, replicas: i32) -> Plan
         let record = has_spec_replicas(&config.reference);
         let recorded = seen.protected && seen.recorded == RecordedReplicas::Count(replicas);
         let write = if record || recorded {
-            Write::Scale {
+            ResourceWrite::Scale {
                 from: replicas,
                 to: target,
                 record,
                 unreadable: None,
             }
         } else {
-            Write::Record { replicas }
+            ResourceWrite::Record { replicas }
         };
         (
             NextStep::Write(write),
@@ -243,7 +229,7 @@ fn up(config: &DependentResource, seen: &ResourceState, replicas: i32) -> Planne
     // Only with `scaleDown.replicas` above 0 can something be held down that still has replicas.
     let held_down = seen.protected && replicas <= down_target(config) && replicas < restored;
     if replicas == 0 || held_down {
-        let write = Write::Scale {
+        let write = ResourceWrite::Scale {
             from: replicas,
             to: restored,
             record: false,
@@ -267,7 +253,7 @@ fn up(config: &DependentResource, seen: &ResourceState, replicas: i32) -> Planne
         )
     } else if seen.protected {
         (
-            NextStep::Write(Write::CleanUp),
+            NextStep::Write(ResourceWrite::CleanUp),
             format!("it is scaled to {replicas}, and meltdown-protection-active is still set"),
         )
     } else {

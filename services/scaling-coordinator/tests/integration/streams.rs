@@ -151,14 +151,14 @@ async fn a_replica_that_repeats_old_verdicts_does_not_count_until_it_says_someth
     let (minute, long) = (Duration::from_secs(60), Duration::from_secs(300));
     one.say_of(SHOOT, Outcome::LeasesExpired, minute, long);
     coordinator
-        .until_holding(SHOOT, "one says something older than before")
+        .until_holding(SHOOT, "one reports something older than before")
         .await;
     until_counted(&coordinator, "outdated").await;
     // Neither can it be outvoted, nor does what it says against the other count.
     two.say(SHOOT, Outcome::LeasesExpired);
     one.say_of(SHOOT, Outcome::LeasesExpired, minute, long);
     coordinator
-        .until_holding(SHOOT, "one says something older than before")
+        .until_holding(SHOOT, "one reports something older than before")
         .await;
     assert_eq!(seed.writes(SHOOT), [""; 0]);
     one.say(SHOOT, Outcome::LeasesExpired);

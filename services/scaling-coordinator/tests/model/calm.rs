@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use crate::rules::Rules;
 use crate::search::fingerprint;
-use crate::world::World;
+use crate::world::{Saying, World};
 
 /// More rounds than any calm path needs: four writes, their waits and a failed level's pause.
 const ROUNDS: usize = 80;
@@ -19,9 +19,9 @@ pub struct Calm {
 
 impl Calm {
     /// Checks that everything is restored from here.
-    pub fn check(&mut self, from: &World, rules: Rules) -> Result<(), String> {
+    pub fn check(&mut self, from: &World, rules: Rules) -> anyhow::Result<()> {
         let mut world = from.clone();
-        world.calm_down(rules)?;
+        world.calm_down(Saying::Healthy, rules)?;
         let mut path = Vec::new();
         for _ in 0..ROUNDS {
             let now = fingerprint(&world);
@@ -33,6 +33,19 @@ impl Calm {
             path.push(now);
             world.calm_round(rules)?;
         }
-        Err("S6: it is not restored or released although nothing goes wrong any more".to_owned())
+        anyhow::bail!("S6: it is not restored or released although nothing goes wrong any more")
     }
+}
+
+/// Checks that from here everything goes down while the observers report a loss.
+pub fn goes_down(from: &World, rules: Rules) -> anyhow::Result<()> {
+    let mut world = from.clone();
+    world.calm_down(Saying::LeasesExpired, rules)?;
+    for _ in 0..ROUNDS {
+        if world.is_calm() {
+            return Ok(());
+        }
+        world.calm_round(rules)?;
+    }
+    anyhow::bail!("it does not go down although nothing goes wrong any more")
 }
