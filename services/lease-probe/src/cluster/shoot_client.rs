@@ -15,6 +15,7 @@ use watchdog_api::list::{Item, ItemList};
 use watchdog_api::machine::MachineItem;
 use watchdog_api::names::NODE_LEASE_NAMESPACE;
 use watchdog_api::node::NodeItem;
+use watchdog_api::unix_time::UnixTime;
 
 use super::connect_limiter::ConnectLimiter;
 use super::connection::{ApiResponse, CachedConnection, Observations, Suspicion};
@@ -25,7 +26,6 @@ use crate::domain::assessment::ListedLeases;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::renewals::ListedLease;
 use crate::metrics::SHOOT_REQUESTS;
-use watchdog_api::unix_time::UnixTime;
 
 /// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
 const PAGE: usize = 500;

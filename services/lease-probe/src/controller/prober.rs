@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::prober::ProberConfig;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::trace::Tracer;
 
@@ -26,7 +27,6 @@ use crate::domain::renewals::expiry_age;
 use crate::domain::schedule::{self, FailureStreak, ProbePace, Recent, ScheduleInputs};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
-use watchdog_api::unix_time::UnixTime;
 
 /// The inputs of a probe. A change takes effect on the running probe.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use watchdog_api::unix_time::UnixTime;
+
 use super::answered::{AnsweredTime, ListTimes, longest_pause};
 use super::assessment::{
     Assessment, AssessmentContext, ExpiryRule, ExternalOutage, ListedLeases, LookAhead, assess,
@@ -12,7 +14,6 @@ use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
 use super::renewals::Renewals;
 use super::schedule::MIN_SPACING;
-use watchdog_api::unix_time::UnixTime;
 
 /// For this long an expired lease stays excluded without another list of the nodes, unless it is renewed: one orphaned
 /// lease must not make every probe list all nodes.

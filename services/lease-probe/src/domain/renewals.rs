@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use watchdog_api::unix_time::{UnixTime, micros};
+
 use super::answered::{AnsweredMark, AnsweredTime, ListTimes};
 use super::skew::{Arrival, Arrivals};
-use watchdog_api::unix_time::{UnixTime, micros};
 
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
 const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
+use watchdog_api::unix_time::UnixTime;
 
 use super::assessment::LookAhead;
 use super::outcome::{FailureEvidence, Outcome, ProbeFailure};
-use watchdog_api::unix_time::UnixTime;
 
 /// Two probes of one shoot are never closer than this, except for those due at a crossing and [`TENSE_RETRY`].
 pub(crate) const MIN_SPACING: Duration = Duration::from_secs(1);

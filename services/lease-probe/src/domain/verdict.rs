@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchdog_api::eligibility::SkipReason;
+use watchdog_api::unix_time::UnixTime;
 
-use super::assessment::{Assessment, Evidence};
+use super::assessment::{Assessment, Evidence, ZoneCount};
 use super::outcome::{Outcome, ProbeFailure};
 use super::renewals::{is_notable, magnitude};
-use watchdog_api::unix_time::UnixTime;
 
 /// The state of a shoot.
 #[derive(Debug, Clone, PartialEq)]
@@ -148,14 +148,8 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
             " Their silence is proven in {remaining:.0}s if the API server answers and they stay silent."
         ));
     }
-    let dead: Vec<&str> = e
-        .zones
-        .iter()
-        .filter(|(_, zone)| zone.candidates > 0 && zone.expired == zone.candidates)
-        .map(|(name, _)| &**name)
-        .collect();
-    if !dead.is_empty() && dead.len() < e.zones.len() {
-        text.push_str(&format!(" All of them in zone {} are expired.", dead.join(", ")));
+    if let Some(zones) = expired_zones(e) {
+        text.push_str(&format!(" All of them in zone {zones} are expired."));
     }
     if is_notable(e.largest_skew) {
         let direction = if e.largest_skew < 0 { "behind" } else { "ahead" };
@@ -168,6 +162,14 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
         text.push_str(&format!(" This is probe {so_far} of {needed} in a row."));
     }
     text
+}
+
+/// The zones in which all candidates are expired, unless that is all zones or none.
+fn expired_zones(evidence: &Evidence) -> Option<String> {
+    let is_expired = |zone: &ZoneCount| zone.candidates > 0 && zone.expired == zone.candidates;
+    let zones = evidence.zones.iter().filter(|(_, zone)| is_expired(zone));
+    let names: Vec<&str> = zones.map(|(name, _)| &**name).collect();
+    (!names.is_empty() && names.len() < evidence.zones.len()).then(|| names.join(", "))
 }
 
 /// Makes verdicts about one shoot.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use watchdog_api::eligibility::SkipReason as DomainSkip;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::message::{Event, Message};
@@ -12,7 +13,6 @@ use crate::domain::assessment::Evidence;
 use crate::domain::candidates::Exclusion;
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::Verdict;
-use watchdog_api::unix_time::UnixTime;
 
 /// Converts a verdict to its wire form, with its age as of `now`.
 pub(crate) fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verdict {

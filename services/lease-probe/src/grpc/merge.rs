@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::wire::micros;
 
 use super::convert;
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::Verdict;
-use watchdog_api::unix_time::UnixTime;
 
 /// A verdict of this replica or of another.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
+use watchdog_api::unix_time::UnixTime;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
 use watchdog_runtime::clock::Clock;
@@ -14,7 +15,6 @@ use watchdog_watch_stream::stream::{Responses, Streams};
 use super::convert;
 use super::view::{MergedVerdicts, ReplicaVerdict};
 use crate::domain::verdict::Verdict;
-use watchdog_api::unix_time::UnixTime;
 
 /// Returns true if it is certain that the seed has no Cluster of a name.
 pub(crate) type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;

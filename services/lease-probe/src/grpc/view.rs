@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::client::{Received, Update};
 use watchdog_watch_stream::message::Event;
@@ -16,7 +17,6 @@ use watchdog_watch_stream::verdicts::ReplicaHandler;
 pub(crate) use super::merge::ReplicaVerdict;
 use super::merge::ShootVerdicts;
 use crate::domain::verdict::Verdict;
-use watchdog_api::unix_time::UnixTime;
 
 /// Verdicts that were left behind stay at most this much too long.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);

@@ -20,6 +20,13 @@ pub(crate) struct VerdictCollector {
 
 impl Collector for VerdictCollector {
     fn collect(&self, out: &mut Exposition) {
+        self.collect_verdicts(out);
+        self.collect_probers(out);
+    }
+}
+
+impl VerdictCollector {
+    fn collect_verdicts(&self, out: &mut Exposition) {
         let now = self.shared.now();
         let all = self.verdicts.snapshot();
         let mut outcomes: BTreeMap<&str, f64> = BTreeMap::new();
@@ -62,7 +69,6 @@ impl Collector for VerdictCollector {
             }
         }
         let none: [(&str, &str); 0] = [];
-        out.family(&metrics::ACTIVE_PROBES, [(none, self.manager.active() as f64)]);
         out.family(
             &metrics::SHOOTS,
             outcomes
@@ -80,6 +86,11 @@ impl Collector for VerdictCollector {
         out.family(&metrics::EXPIRED_FRACTION, fractions);
         out.family(&metrics::CLOCK_SKEW, skews);
         out.family(&metrics::ZONES_EXPIRED, zones);
+    }
+
+    fn collect_probers(&self, out: &mut Exposition) {
+        let none: [(&str, &str); 0] = [];
+        out.family(&metrics::ACTIVE_PROBES, [(none, self.manager.active() as f64)]);
         let failures = self.manager.failures();
         let series = failures.iter().flat_map(|(shoot, counts)| {
             counts.iter().map(|((endpoint, reason), n)| {

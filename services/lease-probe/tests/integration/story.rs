@@ -8,7 +8,7 @@ use crate::replica::{IDENTITY, Replica, evidence, micros};
 use crate::world::{World, fast};
 
 #[tokio::test]
-async fn a_loss_and_its_end_are_told_with_their_evidence() {
+async fn a_loss_and_its_end_are_reported_with_their_evidence() {
     let world = World::new(fast(), 5, &["alpha", "beta"]).await;
     let alpha = world.shoot("alpha");
     let name = alpha.namespace();
@@ -59,9 +59,9 @@ async fn a_loss_and_its_end_are_told_with_their_evidence() {
     replica
         .until_metric(&dead_zones, |zones| zones == Some(3.0))
         .await;
-    let told_late = "watchdog_detection_lag_seconds_count";
+    let detected = "watchdog_detection_lag_seconds_count";
     replica
-        .until_metric(told_late, |n| n.is_some_and(|n| n >= 1.0))
+        .until_metric(detected, |n| n.is_some_and(|n| n >= 1.0))
         .await;
     let lost_shoots = "watchdog_shoots{outcome=\"leases_expired\"}";
     replica

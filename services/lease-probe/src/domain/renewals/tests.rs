@@ -68,7 +68,7 @@ fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
 
 /// The last list before an outage mostly comes before the last renewal before it.
 #[test]
-fn a_renewal_from_before_an_outage_does_not_testify_after_it() {
+fn a_renewal_from_before_an_outage_is_no_evidence_after_it() {
     let mut renewals = Renewals::default();
     renewals.observe(list(0), &[lease(-5)]);
     renewals.observe(list(4), &[lease(-5)]);
