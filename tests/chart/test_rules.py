@@ -42,7 +42,6 @@ HEALTHY = {
     'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="5"}': "0+20x300",
     'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="+Inf"}': "0+20x300",
     'watchdog_shoot_expired_lease_fraction{pod="probe-0",shoot="a"}': "0x300",
-    'watchdog_host_clock_skew_seconds{pod="probe-0"}': "0x300",
     'watchdog_scaling_failed_levels{pod="coordinator-0"}': "0x300",
     'watchdog_scaling_shoots{pod="coordinator-0",direction="up",state="settled"}': "47x300",
     'watchdog_scaling_held_down_resources{pod="coordinator-0"}': "0x300",
@@ -97,6 +96,14 @@ def failures(shoot: str, reason: str, first: int, last: int) -> dict:
     series = f'watchdog_shoot_probe_failures_total{{pod="probe-0",shoot="{shoot}",endpoint="internal",reason="{reason}"}}'
     more = last - first
     return {series: f"{f'_x{first} ' if first else ''}1+1x{more} {1 + more}x{299 - last}"}
+
+
+def clocks(**skews: int | None) -> dict:
+    """The clocks of the nodes of these shoots are off by that many seconds, from the tenth minute on; None is right."""
+    fraction = 'watchdog_shoot_expired_lease_fraction{pod="probe-0",shoot="%s"}'
+    skew = 'watchdog_shoot_clock_skew_seconds{pod="probe-0",shoot="%s"}'
+    off = {skew % shoot: f"_x21 {seconds}x279" for shoot, seconds in skews.items() if seconds is not None}
+    return off | {fraction % shoot: "0x300" for shoot in skews}
 
 
 def after_the_other(series, what: str) -> dict:
@@ -191,12 +198,16 @@ CASES = {
     "no-result": (failures("a", "forbidden", 20, 299), "25m", "28m", ["WatchdogProbesInconclusive"]),
     "no-result-of-one-shoot-after-the-other": (after_the_other(failures, "machines"), "28m", "2h", []),
     "not-reached": (failures("a", "connect", 20, 299), "25m", "2h", []),
-    "a-host-clock": (
-        {'watchdog_host_clock_skew_seconds{pod="probe-0"}': "0x20 -58x279"},
+    "a-host-clock": (clocks(a=-58, b=-52, c=-55), "20m", "21m", ["WatchdogHostClockOff"]),
+    "the-clock-of-one-shoot-in-ten-is-right": (
+        clocks(j=None, **dict.fromkeys("abcdefghi", 60)),
         "20m",
         "21m",
         ["WatchdogHostClockOff"],
     ),
+    "the-clocks-of-two-shoots": (clocks(a=-58, b=-52), "20m", "2h", []),
+    "the-clocks-of-two-shoots-in-three": (clocks(a=-58, b=-52, c=None), "20m", "2h", []),
+    "clocks-that-disagree": (clocks(a=-58, b=40, c=-55), "20m", "2h", []),
     "stale": ({'watchdog_shoots_without_current_verdict{pod="probe-0"}': "0x20 3x279"}, "12m", "13m", ["WatchdogVerdictsStale"]),
     "late": (
         {'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="0.1"}': "0+20x20 400+10x279"},

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
+use watchdog_api::prober::ProberConfig;
 use watchdog_kube::membership::{Discovery, Ownership, Timing};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
@@ -16,15 +18,14 @@ use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 use watchdog_watch_stream::verdicts::follow_replicas;
 
-use crate::cluster::watches;
-use crate::collector::VerdictCollector;
+use crate::cluster::{permissions, watches};
 use crate::config::Config;
-use crate::controller::prober::{Endpoint, Shared};
-use crate::controller::prober_manager::ProberManager;
-use crate::domain::moment::Moment;
-use crate::grpc::service::Service;
-use crate::grpc::view::{Peers, View};
-use crate::{host_clock, metrics};
+use crate::controller::prober::{Endpoint, ProbeContext};
+use crate::controller::prober_manager::{ProberManager, VerdictStore};
+use crate::grpc::service::LeaseProbeApi;
+use crate::grpc::view::{MergedVerdicts, PeerHandler};
+use crate::metrics::{self, VerdictCollector};
+use watchdog_api::unix_time::UnixTime;
 
 /// Name of the service in membership Leases and in its requests.
 pub const SERVICE: &str = "lease-probe";
@@ -43,27 +44,11 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         file,
     } = config;
     let base = ServiceBuilder::bind(common, process).await?;
-    let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
     let rules = base.follow(file);
-    let current = rules.borrow().clone();
     let Replica { seed, membership } =
         Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
-    let namespace = base.common.namespace.as_str();
-    let (replicas, discovery) = Discovery::follow(
-        seed.clone(),
-        namespace,
-        SERVICE,
-        Timing::PRODUCTION,
-        readiness.clone(),
-        draining.clone(),
-    );
-    tasks.critical("discovery", async move {
-        discovery.run().await;
-        Ok(())
-    });
-
-    let shared = Arc::new(Shared {
-        seed: seed.clone(),
+    let shared = Arc::new(ProbeContext {
+        seed,
         clock: Clock::start(),
         identity: base.identity.clone(),
         tracer: base.tracer(otlp_endpoint.as_ref(), SERVICE)?,
@@ -76,96 +61,127 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         let membership = membership.clone();
         Arc::new(move |shoot: &str| membership.owns(shoot))
     };
-    let manager = ProberManager::new(shared.clone(), verdicts.clone(), current, owns);
-    let clusters = watches::clusters(seed.clone(), manager.clone(), readiness.clone(), draining.clone());
-    tasks.critical("clusters", clusters);
+    let manager = ProberManager::new(shared.clone(), verdicts.clone(), rules.borrow().clone(), owns);
+    let probing = manager
+        .clone()
+        .run(rules.clone(), membership.subscribe(), base.draining.clone());
+    base.tasks.critical("reconfigure", endless(probing));
+    spawn_watches(&base, &shared.seed, &manager, rules);
+    let view = MergedVerdicts::default();
+    spawn_merging(&base, &view, &verdicts, &manager, shared.clock);
+    follow_peers(&base, &shared, &view, server_name);
+    serve(base, manager, verdicts, view, shared)
+}
+
+/// A task that never fails, as a critical one.
+async fn endless(task: impl Future<Output = ()>) -> anyhow::Result<()> {
+    task.await;
+    Ok(())
+}
+
+/// Watches the seed, and checks the permissions for that.
+fn spawn_watches(
+    base: &ServiceBuilder,
+    seed: &kube::Client,
+    manager: &Arc<ProberManager>,
+    rules: watch::Receiver<Arc<ProberConfig>>,
+) {
+    let parts = || {
+        (
+            seed.clone(),
+            manager.clone(),
+            base.readiness.clone(),
+            base.draining.clone(),
+        )
+    };
+    let (client, prober_manager, readiness, stop) = parts();
+    base.tasks.critical(
+        "clusters",
+        watches::clusters(client, prober_manager, readiness, stop),
+    );
     for (name, endpoint) in [
         ("kubeconfigs", Endpoint::Internal),
         ("external-kubeconfigs", Endpoint::External),
     ] {
-        let follow = watches::kubeconfigs(
-            seed.clone(),
-            manager.clone(),
-            endpoint,
-            rules.clone(),
-            readiness.clone(),
-            draining.clone(),
-        );
-        tasks.critical(name, follow);
+        let (client, prober_manager, readiness, stop) = parts();
+        let watch = watches::kubeconfigs(client, prober_manager, endpoint, rules.clone(), readiness, stop);
+        base.tasks.critical(name, watch);
     }
-    tasks.critical("reconfigure", {
-        let (manager, stop, mut rules, mut owned) = (
-            manager.clone(),
-            draining.clone(),
-            rules.clone(),
-            membership.subscribe(),
-        );
-        async move {
-            loop {
-                tokio::select! {
-                    () = stop.cancelled() => break,
-                    Ok(()) = rules.changed() => manager.configured(rules.borrow_and_update().clone()),
-                    Ok(()) = owned.changed() => {
-                        owned.mark_unchanged();
-                        manager.ownership_changed();
-                    }
-                }
-            }
-            manager.stop();
-            Ok(())
-        }
-    });
-    tasks.critical("host-clock", {
-        let (verdicts, replica, stop) = (verdicts.clone(), base.identity.clone(), draining.clone());
-        async move {
-            host_clock::watch(verdicts, replica, stop).await;
-            Ok(())
-        }
-    });
-    let preflight = watches::preflight(seed, namespace.to_owned(), rules, readiness, draining.clone());
-    tasks.critical("permissions", preflight);
+    let (client, _, readiness, stop) = parts();
+    let preflight = permissions::preflight(client, base.common.namespace.clone(), rules, readiness, stop);
+    base.tasks.critical("permissions", endless(preflight));
+}
 
-    let view = View::default();
-    let clock = shared.clock;
-    let now = move || Moment(clock.now_micros());
-    let local = view
-        .clone()
-        .follow_local(base.identity.clone(), verdicts.clone(), now, draining.clone());
-    tasks.critical("local-verdicts", local);
-    let exists = {
-        let manager = manager.clone();
-        move |shoot: &str| manager.exists(shoot)
-    };
-    tasks.critical("tidy-verdicts", view.clone().tidy(exists, now, draining.clone()));
+/// Keeps the verdicts of this replica in the merged view, and drops from it those that nobody vouches for any more.
+fn spawn_merging(
+    base: &ServiceBuilder,
+    view: &MergedVerdicts,
+    verdicts: &VerdictStore,
+    manager: &Arc<ProberManager>,
+    clock: Clock,
+) {
+    let now = move || UnixTime(clock.now_micros());
+    let local = view.clone().follow_local(
+        base.identity.clone(),
+        verdicts.clone(),
+        now,
+        base.draining.clone(),
+    );
+    base.tasks.critical("local-verdicts", endless(local));
+    let manager = manager.clone();
+    let exists = move |shoot: &str| manager.exists(shoot);
+    let tidy = view.clone().tidy(exists, now, base.draining.clone());
+    base.tasks.critical("tidy-verdicts", endless(tidy));
+}
+
+/// Finds the other replicas and takes their verdicts into the merged view.
+fn follow_peers(base: &ServiceBuilder, shared: &ProbeContext, view: &MergedVerdicts, server_name: String) {
+    let (replicas, discovery) = Discovery::follow(
+        shared.seed.clone(),
+        &base.common.namespace,
+        SERVICE,
+        Timing::PRODUCTION,
+        base.readiness.clone(),
+        base.draining.clone(),
+    );
+    base.tasks.critical("discovery", endless(discovery.run()));
     let dialer = Dialer {
         tls: base.tls.clone(),
         server_name,
     };
-    let handler = Peers {
+    let clock = shared.clock;
+    let handler = PeerHandler {
         view: view.clone(),
-        now,
+        now: move || UnixTime(clock.now_micros()),
     };
-    let me = Some(base.identity.clone());
     let peers = follow_replicas(
-        me,
+        Some(base.identity.clone()),
         replicas,
         dialer,
         handler,
         base.readiness.clone(),
-        draining.clone(),
+        base.draining.clone(),
     );
-    tasks.critical("peer-verdicts", peers);
+    base.tasks.critical("peer-verdicts", peers);
+}
 
+fn serve(
+    base: ServiceBuilder,
+    manager: Arc<ProberManager>,
+    verdicts: VerdictStore,
+    view: MergedVerdicts,
+    shared: Arc<ProbeContext>,
+) -> anyhow::Result<Bound> {
     let is_unknown = {
         let manager = manager.clone();
         Box::new(move |shoot: &str| manager.is_unknown(shoot))
     };
-    let service = Service {
+    let service = LeaseProbeApi {
         local: verdicts.clone(),
         view,
         is_unknown,
-        streams: Streams::new(draining),
-        clock,
+        streams: Streams::new(base.draining.clone()),
+        clock: shared.clock,
     };
     let mut routes = RoutesBuilder::default();
     routes.add_service(LeaseProbeServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
@@ -174,12 +190,10 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         service_names: &["gardener.watchdog.probe.v1.LeaseProbeService"],
         descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
     };
-    base.serve(
-        api,
-        vec![Arc::new(VerdictCollector {
-            manager,
-            verdicts,
-            shared,
-        })],
-    )
+    let collector = VerdictCollector {
+        manager,
+        verdicts,
+        shared,
+    };
+    base.serve(api, vec![Arc::new(collector)])
 }

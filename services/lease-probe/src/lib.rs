@@ -5,10 +5,8 @@
 
 pub mod app;
 pub mod cluster;
-pub mod collector;
 pub mod config;
 pub mod controller;
 pub mod domain;
 pub mod grpc;
-pub mod host_clock;
 pub mod metrics;

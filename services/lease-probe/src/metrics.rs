@@ -1,6 +1,10 @@
 //! The metrics of lease-probe.
 
+mod collector;
+
 use watchdog_runtime::metrics::{Metric, describe};
+
+pub(crate) use self::collector::VerdictCollector;
 
 /// Probes.
 pub const PROBES: Metric = Metric::counter(
@@ -107,13 +111,6 @@ pub const CLOCK_SKEW: Metric = Metric::gauge(
     "watchdog_shoot_clock_skew_seconds",
     "Clock skew furthest from zero among the nodes of a shoot, by shoot; negative when that clock is behind. Only \
      shoots with a skew of 2 s or more.",
-);
-
-/// Skew of this host.
-pub const HOST_CLOCK_SKEW: Metric = Metric::gauge(
-    "watchdog_host_clock_skew_seconds",
-    "By how much the clock of this replica's host is off, told by all shoots seeming to be off by the same amount; \
-     negative when it is behind, 0 while they do not.",
 );
 
 /// Zones without any renewal.

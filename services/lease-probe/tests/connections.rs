@@ -7,11 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use lease_probe::cluster::connect_limiter::{ConnectLimiter, HELD_FOR};
-use lease_probe::cluster::connection::{CachedConnection, Suspicion};
-use lease_probe::cluster::http::{HttpConnector, HttpTransport};
-use lease_probe::cluster::requests;
-use lease_probe::cluster::transport::Connector;
-use lease_probe::domain::outcome::{Failure, FailureEvidence, Outcome};
+use lease_probe::cluster::connection::{ApiResponse, CachedConnection, Suspicion};
+use lease_probe::cluster::http::HttpConnector;
+use lease_probe::cluster::kubeconfig::{Access, access};
+use lease_probe::cluster::shoot_client::{
+    Budget, ExternalEndpoint, HttpExternalEndpoint, HttpShootClient, ShootClient,
+};
+use lease_probe::cluster::transport::ApiRequest;
+use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
@@ -57,7 +60,7 @@ async fn idle() {
     }
 }
 
-type Connection = CachedConnection<HttpTransport>;
+type Connection = CachedConnection<HttpConnector>;
 
 fn connection(server: &ApiServer) -> Connection {
     through(Arc::new(ConnectLimiter::new(1)), server)
@@ -68,8 +71,18 @@ fn through(limiter: Arc<ConnectLimiter>, server: &ApiServer) -> Connection {
 }
 
 fn from_kubeconfig(limiter: Arc<ConnectLimiter>, kubeconfig: &str) -> Connection {
-    let access = watchdog_api::kubeconfig::parse(kubeconfig.as_bytes()).unwrap();
-    Connection::new(HttpConnector.transport(&access).unwrap(), limiter)
+    let mut connection = Connection::new(HttpConnector, limiter);
+    let access = access(Ok(Some(kubeconfig.as_bytes())));
+    connection.set_kubeconfig(&access).unwrap();
+    connection
+}
+
+async fn get(connection: &mut Connection, path: &str) -> Result<ApiResponse, ProbeFailure> {
+    connection.request(&ApiRequest::get(path)).await
+}
+
+fn access_to(server: &ApiServer) -> Access {
+    access(Ok(Some(server.kubeconfig("probe").as_bytes())))
 }
 
 /// The servers of hanging shoots accept connections and never answer. The limiter bounds how many begin to open in a
@@ -98,12 +111,12 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
     let hang: Vec<_> = (0..SHOOTS)
         .map(|_| {
             let mut connection = from_kubeconfig(limiter.clone(), &kubeconfig);
-            tokio::spawn(async move { connection.get("/version").await })
+            tokio::spawn(async move { get(&mut connection, "/version").await })
         })
         .collect();
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let mut connection = through(limiter, &server);
-    let answers = tokio::spawn(async move { connection.get("/version").await });
+    let answers = tokio::spawn(async move { get(&mut connection, "/version").await });
     for begun in [AT_ONCE, 2 * AT_ONCE, 3 * AT_ONCE] {
         until("all permits are taken", || accepted.load(SeqCst) >= begun).await;
         idle().await;
@@ -120,21 +133,16 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
 async fn a_request_that_queues_has_asked_nobody() {
     let full = Arc::new(ConnectLimiter::new(0));
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let mut connection = through(full, &server);
-    let not_asked = Failure::ConnectQueueTimeout(LIMIT);
+    let access = access_to(&server);
+    let not_asked = ProbeFailure::ConnectQueueTimeout(LIMIT);
     assert_eq!(not_asked.outcome(), Outcome::Inconclusive);
     assert_eq!(not_asked.evidence(), FailureEvidence::None);
-    assert_eq!(
-        requests::version(&mut connection, LIMIT).await,
-        Err(not_asked.clone())
-    );
-    let listed = requests::within(
-        Instant::now() + LIMIT,
-        LIMIT,
-        &mut connection,
-        requests::list_leases,
-    )
-    .await;
+    let mut external = HttpExternalEndpoint::new(HttpConnector, full.clone());
+    let answers = external.answers(&access, Budget::starting_now(LIMIT)).await;
+    assert_eq!(answers, Err(not_asked.clone()));
+    let seed = kube::Client::try_from(kube::Config::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
+    let mut client = HttpShootClient::new("shoot".into(), seed, HttpConnector, full);
+    let listed = client.leases(&access, Budget::starting_now(LIMIT)).await;
     assert_eq!(listed.err(), Some(not_asked));
     assert_eq!(server.counters().connections, 0);
 }
@@ -147,13 +155,14 @@ async fn the_time_of_the_server_begins_with_the_permit() {
     let limiter: Arc<ConnectLimiter> = Arc::new(ConnectLimiter::new(1));
     for (takes, expected) in [
         (Duration::from_secs(4), Ok(())),
-        (Duration::from_secs(6), Err(Failure::Timeout(LIMIT))),
+        (Duration::from_secs(6), Err(ProbeFailure::Timeout(LIMIT))),
     ] {
         server.freeze();
         let before = server.counters().connections;
         let permit = limiter.acquire().await;
-        let mut connection = through(limiter.clone(), &server);
-        let asked = tokio::spawn(async move { requests::version(&mut connection, LIMIT).await });
+        let access = access_to(&server);
+        let mut external = HttpExternalEndpoint::new(HttpConnector, limiter.clone());
+        let asked = tokio::spawn(async move { external.answers(&access, Budget::starting_now(LIMIT)).await });
         idle().await;
         tokio::time::advance(Duration::from_secs(4)).await;
         drop(permit);
@@ -173,29 +182,38 @@ async fn the_time_of_the_server_begins_with_the_permit() {
 async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_wins() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let mut connection = connection(&server);
-    connection.get("/version").await.unwrap();
+    get(&mut connection, "/version").await.unwrap();
     assert_eq!(
-        connection.take_suspicion(),
+        connection.take_observations().suspicion,
         None,
         "the first connection says nothing"
     );
     server.inject(Fault::always(FaultAction::Hang).path(LEASES).times(1));
     let sent = Instant::now();
-    let answer = connection.get(LEASES).await.unwrap();
+    let answer = get(&mut connection, LEASES).await.unwrap();
     assert_eq!(answer.status, 200);
     assert!(answer.sent > sent, "the second request was answered");
     assert_eq!(server.counters().connections, 2);
-    assert!(matches!(connection.take_suspicion(), Some(Suspicion::SilentAt(at)) if at < answer.sent));
+    assert!(
+        matches!(connection.take_observations().suspicion, Some(Suspicion::SilentAt(at)) if at < answer.sent)
+    );
 }
 
 /// Nobody knows of a kept connection whether it lives: a server is judged by one that is new.
 #[tokio::test]
 async fn a_kept_connection_that_is_silent_does_not_convict_the_server() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let mut connection = connection(&server);
-    connection.get("/version").await.unwrap();
+    let access = access_to(&server);
+    let mut external = HttpExternalEndpoint::new(HttpConnector, Arc::new(ConnectLimiter::new(1)));
+    assert_eq!(
+        external.answers(&access, Budget::starting_now(LIMIT)).await,
+        Ok(())
+    );
     server.inject(Fault::always(FaultAction::Hang).path("/version").times(1));
-    assert_eq!(requests::version(&mut connection, LIMIT).await, Ok(()));
+    assert_eq!(
+        external.answers(&access, Budget::starting_now(LIMIT)).await,
+        Ok(())
+    );
     assert_eq!(server.counters().connections, 2);
 }
 
@@ -205,7 +223,7 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let mut connection = connection(&server);
     for _ in 0..5 {
-        assert_eq!(connection.get("/version").await.unwrap().status, 200);
+        assert_eq!(get(&mut connection, "/version").await.unwrap().status, 200);
     }
     assert_eq!(
         server.counters().connections,
@@ -219,9 +237,9 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
         .await
         .unwrap();
     server.thaw();
-    assert_eq!(connection.get("/version").await.unwrap().status, 200);
+    assert_eq!(get(&mut connection, "/version").await.unwrap().status, 200);
     assert_eq!(server.counters().connections, 2);
-    let Some(Suspicion::SilentSince(since)) = connection.take_suspicion() else {
+    let Some(Suspicion::SilentSince(since)) = connection.take_observations().suspicion else {
         panic!("nothing is suspected")
     };
     assert!(

@@ -1,36 +1,40 @@
 //! Joins the parts; the only place that knows all of them.
 
-pub mod release;
-
+use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, timeout_at};
 use tonic::service::RoutesBuilder;
-use watchdog_kube::membership::{Discovery, Ownership, Timing};
+use watchdog_api::prober::ProberConfig;
+use watchdog_kube::membership::{Discovery, Membership, Ownership, Timing};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
-use watchdog_watch_stream::server::StateStore;
+use watchdog_runtime::tasks::Tasks;
 use watchdog_watch_stream::stream::Streams;
 use watchdog_watch_stream::verdicts::{Addresses, follow_replicas};
 
 use crate::cluster::clusters::Clusters;
+use crate::cluster::other_replicas::{OtherReplicas, alone};
 use crate::cluster::resources::Resources;
-use crate::cluster::writer::Writer;
+use crate::cluster::writer::ResourceWriter;
 use crate::cluster::{permissions, watches};
-use crate::config::Config;
+use crate::config::{Config, Release};
 use crate::controller::Controller;
-use crate::controller::inputs::Inputs;
+use crate::controller::inputs::DecisionInputs;
+use crate::controller::releaser::Releaser;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::traces::Traces;
-use crate::controller::verdicts::Verdicts;
+use crate::controller::verdicts::VerdictTable;
 use crate::controller::work_queue::WorkQueue;
-use crate::controller::write_counts::WriteCounts;
 use crate::grpc::observers::Observers;
 use crate::grpc::service::Service;
 use crate::metrics;
@@ -42,6 +46,9 @@ pub const SERVICE: &str = "scaling-coordinator";
 /// Name of the service that observes the shoots, in its membership Leases.
 const LEASE_PROBE: &str = "lease-probe";
 
+/// Requests that are under way when `--release-all` ends may take this long, as in the drain of the service.
+const DRAIN_GRACE: Duration = Duration::from_secs(20);
+
 /// Binds the sockets and starts all parts.
 ///
 /// # Errors
@@ -49,160 +56,73 @@ const LEASE_PROBE: &str = "lease-probe";
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
-    let Config {
-        common,
-        lease_probe,
-        server_name,
-        request_rate,
-        timing,
-        otlp_endpoint,
-        file,
-        release: _,
-    } = config;
-    let base = ServiceBuilder::bind(common, process).await?;
-    let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
-    let rules = base.follow(file);
-    let Replica { seed, membership } = Replica::join(&base, SERVICE, Ownership::Exclusive, timing).await?;
-    let namespace = base.common.namespace.as_str();
-
-    let work_queue = Arc::new(WorkQueue::default());
-    tasks.critical(
-        "ownership",
-        wake_all_on(membership.subscribe(), work_queue.clone(), draining.clone()),
-    );
-    // What is in force: the file, and what was dropped from it and is still to be restored.
-    let in_force = watch::Sender::new(rules.borrow().clone());
-    tasks.critical(
-        "configuration",
-        wake_all_on(in_force.subscribe(), work_queue.clone(), draining.clone()),
-    );
-
-    let clusters = Arc::new(Clusters::new(seed.clone(), work_queue.clone()));
-    let resources = Arc::new(Resources::new(work_queue.clone()));
-    let follow = watches::clusters(
-        seed.clone(),
-        clusters.clone(),
-        resources.clone(),
-        readiness.clone(),
-        draining.clone(),
-    );
-    tasks.critical("clusters", follow);
+    let base = ServiceBuilder::bind(config.common, process).await?;
+    let rules = base.follow(config.file);
+    let joined = Replica::join(&base, SERVICE, Ownership::Exclusive, config.timing).await?;
+    let Replica { seed, membership } = joined;
+    let indexes = Indexes::new(&seed, &base.readiness, &base.tasks);
     let kinds_known = watch::Sender::new(0);
-    let follow = watches::resources(
-        seed.clone(),
-        resources.clone(),
-        rules,
-        in_force.clone(),
-        kinds_known.clone(),
-        readiness.clone(),
-        draining.clone(),
-    );
-    tasks.critical("resources", follow);
+    let in_force = indexes.follow(rules, kinds_known.clone());
     let check = permissions::check(
         seed.clone(),
-        resources.clone(),
-        watchdog_kube::permissions::membership(namespace),
+        indexes.resources.clone(),
+        watchdog_kube::permissions::membership(&base.common.namespace),
         kinds_known.subscribe(),
-        readiness,
-        draining.clone(),
+        base.readiness.clone(),
+        base.draining.clone(),
     );
-    tasks.critical("permissions", check);
+    base.tasks.critical("permissions", check);
 
-    let verdicts = Arc::new(Verdicts::new(work_queue.clone()));
-    let addresses = if lease_probe.is_empty() {
-        discover(&base, seed.clone(), timing)
-    } else {
-        let named = lease_probe
-            .iter()
-            .map(|address| (address.as_str().into(), address.as_str().into()));
-        watch::Sender::new(named.collect::<Addresses>()).subscribe()
-    };
-    let dialer = Dialer {
-        tls: base.tls.clone(),
-        server_name,
-    };
-    let tracer = base.tracer(otlp_endpoint.as_ref(), SERVICE)?;
+    let tracer = base.tracer(config.otlp_endpoint.as_ref(), SERVICE)?;
     let trace_contexts = Arc::new(TraceContexts::new(tracer.is_on()));
-    let handler = Observers {
+    let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
+    let observers = Observers {
         verdicts: verdicts.clone(),
         trace_contexts: trace_contexts.clone(),
     };
-    tasks.critical(
-        "observers",
-        follow_replicas(
-            None,
-            addresses,
-            dialer,
-            handler,
-            base.readiness.clone(),
-            draining.clone(),
-        ),
-    );
+    let addresses = if config.lease_probe.is_empty() {
+        discover(&base, seed, config.timing)
+    } else {
+        let named = config.lease_probe.iter().map(|address| address.as_str().into());
+        watch::Sender::new(named.clone().zip(named).collect::<Addresses>()).subscribe()
+    };
+    observe(&base, addresses, config.server_name, observers);
 
-    let (events, publish) = watchdog_kube::events::recorder(
-        seed.clone(),
-        SERVICE,
-        &base.identity,
-        base.readiness.clone(),
-        draining.clone(),
-    );
-    tasks.critical("events", publish);
-    let inputs = Arc::new(Inputs {
-        config: in_force.subscribe(),
-        verdicts: verdicts.clone(),
-        clusters: clusters.clone(),
-        resources: resources.clone(),
-        membership,
-        draining: draining.clone(),
-    });
-    let (shoots, write_counts) = (StateStore::new(), Arc::new(WriteCounts::default()));
-    let writer = Writer::new(seed, clusters, resources);
-    let engine = Controller::new(
-        inputs.clone(),
-        work_queue,
-        writer,
-        shoots.clone(),
-        write_counts.clone(),
-        events,
-        request_rate,
-    );
-    let engine = engine.traced(Traces::new(tracer, trace_contexts));
-    tasks.critical("engine", engine.run());
+    let inputs = indexes.inputs(in_force, verdicts.clone(), membership);
+    let engine = indexes.engine(inputs.clone(), &base.identity, config.request_rate);
+    let (shoots, write_counts) = (engine.states(), engine.write_counts());
+    let traces = Traces::new(tracer, trace_contexts);
+    base.tasks.critical("engine", engine.traced(traces).run());
 
     let service = Service {
         shoots: shoots.clone(),
         overview: inputs,
-        streams: Streams::new(draining),
+        streams: Streams::new(base.draining.clone()),
         clock: Clock::start(),
     };
+    let scrape = Scrape {
+        shoots,
+        write_counts,
+        verdicts,
+    };
+    base.serve(api(service), vec![Arc::new(scrape)])
+}
+
+fn api(service: Service) -> Api {
     let mut routes = RoutesBuilder::default();
     routes.add_service(ScalingServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
-    let api = Api {
+    Api {
         routes,
         service_names: &["gardener.watchdog.scaling.v1.ScalingService"],
         descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
-    };
-    base.serve(
-        api,
-        vec![Arc::new(Scrape {
-            shoots,
-            write_counts,
-            verdicts,
-        })],
-    )
+    }
 }
 
 /// Finds the replicas of lease-probe by their membership Leases.
 fn discover(base: &ServiceBuilder, seed: kube::Client, timing: Timing) -> watch::Receiver<Addresses> {
-    let namespace = base.common.namespace.as_str();
-    let (addresses, discovery) = Discovery::follow(
-        seed,
-        namespace,
-        LEASE_PROBE,
-        timing,
-        base.readiness.clone(),
-        base.draining.clone(),
-    );
+    let (readiness, draining) = (base.readiness.clone(), base.draining.clone());
+    let namespace = &base.common.namespace;
+    let (addresses, discovery) = Discovery::follow(seed, namespace, LEASE_PROBE, timing, readiness, draining);
     base.tasks.critical("discovery", async move {
         discovery.run().await;
         Ok(())
@@ -210,20 +130,204 @@ fn discover(base: &ServiceBuilder, seed: kube::Client, timing: Timing) -> watch:
     addresses
 }
 
-/// Queues every shoot for reconciliation whenever something changes that concerns all of them.
-pub(crate) async fn wake_all_on<T: Send + Sync + 'static>(
-    mut changes: watch::Receiver<T>,
-    work_queue: Arc<WorkQueue>,
-    stop: CancellationToken,
+/// Follows the verdicts of the lease-probe replicas at these addresses.
+fn observe(
+    base: &ServiceBuilder,
+    addresses: watch::Receiver<Addresses>,
+    server_name: String,
+    observers: Observers,
+) {
+    let dialer = Dialer {
+        tls: base.tls.clone(),
+        server_name,
+    };
+    let (readiness, draining) = (base.readiness.clone(), base.draining.clone());
+    let follow = follow_replicas(None, addresses, dialer, observers, readiness, draining);
+    base.tasks.critical("observers", follow);
+}
+
+/// Restores everything that the watchdog holds down and writes to `output` what was restored (ADR 0020).
+///
+/// The engine, the flow and the writer are those of the service. Two things differ. Every resource counts as dropped
+/// from the configuration, which restores what is held down and nothing else (ADR 0011). And this process itself
+/// reports every shoot as healthy, once no other replica of the coordinator is left.
+///
+/// # Errors
+/// When something is still held down at the end; says what, and why.
+pub async fn release(config: Config, options: Release, output: impl Write + Send) -> anyhow::Result<()> {
+    metrics::register();
+    watchdog_kube::metrics::register();
+    let tasks = Tasks::default();
+    let result = tokio::select! {
+        error = tasks.first_end() => Err(error),
+        result = release_with(config, options, &tasks, output) => result,
+    };
+    let (failed, in_time) = tasks.drain(DRAIN_GRACE).await;
+    for error in failed {
+        tracing::error!(error, "a task failed while draining");
+    }
+    if !in_time {
+        tracing::warn!("tasks were still running 20 s after the drain started; they were aborted");
+    }
+    result
+}
+
+async fn release_with(
+    config: Config,
+    options: Release,
+    tasks: &Tasks,
+    mut output: impl Write + Send,
 ) -> anyhow::Result<()> {
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            // The sender lives as long as the process.
-            Ok(()) = changes.changed() => {
-                changes.mark_unchanged();
-                work_queue.add_all();
-            }
+    let deadline = Instant::now() + options.timeout;
+    let agent = format!("{SERVICE}/{}", env!("CARGO_PKG_VERSION"));
+    let seed = watchdog_kube::client::seed(config.common.kubeconfig.as_deref(), &agent).await?;
+    let readiness = Readiness::default();
+    let in_time = |what: &str| {
+        let blockers = readiness.lines().join("; ");
+        format!("{what} within {:?}: {blockers}", options.timeout)
+    };
+    let indexes = Indexes::new(&seed, &readiness, tasks);
+    let rules = config.file.subscribe();
+    let releaser = Releaser::new(
+        indexes.clusters.clone(),
+        indexes.resources.clone(),
+        rules.borrow().clone(),
+    );
+    let in_force = indexes.follow(rules, watch::Sender::new(0));
+    timeout_at(deadline, releaser.listed())
+        .await
+        .with_context(|| in_time("the Clusters and the resources were not listed"))?;
+    releaser.restore_only();
+    if options.plan {
+        return releaser.plan(&mut output);
+    }
+    let identity = config.common.identity_or_random();
+    let others = OtherReplicas {
+        seed: seed.clone(),
+        service: SERVICE,
+        namespace: config.common.namespace,
+        timing: config.timing,
+        readiness: readiness.clone(),
+    };
+    if let Some(name) = &options.stop_deployment {
+        others.stop_deployment(name, deadline).await?;
+    }
+    // A replica that joins takes over shoots, and this one protects none.
+    timeout_at(deadline, others.gone(tasks)).await.with_context(|| {
+        in_time("the replicas of the coordinator have not stopped: scale their Deployment to 0")
+    })??;
+    let membership = others.replace(&identity, tasks);
+    timeout_at(deadline, alone(&membership))
+        .await
+        .with_context(|| in_time("the membership of the coordinator was not joined, or not alone,"))?;
+    let before = releaser.held();
+    let verdicts = releaser.all_healthy(&indexes.work_queue);
+    let inputs = indexes.inputs(in_force, verdicts, membership.clone());
+    let engine = indexes.engine(inputs, &identity, config.request_rate);
+    let states = engine.states();
+    tasks.critical("engine", engine.run());
+    releaser
+        .finish(&before, &states, &membership, deadline, &mut output)
+        .await
+}
+
+/// The indexes of the seed.
+struct Indexes {
+    seed: kube::Client,
+    work_queue: Arc<WorkQueue>,
+    clusters: Arc<Clusters>,
+    resources: Arc<Resources>,
+    readiness: Readiness,
+    tasks: Tasks,
+}
+
+impl Indexes {
+    fn new(seed: &kube::Client, readiness: &Readiness, tasks: &Tasks) -> Self {
+        let work_queue = Arc::new(WorkQueue::default());
+        Self {
+            seed: seed.clone(),
+            clusters: Arc::new(Clusters::new(seed.clone(), work_queue.clone())),
+            resources: Arc::new(Resources::new(work_queue.clone())),
+            work_queue,
+            readiness: readiness.clone(),
+            tasks: tasks.clone(),
         }
+    }
+
+    /// Starts the watches. Returns the configuration in force: the file, and what was dropped from it and must still be
+    /// restored.
+    fn follow(
+        &self,
+        rules: watch::Receiver<Arc<ProberConfig>>,
+        kinds_known: watch::Sender<u64>,
+    ) -> watch::Receiver<Arc<ProberConfig>> {
+        let in_force = watch::Sender::new(rules.borrow().clone());
+        let follow = watches::clusters(
+            self.seed.clone(),
+            self.clusters.clone(),
+            self.resources.clone(),
+            self.readiness.clone(),
+            self.tasks.draining(),
+        );
+        self.tasks.critical("clusters", follow);
+        let follow = watches::resources(
+            self.seed.clone(),
+            self.resources.clone(),
+            rules,
+            in_force.clone(),
+            kinds_known,
+            self.readiness.clone(),
+            self.tasks.draining(),
+        );
+        self.tasks.critical("resources", follow);
+        in_force.subscribe()
+    }
+
+    fn inputs(
+        &self,
+        config: watch::Receiver<Arc<ProberConfig>>,
+        verdicts: Arc<VerdictTable>,
+        membership: Membership,
+    ) -> Arc<DecisionInputs> {
+        self.wake_all_on("configuration", config.clone());
+        self.wake_all_on("ownership", membership.subscribe());
+        Arc::new(DecisionInputs {
+            config,
+            verdicts,
+            clusters: self.clusters.clone(),
+            resources: self.resources.clone(),
+            membership,
+            draining: self.tasks.draining(),
+        })
+    }
+
+    fn engine(&self, inputs: Arc<DecisionInputs>, identity: &str, request_rate: u32) -> Controller {
+        let (events, publish) = watchdog_kube::events::recorder(
+            self.seed.clone(),
+            SERVICE,
+            identity,
+            self.readiness.clone(),
+            self.tasks.draining(),
+        );
+        self.tasks.critical("events", publish);
+        let writer = ResourceWriter::new(self.seed.clone(), self.clusters.clone(), self.resources.clone());
+        Controller::new(inputs, self.work_queue.clone(), writer, events, request_rate)
+    }
+
+    /// Reconciles every shoot whenever something changes that concerns all of them.
+    fn wake_all_on<T: Send + Sync + 'static>(&self, task: &'static str, mut changes: watch::Receiver<T>) {
+        let (work_queue, stop) = (self.work_queue.clone(), self.tasks.draining());
+        self.tasks.critical(task, async move {
+            loop {
+                tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    // The sender lives as long as the process.
+                    Ok(()) = changes.changed() => {
+                        changes.mark_unchanged();
+                        work_queue.add_all();
+                    }
+                }
+            }
+        });
     }
 }

@@ -5,9 +5,9 @@
 //! only `app` joins them.
 
 pub mod app;
-pub mod cluster;
+mod cluster;
 pub mod config;
-pub mod controller;
+mod controller;
 pub mod domain;
-pub mod grpc;
-pub mod metrics;
+mod grpc;
+mod metrics;

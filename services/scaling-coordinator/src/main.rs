@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use scaling_coordinator::app::{self, release};
+use scaling_coordinator::app;
 use scaling_coordinator::config::Args;
 
 fn main() -> ExitCode {
@@ -11,8 +11,8 @@ fn main() -> ExitCode {
             let common = config.common.clone();
             match config.release.clone() {
                 None => watchdog_runtime::process::run(&common, |process| app::build(config, process)),
-                Some(release) => watchdog_runtime::process::run_to_end(&common, |process| {
-                    release::run(config, release, process, std::io::stdout())
+                Some(options) => watchdog_runtime::process::run_to_end(&common, |_| {
+                    app::release(config, options, std::io::stdout())
                 }),
             }
         }

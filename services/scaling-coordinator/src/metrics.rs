@@ -1,103 +1,88 @@
 //! The metrics of the scaling-coordinator.
 
-pub mod collector;
+pub(crate) mod collector;
 
 use watchdog_runtime::metrics::{Metric, describe};
 
-/// Writes.
-pub const OPERATIONS: Metric = Metric::counter(
+pub(crate) const OPERATIONS: Metric = Metric::counter(
     "watchdog_scaling_operations_total",
     "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, migrates or is deleted) and result: applied, conflict (somebody else \
      wrote in between), refused, unknown (no answer, or the API server failed), cancelled (not allowed any more when \
      its turn came).",
 );
 
-/// Writes on all shoots.
-pub const WRITES: Metric = Metric::counter(
+pub(crate) const WRITES: Metric = Metric::counter(
     "watchdog_scaling_writes_total",
     "Writes on the resources of all shoots, by direction and result, as watchdog_scaling_operations_total has them by \
      shoot.",
 );
 
-/// First write.
-pub const FIRST_WRITE: Metric = Metric::histogram(
+pub(crate) const FIRST_WRITE: Metric = Metric::histogram(
     "watchdog_scaling_first_write_seconds",
     "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was applied, \
      by direction.",
 );
 
-/// Whole flow.
-pub const REACHED: Metric = Metric::histogram(
+pub(crate) const REACHED: Metric = Metric::histogram(
     "watchdog_scaling_reached_seconds",
     "Time from the verdict that changed the direction of a shoot, when it was sent, until the last resource reached \
      its target, by direction.",
 );
 
-/// Levels that failed.
-pub const FAILURES: Metric = Metric::counter(
+pub(crate) const FAILURES: Metric = Metric::counter(
     "watchdog_scaling_level_failures_total",
     "Times a resource failed its level: all tries failed, or it is absent and not optional; by direction.",
 );
 
-/// Shoots by state.
-pub const SHOOTS: Metric = Metric::gauge(
+pub(crate) const SHOOTS: Metric = Metric::gauge(
     "watchdog_scaling_shoots",
     "Shoots that this replica owns, by direction (down, up or hold), state of the flow (holding, settled, running, \
      failed) and why they are held (no; cluster, ownership, unreported, expired, verdict; disagreement and outdated: \
      lease-probe is not as it should be).",
 );
 
-/// Resources held down, by shoot.
-pub const HELD_DOWN_OF: Metric = Metric::gauge(
+pub(crate) const HELD_DOWN_OF: Metric = Metric::gauge(
     "watchdog_scaling_shoot_held_down_resources",
     "Resources of a shoot that carry meltdown-protection-active, by shoot; only where there is one.",
 );
 
-/// Resources held down.
-pub const HELD_DOWN: Metric = Metric::gauge(
+pub(crate) const HELD_DOWN: Metric = Metric::gauge(
     "watchdog_scaling_held_down_resources",
     "Resources that carry meltdown-protection-active, over the shoots that this replica owns.",
 );
 
-/// Resources held down without a reason.
-pub const TO_RESTORE: Metric = Metric::gauge(
+pub(crate) const TO_RESTORE: Metric = Metric::gauge(
     "watchdog_scaling_resources_to_restore",
     "Resources that carry meltdown-protection-active although the direction of their shoot is up; they are being restored.",
 );
 
-/// Resources that are being restored, by shoot.
-pub const TO_RESTORE_OF: Metric = Metric::gauge(
+pub(crate) const TO_RESTORE_OF: Metric = Metric::gauge(
     "watchdog_scaling_shoot_resources_to_restore",
     "Resources of a shoot that are being restored, by shoot; only where there is one.",
 );
 
-/// Failed levels.
-pub const FAILED_LEVELS: Metric = Metric::gauge(
+pub(crate) const FAILED_LEVELS: Metric = Metric::gauge(
     "watchdog_scaling_failed_levels",
     "Shoots that this replica owns and whose current level has failed; it is tried again while the verdict stands.",
 );
 
-/// Waiting shoots.
-pub const WAITING: Metric = Metric::gauge(
+pub(crate) const WAITING: Metric = Metric::gauge(
     "watchdog_scaling_waiting_shoots",
     "Shoots with a request to make that wait for their turn: the rate is limited by --request-rate, the number of \
      requests at once to 64.",
 );
 
-/// Requests under way.
-pub const UNDER_WAY: Metric = Metric::gauge(
+pub(crate) const UNDER_WAY: Metric = Metric::gauge(
     "watchdog_scaling_requests_under_way",
     "Requests on resources of shoots that are under way.",
 );
 
-/// Observers.
-pub const OBSERVERS: Metric = Metric::gauge(
+pub(crate) const OBSERVERS: Metric = Metric::gauge(
     "watchdog_scaling_lease_probe_replicas",
     "Replicas of lease-probe, by state: known, or synced (their stream is complete and lives).",
 );
 
-/// Registers the help texts.
-pub fn register() {
+pub(crate) fn register() {
     describe(&[WRITES, FIRST_WRITE, REACHED, FAILURES, WAITING, UNDER_WAY]);
     for metric in [FIRST_WRITE, REACHED] {
         metric.begin_by("direction", &["down", "up"]);

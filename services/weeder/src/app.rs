@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::try_join;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
-use watchdog_kube::events::{self, EventSink};
+use watchdog_kube::events;
 use watchdog_kube::membership::{Membership, Ownership, Timing};
 use watchdog_kube::permissions::{membership as membership_permissions, preflight};
 use watchdog_kube::replica::Replica;
@@ -18,10 +18,11 @@ use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::discovery::discover;
 use crate::cluster::pace::paced;
-use crate::cluster::{annotations, namespaces, permissions, pods, services};
+use crate::cluster::permissions;
 use crate::config::Config;
 use crate::controller::shared::SharedState;
-use crate::controller::worker::{MAX_REQUESTS, Worker};
+use crate::controller::watches::SeedWatches;
+use crate::controller::worker::{MAX_REQUESTS, RequestWorker};
 use crate::grpc::service::Service;
 use crate::metrics::{self, StateCollector};
 
@@ -68,55 +69,38 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     );
     tasks.critical("events", publish);
     let rate = usize::try_from(request_rate.get()).unwrap_or(MAX_REQUESTS);
-    let worker = Worker {
+    let worker = RequestWorker {
         state: state.clone(),
         client: seed.clone(),
         events: notices.clone(),
         max_requests: MAX_REQUESTS.min(rate),
     };
     tasks.critical("requests", worker.run(draining.clone()));
-    spawn_watches(&base, &seed, &state, dependants_annotation.then_some(notices));
     readiness.block("discovery", "not asked yet");
-    let namespace = base.common.namespace.clone();
-    tasks.critical("services", {
-        let (state, stop) = (state.clone(), draining.clone());
-        async move {
-            let Some(source) = discover(&seed, &readiness, &stop).await else {
-                return Ok(());
-            };
-            let mut needed = permissions::permissions(source, &current, dependants_annotation);
-            needed.extend(membership_permissions(&namespace));
-            // Both in one critical task, so that a panic of either ends the process.
-            let preflight = preflight(seed.clone(), needed, readiness.clone(), stop.clone());
-            let watch = services::watch(seed, source, state, rules, readiness, stop);
-            try_join(preflight, watch).await.map(drop)
-        }
+    let watches = SeedWatches {
+        client: seed.clone(),
+        state: state.clone(),
+        readiness: readiness.clone(),
+        stop: draining.clone(),
+    };
+    tasks.critical("configuration", watches.clone().configuration(rules));
+    tasks.critical("pods", watches.clone().pods());
+    tasks.critical("namespaces", watches.clone().namespaces());
+    if dependants_annotation {
+        tasks.critical("annotations", watches.clone().annotations(notices));
+    }
+    let mut needed = membership_permissions(&base.common.namespace);
+    let stop = draining.clone();
+    tasks.critical("services", async move {
+        let Some(served) = discover(&seed, &readiness, &stop).await else {
+            return Ok(());
+        };
+        needed.extend(permissions::permissions(served, &current, dependants_annotation));
+        // Both in one critical task, so that a panic of either ends the process.
+        let preflight = preflight(seed, needed, readiness, stop);
+        try_join(preflight, watches.endpoints(served)).await.map(drop)
     });
     serve(base, state, draining)
-}
-
-/// Watches pods and namespaces; annotations too, if there is a sink for Events about malformed ones.
-fn spawn_watches(
-    base: &ServiceBuilder,
-    seed: &kube::Client,
-    state: &Arc<SharedState>,
-    annotations: Option<EventSink>,
-) {
-    let parts = || {
-        let (readiness, stop) = (base.readiness.clone(), base.draining.clone());
-        (seed.clone(), state.clone(), readiness, stop)
-    };
-    let (client, shared, readiness, stop) = parts();
-    base.tasks
-        .critical("pods", pods::watch(client, shared, readiness, stop));
-    let (client, shared, readiness, stop) = parts();
-    base.tasks
-        .critical("namespaces", namespaces::watch(client, shared, readiness, stop));
-    if let Some(notices) = annotations {
-        let (client, shared, readiness, stop) = parts();
-        let watch = annotations::watch(client, shared, notices, readiness, stop);
-        base.tasks.critical("annotations", watch);
-    }
 }
 
 fn serve(

@@ -3,7 +3,6 @@
 #![cfg(test)]
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -14,8 +13,6 @@ use tonic::Status;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_watch_stream::client::{Source, Update, follow};
 use watchdog_watch_stream::message::{Event, Message, Position};
-use watchdog_watch_stream::server::StateStore;
-use watchdog_watch_stream::stream::Streams;
 
 type Sent = Result<Message<String, u32>, Status>;
 

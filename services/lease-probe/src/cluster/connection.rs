@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::StatusCode;
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 use watchdog_kube::client::retry_after;
 
-use super::connect_limiter::{ConnectLimiter, Permit};
-use super::transport::{Call, End, Link, Transport};
+use super::connect_limiter::{ConnectLimiter, ConnectPermit};
+use super::kubeconfig::Access;
+use super::transport::{ApiRequest, Connector, End, Link};
 use crate::domain::answered::{ListCounts, SLOW};
-use crate::domain::outcome::Failure;
+use crate::domain::outcome::ProbeFailure;
 use crate::metrics::CONNECTIONS;
 
 /// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every other
@@ -24,9 +25,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// connection, and that says nothing about it.
 const HABITUAL: Duration = Duration::from_secs(1);
 
-/// The response to a request.
+/// The response of an API server.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ApiResponse {
     /// When the request was sent that was answered.
     pub sent: Instant,
     /// Status code.
@@ -50,16 +51,27 @@ pub enum Suspicion {
     NoticedAt(Instant),
 }
 
+/// What connections and lists show of an API server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Observations {
+    /// Why it may have been away.
+    pub suspicion: Option<Suspicion>,
+    /// How many lists it answered.
+    pub lists: ListCounts,
+}
+
 /// Sends requests to one API server over one connection, which is opened when it is needed and kept.
-pub struct CachedConnection<T: Transport> {
-    transport: T,
+pub struct CachedConnection<C: Connector> {
+    connector: C,
     limiter: Arc<ConnectLimiter>,
-    link: Option<T::Link>,
-    // When the last answer came, how long it took, and how many came over this connection.
+    // With the digest of its kubeconfig; none before the first.
+    target: Option<(u64, C::Target)>,
+    link: Option<C::Link>,
+    // When the last response came, how long it took, and how many came over this connection.
     answered_at: Option<Instant>,
     latency: Duration,
     answers: u32,
-    // The last connection ended right after its only answer.
+    // The last connection ended right after its only response.
     ended_after_answer: bool,
     suspicion: Option<Suspicion>,
     lists: ListCounts,
@@ -67,30 +79,47 @@ pub struct CachedConnection<T: Transport> {
     queueing: bool,
 }
 
-impl<T: Transport> CachedConnection<T> {
+impl<C: Connector> CachedConnection<C> {
     /// Prepares a connection; nothing is opened yet.
-    pub fn new(transport: T, limiter: Arc<ConnectLimiter>) -> Self {
+    pub const fn new(connector: C, limiter: Arc<ConnectLimiter>) -> Self {
         Self {
-            transport,
+            connector,
             limiter,
+            target: None,
             link: None,
             answered_at: None,
             latency: Duration::ZERO,
             answers: 0,
             ended_after_answer: false,
             suspicion: None,
-            lists: ListCounts::default(),
+            lists: ListCounts {
+                answered: 0,
+                failed: 0,
+            },
             queueing: false,
         }
     }
 
-    /// Sends a GET for `path` (with its query, relative to the server URL) and reads the whole answer, as
-    /// [`request`](Self::request).
+    /// Uses this kubeconfig from now on. Another one than before closes the connection; only the suspicion stays, which
+    /// is about the server.
     ///
     /// # Errors
-    /// As [`request`](Self::request).
-    pub async fn get(&mut self, path: &str) -> Result<Answer, Failure> {
-        self.request(&get(path)).await
+    /// When it cannot be used.
+    pub fn set_kubeconfig(&mut self, access: &Access) -> Result<(), ProbeFailure> {
+        let kubeconfig = access.as_ref().map_err(Clone::clone)?;
+        if self
+            .target
+            .as_ref()
+            .is_none_or(|(digest, _)| *digest != kubeconfig.digest)
+        {
+            let suspicion = self.take_suspicion();
+            *self = Self {
+                suspicion,
+                ..Self::new(self.connector.clone(), self.limiter.clone())
+            };
+            self.target = Some((kubeconfig.digest, self.connector.target(&kubeconfig.access)?));
+        }
+        Ok(())
     }
 
     /// Sends a request and reads the whole answer over the cached connection. If that connection is dead, or brings no
@@ -101,20 +130,20 @@ impl<T: Transport> CachedConnection<T> {
     ///
     /// # Errors
     /// When the API server cannot be reached or its answer breaks off.
-    pub async fn request(&mut self, call: &Call) -> Result<Answer, Failure> {
+    pub async fn request(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
         self.queueing = false;
         let Some(mut link) = self.take_open() else {
             self.queueing = true;
-            return self.request_fresh(call).await;
+            return self.request_fresh(request).await;
         };
         let sent = Instant::now();
         let early = {
-            let mut head = pin!(link.send(call));
+            let mut head = pin!(link.send(request));
             match tokio::time::timeout(SLOW.max(2 * self.latency), &mut head).await {
                 Ok(head) => head,
                 Err(_) => {
                     self.suspect(Suspicion::SilentAt(sent));
-                    let mut fresh = pin!(self.request_fresh(call));
+                    let mut fresh = pin!(self.request_fresh(request));
                     tokio::select! {
                         biased;
                         head = &mut head => match head {
@@ -136,7 +165,7 @@ impl<T: Transport> CachedConnection<T> {
             Err(_) => {
                 self.note_end(&link);
                 self.queueing = true;
-                self.request_fresh(call).await
+                self.request_fresh(request).await
             }
         }
     }
@@ -145,23 +174,23 @@ impl<T: Transport> CachedConnection<T> {
     /// on a connection opened for the request, however the cached connection ended and however long the permit took.
     ///
     /// # Errors
-    /// As [`request`](Self::request); [`Failure::Timeout`] when the server had its time,
-    /// [`Failure::ConnectQueueTimeout`] when no permit was free for as long.
-    pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<Answer, Failure> {
-        let call = get(path);
+    /// As [`request`](Self::request); [`ProbeFailure::Timeout`] when the server had its time,
+    /// [`ProbeFailure::ConnectQueueTimeout`] when no permit was free for as long.
+    pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<ApiResponse, ProbeFailure> {
+        let request = ApiRequest::get(path);
         self.queueing = false;
         if let Some(link) = self.take_open() {
             let sent = Instant::now();
-            match tokio::time::timeout(SLOW.min(limit), self.exchange(link, &call)).await {
+            match tokio::time::timeout(SLOW.min(limit), self.exchange(link, &request)).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 _ => self.suspect(Suspicion::NoticedAt(sent)),
             }
         }
         let limiter = self.limiter.clone();
         let permit = tokio::time::timeout(limit, limiter.acquire()).await;
-        let permit = permit.map_err(|_| Failure::ConnectQueueTimeout(limit))?;
-        let answer = tokio::time::timeout(limit, Box::pin(self.on_fresh(permit, &call))).await;
-        answer.unwrap_or(Err(Failure::Timeout(limit)))
+        let permit = permit.map_err(|_| ProbeFailure::ConnectQueueTimeout(limit))?;
+        let answer = tokio::time::timeout(limit, Box::pin(self.on_fresh(permit, &request))).await;
+        answer.unwrap_or(Err(ProbeFailure::Timeout(limit)))
     }
 
     /// Returns true if the last request is waiting for a permit to open a connection, or was cancelled while it waited.
@@ -192,17 +221,19 @@ impl<T: Transport> CachedConnection<T> {
         std::future::pending().await
     }
 
-    /// Why the server may have been away since this was asked last.
-    pub fn take_suspicion(&mut self) -> Option<Suspicion> {
+    /// Why the server may have been away, and how many lists it answered, since the last call.
+    pub fn take_observations(&mut self) -> Observations {
+        Observations {
+            suspicion: self.take_suspicion(),
+            lists: std::mem::take(&mut self.lists),
+        }
+    }
+
+    fn take_suspicion(&mut self) -> Option<Suspicion> {
         if self.link.as_ref().is_some_and(|link| link.end().is_some()) {
             self.take_open();
         }
         self.suspicion.take()
-    }
-
-    /// How many lists were answered since this was asked last.
-    pub fn take_list_counts(&mut self) -> ListCounts {
-        std::mem::take(&mut self.lists)
     }
 
     /// Notes that a list was answered, or failed.
@@ -217,7 +248,7 @@ impl<T: Transport> CachedConnection<T> {
     }
 
     /// The cached connection if it can be used.
-    fn take_open(&mut self) -> Option<T::Link> {
+    fn take_open(&mut self) -> Option<C::Link> {
         let link = self.link.take()?;
         if link.end().is_none() {
             return Some(link);
@@ -227,7 +258,7 @@ impl<T: Transport> CachedConnection<T> {
     }
 
     /// Draws conclusions from the end of a connection.
-    fn note_end(&mut self, link: &T::Link) {
+    fn note_end(&mut self, link: &C::Link) {
         let Some((alive_until, end)) = link.end() else {
             // It broke right now, and its end is not recorded yet.
             return self.suspect(Suspicion::NoticedAt(Instant::now()));
@@ -248,22 +279,29 @@ impl<T: Transport> CachedConnection<T> {
                 .is_some_and(|answered| at.saturating_duration_since(answered) < HABITUAL)
     }
 
-    async fn request_fresh(&mut self, call: &Call) -> Result<Answer, Failure> {
+    async fn request_fresh(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
         let limiter = self.limiter.clone();
         let permit = limiter.acquire().await;
         self.queueing = false;
         // On the heap: it is rare, and every probe would have room for it.
-        Box::pin(self.on_fresh(permit, call)).await
+        Box::pin(self.on_fresh(permit, request)).await
     }
 
-    async fn on_fresh(&mut self, permit: Permit<'_>, call: &Call) -> Result<Answer, Failure> {
+    async fn on_fresh(
+        &mut self,
+        permit: ConnectPermit<'_>,
+        request: &ApiRequest,
+    ) -> Result<ApiResponse, ProbeFailure> {
+        let Some((_, target)) = &self.target else {
+            return Err(ProbeFailure::Kubeconfig("there is none yet".to_owned()));
+        };
         let began = Instant::now();
-        let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.transport.open());
+        let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.connector.open(target));
         let opened = permit.during(opening).await;
         let (result, link) = match opened {
             Ok(Ok(link)) => ("opened", Ok(link)),
             Ok(Err(failure)) => ("failed", Err(failure)),
-            Err(_) => ("failed", Err(Failure::Timeout(CONNECT_TIMEOUT))),
+            Err(_) => ("failed", Err(ProbeFailure::Timeout(CONNECT_TIMEOUT))),
         };
         CONNECTIONS.inc(&[("result", result.to_owned())]);
         if began.elapsed() > SLOW {
@@ -271,43 +309,39 @@ impl<T: Transport> CachedConnection<T> {
         }
         let link = link?;
         self.answers = 0;
-        self.exchange(link, call).await
+        self.exchange(link, request).await
     }
 
-    async fn exchange(&mut self, mut link: T::Link, call: &Call) -> Result<Answer, Failure> {
+    async fn exchange(
+        &mut self,
+        mut link: C::Link,
+        request: &ApiRequest,
+    ) -> Result<ApiResponse, ProbeFailure> {
         let sent = Instant::now();
-        let response = link.send(call).await?;
+        let response = link.send(request).await?;
         self.read(link, sent, response).await
     }
 
     async fn read(
         &mut self,
-        link: T::Link,
+        link: C::Link,
         sent: Instant,
-        response: http::Response<<T::Link as Link>::Body>,
-    ) -> Result<Answer, Failure> {
+        response: http::Response<<C::Link as Link>::Body>,
+    ) -> Result<ApiResponse, ProbeFailure> {
         let (head, body) = response.into_parts();
         let body = body
             .collect()
             .await
-            .map_err(|e| Failure::Connect(format!("the answer broke off: {e}")))?;
+            .map_err(|e| ProbeFailure::Connect(format!("the answer broke off: {e}")))?;
         self.answered_at = Some(Instant::now());
         self.latency = sent.elapsed();
         self.answers = self.answers.saturating_add(1);
         self.link = Some(link);
-        Ok(Answer {
+        Ok(ApiResponse {
             sent,
             status: head.status,
             retry_after: retry_after(&head.headers, None),
             body: body.to_bytes(),
         })
-    }
-}
-
-fn get(path: &str) -> Call {
-    Call {
-        method: Method::GET,
-        path: path.to_owned(),
-        body: Bytes::new(),
     }
 }

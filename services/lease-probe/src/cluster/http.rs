@@ -7,23 +7,23 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Uri, header};
+use http::{Request, header};
 use http_body_util::{Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use watchdog_api::kubeconfig::ShootAccess;
+use watchdog_runtime::failure::chain;
 
 use super::tls::{self, ShootTls};
-use super::transport::{Call, Connector, End, Link, Transport};
-use crate::domain::outcome::Failure;
+use super::transport::{ApiRequest, Connector, End, Link};
+use crate::domain::outcome::ProbeFailure;
 
 /// A silent connection is asked for a sign of life this often (HTTP/2 PING), also while no probe runs, and given up
 /// when none comes within [`PING_TIMEOUT`].
@@ -41,10 +41,12 @@ pub struct HttpConnector;
 
 /// The server address, TLS configuration and credentials of one kubeconfig.
 #[derive(Debug)]
-pub struct HttpTransport {
-    server: Uri,
+pub struct HttpTarget {
     authority: String,
+    /// Path of the server URL, without a slash at its end.
+    prefix: String,
     tls: ShootTls,
+    /// The `Authorization` header of every request.
     authorization: Option<header::HeaderValue>,
 }
 
@@ -52,10 +54,7 @@ pub struct HttpTransport {
 #[derive(Debug)]
 pub struct HttpLink {
     sender: Sender,
-    /// The `Authorization` header of every request.
-    authorization: Option<header::HeaderValue>,
-    authority: String,
-    prefix: String,
+    target: Arc<HttpTarget>,
     end: watch::Receiver<Option<(Instant, End)>>,
 }
 
@@ -66,18 +65,19 @@ enum Sender {
 }
 
 impl Connector for HttpConnector {
-    type Transport = HttpTransport;
+    type Target = Arc<HttpTarget>;
+    type Link = HttpLink;
 
-    fn transport(&self, access: &ShootAccess) -> Result<HttpTransport, Failure> {
-        let tls = tls::build(access).map_err(Failure::Kubeconfig)?;
-        let bad = |what: &str| Failure::Kubeconfig(what.to_owned());
+    fn target(&self, access: &ShootAccess) -> Result<Arc<HttpTarget>, ProbeFailure> {
+        let tls = tls::build(access)?;
+        let bad = |what: &str| ProbeFailure::Kubeconfig(what.to_owned());
         let authority = access
             .server
             .authority()
             .ok_or_else(|| bad("the server URL has no host"))?;
-        Ok(HttpTransport {
+        Ok(Arc::new(HttpTarget {
             authority: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(443)),
-            server: access.server.clone(),
+            prefix: access.server.path().trim_end_matches('/').to_owned(),
             tls,
             authorization: access
                 .credentials
@@ -85,25 +85,20 @@ impl Connector for HttpConnector {
                 .as_ref()
                 .map(bearer)
                 .transpose()
-                .map_err(|()| bad("the token holds characters that cannot stand in a header"))?,
-        })
+                .map_err(|_| bad("the token holds characters that cannot stand in a header"))?,
+        }))
     }
-}
 
-impl Transport for HttpTransport {
-    type Link = HttpLink;
-
-    async fn open(&self) -> Result<HttpLink, Failure> {
-        let unreachable = |e: std::io::Error| Failure::Connect(format!("{}: {e}", self.authority));
-        let tcp = TcpStream::connect(&self.authority).await.map_err(unreachable)?;
+    async fn open(&self, target: &Arc<HttpTarget>) -> Result<HttpLink, ProbeFailure> {
+        let unreachable = |e: std::io::Error| ProbeFailure::Connect(format!("{}: {e}", target.authority));
+        let tcp = TcpStream::connect(&target.authority).await.map_err(unreachable)?;
         tcp.set_nodelay(true).map_err(unreachable)?;
-        let connector = tokio_rustls::TlsConnector::from(self.tls.config.clone());
-        let name: ServerName<'static> = self.tls.server_name.clone();
+        let connector = tokio_rustls::TlsConnector::from(target.tls.config.clone());
         let tls = connector
-            .connect(name, tcp)
+            .connect(target.tls.server_name.clone(), tcp)
             .await
             .map_err(|e| match tls_error(&e) {
-                Some(error) => Failure::Tls(error),
+                Some(error) => ProbeFailure::Tls(error),
                 None => unreachable(e),
             })?;
         let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -131,9 +126,7 @@ impl Transport for HttpTransport {
         };
         Ok(HttpLink {
             sender,
-            authorization: self.authorization.clone(),
-            authority: self.authority.clone(),
-            prefix: self.server.path().trim_end_matches('/').to_owned(),
+            target: target.clone(),
             end,
         })
     }
@@ -206,8 +199,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadClock<S> {
 impl Link for HttpLink {
     type Body = Limited<Incoming>;
 
-    async fn send(&mut self, call: &Call) -> Result<http::Response<Self::Body>, Failure> {
-        let request = self.request(call)?;
+    async fn send(&mut self, request: &ApiRequest) -> Result<http::Response<Self::Body>, ProbeFailure> {
+        let request = self.build(request)?;
         let response = match &mut self.sender {
             Sender::H1(h1) => {
                 h1.ready().await.map_err(broken)?;
@@ -232,17 +225,20 @@ impl Link for HttpLink {
 }
 
 impl HttpLink {
-    fn request(&self, call: &Call) -> Result<Request<Full<Bytes>>, Failure> {
-        let Self {
-            prefix, authority, ..
-        } = self;
+    fn build(&self, request: &ApiRequest) -> Result<Request<Full<Bytes>>, ProbeFailure> {
+        let HttpTarget {
+            authority,
+            prefix,
+            authorization,
+            ..
+        } = &*self.target;
         let absolute = matches!(self.sender, Sender::H2(_));
         let uri = match absolute {
-            true => format!("https://{authority}{prefix}{}", call.path),
-            false => format!("{prefix}{}", call.path),
+            true => format!("https://{authority}{prefix}{}", request.path),
+            false => format!("{prefix}{}", request.path),
         };
-        let mut request = Request::builder()
-            .method(call.method.clone())
+        let mut builder = Request::builder()
+            .method(request.method.clone())
             .uri(uri)
             .header(header::ACCEPT, "application/json")
             .header(
@@ -250,23 +246,22 @@ impl HttpLink {
                 concat!("lease-probe/", env!("CARGO_PKG_VERSION")),
             );
         if !absolute {
-            request = request.header(header::HOST, authority);
+            builder = builder.header(header::HOST, authority);
         }
-        if let Some(authorization) = &self.authorization {
-            request = request.header(header::AUTHORIZATION, authorization);
+        if let Some(authorization) = authorization {
+            builder = builder.header(header::AUTHORIZATION, authorization);
         }
-        if !call.body.is_empty() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
+        if !request.body.is_empty() {
+            builder = builder.header(header::CONTENT_TYPE, "application/json");
         }
-        request
-            .body(Full::new(call.body.clone()))
-            .map_err(|e| Failure::Kubeconfig(format!("the server URL cannot be used: {e}")))
+        builder
+            .body(Full::new(request.body.clone()))
+            .map_err(|e| ProbeFailure::Kubeconfig(format!("the server URL cannot be used: {e}")))
     }
 }
 
-fn bearer(token: &SecretString) -> Result<header::HeaderValue, ()> {
-    let mut value =
-        header::HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).map_err(|_| ())?;
+fn bearer(token: &SecretString) -> Result<header::HeaderValue, header::InvalidHeaderValue> {
+    let mut value = header::HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -279,17 +274,6 @@ fn tls_error(error: &std::io::Error) -> Option<String> {
         .map(ToString::to_string)
 }
 
-fn broken(error: hyper::Error) -> Failure {
-    Failure::Connect(chain(&error))
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
+fn broken(error: hyper::Error) -> ProbeFailure {
+    ProbeFailure::Connect(chain(&error))
 }

@@ -1,11 +1,15 @@
 //! Everything that talks to a Kubernetes API: the seed's and those of the shoots.
+//!
+//! A list of Leases goes from [`shoot_client`], which knows its pages, its time and what failures mean, over
+//! [`connection`], which keeps one connection and replaces a dead one, to the socket in [`http`].
 
 pub mod connect_limiter;
 pub mod connection;
 pub mod http;
+pub mod kubeconfig;
 pub mod machines;
-pub mod requests;
+pub mod permissions;
 pub mod shoot_client;
-pub mod tls;
+mod tls;
 pub mod transport;
 pub mod watches;

@@ -1,58 +1,40 @@
-//! The clients of a probe: for the shoot's API server and, to list the machines, for the seed's.
+//! The requests of a probe: to the shoot's API server and, to list the machines, to the seed's.
 
+use std::collections::HashMap;
 use std::future::Future;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use watchdog_api::kubeconfig::ShootAccess;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::json;
+use tokio::time::{Instant, timeout, timeout_at};
+use watchdog_api::lease::LeaseItem;
+use watchdog_api::list::{Item, ItemList};
 use watchdog_api::machine::MachineItem;
+use watchdog_api::names::NODE_LEASE_NAMESPACE;
 use watchdog_api::node::NodeItem;
 
 use super::connect_limiter::ConnectLimiter;
-use super::connection::{CachedConnection, Suspicion};
-use super::transport::Connector;
-use super::{machines, requests};
-use crate::domain::answered::ListCounts;
-use crate::domain::assessment::Leases;
-use crate::domain::outcome::{Failure, Permission};
+use super::connection::{ApiResponse, CachedConnection, Observations, Suspicion};
+use super::kubeconfig::Access;
+use super::machines;
+use super::transport::{ApiRequest, Connector};
+use crate::domain::assessment::ListedLeases;
+use crate::domain::outcome::{ProbeFailure, ShootPermission};
+use crate::domain::renewals::ListedLease;
+use crate::metrics::SHOOT_REQUESTS;
+use watchdog_api::unix_time::UnixTime;
 
-/// A kubeconfig with the version of the Secret that it came from, or why it cannot be used.
-pub type Access = Result<Arc<Kubeconfig>, Failure>;
+/// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
+const PAGE: usize = 500;
 
-/// A usable kubeconfig.
-#[derive(Debug)]
-pub struct Kubeconfig {
-    /// Tells one content from another.
-    pub digest: u64,
-    /// How to reach the API server.
-    pub access: ShootAccess,
-}
+/// Pages of one list at most: a shoot has at most some thousands of nodes.
+const MAX_PAGES: usize = 100;
 
-impl PartialEq for Kubeconfig {
-    fn eq(&self, other: &Self) -> bool {
-        self.digest == other.digest
-    }
-}
-
-/// The kubeconfig in `data`, which is what a Secret has under its key, if it has that key, or why it cannot be read.
-///
-/// # Errors
-/// Why it cannot be used; never shows what is in it.
-pub fn access(data: Result<Option<&[u8]>, &str>) -> Access {
-    let unusable = |why: &str| Failure::Kubeconfig(format!("the Secret {why}"));
-    let data = data.map_err(|why| unusable(&format!("has malformed data: {why}")))?;
-    let data = data.ok_or_else(|| unusable("has no data key kubeconfig"))?;
-    let mut hasher = DefaultHasher::new();
-    data.hash(&mut hasher);
-    let access = watchdog_api::kubeconfig::parse(data)
-        .map_err(|e| Failure::Kubeconfig(format!("{}: {}", e.field, e.reason)))?;
-    Ok(Arc::new(Kubeconfig {
-        digest: hasher.finish(),
-        access,
-    }))
-}
+/// Time limit of GET /version, on a connection opened for it.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time that a probe has.
 #[derive(Debug, Clone, Copy)]
@@ -74,39 +56,28 @@ impl Budget {
     }
 }
 
-/// The leases as one probe listed them.
-#[derive(Debug)]
-pub struct ListedLeases {
-    /// The leases.
-    pub leases: Leases,
-    /// When the request was sent that brought them, or the first page of them.
-    pub sent: Instant,
-}
-
 /// Reads from a shoot everything that a probe needs.
 pub trait ShootClient: Send {
-    /// Lists the leases of the nodes.
+    /// Lists the leases of the nodes; also returns when the request was sent that brought them, or the first page of
+    /// them.
     fn leases(
         &mut self,
         access: &Access,
         budget: Budget,
-    ) -> impl Future<Output = Result<ListedLeases, Failure>> + Send;
+    ) -> impl Future<Output = Result<(ListedLeases, Instant), ProbeFailure>> + Send;
 
     /// Lists the nodes and the machines.
     fn nodes_and_machines(
         &mut self,
         access: &Access,
         budget: Budget,
-    ) -> impl Future<Output = Result<(Vec<NodeItem>, Vec<MachineItem>), Failure>> + Send;
+    ) -> impl Future<Output = Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure>> + Send;
 
     /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
 
-    /// Returns the reason why the API server may have been away since the last call.
-    fn take_suspicion(&mut self) -> Option<Suspicion>;
-
-    /// Returns how many lists the API server answered and failed since the last call.
-    fn take_list_counts(&mut self) -> ListCounts;
+    /// What connections and lists have shown of the API server since the last call.
+    fn take_observations(&mut self) -> Observations;
 }
 
 /// Another way to the same API server.
@@ -116,28 +87,21 @@ pub trait ExternalEndpoint: Send {
         &mut self,
         access: &Access,
         budget: Budget,
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    ) -> impl Future<Output = Result<(), ProbeFailure>> + Send;
 }
 
 /// A shoot, over one cached connection.
 pub struct HttpShootClient<C: Connector> {
     name: Arc<str>,
     seed: kube::Client,
-    endpoint: Endpoint<C>,
+    connection: CachedConnection<C>,
     // What was found to be missing at the first refusal since the last list that came.
-    missing: Option<Vec<Permission>>,
+    missing: Option<Vec<ShootPermission>>,
 }
 
 /// The external endpoint of a shoot, over one cached connection.
 pub struct HttpExternalEndpoint<C: Connector> {
-    endpoint: Endpoint<C>,
-}
-
-/// A connection and the kubeconfig that it was made from.
-struct Endpoint<C: Connector> {
-    connector: C,
-    limiter: Arc<ConnectLimiter>,
-    connection: Option<(u64, CachedConnection<C::Transport>)>,
+    connection: CachedConnection<C>,
 }
 
 // === impl HttpShootClient ===
@@ -145,83 +109,142 @@ struct Endpoint<C: Connector> {
 impl<C: Connector> HttpShootClient<C> {
     /// A shoot by its namespace; connects when it is asked something.
     #[must_use]
-    pub fn new(name: Arc<str>, seed: kube::Client, connector: C, limiter: Arc<ConnectLimiter>) -> Self {
+    pub const fn new(name: Arc<str>, seed: kube::Client, connector: C, limiter: Arc<ConnectLimiter>) -> Self {
         Self {
             name,
             seed,
-            endpoint: Endpoint::new(connector, limiter),
+            connection: CachedConnection::new(connector, limiter),
             missing: None,
         }
     }
 
-    /// On the first refusal asks for all that is missing, so that an operator need not find out one by one.
-    async fn explain<T>(&mut self, access: &Access, result: Result<T, Failure>) -> Result<T, Failure> {
-        match result {
-            Err(Failure::Forbidden(mut missing)) => {
-                let known = match self.missing.take() {
-                    Some(known) => known,
-                    None => requests::missing_permissions(self.endpoint.connection(access)?).await,
-                };
-                for other in &known {
-                    if !missing.contains(other) {
-                        missing.push(*other);
-                    }
+    /// Lists within the budget. A failed list is retried once, immediately, as a kubelet retries a renewal. A timeout
+    /// proves only that the list did not arrive, so GET /version then checks that the API server is alive. That takes up
+    /// to [`VERSION_TIMEOUT`] more, and up to the same time again to get a permit.
+    async fn list<I: DeserializeOwned>(
+        &mut self,
+        access: &Access,
+        budget: Budget,
+        permission: ShootPermission,
+    ) -> Result<(Vec<Item<I>>, Instant), ProbeFailure> {
+        let connection = &mut self.connection;
+        connection.set_kubeconfig(access)?;
+        let began = Instant::now();
+        let twice = async {
+            match pages(connection, permission).await {
+                Err(ProbeFailure::ListFailed(_)) => {
+                    connection.suspect(Suspicion::NoticedAt(began));
+                    pages(connection, permission).await
                 }
-                self.missing = Some(known);
-                Err(Failure::Forbidden(missing))
+                result => result,
             }
-            Ok(found) => {
+        };
+        let failure = match timeout_at(budget.deadline, twice).await {
+            Ok(Ok(listed)) => {
                 self.missing = None;
-                Ok(found)
+                return Ok(listed);
             }
-            other => other,
+            Ok(Err(ProbeFailure::Forbidden(refused))) => {
+                ProbeFailure::Forbidden(self.add_missing(refused).await)
+            }
+            Ok(Err(ProbeFailure::ListFailed(why))) => match version(connection, VERSION_TIMEOUT).await {
+                Ok(()) => ProbeFailure::ListFailed(why),
+                Err(failure) => failure,
+            },
+            Ok(Err(failure)) => failure,
+            Err(_) if connection.is_queueing() => ProbeFailure::ConnectQueueTimeout(budget.limit),
+            Err(_) => {
+                // It may be dead, and no ping has found out yet.
+                connection.close();
+                match version(connection, VERSION_TIMEOUT).await {
+                    Ok(()) => ProbeFailure::ListTimeout(budget.limit),
+                    Err(failure @ (ProbeFailure::Throttled(_) | ProbeFailure::ConnectQueueTimeout(_))) => {
+                        failure
+                    }
+                    Err(_) => ProbeFailure::Timeout(budget.limit),
+                }
+            }
+        };
+        Err(failure)
+    }
+
+    /// Adds to `refused` everything else that is missing, so that an operator need not find out one by one. Asks only at
+    /// the first refusal.
+    async fn add_missing(&mut self, mut refused: Vec<ShootPermission>) -> Vec<ShootPermission> {
+        let known = match self.missing.take() {
+            Some(known) => known,
+            None => missing_permissions(&mut self.connection).await,
+        };
+        for permission in &known {
+            if !refused.contains(permission) {
+                refused.push(*permission);
+            }
         }
+        self.missing = Some(known);
+        refused
     }
 }
 
 impl<C: Connector> ShootClient for HttpShootClient<C> {
-    async fn leases(&mut self, access: &Access, budget: Budget) -> Result<ListedLeases, Failure> {
-        let connection = self.endpoint.connection(access)?;
-        let Budget { limit, deadline } = budget;
-        let listed = requests::within(deadline, limit, connection, requests::list_leases).await;
-        let (leases, sent) = self.explain(access, listed).await?;
-        Ok(ListedLeases { leases, sent })
+    async fn leases(
+        &mut self,
+        access: &Access,
+        budget: Budget,
+    ) -> Result<(ListedLeases, Instant), ProbeFailure> {
+        let (items, sent) = self.list(access, budget, ShootPermission::ListLeases).await?;
+        let mut listed = ListedLeases::default();
+        for item in items {
+            match item {
+                Item::Ok(LeaseItem {
+                    name,
+                    renew_time,
+                    lease_duration_seconds,
+                }) => listed.leases.push(ListedLease {
+                    name,
+                    renew_time: renew_time.map(|time| UnixTime(time.as_microsecond())),
+                    duration_seconds: lease_duration_seconds,
+                }),
+                Item::Malformed { name, reason } => {
+                    tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
+                    listed.malformed += 1;
+                }
+            }
+        }
+        Ok((listed, sent))
     }
 
     async fn nodes_and_machines(
         &mut self,
         access: &Access,
         budget: Budget,
-    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), Failure> {
-        let connection = self.endpoint.connection(access)?;
-        let Budget { limit, deadline } = budget;
-        let nodes = requests::within(deadline, limit, connection, requests::list_nodes);
-        let machines = tokio::time::timeout_at(deadline, machines::list(&self.seed, &self.name));
+    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
+        let (seed, name) = (self.seed.clone(), self.name.clone());
+        let machines = timeout_at(budget.deadline, machines::list(&seed, &name));
+        let nodes = self.list(access, budget, ShootPermission::ListNodes);
         let (nodes, machines) = tokio::join!(nodes, machines);
-        let nodes = self.explain(access, nodes).await?;
+        let (nodes, _) = nodes?;
+        // A malformed one might be one that counts.
+        let node = |item| match item {
+            Item::Ok(node) => Ok(node),
+            Item::Malformed { name, reason } => Err(ProbeFailure::ListFailed(format!(
+                "node {} is malformed: {reason}",
+                name.unwrap_or_default()
+            ))),
+        };
+        let nodes = nodes.into_iter().map(node).collect::<Result<_, _>>()?;
         let late = |_| {
-            let limit = watchdog_api::duration::format(limit);
-            Failure::Machines(format!("the list took longer than {limit}"))
+            let limit = watchdog_api::duration::format(budget.limit);
+            ProbeFailure::Machines(format!("the list took longer than {limit}"))
         };
         Ok((nodes, machines.map_err(late)??))
     }
 
     async fn disconnected(&self) {
-        match &self.endpoint.connection {
-            Some((_, connection)) => connection.disconnected().await,
-            None => std::future::pending().await,
-        }
+        self.connection.disconnected().await;
     }
 
-    fn take_suspicion(&mut self) -> Option<Suspicion> {
-        self.endpoint.connection.as_mut()?.1.take_suspicion()
-    }
-
-    fn take_list_counts(&mut self) -> ListCounts {
-        let connection = self.endpoint.connection.as_mut();
-        connection.map_or_else(ListCounts::default, |(_, connection)| {
-            connection.take_list_counts()
-        })
+    fn take_observations(&mut self) -> Observations {
+        self.connection.take_observations()
     }
 }
 
@@ -232,44 +255,145 @@ impl<C: Connector> HttpExternalEndpoint<C> {
     #[must_use]
     pub const fn new(connector: C, limiter: Arc<ConnectLimiter>) -> Self {
         Self {
-            endpoint: Endpoint::new(connector, limiter),
+            connection: CachedConnection::new(connector, limiter),
         }
     }
 }
 
 impl<C: Connector> ExternalEndpoint for HttpExternalEndpoint<C> {
-    async fn answers(&mut self, access: &Access, budget: Budget) -> Result<(), Failure> {
-        let limit = budget.limit.min(requests::VERSION_TIMEOUT);
-        requests::version(self.endpoint.connection(access)?, limit).await
+    async fn answers(&mut self, access: &Access, budget: Budget) -> Result<(), ProbeFailure> {
+        self.connection.set_kubeconfig(access)?;
+        version(&mut self.connection, budget.limit.min(VERSION_TIMEOUT)).await
     }
 }
 
-// === impl Endpoint ===
+// === requests ===
 
-impl<C: Connector> Endpoint<C> {
-    const fn new(connector: C, limiter: Arc<ConnectLimiter>) -> Self {
-        Self {
-            connector,
-            limiter,
-            connection: None,
+const fn path(permission: ShootPermission) -> &'static str {
+    match permission {
+        ShootPermission::ListLeases => "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+        ShootPermission::ListNodes => "/api/v1/nodes",
+    }
+}
+
+/// Lists once, page by page, and says when the first page was asked for.
+async fn pages<C: Connector, I: DeserializeOwned>(
+    connection: &mut CachedConnection<C>,
+    permission: ShootPermission,
+) -> Result<(Vec<Item<I>>, Instant), ProbeFailure> {
+    let path = path(permission);
+    let mut request = ApiRequest::get(format!("{path}?limit={PAGE}"));
+    let (mut items, mut sent) = (Vec::new(), None);
+    for number in 1..=MAX_PAGES {
+        let response = connection.request(&request).await?;
+        count(&response);
+        let sent = *sent.get_or_insert(response.sent);
+        // A server that throttles or refuses answers.
+        connection.count_list(response.status.is_server_error());
+        let broken = |why: String| match number {
+            1 => ProbeFailure::ListFailed(why),
+            _ => ProbeFailure::ListBrokeOff(format!("page {number}: {why}")),
+        };
+        let page = match response.status {
+            StatusCode::OK => ItemList::<I>::from_slice(&response.body).map_err(|e| broken(e.to_string()))?,
+            StatusCode::TOO_MANY_REQUESTS => return Err(ProbeFailure::Throttled(response.retry_after)),
+            StatusCode::UNAUTHORIZED => return Err(ProbeFailure::Unauthorized),
+            StatusCode::FORBIDDEN => return Err(ProbeFailure::Forbidden(vec![permission])),
+            status => return Err(broken(format!("{status}{}", message(&response.body)))),
+        };
+        items.extend(page.items);
+        if page.metadata.continue_token.is_empty() {
+            return Ok((items, sent));
+        }
+        let token = form_urlencoded::byte_serialize(page.metadata.continue_token.as_bytes());
+        let token: String = token.collect();
+        request = ApiRequest::get(format!("{path}?limit={PAGE}&continue={token}"));
+    }
+    Err(ProbeFailure::ListBrokeOff(format!(
+        "it has more than {MAX_PAGES} pages"
+    )))
+}
+
+/// Requests the version to find out if the API server answers at all. The server has `limit` to answer, as in
+/// [`CachedConnection::get_within`].
+async fn version<C: Connector>(
+    connection: &mut CachedConnection<C>,
+    limit: Duration,
+) -> Result<(), ProbeFailure> {
+    let response = connection.get_within(limit, "/version").await?;
+    count(&response);
+    let is_object = || serde_json::from_slice::<HashMap<String, IgnoredAny>>(&response.body).is_ok();
+    match response.status {
+        // A server that refuses a request is alive.
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
+        StatusCode::TOO_MANY_REQUESTS => Err(ProbeFailure::Throttled(response.retry_after)),
+        status if status.is_success() && is_object() => Ok(()),
+        status => Err(ProbeFailure::VersionFailed(format!(
+            "GET /version answered {status}"
+        ))),
+    }
+}
+
+/// Asks which permissions of a probe the kubeconfig's user lacks. Everybody who is authenticated may ask that. What is
+/// not answered counts as granted: a permission is only named as missing when the server says so.
+async fn missing_permissions<C: Connector>(connection: &mut CachedConnection<C>) -> Vec<ShootPermission> {
+    let mut missing = Vec::new();
+    for permission in ShootPermission::ALL {
+        let ask = is_denied(connection, permission);
+        if timeout(VERSION_TIMEOUT, ask).await == Ok(Ok(true)) {
+            missing.push(permission);
         }
     }
+    missing
+}
 
-    /// The connection for a kubeconfig, a new one when the kubeconfig has changed.
-    fn connection(&mut self, access: &Access) -> Result<&mut CachedConnection<C::Transport>, Failure> {
-        let kubeconfig = access.as_ref().map_err(Clone::clone)?;
-        let connection = match self.connection.take() {
-            Some((digest, connection)) if digest == kubeconfig.digest => connection,
-            old => {
-                let transport = self.connector.transport(&kubeconfig.access)?;
-                let mut connection = CachedConnection::new(transport, self.limiter.clone());
-                // What the old one says of the server holds all the same.
-                if let Some(suspicion) = old.and_then(|(_, mut old)| old.take_suspicion()) {
-                    connection.suspect(suspicion);
-                }
-                connection
-            }
-        };
-        Ok(&mut self.connection.insert((kubeconfig.digest, connection)).1)
+async fn is_denied<C: Connector>(
+    connection: &mut CachedConnection<C>,
+    permission: ShootPermission,
+) -> Result<bool, ProbeFailure> {
+    #[derive(Deserialize)]
+    struct Review {
+        status: ReviewStatus,
     }
+    #[derive(Deserialize)]
+    struct ReviewStatus {
+        allowed: bool,
+    }
+    let resource = match permission {
+        ShootPermission::ListLeases => {
+            json!({"verb": "list", "group": "coordination.k8s.io", "resource": "leases", "namespace": NODE_LEASE_NAMESPACE})
+        }
+        ShootPermission::ListNodes => json!({"verb": "list", "group": "", "resource": "nodes"}),
+    };
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": resource},
+    });
+    let request = ApiRequest {
+        method: Method::POST,
+        path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews".to_owned(),
+        body: review.to_string().into(),
+    };
+    let response = connection.request(&request).await?;
+    count(&response);
+    let review: Review =
+        serde_json::from_slice(&response.body).map_err(|e| ProbeFailure::ListFailed(e.to_string()))?;
+    Ok(!review.status.allowed)
+}
+
+/// The message of a `Status`, cut to a sensible length; empty when the body is something else.
+fn message(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Status {
+        message: String,
+    }
+    match serde_json::from_slice::<Status>(body) {
+        Ok(status) => format!(" ({})", status.message.chars().take(200).collect::<String>()),
+        Err(_) => String::new(),
+    }
+}
+
+fn count(response: &ApiResponse) {
+    SHOOT_REQUESTS.inc(&[("code", response.status.as_str().to_owned())]);
 }

@@ -8,6 +8,8 @@ use rustls::{ClientConfig, RootCertStore};
 use secrecy::ExposeSecret;
 use watchdog_api::kubeconfig::ShootAccess;
 
+use crate::domain::outcome::ProbeFailure;
+
 /// One crypto provider for all shoots: it is the larger part of a configuration.
 static PROVIDER: LazyLock<Arc<rustls::crypto::CryptoProvider>> =
     LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
@@ -25,18 +27,18 @@ static HOST_ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
 
 /// TLS for one shoot: the configuration and the name that the server's certificate must carry.
 #[derive(Debug, Clone)]
-pub struct ShootTls {
+pub(crate) struct ShootTls {
     /// With HTTP/2 and HTTP/1.1 by ALPN.
-    pub config: Arc<ClientConfig>,
+    pub(crate) config: Arc<ClientConfig>,
     /// `tls-server-name`, else the host of the server URL.
-    pub server_name: ServerName<'static>,
+    pub(crate) server_name: ServerName<'static>,
 }
 
 /// Builds the TLS configuration.
 ///
 /// # Errors
-/// When the certificates or the key cannot be used; never shows what is in them.
-pub fn build(access: &ShootAccess) -> Result<ShootTls, String> {
+/// [`ProbeFailure::Kubeconfig`] when the certificates or the key cannot be used; never shows what is in them.
+pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, ProbeFailure> {
     let host = access
         .tls_server_name
         .as_deref()
@@ -44,24 +46,25 @@ pub fn build(access: &ShootAccess) -> Result<ShootTls, String> {
         .unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let server_name = ServerName::try_from(host.to_owned())
-        .map_err(|_| format!("{host:?} is neither a DNS name nor an IP address"))?;
+        .map_err(|_| unusable(&format!("{host:?} is neither a DNS name nor an IP address")))?;
     let roots = match &access.ca_pem {
         None => HOST_ROOTS.clone(),
         Some(pem) => Arc::new(roots(pem)?),
     };
     let builder = ClientConfig::builder_with_provider(PROVIDER.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?
+        .map_err(|e| unusable(&e.to_string()))?
         .with_root_certificates(roots);
     let mut config = match &access.credentials.client_certificate {
         None => builder.with_no_client_auth(),
         Some(client) => {
             let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&client.cert_pem).collect();
-            let chain = chain.map_err(|_| "client-certificate-data is not PEM".to_owned())?;
+            let chain = chain.map_err(|_| unusable("client-certificate-data is not PEM"))?;
             let key = PrivateKeyDer::from_pem_slice(client.key_pem.expose_secret().as_bytes())
-                .map_err(|_| "client-key-data holds no private key in PEM".to_owned())?;
-            let pair = |_| "client-certificate-data and client-key-data do not go together".to_owned();
-            builder.with_client_auth_cert(chain, key).map_err(pair)?
+                .map_err(|_| unusable("client-key-data holds no private key in PEM"))?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|_| unusable("client-certificate-data and client-key-data do not go together"))?
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -73,16 +76,20 @@ pub fn build(access: &ShootAccess) -> Result<ShootTls, String> {
     })
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+fn unusable(why: &str) -> ProbeFailure {
+    ProbeFailure::Kubeconfig(why.to_owned())
+}
+
+fn roots(pem: &[u8]) -> Result<RootCertStore, ProbeFailure> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|_| "certificate-authority-data is not PEM".to_owned())?;
+        let certificate = certificate.map_err(|_| unusable("certificate-authority-data is not PEM"))?;
         roots
             .add(certificate)
-            .map_err(|_| "certificate-authority-data holds a certificate that cannot be used".to_owned())?;
+            .map_err(|_| unusable("certificate-authority-data holds a certificate that cannot be used"))?;
     }
     if roots.is_empty() {
-        return Err("certificate-authority-data holds no certificate".to_owned());
+        return Err(unusable("certificate-authority-data holds no certificate"));
     }
     Ok(roots)
 }

@@ -1,4 +1,4 @@
-//! How requests reach one API server: the seam between the rules for connections and the sockets.
+//! The seam between the rules for a connection and its socket.
 
 use std::future::Future;
 
@@ -8,17 +8,29 @@ use hyper::body::Body;
 use tokio::time::Instant;
 use watchdog_api::kubeconfig::ShootAccess;
 
-use crate::domain::outcome::Failure;
+use crate::domain::outcome::ProbeFailure;
 
-/// One request.
+/// A request to an API server that changes nothing there.
 #[derive(Debug, Clone)]
-pub struct Call {
-    /// GET, or POST for reviews, which change nothing on the server.
+pub struct ApiRequest {
+    /// GET, or POST for reviews.
     pub method: Method,
     /// Path and query, relative to the server URL of the kubeconfig.
     pub path: String,
     /// JSON; empty for a GET.
     pub body: Bytes,
+}
+
+impl ApiRequest {
+    /// A GET.
+    #[must_use]
+    pub fn get(path: impl Into<String>) -> Self {
+        Self {
+            method: Method::GET,
+            path: path.into(),
+            body: Bytes::new(),
+        }
+    }
 }
 
 /// How a connection ended.
@@ -30,44 +42,40 @@ pub enum End {
     Silent,
 }
 
-/// Makes transports from kubeconfigs.
+/// Opens connections to API servers.
 pub trait Connector: Clone + Send + Sync + 'static {
-    /// A transport for one kubeconfig.
-    type Transport: Transport;
-
-    /// The transport for a kubeconfig; opens nothing.
-    ///
-    /// # Errors
-    /// [`Failure::Kubeconfig`] when what it says cannot be used.
-    fn transport(&self, access: &ShootAccess) -> Result<Self::Transport, Failure>;
-}
-
-/// Opens connections to one endpoint of one API server.
-pub trait Transport: Send + Sync + 'static {
+    /// What a connection needs of a kubeconfig.
+    type Target: Send + Sync;
     /// An open connection.
     type Link: Link;
+
+    /// Prepares a kubeconfig; opens nothing.
+    ///
+    /// # Errors
+    /// [`ProbeFailure::Kubeconfig`] when what it says cannot be used.
+    fn target(&self, access: &ShootAccess) -> Result<Self::Target, ProbeFailure>;
 
     /// Opens a connection, TCP and TLS, and does not bound the time that this takes. Cancelling gives up the attempt.
     ///
     /// # Errors
-    /// [`Failure::Connect`] or [`Failure::Tls`].
-    fn open(&self) -> impl Future<Output = Result<Self::Link, Failure>> + Send;
+    /// [`ProbeFailure::Connect`] or [`ProbeFailure::Tls`].
+    fn open(&self, target: &Self::Target) -> impl Future<Output = Result<Self::Link, ProbeFailure>> + Send;
 }
 
 /// An open connection.
 pub trait Link: Send + Sync + 'static {
-    /// The body of an answer.
+    /// The body of a response.
     type Body: Body<Data = Bytes, Error: std::fmt::Display> + Send + Unpin;
 
-    /// Sends a request and waits for the head of the answer. Cancelling gives up the request; over HTTP/2 the connection
-    /// can still be used, over HTTP/1.1 it ends.
+    /// Sends a request and waits for the head of the response. Cancelling gives up the request; over HTTP/2 the
+    /// connection can still be used, over HTTP/1.1 it ends.
     ///
     /// # Errors
-    /// [`Failure::Connect`] when the connection breaks first.
+    /// [`ProbeFailure::Connect`] when the connection breaks first.
     fn send(
         &mut self,
-        call: &Call,
-    ) -> impl Future<Output = Result<http::Response<Self::Body>, Failure>> + Send;
+        request: &ApiRequest,
+    ) -> impl Future<Output = Result<http::Response<Self::Body>, ProbeFailure>> + Send;
 
     /// Until when the connection was known to be alive, and how it ended; none while it can be used.
     fn end(&self) -> Option<(Instant, End)>;

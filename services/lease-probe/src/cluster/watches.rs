@@ -10,61 +10,11 @@ use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::secret::KubeconfigSecret;
-use watchdog_kube::permissions::{self, Permission, Preflight};
 use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use crate::controller::prober::Endpoint;
 use crate::controller::prober_manager::ProberManager;
-
-/// Asks the seed for all that lease-probe must be allowed, at the start and whenever a change of the configuration
-/// changes it, until `stop` is cancelled. Its membership Lease is in `namespace`.
-///
-/// # Errors
-/// Never; the type is that of a critical task.
-pub async fn preflight(
-    seed: kube::Client,
-    namespace: String,
-    mut config: watch::Receiver<Arc<ProberConfig>>,
-    readiness: Readiness,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    let mut preflight = Preflight::new(seed, readiness);
-    loop {
-        let needed = needed(&config.borrow_and_update(), &namespace);
-        let changed = async {
-            while config.changed().await.is_ok() {
-                if self::needed(&config.borrow_and_update(), &namespace) != needed {
-                    return;
-                }
-            }
-            std::future::pending().await
-        };
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = preflight.keep_asking(&needed) => {}
-            () = changed => {}
-        }
-    }
-}
-
-fn needed(config: &ProberConfig, namespace: &str) -> Vec<Permission> {
-    let mut needed = vec![
-        Permission::new("list", "extensions.gardener.cloud", "clusters"),
-        Permission::new("watch", "extensions.gardener.cloud", "clusters"),
-        Permission::new("list", "machine.sapcloud.io", "machines"),
-    ];
-    let secrets = [
-        Some(&config.kube_config_secret_name),
-        config.external_kube_config_secret_name.as_ref(),
-    ];
-    for secret in secrets.into_iter().flatten() {
-        needed.push(Permission::new("list", "", "secrets").named(secret));
-        needed.push(Permission::new("watch", "", "secrets").named(secret));
-    }
-    needed.extend(permissions::membership(namespace));
-    needed
-}
 
 /// Follows the Clusters.
 ///

@@ -7,7 +7,6 @@ mod api;
 mod candidates;
 mod changes;
 mod failures;
-mod host_clock;
 mod life;
 mod replica;
 mod replicas;

@@ -234,5 +234,4 @@ pub(crate) fn unprotected(script: &ShootScript, length: Micros) -> ShootHistory 
 }
 
 #[cfg(test)]
-#[path = "judge_tests.rs"]
 mod tests;

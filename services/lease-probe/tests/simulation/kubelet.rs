@@ -281,5 +281,4 @@ pub(crate) fn last_write(writes: &[LeaseWrite], at: Micros) -> Option<LeaseWrite
 }
 
 #[cfg(test)]
-#[path = "kubelet_tests.rs"]
 mod tests;

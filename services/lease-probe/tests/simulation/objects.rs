@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use http_body_util::Full;
 use kube::client::Body;
-use lease_probe::cluster::transport::Call;
+use lease_probe::cluster::transport::ApiRequest;
 
 use crate::kubelet::last_write;
 use crate::node_lifecycle::is_unknown;
@@ -19,14 +19,14 @@ use crate::world::{EPOCH, PlayedShoot, VirtualClock};
 /// Latency of a list of machines on the seed's API server.
 const SEED_LATENCY: Micros = 20 * MILLISECOND;
 
-pub(crate) fn lists_leases(call: &Call) -> bool {
-    call.path.starts_with("/apis/coordination.k8s.io")
+pub(crate) fn lists_leases(request: &ApiRequest) -> bool {
+    request.path.starts_with("/apis/coordination.k8s.io")
 }
 
-/// The answer of a shoot's API server to `call` at `at`.
-pub(crate) fn answer(shoot: &PlayedShoot, call: &Call, at: Micros) -> String {
-    match call.path.as_str() {
-        _ if lists_leases(call) => leases(shoot, at - shoot.script.server.staleness(at)),
+/// The answer of a shoot's API server to `request` at `at`.
+pub(crate) fn answer(shoot: &PlayedShoot, request: &ApiRequest, at: Micros) -> String {
+    match request.path.as_str() {
+        _ if lists_leases(request) => leases(shoot, at - shoot.script.server.staleness(at)),
         path if path.starts_with("/api/v1/nodes") => nodes(shoot, at - shoot.script.server.staleness(at)),
         path if path.starts_with("/apis/authorization.k8s.io") => r#"{"status":{"allowed":true}}"#.to_owned(),
         path => {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
-use lease_probe::cluster::transport::{Call, Connector, End, Link, Transport};
-use lease_probe::domain::outcome::Failure;
+use lease_probe::cluster::transport::{ApiRequest, Connector, End, Link};
+use lease_probe::domain::outcome::ProbeFailure;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use watchdog_api::kubeconfig::ShootAccess;
@@ -62,17 +62,14 @@ impl SimConnector {
 }
 
 impl Connector for SimConnector {
-    type Transport = Self;
-
-    fn transport(&self, _: &ShootAccess) -> Result<Self, Failure> {
-        Ok(self.clone())
-    }
-}
-
-impl Transport for SimConnector {
+    type Target = ();
     type Link = SimLink;
 
-    async fn open(&self) -> Result<SimLink, Failure> {
+    fn target(&self, _: &ShootAccess) -> Result<(), ProbeFailure> {
+        Ok(())
+    }
+
+    async fn open(&self, _: &()) -> Result<SimLink, ProbeFailure> {
         let peer = &self.0;
         let began = peer.clock.now();
         peer.log("connects");
@@ -81,7 +78,7 @@ impl Transport for SimConnector {
             Opening::Opened(at) if peer.path().closed(began, at + MILLISECOND).is_some() => {
                 peer.clock.sleep_until(at).await;
                 peer.log("cannot connect");
-                Err(Failure::Connect("reset".to_owned()))
+                Err(ProbeFailure::Connect("reset".to_owned()))
             }
             Opening::Opened(at) => {
                 peer.clock.sleep_until(at).await;
@@ -98,7 +95,7 @@ impl Transport for SimConnector {
             Opening::Failed(at) => {
                 peer.clock.sleep_until(at).await;
                 peer.log("cannot connect");
-                Err(Failure::Connect("refused".to_owned()))
+                Err(ProbeFailure::Connect("refused".to_owned()))
             }
         }
     }
@@ -129,11 +126,11 @@ impl Peer {
 impl Link for SimLink {
     type Body = Full<Bytes>;
 
-    async fn send(&mut self, call: &Call) -> Result<Response<Full<Bytes>>, Failure> {
+    async fn send(&mut self, request: &ApiRequest) -> Result<Response<Full<Bytes>>, ProbeFailure> {
         let peer = self.peer.clone();
         let (clock, path) = (peer.clock, peer.path());
         let sent = clock.now();
-        let what = call
+        let what = request
             .path
             .split(['/', '?'])
             .rfind(|part| !part.is_empty() && !part.contains('='))
@@ -144,7 +141,7 @@ impl Link for SimLink {
             writes: false,
             nonce: self.opened.unsigned_abs() << 8 | self.requests,
         };
-        let broken = || Failure::Connect("connection reset".to_owned());
+        let broken = || ProbeFailure::Connect("connection reset".to_owned());
         if self.ends_at().is_some_and(|(at, _)| at <= sent) {
             return Err(broken());
         }
@@ -156,7 +153,7 @@ impl Link for SimLink {
                 self.last_sign = clock.now();
                 let (processed, status) = exchange.processed.unwrap_or((at, 200));
                 peer.log(&format!("is answered {status}"));
-                Ok(self.respond(call, processed, status, at))
+                Ok(self.respond(request, processed, status, at))
             }
             ExchangeEnd::Reset(at) if at <= dead => {
                 self.closed = Some(at);
@@ -195,7 +192,13 @@ impl Link for SimLink {
 }
 
 impl SimLink {
-    fn respond(&mut self, call: &Call, processed: Micros, status: u16, at: Micros) -> Response<Full<Bytes>> {
+    fn respond(
+        &mut self,
+        request: &ApiRequest,
+        processed: Micros,
+        status: u16,
+        at: Micros,
+    ) -> Response<Full<Bytes>> {
         let server = &self.peer.shoot.script.server;
         let closes = server.closes_after_answers(at);
         let mut response = Response::builder().status(StatusCode::from_u16(status).unwrap());
@@ -210,10 +213,10 @@ impl SimLink {
         }
         let body = match status {
             200 => {
-                if objects::lists_leases(call) {
+                if objects::lists_leases(request) {
                     self.peer.probed.lock().listed = processed - server.staleness(processed);
                 }
-                objects::answer(&self.peer.shoot, call, processed)
+                objects::answer(&self.peer.shoot, request, processed)
             }
             _ => r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"simulated"}"#.to_owned(),
         };
@@ -263,5 +266,4 @@ impl SimLink {
 }
 
 #[cfg(test)]
-#[path = "transport_tests.rs"]
 mod tests;

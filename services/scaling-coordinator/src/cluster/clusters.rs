@@ -10,7 +10,7 @@ use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{SkipReason, may_continue};
 use watchdog_kube::client::{RequestError, found, request_within};
 
-use super::version::{Mark, Origin, is_newer, replaces, replaces_absence};
+use super::version::{IndexMark, Origin, is_newer, replaces, replaces_absence};
 use crate::controller::work_queue::WorkQueue;
 
 /// Deadline of one request for a Cluster. A write waits for it, and is tried again when the request fails.
@@ -18,22 +18,17 @@ const CLUSTER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The permission to write to a shoot, as derived from its Cluster in the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WriteEligibility {
-    /// The Clusters are not listed yet.
+pub(crate) enum WriteEligibility {
     Unlisted,
-    /// There is no Cluster of this name.
     Absent,
-    /// It may be written to.
     Allowed,
-    /// It must not be written to.
     Stopped(SkipReason),
 }
 
 impl WriteEligibility {
     /// Returns true if the Cluster says that the shoot is no longer protected, so that leftover protection may be
     /// removed. A malformed Cluster proves nothing.
-    #[must_use]
-    pub const fn is_released(&self) -> bool {
+    pub(crate) const fn is_released(&self) -> bool {
         match self {
             Self::Stopped(reason) => !matches!(reason, SkipReason::Malformed(_)),
             Self::Unlisted | Self::Absent | Self::Allowed => false,
@@ -41,33 +36,29 @@ impl WriteEligibility {
     }
 }
 
-/// The index.
-pub struct Clusters {
+pub(crate) struct Clusters {
     seed: kube::Client,
     work_queue: Arc<WorkQueue>,
-    inner: Mutex<Inner>,
+    inner: Mutex<ClusterIndex>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct ClusterIndex {
     listed: bool,
     known: HashMap<Arc<str>, KnownCluster>,
-    mark: Mark,
-    /// When a Cluster was last removed.
-    removed: Mark,
+    mark: IndexMark,
+    removed: IndexMark,
 }
 
 #[derive(Debug)]
 struct KnownCluster {
     version: Arc<str>,
     write_eligibility: Result<(), SkipReason>,
-    taken: Mark,
+    taken: IndexMark,
 }
 
 impl Clusters {
-    /// An empty index.
-    #[must_use]
-    pub fn new(seed: kube::Client, work_queue: Arc<WorkQueue>) -> Self {
+    pub(crate) fn new(seed: kube::Client, work_queue: Arc<WorkQueue>) -> Self {
         Self {
             seed,
             work_queue,
@@ -76,13 +67,11 @@ impl Clusters {
     }
 
     /// The mark of what is taken in next: to be taken before a list or read is asked for.
-    #[must_use]
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> IndexMark {
         self.inner.lock().mark
     }
 
-    /// A Cluster is there, new or changed.
-    pub fn applied(&self, cluster: &Cluster, origin: Origin) {
+    pub(crate) fn applied(&self, cluster: &Cluster, origin: Origin) {
         let shoot = cluster.name();
         if shoot.is_empty() {
             return;
@@ -123,7 +112,7 @@ impl Clusters {
     }
 
     /// A watch says that a Cluster is gone, and what it was last. One of the same name that was created since stays.
-    pub fn deleted(&self, last: &Cluster) {
+    pub(crate) fn deleted(&self, last: &Cluster) {
         let version = last.metadata.resource_version.as_deref().unwrap_or_default();
         self.remove(last.name(), |known| !is_newer(&known.version, version));
     }
@@ -139,7 +128,7 @@ impl Clusters {
     }
 
     /// These Clusters exist and no others, by a list that was asked for at this mark.
-    pub fn synced(&self, exist: &BTreeSet<String>, asked: Mark) {
+    pub(crate) fn synced(&self, exist: &BTreeSet<String>, asked: IndexMark) {
         let (gone, first) = {
             let mut inner = self.inner.lock();
             let gone: Vec<Arc<str>> = inner
@@ -161,9 +150,7 @@ impl Clusters {
         }
     }
 
-    /// The write eligibility of a shoot, as known to the index.
-    #[must_use]
-    pub fn write_eligibility(&self, shoot: &str) -> WriteEligibility {
+    pub(crate) fn write_eligibility(&self, shoot: &str) -> WriteEligibility {
         let inner = self.inner.lock();
         match inner.known.get(shoot) {
             _ if !inner.listed => WriteEligibility::Unlisted,
@@ -179,18 +166,17 @@ impl Clusters {
         }
     }
 
-    /// All shoots.
-    #[must_use]
-    pub fn names(&self) -> Vec<Arc<str>> {
+    pub(crate) fn is_listed(&self) -> bool {
+        self.inner.lock().listed
+    }
+
+    pub(crate) fn names(&self) -> Vec<Arc<str>> {
         self.inner.lock().known.keys().cloned().collect()
     }
 
     /// Returns true if the API server's current Cluster allows writes. Reads the Cluster's version first, and the whole
     /// Cluster only if the index holds another version because the watch lags.
-    ///
-    /// # Errors
-    /// When the API server cannot be asked.
-    pub async fn confirm(&self, shoot: &str) -> Result<bool, RequestError> {
+    pub(crate) async fn confirm(&self, shoot: &str) -> Result<bool, RequestError> {
         let api: Api<Cluster> = Api::all(self.seed.clone());
         let asked = self.mark();
         let meta = found(
@@ -218,9 +204,9 @@ impl Clusters {
     }
 }
 
-impl Inner {
-    const fn next_mark(&mut self) -> Mark {
-        self.mark = Mark(self.mark.0 + 1);
+impl ClusterIndex {
+    const fn next_mark(&mut self) -> IndexMark {
+        self.mark = IndexMark(self.mark.0 + 1);
         self.mark
     }
 

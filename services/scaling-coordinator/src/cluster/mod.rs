@@ -1,11 +1,12 @@
 //! Everything that talks to the seed's Kubernetes API: the indexes of Clusters and of the configured resources, and
 //! the writes.
 
-pub mod clusters;
-pub mod kinds;
-pub mod permissions;
-pub mod resources;
-pub mod version;
-pub mod watched_resources;
-pub mod watches;
-pub mod writer;
+pub(crate) mod clusters;
+pub(crate) mod kinds;
+pub(crate) mod other_replicas;
+pub(crate) mod permissions;
+pub(crate) mod resources;
+pub(crate) mod version;
+pub(crate) mod watched_resources;
+pub(crate) mod watches;
+pub(crate) mod writer;

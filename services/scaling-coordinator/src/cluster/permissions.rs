@@ -11,8 +11,7 @@ use super::resources::Resources;
 use crate::domain::next_step::has_spec_replicas;
 
 /// The permissions for these resources, those of the membership not included.
-#[must_use]
-pub fn permissions(resources: &Resources) -> Vec<Permission> {
+pub(crate) fn permissions(resources: &Resources) -> Vec<Permission> {
     let mut needed: Vec<Permission> = ["get", "list", "watch"]
         .into_iter()
         .map(|verb| Permission::new(verb, watchdog_api::names::CLUSTER_GROUP, "clusters"))
@@ -37,10 +36,7 @@ pub fn permissions(resources: &Resources) -> Vec<Permission> {
 }
 
 /// Checks the permissions, and again whenever a resource's kind becomes known or a resource is unwatched.
-///
-/// # Errors
-/// Never; the type is that of a critical task.
-pub async fn check(
+pub(crate) async fn check(
     seed: kube::Client,
     resources: Arc<Resources>,
     others: Vec<Permission>,

@@ -19,37 +19,31 @@ use tokio::sync::watch;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::{IgnoreScaling, Workload};
 
-use super::version::{Mark, Origin, is_newer, replaces, replaces_absence};
+use super::version::{IndexMark, Origin, is_newer, replaces, replaces_absence};
 use crate::controller::work_queue::WorkQueue;
 use crate::domain::observed::{Dependent, Observed, ResourceState};
 
 /// Why nothing is known of a configured resource, or that its objects are.
 #[derive(Debug, Clone)]
-pub enum ListState {
-    /// Not yet, for this reason.
+pub(crate) enum ListState {
     Pending(String),
     /// Its kind is not served: it is absent everywhere.
     NotServed,
-    /// Its kind cannot be scaled, for this reason.
     NotScalable(String),
-    /// Listed and watched.
     Listed,
 }
 
 /// The content of the scale sub-resource for one version of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObservedScale {
-    /// The version of the object.
-    pub version: Arc<str>,
-    /// Wanted replicas.
-    pub replicas: i32,
+pub(crate) struct ObservedScale {
+    pub(crate) version: Arc<str>,
+    pub(crate) replicas: i32,
     /// Replicas that exist: there is no count of the ready ones in a scale sub-resource.
-    pub existing: i32,
+    pub(crate) existing: i32,
 }
 
-/// The index.
 #[derive(Debug)]
-pub struct Resources {
+pub(crate) struct Resources {
     work_queue: Arc<WorkQueue>,
     inner: RwLock<BTreeMap<ResourceRef, Configured>>,
     // The last mark. Changes only while `inner` is locked.
@@ -64,11 +58,9 @@ pub struct Resources {
 struct Configured {
     listing: ListState,
     served: Option<ApiResource>,
-    /// True once the resource is no longer configured.
     dropped: bool,
     objects: HashMap<Arc<str>, ResourceEntry>,
-    /// When an object was last removed.
-    removed: Mark,
+    removed: IndexMark,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -79,13 +71,11 @@ struct ResourceEntry {
     /// True if the object carries meltdown-protection-active, even if the coordinator cannot use the object.
     protected: bool,
     scale: Option<ObservedScale>,
-    taken: Mark,
+    taken: IndexMark,
 }
 
 impl Resources {
-    /// An empty index.
-    #[must_use]
-    pub fn new(work_queue: Arc<WorkQueue>) -> Self {
+    pub(crate) fn new(work_queue: Arc<WorkQueue>) -> Self {
         Self {
             work_queue,
             inner: RwLock::default(),
@@ -97,29 +87,27 @@ impl Resources {
     }
 
     /// Changes when every resource must be listed again.
-    #[must_use]
-    pub fn relists(&self) -> watch::Receiver<()> {
+    pub(crate) fn relists(&self) -> watch::Receiver<()> {
         self.relist.subscribe()
     }
 
     /// The mark of what was taken in last: to be taken before a list or read is asked for.
-    #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark(self.mark.load(Ordering::SeqCst))
+    pub(crate) fn mark(&self) -> IndexMark {
+        IndexMark(self.mark.load(Ordering::SeqCst))
     }
 
-    fn next_mark(&self) -> Mark {
-        Mark(self.mark.fetch_add(1, Ordering::SeqCst) + 1)
+    fn next_mark(&self) -> IndexMark {
+        IndexMark(self.mark.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
     /// Takes a resource up; what is known of it already stays.
-    pub fn add(&self, reference: &ResourceRef) {
+    pub(crate) fn add(&self, reference: &ResourceRef) {
         let configured = || Configured {
             listing: ListState::Pending("its objects are not listed yet".to_owned()),
             served: None,
             dropped: false,
             objects: HashMap::new(),
-            removed: Mark::default(),
+            removed: IndexMark::default(),
         };
         let mut inner = self.inner.write();
         let configured = inner.entry(reference.clone()).or_insert_with(configured);
@@ -132,7 +120,7 @@ impl Resources {
 
     /// A resource is no longer configured. Returns true if it was ever listed, so that this process may have scaled it
     /// down. While it is listed again because etcd was restored, its objects are still there.
-    pub fn drop_from_configuration(&self, reference: &ResourceRef) -> bool {
+    pub(crate) fn drop_from_configuration(&self, reference: &ResourceRef) -> bool {
         let mut inner = self.inner.write();
         let listed = inner.get_mut(reference).is_some_and(|configured| {
             configured.dropped = true;
@@ -144,17 +132,14 @@ impl Resources {
     }
 
     /// Returns true if a resource is indexed only because an earlier configuration named it.
-    #[must_use]
-    pub fn is_dropped(&self, reference: &ResourceRef) -> bool {
+    pub(crate) fn is_dropped(&self, reference: &ResourceRef) -> bool {
         self.inner
             .read()
             .get(reference)
             .is_some_and(|configured| configured.dropped)
     }
 
-    /// The shoots in which a resource is held down.
-    #[must_use]
-    pub fn held_down_in(&self, reference: &ResourceRef) -> Vec<Arc<str>> {
+    pub(crate) fn held_down_in(&self, reference: &ResourceRef) -> Vec<Arc<str>> {
         let inner = self.inner.read();
         let objects = inner
             .get(reference)
@@ -166,13 +151,11 @@ impl Resources {
             .collect()
     }
 
-    /// Forgets a resource.
-    pub fn remove(&self, reference: &ResourceRef) {
+    pub(crate) fn remove(&self, reference: &ResourceRef) {
         self.inner.write().remove(reference);
     }
 
-    /// Its listing has come to another state.
-    pub fn listing(&self, reference: &ResourceRef, listing: ListState, served: Option<ApiResource>) {
+    pub(crate) fn listing(&self, reference: &ResourceRef, listing: ListState, served: Option<ApiResource>) {
         if let Some(configured) = self.inner.write().get_mut(reference) {
             if matches!(listing, ListState::NotServed) {
                 configured.objects.clear();
@@ -185,8 +168,7 @@ impl Resources {
         self.work_queue.add_all();
     }
 
-    /// An object is there, new or changed.
-    pub fn applied(&self, reference: &ResourceRef, workload: &Workload, origin: Origin) {
+    pub(crate) fn applied(&self, reference: &ResourceRef, workload: &Workload, origin: Origin) {
         let Some(shoot) = workload.metadata.namespace.as_deref() else {
             return;
         };
@@ -224,7 +206,7 @@ impl Resources {
     }
 
     /// Etcd was restored from a backup: nothing is known of any resource until it is listed again.
-    pub fn doubt_all(&self) {
+    pub(crate) fn doubt_all(&self) {
         self.interrupted();
         let mut inner = self.inner.write();
         self.restored.store(self.next_mark().0, Ordering::SeqCst);
@@ -240,18 +222,16 @@ impl Resources {
     }
 
     /// A watch on the seed failed: its API server may have been away, and etcd may have been restored meanwhile.
-    pub fn interrupted(&self) {
+    pub(crate) fn interrupted(&self) {
         self.interruptions.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Changes whenever a watch failed or etcd was found to have been restored.
-    #[must_use]
-    pub fn interruptions(&self) -> u64 {
+    pub(crate) fn interruptions(&self) -> u64 {
         self.interruptions.load(Ordering::SeqCst)
     }
 
-    /// The scale sub-resource of an object was read.
-    pub fn scale_read(&self, reference: &ResourceRef, shoot: &str, scale: ObservedScale) {
+    pub(crate) fn scale_read(&self, reference: &ResourceRef, shoot: &str, scale: ObservedScale) {
         if let Some(configured) = self.inner.write().get_mut(reference)
             && let Some(entry) = configured.objects.get_mut(shoot)
         {
@@ -261,7 +241,7 @@ impl Resources {
     }
 
     /// A watch reports the deletion of an object, with its last state. A newer object of the same name stays.
-    pub fn deleted(&self, reference: &ResourceRef, last: &Workload) {
+    pub(crate) fn deleted(&self, reference: &ResourceRef, last: &Workload) {
         let (shoot, version) = (
             last.metadata.namespace.as_deref(),
             last.metadata.resource_version.as_deref(),
@@ -271,7 +251,7 @@ impl Resources {
     }
 
     /// A consistent read that was asked for at this mark found no object.
-    pub fn absent(&self, reference: &ResourceRef, shoot: &str, asked: Mark) {
+    pub(crate) fn absent(&self, reference: &ResourceRef, shoot: &str, asked: IndexMark) {
         self.remove_object(reference, shoot, |known| known.taken <= asked);
     }
 
@@ -291,7 +271,7 @@ impl Resources {
     }
 
     /// Objects exist in these shoots and in no others, by a list that was asked for at this mark.
-    pub fn synced(&self, reference: &ResourceRef, exist: &BTreeSet<String>, asked: Mark) {
+    pub(crate) fn synced(&self, reference: &ResourceRef, exist: &BTreeSet<String>, asked: IndexMark) {
         let mut gone = Vec::new();
         let mut first = false;
         if let Some(configured) = self.inner.write().get_mut(reference) {
@@ -320,9 +300,7 @@ impl Resources {
         }
     }
 
-    /// The observed state of a resource in a shoot.
-    #[must_use]
-    pub fn observed(&self, reference: &ResourceRef, shoot: &str) -> Observed {
+    pub(crate) fn observed(&self, reference: &ResourceRef, shoot: &str) -> Observed {
         let inner = self.inner.read();
         let Some(configured) = inner.get(reference) else {
             return Observed::Unknown("its objects are not listed yet".to_owned());
@@ -338,9 +316,7 @@ impl Resources {
         }
     }
 
-    /// The configured resources of a shoot with their observed state.
-    #[must_use]
-    pub fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
+    pub(crate) fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
         let dependents = config.dependent_resource_infos.iter();
         dependents
             .map(|config| Dependent {
@@ -352,29 +328,25 @@ impl Resources {
     }
 
     /// Returns true once a resource is listed in all shoots, or its kind turned out not to be served.
-    #[must_use]
-    pub fn is_listed(&self, reference: &ResourceRef) -> bool {
+    pub(crate) fn is_listed(&self, reference: &ResourceRef) -> bool {
         let inner = self.inner.read();
         let configured = inner.get(reference);
         configured.is_some_and(|configured| !matches!(configured.listing, ListState::Pending(_)))
     }
 
     /// Returns true if the API server does not serve the resource's kind, so that no object exists.
-    #[must_use]
-    pub fn is_not_served(&self, reference: &ResourceRef) -> bool {
+    pub(crate) fn is_not_served(&self, reference: &ResourceRef) -> bool {
         let inner = self.inner.read();
         matches!(inner.get(reference), Some(configured) if matches!(configured.listing, ListState::NotServed))
     }
 
     /// How the API server serves a resource; `None` while that is not known.
-    #[must_use]
-    pub fn served(&self, reference: &ResourceRef) -> Option<ApiResource> {
+    pub(crate) fn served(&self, reference: &ResourceRef) -> Option<ApiResource> {
         self.inner.read().get(reference)?.served.clone()
     }
 
     /// How the API server serves each of the resources for which that is known.
-    #[must_use]
-    pub fn all_served(&self) -> Vec<(ResourceRef, ApiResource)> {
+    pub(crate) fn all_served(&self) -> Vec<(ResourceRef, ApiResource)> {
         let inner = self.inner.read();
         let served = inner
             .iter()
@@ -382,9 +354,7 @@ impl Resources {
         served.collect()
     }
 
-    /// The object, for a Kubernetes Event about it.
-    #[must_use]
-    pub fn about(&self, reference: &ResourceRef, shoot: &str) -> ObjectReference {
+    pub(crate) fn about(&self, reference: &ResourceRef, shoot: &str) -> ObjectReference {
         let inner = self.inner.read();
         let entry = inner
             .get(reference)
@@ -414,11 +384,10 @@ impl ResourceEntry {
             protected: workload.is_meltdown_protected(),
             version,
             scale: None,
-            taken: Mark::default(),
+            taken: IndexMark::default(),
         }
     }
 
-    /// The observed state. The scale sub-resource supplies the replicas if the object does not show them.
     fn observed(&self) -> Observed {
         match (&self.observed, &self.scale) {
             (Observed::Present(seen), Some(scale))

@@ -16,14 +16,13 @@ use super::resources::Resources;
 
 /// The shortest time for which a dropped resource stays watched. Longer than an earlier write can still be under way
 /// and the watch can take to deliver it.
-pub const LAST_WRITES: Duration = Duration::from_secs(15);
+pub(crate) const LAST_WRITES: Duration = Duration::from_secs(15);
 
 /// The maximum number of shoot names in one log line.
 const NAMED: usize = 10;
 
-/// The watched resources.
 #[derive(Debug, Default)]
-pub struct WatchedResources(BTreeMap<ResourceRef, WatchedResource>);
+pub(crate) struct WatchedResources(BTreeMap<ResourceRef, WatchedResource>);
 
 #[derive(Debug)]
 struct WatchedResource {
@@ -36,7 +35,7 @@ struct WatchedResource {
 impl WatchedResources {
     /// Applies a configuration file. Returns the resources whose watches the caller must start, each with the token
     /// that stops it, and true if other resources were unwatched.
-    pub fn configure(
+    pub(crate) fn configure(
         &mut self,
         now: Instant,
         file: &ProberConfig,
@@ -83,7 +82,7 @@ impl WatchedResources {
     }
 
     /// Unwatches the dropped resources that no shoot holds down. Returns true if there were any.
-    pub fn unwatch(&mut self, now: Instant, resources: &Resources) -> bool {
+    pub(crate) fn unwatch(&mut self, now: Instant, resources: &Resources) -> bool {
         let before = self.0.len();
         self.0.retain(|reference, one| {
             let over = one.dropped_at.is_some_and(|at| now >= at + LAST_WRITES);
@@ -98,14 +97,12 @@ impl WatchedResources {
     }
 
     /// Returns true if any watched resource was dropped from the configuration.
-    #[must_use]
-    pub fn has_dropped(&self) -> bool {
+    pub(crate) fn has_dropped(&self) -> bool {
         self.0.values().any(|one| one.dropped_at.is_some())
     }
 
     /// The configuration in force: the file, followed by the dropped resources that are still watched.
-    #[must_use]
-    pub fn in_force(&self, file: &ProberConfig) -> Arc<ProberConfig> {
+    pub(crate) fn in_force(&self, file: &ProberConfig) -> Arc<ProberConfig> {
         let mut config = file.clone();
         let dropped = self.0.values().filter(|one| one.dropped_at.is_some());
         config
@@ -189,7 +186,7 @@ dependentResourceInfos:
             self.resources.synced(&self.mcm, &exist, self.resources.mark());
         }
 
-        fn let_go_after(&mut self, pause: Duration) -> bool {
+        fn unwatch_after(&mut self, pause: Duration) -> bool {
             self.now += pause;
             self.watched.unwatch(self.now, &self.resources)
         }
@@ -207,7 +204,7 @@ dependentResourceInfos:
         let mut bench = Bench::new();
         bench.see(1, true);
         assert!(!bench.configure(false).1);
-        assert!(!bench.let_go_after(100 * LAST_WRITES));
+        assert!(!bench.unwatch_after(100 * LAST_WRITES));
         assert!(bench.watched.has_dropped() && bench.resources.is_dropped(&bench.mcm));
         assert_eq!(bench.in_force(), 2);
         assert!(
@@ -215,7 +212,7 @@ dependentResourceInfos:
             "another change of the file drops nothing more"
         );
         bench.see(2, false);
-        assert!(bench.let_go_after(Duration::ZERO));
+        assert!(bench.unwatch_after(Duration::ZERO));
         assert_eq!((bench.in_force(), bench.watched.has_dropped()), (1, false));
         assert_eq!(
             bench.configure(true).0.len(),
@@ -229,11 +226,11 @@ dependentResourceInfos:
         let mut bench = Bench::new();
         bench.see(1, false);
         bench.configure(false);
-        assert!(!bench.let_go_after(LAST_WRITES / 2));
+        assert!(!bench.unwatch_after(LAST_WRITES / 2));
         bench.see(2, true);
-        assert!(!bench.let_go_after(LAST_WRITES));
+        assert!(!bench.unwatch_after(LAST_WRITES));
         bench.see(3, false);
-        assert!(bench.let_go_after(Duration::ZERO));
+        assert!(bench.unwatch_after(Duration::ZERO));
     }
 
     #[test]
@@ -244,7 +241,7 @@ dependentResourceInfos:
         let (new, gone) = bench.configure(true);
         assert_eq!((new.len(), gone), (0, false), "its watch still runs");
         assert!(!bench.resources.is_dropped(&bench.mcm));
-        assert!(!bench.let_go_after(100 * LAST_WRITES));
+        assert!(!bench.unwatch_after(100 * LAST_WRITES));
     }
 
     #[test]

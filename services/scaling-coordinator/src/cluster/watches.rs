@@ -20,9 +20,9 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
 
 use super::clusters::Clusters;
-use super::kinds::{self, Kind};
+use super::kinds::{self, Scalability};
 use super::resources::{ListState, Resources};
-use super::version::{Mark, Origin};
+use super::version::{IndexMark, Origin};
 use super::watched_resources::WatchedResources;
 
 /// The interval at which the index is checked for dropped resources that are still held down. It runs only while there
@@ -35,10 +35,7 @@ const LOOK_AT_DROPPED: Duration = Duration::from_secs(5);
 const ABSENT_AFTER: Duration = Duration::from_secs(10);
 
 /// Follows the Clusters. Where these went back in time because etcd was restored, the resources did, too.
-///
-/// # Errors
-/// As [`Watch::run`].
-pub async fn clusters(
+pub(crate) async fn clusters(
     seed: kube::Client,
     clusters: Arc<Clusters>,
     resources: Arc<Resources>,
@@ -68,10 +65,7 @@ pub async fn clusters(
 
 /// Watches the resources that the configuration file names, one watch each, and applies its changes. Sends the
 /// configuration in force, with the dropped resources that must still be restored, to `in_force`.
-///
-/// # Errors
-/// When a watch ends although it never should.
-pub async fn resources(
+pub(crate) async fn resources(
     seed: kube::Client,
     resources: Arc<Resources>,
     mut file: watch::Receiver<Arc<ProberConfig>>,
@@ -166,14 +160,14 @@ impl ResourceWatch {
         loop {
             let found = kinds::resolve(seed, reference).await;
             let mut missing_for = Duration::ZERO;
-            if matches!(found, Ok(Kind::NotServed)) {
+            if matches!(found, Ok(Scalability::NotServed)) {
                 missing_for = missing_since.get_or_insert_with(Instant::now).elapsed();
             } else {
                 missing_since = None;
             }
             match found {
-                Ok(Kind::Scalable(served)) => return Some(served),
-                Ok(Kind::NotServed) => {
+                Ok(Scalability::Scalable(served)) => return Some(served),
+                Ok(Scalability::NotServed) => {
                     let kind = format!("{} {}", reference.api_version, reference.kind);
                     readiness.block(
                         name,
@@ -186,7 +180,7 @@ impl ResourceWatch {
                         resources.listing(reference, ListState::NotServed, None);
                     }
                 }
-                Ok(Kind::NotScalable(why)) => {
+                Ok(Scalability::NotScalable(why)) => {
                     readiness.block(name, format!("{why}: correct the configuration"));
                     tracing::warn!(resource = %reference, %why, "a configured resource cannot be scaled");
                     resources.listing(reference, ListState::NotScalable(why), None);
@@ -243,7 +237,7 @@ impl ResourceWatch {
 }
 
 /// Where an object comes from that a watch brings; `listing` is the mark at which the list began that runs.
-fn origin(listing: Option<Mark>) -> Origin {
+fn origin(listing: Option<IndexMark>) -> Origin {
     listing.map_or(Origin::Update, Origin::Read)
 }
 

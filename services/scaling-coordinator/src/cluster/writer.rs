@@ -21,8 +21,8 @@ use watchdog_kube::membership::Permit;
 use super::clusters::Clusters;
 use super::resources::{ObservedScale, Resources};
 use super::version::Origin;
-use crate::domain::flow::{Action, Outcome, What};
-use crate::domain::next_step::{Write, has_spec_replicas};
+use crate::domain::flow::{Action, ActionKind, ActionOutcome};
+use crate::domain::next_step::{ResourceWrite, has_spec_replicas};
 
 /// The shortest deadline of a request, even if less of its timeout is left: a shorter one would only make it fail.
 const LEAST_DEADLINE: Duration = Duration::from_millis(500);
@@ -30,17 +30,15 @@ const LEAST_DEADLINE: Duration = Duration::from_millis(500);
 /// Whom the API server names as the manager of the fields that we write.
 const FIELD_MANAGER: &str = "dependency-watchdog";
 
-/// Makes requests.
-pub struct Writer {
+pub(crate) struct ResourceWriter {
     seed: kube::Client,
     clusters: Arc<Clusters>,
     resources: Arc<Resources>,
 }
 
-impl Writer {
+impl ResourceWriter {
     /// A writer that feeds what it learns to the indexes.
-    #[must_use]
-    pub const fn new(seed: kube::Client, clusters: Arc<Clusters>, resources: Arc<Resources>) -> Self {
+    pub(crate) const fn new(seed: kube::Client, clusters: Arc<Clusters>, resources: Arc<Resources>) -> Self {
         Self {
             seed,
             clusters,
@@ -49,57 +47,55 @@ impl Writer {
     }
 
     /// Confirms that the Cluster of a shoot allows writes, once for all that go out together.
-    ///
-    /// # Errors
-    /// What becomes of the writes when it does not.
-    pub async fn confirm(&self, shoot: &str) -> Result<(), Outcome> {
+    pub(crate) async fn confirm(&self, shoot: &str) -> Result<(), ActionOutcome> {
         match self.clusters.confirm(shoot).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Outcome::Cancelled),
+            Ok(false) => Err(ActionOutcome::Cancelled),
             Err(error) => Err(read_failed("reading the Cluster before the write", &error)),
         }
     }
 
     /// Makes a request of the flow of a shoot. A write is sent only once the Cluster is `confirmed`, where it needs
     /// that, and only with the permit that `authorize` gives right before.
-    pub async fn run(
+    pub(crate) async fn run(
         &self,
         shoot: &str,
         action: &Action,
-        confirmed: impl Future<Output = Result<(), Outcome>>,
+        within: Duration,
+        confirmed: impl Future<Output = Result<(), ActionOutcome>>,
         authorize: impl FnOnce() -> Option<Permit>,
-    ) -> Outcome {
+    ) -> ActionOutcome {
         let reference = &action.reference;
-        if action.what == What::Read && self.resources.is_not_served(reference) {
+        if action.kind == ActionKind::Read && self.resources.is_not_served(reference) {
             // There is nothing that could be read.
-            return Outcome::Done;
+            return ActionOutcome::Done;
         }
         let Some(served) = self.resources.served(reference) else {
             return refused("the API server has not told yet how it serves this kind".to_owned());
         };
         let api: Api<Workload> = Api::namespaced_with(self.seed.clone(), shoot, &served);
-        let write = match &action.what {
-            What::Read => return self.read(shoot, reference, &api, action.within).await,
-            What::Write(write) => write,
+        let write = match &action.kind {
+            ActionKind::Read => return self.read(shoot, reference, &api, within).await,
+            ActionKind::Write(write) => write,
         };
-        if action.what.needs_cluster()
+        if action.kind.needs_cluster()
             && let Err(outcome) = confirmed.await
         {
             return outcome;
         }
         let Some(permit) = authorize() else {
-            return Outcome::Cancelled;
+            return ActionOutcome::Cancelled;
         };
         let covered = permit.until().saturating_duration_since(Instant::now());
         if covered < LEAST_DEADLINE {
             return refused("the membership lease of this replica is about to run out".to_owned());
         }
-        let within = deadline(action.within).min(covered);
+        let within = deadline(within).min(covered);
         match self
             .write(shoot, reference, &api, &action.against, write, within)
             .await
         {
-            Ok(()) => Outcome::Done,
+            Ok(()) => ActionOutcome::Done,
             Err(error) => classify(&error, reference, write, &served, shoot),
         }
     }
@@ -110,12 +106,12 @@ impl Writer {
         reference: &ResourceRef,
         api: &Api<Workload>,
         against: &str,
-        write: &Write,
+        write: &ResourceWrite,
         within: Duration,
     ) -> Result<(), RequestError> {
         let name = &reference.name;
         let Some(body) = patch(reference, against, write) else {
-            let Write::Scale { to, .. } = write else {
+            let ResourceWrite::Scale { to, .. } = write else {
                 return Ok(());
             };
             let scale = scale(shoot, name, against, *to);
@@ -143,7 +139,7 @@ impl Writer {
         reference: &ResourceRef,
         api: &Api<Workload>,
         within: Duration,
-    ) -> Outcome {
+    ) -> ActionOutcome {
         let (within, asked) = (deadline(within), self.resources.mark());
         let workload = match found(
             &reference.name,
@@ -152,19 +148,19 @@ impl Writer {
             Ok(Some(workload)) => workload,
             Ok(None) => {
                 self.resources.absent(reference, shoot, asked);
-                return Outcome::Done;
+                return ActionOutcome::Done;
             }
             Err(error) => return read_failed("reading it", &error),
         };
         self.resources.applied(reference, &workload, Origin::Read(asked));
         if workload.spec.ok().is_none_or(|spec| spec.replicas.is_some()) {
-            return Outcome::Done;
+            return ActionOutcome::Done;
         }
         match request_within(within, api.get_scale(&reference.name)).await {
             Ok(scale) => match observed_scale(&scale) {
                 Some(seen) => {
                     self.resources.scale_read(reference, shoot, seen);
-                    Outcome::Done
+                    ActionOutcome::Done
                 }
                 None => refused("its scale sub-resource shows no replicas".to_owned()),
             },
@@ -174,19 +170,19 @@ impl Writer {
 }
 
 /// The patch that makes a write; none where only the scale sub-resource can.
-fn patch(reference: &ResourceRef, against: &str, write: &Write) -> Option<Value> {
+fn patch(reference: &ResourceRef, against: &str, write: &ResourceWrite) -> Option<Value> {
     let protection = |replicas: i32| json!({ REPLICAS_ANNOTATION: replicas.to_string(), MELTDOWN_PROTECTION_ANNOTATION: "" });
     let (annotations, replicas) = match write {
-        Write::Record { replicas } => (protection(*replicas), None),
-        Write::Scale {
+        ResourceWrite::Record { replicas } => (protection(*replicas), None),
+        ResourceWrite::Scale {
             from,
             to,
             record: true,
             ..
         } => (protection(*from), Some(*to)),
-        Write::Scale { to, .. } if has_spec_replicas(reference) => (json!({}), Some(*to)),
-        Write::Scale { .. } => return None,
-        Write::CleanUp => (json!({ MELTDOWN_PROTECTION_ANNOTATION: null }), None),
+        ResourceWrite::Scale { to, .. } if has_spec_replicas(reference) => (json!({}), Some(*to)),
+        ResourceWrite::Scale { .. } => return None,
+        ResourceWrite::CleanUp => (json!({ MELTDOWN_PROTECTION_ANNOTATION: null }), None),
     };
     let metadata = json!({ "resourceVersion": against, "annotations": annotations });
     Some(match replicas {
@@ -223,15 +219,15 @@ fn deadline(left: Duration) -> Duration {
     left.clamp(LEAST_DEADLINE, REQUEST_DEADLINE)
 }
 
-fn refused(why: String) -> Outcome {
-    Outcome::Refused {
+fn refused(why: String) -> ActionOutcome {
+    ActionOutcome::Refused {
         why,
         retry_after: None,
     }
 }
 
-fn read_failed(what: &str, error: &RequestError) -> Outcome {
-    Outcome::Refused {
+fn read_failed(what: &str, error: &RequestError) -> ActionOutcome {
+    ActionOutcome::Refused {
         why: format!("{what} failed: {error}"),
         retry_after: error.retry_after(),
     }
@@ -241,17 +237,17 @@ fn read_failed(what: &str, error: &RequestError) -> Outcome {
 fn classify(
     error: &RequestError,
     reference: &ResourceRef,
-    write: &Write,
+    write: &ResourceWrite,
     served: &ApiResource,
     shoot: &str,
-) -> Outcome {
+) -> ActionOutcome {
     let retry_after = error.retry_after();
     match error {
         // Gone, or another one of the same name: what was seen is too old, as with a conflict.
-        error if error.is_conflict() || error.is_not_found() => Outcome::Conflict,
+        error if error.is_conflict() || error.is_not_found() => ActionOutcome::Conflict,
         error if error.is_forbidden() => {
             let (verb, sub) = match write {
-                Write::Scale { .. } if !has_spec_replicas(reference) => ("update", "/scale"),
+                ResourceWrite::Scale { .. } if !has_spec_replicas(reference) => ("update", "/scale"),
                 _ => ("patch", ""),
             };
             let group = if served.group.is_empty() {
@@ -263,18 +259,18 @@ fn classify(
             let why = format!(
                 "the permission to {verb} {plural}{group}{sub} in namespace {shoot} is missing: {error}"
             );
-            Outcome::Refused { why, retry_after }
+            ActionOutcome::Refused { why, retry_after }
         }
         // A server that fails may have applied the write all the same.
-        RequestError::Refused(status) if status.code >= 500 => Outcome::Unknown {
+        RequestError::Refused(status) if status.code >= 500 => ActionOutcome::Unknown {
             why: error.to_string(),
             retry_after,
         },
-        RequestError::Refused(_) => Outcome::Refused {
+        RequestError::Refused(_) => ActionOutcome::Refused {
             why: error.to_string(),
             retry_after,
         },
-        RequestError::Deadline(_) | RequestError::Failed(_) => Outcome::Unknown {
+        RequestError::Deadline(_) | RequestError::Failed(_) => ActionOutcome::Unknown {
             why: error.to_string(),
             retry_after,
         },

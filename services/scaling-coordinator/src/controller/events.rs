@@ -5,61 +5,66 @@ use watchdog_kube::events::Notice;
 
 use super::write_counts;
 use crate::domain::Direction;
-use crate::domain::flow::{Action, Outcome};
-use crate::domain::next_step::Write;
+use crate::domain::flow::{Action, ActionOutcome};
+use crate::domain::next_step::ResourceWrite;
 
 /// A write in words.
-pub(super) fn what(write: &Write) -> String {
+pub(super) fn what(write: &ResourceWrite) -> String {
     match write {
-        Write::Record { replicas } => format!("record {replicas} replicas"),
-        Write::Scale {
+        ResourceWrite::Record { replicas } => format!("record {replicas} replicas"),
+        ResourceWrite::Scale {
             from,
             to,
             record: false,
             ..
         } => format!("scale from {from} to {to}"),
-        Write::Scale { from, to, .. } => format!("record {from} replicas and scale to {to}"),
-        Write::CleanUp => "remove meltdown-protection-active".to_owned(),
+        ResourceWrite::Scale { from, to, .. } => format!("record {from} replicas and scale to {to}"),
+        ResourceWrite::CleanUp => "remove meltdown-protection-active".to_owned(),
     }
 }
 
 /// Logs what became of a write.
-pub(super) fn written(shoot: &str, action: &Action, write: &Write, outcome: &Outcome) {
+pub(super) fn written(shoot: &str, action: &Action, write: &ResourceWrite, outcome: &ActionOutcome) {
     let resource = &action.reference;
     let (direction, result) = (action.direction.as_str(), write_counts::result(outcome));
     let what = what(write);
     match outcome {
-        Outcome::Done => tracing::info!(shoot, %resource, direction, what, "written"),
-        Outcome::Conflict => {
-            tracing::info!(shoot, %resource, direction, what, "somebody else wrote in between")
+        ActionOutcome::Done => tracing::info!(shoot, %resource, direction, what, "a write was applied"),
+        ActionOutcome::Conflict => {
+            tracing::info!(shoot, %resource, direction, what, "a write met a newer version of its resource; deciding again")
         }
-        Outcome::Cancelled => {
-            tracing::info!(shoot, %resource, direction, what, "not written: not allowed any more")
+        ActionOutcome::Cancelled => {
+            tracing::info!(shoot, %resource, direction, what, "a write was cancelled because it is not allowed any more")
         }
-        Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => {
+        ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => {
             tracing::warn!(shoot, %resource, direction, what, result, error = why, "a write failed");
         }
     }
 }
 
 /// Logs why a read failed. It is made again.
-pub(super) fn read(shoot: &str, action: &Action, outcome: &Outcome) {
+pub(super) fn read(shoot: &str, action: &Action, outcome: &ActionOutcome) {
     let (resource, direction) = (&action.reference, action.direction.as_str());
     match outcome {
-        Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => {
-            tracing::warn!(shoot, %resource, direction, error = why, "reading a resource failed, reading it again later");
+        ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => {
+            tracing::warn!(shoot, %resource, direction, error = why, "a read of a resource failed; reading it again later");
         }
-        Outcome::Done | Outcome::Conflict | Outcome::Cancelled => {}
+        ActionOutcome::Done | ActionOutcome::Conflict | ActionOutcome::Cancelled => {}
     }
 }
 
 /// The Kubernetes Events about an applied write.
-pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, reason: &str) -> Vec<Notice> {
+pub(super) fn events(
+    about: ObjectReference,
+    action: &Action,
+    write: &ResourceWrite,
+    reason: &str,
+) -> Vec<Notice> {
     let (from, to, unreadable) = match write {
-        Write::Scale {
+        ResourceWrite::Scale {
             from, to, unreadable, ..
         } => (from, to, unreadable),
-        Write::CleanUp if action.direction == Direction::Release => {
+        ResourceWrite::CleanUp if action.direction == Direction::Release => {
             return vec![Notice {
                 about,
                 warning: false,
@@ -70,7 +75,7 @@ pub(super) fn events(about: ObjectReference, action: &Action, write: &Write, rea
                 ),
             }];
         }
-        Write::Record { .. } | Write::CleanUp => return Vec::new(),
+        ResourceWrite::Record { .. } | ResourceWrite::CleanUp => return Vec::new(),
     };
     let mut events = Vec::new();
     if let Some(text) = unreadable {

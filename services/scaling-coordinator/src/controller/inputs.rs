@@ -11,7 +11,7 @@ use watchdog_kube::membership::{Membership, Permit};
 
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
-use crate::controller::verdicts::Verdicts;
+use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, HoldReason, decide};
 use crate::domain::flow::{Action, Flow};
@@ -22,7 +22,7 @@ use crate::domain::plan;
 /// A time in which only this replica has acted on its shoots, and the seed was available without a break. Knowledge of
 /// resources from an earlier epoch proves nothing about the time since (S3).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OwnershipEpoch {
+pub(crate) struct OwnershipEpoch {
     /// Changes whenever a shoot may have been another replica's for a while.
     membership: u64,
     /// Changes whenever a watch failed, because the API server may have been away and etcd restored meanwhile, and
@@ -30,32 +30,26 @@ pub struct OwnershipEpoch {
     interruptions: u64,
 }
 
-/// The inputs of every decision.
-pub struct Inputs {
+pub(crate) struct DecisionInputs {
     /// The configuration, completed by what was dropped from it and may still be held down.
-    pub config: watch::Receiver<Arc<ProberConfig>>,
-    /// The verdicts of lease-probe.
-    pub verdicts: Arc<Verdicts>,
-    /// The shoots of the seed.
-    pub clusters: Arc<Clusters>,
-    /// Their resources.
-    pub resources: Arc<Resources>,
+    pub(crate) config: watch::Receiver<Arc<ProberConfig>>,
+    pub(crate) verdicts: Arc<VerdictTable>,
+    pub(crate) clusters: Arc<Clusters>,
+    pub(crate) resources: Arc<Resources>,
     /// Tells which shoots this replica owns.
-    pub membership: Membership,
+    pub(crate) membership: Membership,
     /// Cancelled when the process drains: no write begins after that.
-    pub draining: CancellationToken,
+    pub(crate) draining: CancellationToken,
 }
 
-impl Inputs {
+impl DecisionInputs {
     /// Returns true if the shoot exists and this replica owns it, even if it must not act on it now.
-    #[must_use]
-    pub fn is_ours(&self, shoot: &str) -> bool {
+    pub(crate) fn is_ours(&self, shoot: &str) -> bool {
         self.exists(shoot) && self.membership.owns(shoot)
     }
 
     /// Where the dependants of a shoot are to go now.
-    #[must_use]
-    pub fn decide(&self, shoot: &str, now: Instant) -> Decision {
+    pub(crate) fn decide(&self, shoot: &str, now: Instant) -> Decision {
         match self.allowed(shoot) {
             Err((_, reason)) if self.is_released(shoot) => Decision::release(reason),
             Err((held, reason)) => Decision::hold(held, reason),
@@ -63,21 +57,15 @@ impl Inputs {
         }
     }
 
-    /// The configured resources of a shoot and what is seen of them.
-    #[must_use]
-    pub fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
+    pub(crate) fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
         self.resources.dependents(config, shoot)
     }
 
-    /// The configuration as it is now.
-    #[must_use]
-    pub fn config(&self) -> Arc<ProberConfig> {
+    pub(crate) fn config(&self) -> Arc<ProberConfig> {
         self.config.borrow().clone()
     }
 
-    /// The epoch that runs now.
-    #[must_use]
-    pub fn ownership_epoch(&self) -> OwnershipEpoch {
+    pub(crate) fn ownership_epoch(&self) -> OwnershipEpoch {
         OwnershipEpoch {
             membership: *self.membership.subscribe().borrow(),
             interruptions: self.resources.interruptions(),
@@ -86,8 +74,7 @@ impl Inputs {
 
     /// The permit to send a write, if all that it was decided on still holds (S1 to S5). The last thing that is asked
     /// before it is sent. `epoch` is the one in which the decision was made.
-    #[must_use]
-    pub fn authorize(&self, shoot: &str, action: &Action, epoch: OwnershipEpoch) -> Option<Permit> {
+    pub(crate) fn authorize(&self, shoot: &str, action: &Action, epoch: OwnershipEpoch) -> Option<Permit> {
         let direction = self.decide(shoot, Instant::now()).direction;
         let wanted = direction == Some(action.direction) && self.is_configured(action);
         if !wanted || self.draining.is_cancelled() {
@@ -148,10 +135,9 @@ impl Inputs {
     }
 }
 
-impl Overview for Inputs {
+impl Overview for DecisionInputs {
     fn is_listed(&self) -> bool {
-        // Any name will do: before the list is complete nothing is known of any.
-        self.clusters.write_eligibility("") != WriteEligibility::Unlisted
+        self.clusters.is_listed()
     }
 
     fn scaling(&self, shoot: &str) -> Option<ShootScaling> {

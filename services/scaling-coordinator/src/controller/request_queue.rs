@@ -3,64 +3,70 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::inputs::OwnershipEpoch;
 use crate::domain::Direction;
+use crate::domain::flow::Action;
 
-/// Scale-downs come first, because a meltdown waits for nobody; but every so many turns a scale-up gets one, so that
-/// a long row of losses cannot keep a recovered shoot down.
+/// Scale-downs come first, because a meltdown waits for nobody. Every fourth turn is a scale-up's, so that a long row
+/// of losses cannot keep a recovered shoot down.
 const UP_EVERY: u32 = 4;
 
-/// Shoots that wait for a request, each once and in the order in which they came. A shoot makes in its turn the
-/// requests of one level that can go out together and then goes to the end: a thousand shoots advance side by side.
+/// The requests that a shoot makes in its turn: those of one level that can go out together.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) actions: Vec<Action>,
+    pub(super) direction: Direction,
+    /// The epoch in which the requests were decided on.
+    pub(super) epoch: OwnershipEpoch,
+    /// The reason for the direction.
+    pub(super) reason: String,
+}
+
+/// Shoots that wait for their turn, each once and in the order in which they came. After its turn a shoot goes to the
+/// end: a thousand shoots advance side by side.
 #[derive(Debug, Default)]
 pub(super) struct RequestQueue {
     down: VecDeque<Arc<str>>,
     up: VecDeque<Arc<str>>,
-    queued: HashMap<Arc<str>, Direction>,
-    turns: u32,
+    turns: HashMap<Arc<str>, Turn>,
+    taken: u32,
 }
 
 impl RequestQueue {
-    /// Number of shoots that wait.
     pub(super) fn len(&self) -> usize {
-        self.queued.len()
+        self.turns.len()
     }
 
-    /// Puts a shoot at the end. One that waits already keeps its place, unless its direction has turned.
-    pub(super) fn push(&mut self, shoot: &Arc<str>, direction: Direction) {
-        if self.queued.get(shoot) == Some(&direction) {
-            return;
+    /// Replaces the turn of a shoot. The shoot keeps its place if its direction is the same, and otherwise goes to the
+    /// end.
+    pub(super) fn push(&mut self, shoot: &Arc<str>, turn: Turn) {
+        let direction = turn.direction;
+        let before = self.turns.insert(shoot.clone(), turn);
+        match before.map(|before| before.direction) {
+            Some(same) if same == direction => return,
+            Some(other) => self.row(other).retain(|waiting| waiting != shoot),
+            None => {}
         }
-        self.remove(shoot);
-        self.queued.insert(shoot.clone(), direction);
         self.row(direction).push_back(shoot.clone());
     }
 
-    /// Takes a shoot out.
     pub(super) fn remove(&mut self, shoot: &str) {
-        if let Some(direction) = self.queued.remove(shoot) {
-            self.row(direction).retain(|waiting| **waiting != *shoot);
+        if let Some(turn) = self.turns.remove(shoot) {
+            self.row(turn.direction).retain(|waiting| **waiting != *shoot);
         }
     }
 
-    /// Whose turn it is.
-    pub(super) fn pop(&mut self) -> Option<Arc<str>> {
-        self.turns = self.turns.wrapping_add(1);
-        let first = if self.turns.is_multiple_of(UP_EVERY) {
-            Direction::Up
+    /// Takes the next turn.
+    pub(super) fn pop(&mut self) -> Option<(Arc<str>, Turn)> {
+        self.taken = self.taken.wrapping_add(1);
+        let (first, second) = if self.taken.is_multiple_of(UP_EVERY) {
+            (&mut self.up, &mut self.down)
         } else {
-            Direction::Down
+            (&mut self.down, &mut self.up)
         };
-        let second = if first == Direction::Up {
-            Direction::Down
-        } else {
-            Direction::Up
-        };
-        let shoot = match self.row(first).pop_front() {
-            Some(shoot) => shoot,
-            None => self.row(second).pop_front()?,
-        };
-        self.queued.remove(&shoot);
-        Some(shoot)
+        let shoot = first.pop_front().or_else(|| second.pop_front())?;
+        let turn = self.turns.remove(&shoot)?;
+        Some((shoot, turn))
     }
 
     const fn row(&mut self, direction: Direction) -> &mut VecDeque<Arc<str>> {
@@ -74,47 +80,64 @@ impl RequestQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Direction::{Down as DOWN, Up as UP};
 
-    const DOWN: Direction = Direction::Down;
-    const UP: Direction = Direction::Up;
+    fn turn(direction: Direction, reason: &str) -> Turn {
+        Turn {
+            actions: Vec::new(),
+            direction,
+            epoch: OwnershipEpoch::default(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn queue(turns: &[(&str, Direction)]) -> RequestQueue {
+        let mut queue = RequestQueue::default();
+        for (shoot, direction) in turns {
+            queue.push(&(*shoot).into(), turn(*direction, "old"));
+        }
+        queue
+    }
 
     fn drain(queue: &mut RequestQueue) -> Vec<String> {
         std::iter::from_fn(|| queue.pop())
-            .map(|shoot| shoot.to_string())
+            .map(|(shoot, _)| shoot.to_string())
             .collect()
     }
 
     #[test]
     fn shoots_take_turns_and_wait_once() {
-        let mut queue = RequestQueue::default();
-        for shoot in ["a", "b", "a", "c"] {
-            queue.push(&shoot.into(), DOWN);
-        }
+        let mut queue = queue(&[("a", DOWN), ("b", DOWN), ("a", DOWN), ("c", DOWN)]);
         assert_eq!(queue.len(), 3);
-        let first = queue.pop().unwrap();
-        queue.push(&first, DOWN);
+        let (first, turn) = queue.pop().unwrap();
+        queue.push(&first, turn);
         queue.remove("c");
         assert_eq!(drain(&mut queue), ["b", "a"]);
         assert_eq!(queue.len(), 0);
     }
 
     #[test]
-    fn losses_come_first_but_recoveries_are_not_starved() {
-        let mut queue = RequestQueue::default();
-        for shoot in ["u1", "u2"] {
-            queue.push(&shoot.into(), UP);
-        }
-        for shoot in ["d1", "d2", "d3", "d4", "d5"] {
-            queue.push(&shoot.into(), DOWN);
-        }
-        assert_eq!(drain(&mut queue), ["d1", "d2", "d3", "u1", "d4", "d5", "u2"]);
+    fn a_shoot_that_waits_keeps_its_place_and_makes_its_newest_requests() {
+        let mut queue = queue(&[("a", DOWN), ("b", DOWN)]);
+        queue.push(&"a".into(), turn(DOWN, "new"));
+        let (first, turn) = queue.pop().unwrap();
+        assert_eq!((&*first, &*turn.reason), ("a", "new"));
     }
 
     #[test]
-    fn a_shoot_that_turned_round_waits_in_its_new_row() {
-        let mut queue = RequestQueue::default();
-        queue.push(&"a".into(), UP);
-        queue.push(&"a".into(), DOWN);
+    fn losses_come_first_but_recoveries_are_not_starved() {
+        let (ups, downs) = (["u1", "u2"], ["d1", "d2", "d3", "d4", "d5"]);
+        let ups = ups.map(|shoot| (shoot, UP)).into_iter();
+        let turns: Vec<_> = ups.chain(downs.map(|shoot| (shoot, DOWN))).collect();
+        assert_eq!(
+            drain(&mut queue(&turns)),
+            ["d1", "d2", "d3", "u1", "d4", "d5", "u2"]
+        );
+    }
+
+    #[test]
+    fn a_shoot_whose_direction_changed_waits_in_its_new_row() {
+        let mut queue = queue(&[("a", UP), ("a", DOWN)]);
         assert_eq!(queue.len(), 1);
         assert_eq!(drain(&mut queue), ["a"]);
     }

@@ -12,30 +12,28 @@ use watchdog_api::prober::ResourceRef;
 use super::inputs::OwnershipEpoch;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, HoldReason};
-use crate::domain::flow::{Action, Flow, Outcome, Steps, What};
+use crate::domain::flow::{Action, ActionKind, ActionOutcome, Flow, Steps};
 use crate::domain::observed::Dependent;
-use crate::domain::status::Status;
+use crate::domain::status::FlowStatus;
 use crate::metrics::{FIRST_WRITE, REACHED};
 
 /// The longest delay of a shoot's timer.
 const LONGEST_TIMER: Duration = Duration::from_secs(3600);
 
-pub(super) struct Shoot {
+pub(super) struct ShootRecord {
     /// Unique in this process: a shoot that goes and comes back gets a new generation and starts afresh.
     pub(super) generation: u64,
     flow: Flow,
     epoch: OwnershipEpoch,
     direction: Option<Direction>,
     held: Option<HoldReason>,
-    reason: String,
-    since: Instant,
+    /// When the direction last changed.
+    pub(super) since: Instant,
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
     verdict: Option<Instant>,
     first_write: bool,
-    alerts: Vec<(ResourceRef, String)>,
     /// Writes without an answer and their reasons, until the resource shows whether they were applied.
     unanswered: BTreeMap<ResourceRef, (Action, String)>,
-    applied: Vec<(Action, String)>,
     /// Warnings that were published, by resource.
     warnings: BTreeMap<ResourceRef, String>,
     /// The time of the next reconciliation.
@@ -44,20 +42,14 @@ pub(super) struct Shoot {
 
 /// The result of one reconciliation.
 pub(super) struct Reconciled {
-    pub(super) direction: Option<Direction>,
-    pub(super) reason: String,
-    pub(super) since: Instant,
-    pub(super) status: Status,
-    pub(super) has_actions: bool,
-    pub(super) wake: Option<Instant>,
-    pub(super) alerts: Vec<(ResourceRef, String)>,
+    pub(super) steps: Steps,
     /// Writes without an answer that are now seen to have been applied, and why they were made.
     pub(super) applied: Vec<(Action, String)>,
     /// Warnings to publish, by resource.
     pub(super) warnings: Vec<(ResourceRef, String)>,
 }
 
-impl Shoot {
+impl ShootRecord {
     pub(super) fn new(now: Instant, generation: u64) -> Self {
         Self {
             generation,
@@ -65,13 +57,10 @@ impl Shoot {
             epoch: OwnershipEpoch::default(),
             direction: None,
             held: None,
-            reason: String::new(),
             since: now,
             verdict: None,
             first_write: false,
-            alerts: Vec::new(),
             unanswered: BTreeMap::new(),
-            applied: Vec::new(),
             warnings: BTreeMap::new(),
             timer: None,
         }
@@ -91,16 +80,15 @@ impl Shoot {
         decision: &Decision,
         dependents: &[Dependent<'_>],
     ) -> Reconciled {
-        let steps = self.step(shoot, now, decision, dependents);
+        self.change_direction(shoot, now, decision);
+        let applied = self.find_applied(now, dependents);
+        let steps = self.flow.next(now, decision.direction, dependents);
+        if steps.finished {
+            self.record_reached(shoot, now);
+        }
         Reconciled {
-            direction: self.direction,
-            reason: self.reason.clone(),
-            since: self.since,
-            status: steps.status,
-            has_actions: !steps.actions.is_empty(),
-            wake: earliest(steps.wake, decision.again_at),
-            alerts: std::mem::take(&mut self.alerts),
-            applied: std::mem::take(&mut self.applied),
+            steps,
+            applied,
             warnings: self.new_warnings(dependents),
         }
     }
@@ -120,49 +108,24 @@ impl Shoot {
             .collect()
     }
 
-    /// Takes the requests that must be made now and counts them as under way. The caller must call
-    /// [`Shoot::reconcile`] afterwards.
-    pub(super) fn take_actions(
-        &mut self,
-        shoot: &str,
-        now: Instant,
-        decision: &Decision,
-        dependents: &[Dependent<'_>],
-    ) -> Vec<Action> {
-        let actions = self.step(shoot, now, decision, dependents).actions;
-        for action in &actions {
-            if matches!(action.what, What::Write(_)) {
-                self.unanswered.remove(&action.reference);
-            }
-            self.flow.start(now, action);
+    /// Notes that a request begins. Returns how long it may take.
+    pub(super) fn start(&mut self, now: Instant, action: &Action) -> Duration {
+        if matches!(action.kind, ActionKind::Write(_)) {
+            self.unanswered.remove(&action.reference);
         }
-        actions
+        self.flow.start(now, action)
     }
 
-    fn step(
-        &mut self,
-        shoot: &str,
-        now: Instant,
-        decision: &Decision,
-        dependents: &[Dependent<'_>],
-    ) -> Steps {
-        self.change_direction(shoot, now, decision);
-        self.reason.clone_from(&decision.reason);
-        self.look_for_applied(now, dependents);
-        let mut steps = self.flow.next(now, decision.direction, dependents);
-        self.alerts.append(&mut steps.alerts);
-        if steps.finished {
-            self.record_reached(shoot, now);
-        }
-        steps
+    pub(super) fn show_started(&self, action: &Action, status: &mut FlowStatus) {
+        self.flow.show_started(action, status);
     }
 
     /// A request has ended that was made for this reason.
-    pub(super) fn ended(&mut self, now: Instant, action: &Action, reason: String, outcome: Outcome) {
-        if matches!(action.what, What::Write(_)) {
+    pub(super) fn ended(&mut self, now: Instant, action: &Action, reason: String, outcome: ActionOutcome) {
+        if matches!(action.kind, ActionKind::Write(_)) {
             match outcome {
-                Outcome::Done => self.record_write(now, action),
-                Outcome::Unknown { .. } => {
+                ActionOutcome::Done => self.record_write(now, action),
+                ActionOutcome::Unknown { .. } => {
                     self.unanswered
                         .insert(action.reference.clone(), (action.clone(), reason));
                 }
@@ -172,16 +135,17 @@ impl Shoot {
         self.flow.finish(now, action, outcome);
     }
 
-    /// Checks whether writes without an answer were applied. Their precondition is the version that they were decided
+    /// Finds the writes without an answer that were applied. Their precondition is the version that they were decided
     /// on, so the next version shows it.
-    fn look_for_applied(&mut self, now: Instant, dependents: &[Dependent<'_>]) {
+    fn find_applied(&mut self, now: Instant, dependents: &[Dependent<'_>]) -> Vec<(Action, String)> {
+        let mut found = Vec::new();
         for dependent in dependents {
             let reference = &dependent.config.reference;
             let (Some((action, _)), Some(seen)) = (self.unanswered.get(reference), dependent.observed.seen())
             else {
                 continue;
             };
-            let What::Write(write) = &action.what else {
+            let ActionKind::Write(write) = &action.kind else {
                 continue;
             };
             if seen.resource_version == action.against {
@@ -194,9 +158,10 @@ impl Shoot {
                 && applied
             {
                 self.record_write(now, &action);
-                self.applied.push((action, reason));
+                found.push((action, reason));
             }
         }
+        found
     }
 
     fn record_write(&mut self, now: Instant, action: &Action) {
@@ -236,31 +201,23 @@ impl Shoot {
         let held = std::mem::replace(&mut self.held, decision.held);
         if held != decision.held && decision.held.is_some_and(HoldReason::is_strange) {
             let (reason, why) = (&decision.reason, decision.held.map(HoldReason::as_str));
-            tracing::warn!(shoot, why, reason, "a shoot is held as it is");
+            tracing::warn!(
+                shoot,
+                why,
+                reason,
+                "a shoot is held because its lease-probe replicas disagree or repeat an outdated verdict"
+            );
         }
         if self.direction == decision.direction {
             return;
         }
         let name = |direction: Option<Direction>| direction.map_or("hold", Direction::as_str);
-        let (from, to) = (name(self.direction), name(decision.direction));
+        let (from, to, reason) = (name(self.direction), name(decision.direction), &decision.reason);
         // After a start every healthy shoot turns from hold to up: that is no news.
-        let news = decision.direction == Some(Direction::Down) || self.direction == Some(Direction::Down);
-        if news {
-            tracing::info!(
-                shoot,
-                from,
-                to,
-                reason = decision.reason,
-                "the direction of a shoot has changed"
-            );
+        if [self.direction, decision.direction].contains(&Some(Direction::Down)) {
+            tracing::info!(shoot, from, to, reason, "the direction of a shoot has changed");
         } else {
-            tracing::debug!(
-                shoot,
-                from,
-                to,
-                reason = decision.reason,
-                "the direction of a shoot has changed"
-            );
+            tracing::debug!(shoot, from, to, reason, "the direction of a shoot has changed");
         }
         self.direction = decision.direction;
         self.since = now;
@@ -284,12 +241,5 @@ impl Shoot {
                 "all resources have reached their targets"
             );
         }
-    }
-}
-
-fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (one, other) => one.or(other),
     }
 }

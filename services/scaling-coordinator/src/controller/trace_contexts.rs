@@ -9,13 +9,13 @@ use crate::domain::Direction;
 
 /// Where the trace of the last change of a verdict goes on.
 #[derive(Debug, Default)]
-pub struct TraceContexts {
+pub(crate) struct TraceContexts {
     on: bool,
-    by_shoot: Mutex<HashMap<String, Context>>,
+    by_shoot: Mutex<HashMap<String, VerdictContext>>,
 }
 
 #[derive(Debug)]
-struct Context {
+struct VerdictContext {
     observer: Arc<str>,
     direction: Option<Direction>,
     traceparent: String,
@@ -23,8 +23,7 @@ struct Context {
 
 impl TraceContexts {
     /// None are known yet; none ever will be while traces are off.
-    #[must_use]
-    pub fn new(on: bool) -> Self {
+    pub(crate) fn new(on: bool) -> Self {
         Self {
             on,
             by_shoot: Mutex::default(),
@@ -32,13 +31,19 @@ impl TraceContexts {
     }
 
     /// An observer says something that wants this direction, with the context that its verdict carries, if any.
-    pub fn heard(&self, shoot: &str, observer: &Arc<str>, direction: Option<Direction>, traceparent: &str) {
+    pub(crate) fn update(
+        &self,
+        shoot: &str,
+        observer: &Arc<str>,
+        direction: Option<Direction>,
+        traceparent: &str,
+    ) {
         if !self.on {
             return;
         }
         let mut trace_contexts = self.by_shoot.lock();
         if !traceparent.is_empty() {
-            let context = Context {
+            let context = VerdictContext {
                 observer: observer.clone(),
                 direction,
                 traceparent: traceparent.to_owned(),
@@ -53,15 +58,13 @@ impl TraceContexts {
     }
 
     /// The context of the change that turned a shoot in this direction.
-    #[must_use]
-    pub fn of(&self, shoot: &str, direction: Direction) -> Option<String> {
+    pub(crate) fn of(&self, shoot: &str, direction: Direction) -> Option<String> {
         let trace_contexts = self.by_shoot.lock();
         let context = trace_contexts.get(shoot)?;
         (context.direction == Some(direction)).then(|| context.traceparent.clone())
     }
 
-    /// A shoot is gone or another replica's.
-    pub fn forget(&self, shoot: &str) {
+    pub(crate) fn forget(&self, shoot: &str) {
         if self.on {
             self.by_shoot.lock().remove(shoot);
         }
@@ -76,26 +79,26 @@ mod tests {
     fn a_context_belongs_to_a_direction_and_goes_with_its_verdict() {
         let (trace_contexts, a, b): (_, Arc<str>, Arc<str>) =
             (TraceContexts::new(true), "a".into(), "b".into());
-        trace_contexts.heard("s", &a, Some(Direction::Down), "one");
-        trace_contexts.heard("s", &b, Some(Direction::Down), "");
+        trace_contexts.update("s", &a, Some(Direction::Down), "one");
+        trace_contexts.update("s", &b, Some(Direction::Down), "");
         assert_eq!(trace_contexts.of("s", Direction::Down).as_deref(), Some("one"));
         assert_eq!(
             trace_contexts.of("s", Direction::Up),
             None,
             "that is another change"
         );
-        trace_contexts.heard("s", &a, Some(Direction::Down), "");
+        trace_contexts.update("s", &a, Some(Direction::Down), "");
         assert_eq!(
             trace_contexts.of("s", Direction::Down),
             None,
             "the change since is not traced"
         );
-        trace_contexts.heard("s", &a, Some(Direction::Up), "two");
+        trace_contexts.update("s", &a, Some(Direction::Up), "two");
         trace_contexts.forget("s");
         assert_eq!(trace_contexts.of("s", Direction::Up), None);
 
         let off = TraceContexts::new(false);
-        off.heard("s", &a, Some(Direction::Down), "one");
+        off.update("s", &a, Some(Direction::Down), "one");
         assert_eq!(off.of("s", Direction::Down), None);
     }
 }

@@ -10,13 +10,13 @@ use watchdog_runtime::trace::{KeyValue, Span, Tracer};
 use super::write_counts;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::domain::Direction;
-use crate::domain::flow::{Action, Outcome, What};
+use crate::domain::flow::{Action, ActionKind, ActionOutcome};
 use crate::domain::overview::ShootScaling;
-use crate::domain::status::State;
+use crate::domain::status::FlowState;
 
 /// Makes the spans. Does nothing while traces are off.
 #[derive(Debug)]
-pub struct Traces {
+pub(crate) struct Traces {
     tracer: Tracer,
     trace_contexts: Arc<TraceContexts>,
     operations: HashMap<Arc<str>, TracedFlow>,
@@ -31,8 +31,7 @@ struct TracedFlow {
 
 impl Traces {
     /// Goes on with the traces of these contexts.
-    #[must_use]
-    pub fn new(tracer: Tracer, trace_contexts: Arc<TraceContexts>) -> Self {
+    pub(crate) fn new(tracer: Tracer, trace_contexts: Arc<TraceContexts>) -> Self {
         Self {
             tracer,
             trace_contexts,
@@ -56,11 +55,11 @@ impl Traces {
             }
             self.operations.remove(shoot);
         }
-        let under_way = matches!(scaling.status.state, State::Running | State::Failed);
+        let under_way = matches!(scaling.status.state, FlowState::Running | FlowState::Failed);
         match (scaling.direction, self.operations.get_mut(shoot)) {
             (Some(direction), None) if under_way => self.begin(shoot, direction, scaling),
             (_, Some(operation)) if !under_way => operation.span = None,
-            (_, Some(operation)) if scaling.status.state == State::Failed => {
+            (_, Some(operation)) if scaling.status.state == FlowState::Failed => {
                 if let Some(span) = &mut operation.span {
                     span.fail("a level has failed, it is tried again");
                 }
@@ -90,7 +89,7 @@ impl Traces {
 
     /// The span of a write that begins now, if its operation is traced.
     pub(super) fn request(&self, shoot: &str, action: &Action) -> Option<Span> {
-        let What::Write(write) = &action.what else {
+        let ActionKind::Write(write) = &action.kind else {
             return None;
         };
         let operation = self.operations.get(shoot)?.span.as_ref()?;
@@ -103,7 +102,6 @@ impl Traces {
         })
     }
 
-    /// A shoot is gone or another replica's.
     pub(super) fn forget(&mut self, shoot: &str) {
         self.operations.remove(shoot);
         self.trace_contexts.forget(shoot);
@@ -111,12 +109,12 @@ impl Traces {
 }
 
 /// Ends the span of a write with what came of it.
-pub(super) fn ended(span: Option<Span>, outcome: &Outcome) {
+pub(super) fn ended(span: Option<Span>, outcome: &ActionOutcome) {
     let Some(mut span) = span else {
         return;
     };
     span.set("result", write_counts::result(outcome));
-    if let Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } = outcome {
+    if let ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } = outcome {
         span.fail(why.clone());
     }
 }

@@ -7,29 +7,26 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::controller::work_queue::WorkQueue;
-use crate::domain::decision::{Outcome, Streams, Verdict};
+use crate::domain::decision::{Outcome, StreamCounts, Verdict};
 
 /// Tolerance for rounding: otherwise the observation times within a stream are exact.
 const ROUNDING: Duration = Duration::from_secs(1);
 
-/// The verdicts of all streams.
 #[derive(Debug)]
-pub struct Verdicts {
+pub(crate) struct VerdictTable {
     work_queue: Arc<WorkQueue>,
-    inner: Mutex<Inner>,
+    inner: Mutex<ReceivedVerdicts>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct ReceivedVerdicts {
     // True for a synchronised stream.
     streams: BTreeMap<Arc<str>, bool>,
     by_shoot: HashMap<Arc<str>, BTreeMap<Arc<str>, Verdict>>,
 }
 
-impl Verdicts {
-    /// Nothing is known yet.
-    #[must_use]
-    pub fn new(work_queue: Arc<WorkQueue>) -> Self {
+impl VerdictTable {
+    pub(crate) fn new(work_queue: Arc<WorkQueue>) -> Self {
         Self {
             work_queue,
             inner: Mutex::default(),
@@ -37,13 +34,13 @@ impl Verdicts {
     }
 
     /// A lease-probe replica is known, and its stream will be opened.
-    pub fn joined(&self, stream: &Arc<str>) {
+    pub(crate) fn joined(&self, stream: &Arc<str>) {
         self.inner.lock().streams.insert(stream.clone(), false);
         self.work_queue.add_all();
     }
 
     /// A replica of lease-probe is gone.
-    pub fn left(&self, stream: &str) {
+    pub(crate) fn left(&self, stream: &str) {
         let mut inner = self.inner.lock();
         inner.streams.remove(stream);
         inner.forget(stream);
@@ -52,7 +49,7 @@ impl Verdicts {
     }
 
     /// A stream is lost: its verdicts can be neither renewed nor cancelled.
-    pub fn lost(&self, stream: &str) {
+    pub(crate) fn lost(&self, stream: &str) {
         let mut inner = self.inner.lock();
         let synced = inner.streams.get_mut(stream).is_some_and(std::mem::take);
         inner.forget(stream);
@@ -63,7 +60,7 @@ impl Verdicts {
     }
 
     /// All that a stream says.
-    pub fn snapshot(&self, stream: &Arc<str>, verdicts: impl IntoIterator<Item = (String, Verdict)>) {
+    pub(crate) fn snapshot(&self, stream: &Arc<str>, verdicts: impl IntoIterator<Item = (String, Verdict)>) {
         let mut inner = self.inner.lock();
         // A stream that was taken away meanwhile says nothing any more.
         let Some(synced) = inner.streams.get_mut(stream) else {
@@ -84,7 +81,7 @@ impl Verdicts {
 
     /// A stream says something about a shoot. If that is older than what it has said before, neither can be believed:
     /// it counts as [`Outcome::Outdated`] until something new comes.
-    pub fn said(&self, stream: &Arc<str>, shoot: &str, mut verdict: Verdict) {
+    pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: Verdict) {
         let mut inner = self.inner.lock();
         if !inner.streams.contains_key(stream) {
             return;
@@ -111,7 +108,7 @@ impl Verdicts {
     }
 
     /// A stream no longer reports a shoot.
-    pub fn withdrawn(&self, stream: &str, shoot: &str) {
+    pub(crate) fn withdraw(&self, stream: &str, shoot: &str) {
         let mut inner = self.inner.lock();
         if let Some(of_shoot) = inner.by_shoot.get_mut(shoot) {
             of_shoot.remove(stream);
@@ -123,9 +120,7 @@ impl Verdicts {
         self.work_queue.add(shoot);
     }
 
-    /// The current verdicts on a shoot.
-    #[must_use]
-    pub fn on(&self, shoot: &str) -> Vec<Verdict> {
+    pub(crate) fn on(&self, shoot: &str) -> Vec<Verdict> {
         let inner = self.inner.lock();
         inner
             .by_shoot
@@ -134,18 +129,16 @@ impl Verdicts {
             .unwrap_or_default()
     }
 
-    /// The streams.
-    #[must_use]
-    pub fn streams(&self) -> Streams {
+    pub(crate) fn streams(&self) -> StreamCounts {
         let inner = self.inner.lock();
-        Streams {
+        StreamCounts {
             known: inner.streams.len(),
             synced: inner.streams.values().filter(|synced| **synced).count(),
         }
     }
 }
 
-impl Inner {
+impl ReceivedVerdicts {
     fn forget(&mut self, stream: &str) {
         self.by_shoot.retain(|_, of_shoot| {
             of_shoot.remove(stream);
@@ -174,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_is_older_than_before_does_not_count_until_something_new_comes() {
-        let (verdicts, stream) = (Verdicts::new(Arc::default()), Arc::from("a"));
+        let (verdicts, stream) = (VerdictTable::new(Arc::default()), Arc::from("a"));
         verdicts.joined(&stream);
         let now = Instant::now() + Duration::from_secs(1_000);
         let say = |observed: Instant, outcome| {
@@ -185,7 +178,7 @@ mod tests {
                 valid_until,
                 ..verdict()
             };
-            verdicts.said(&stream, "s", said);
+            verdicts.upsert(&stream, "s", said);
             let of_shoot = verdicts.on("s");
             (of_shoot[0].outcome, of_shoot[0].observed, of_shoot[0].valid_until)
         };
@@ -207,10 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stream_said_goes_with_it() {
-        let verdicts = Verdicts::new(Arc::default());
+    fn the_verdicts_of_a_stream_go_with_it() {
+        let verdicts = VerdictTable::new(Arc::default());
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        verdicts.said(&a, "s", verdict());
+        verdicts.upsert(&a, "s", verdict());
         assert!(
             verdicts.on("s").is_empty(),
             "a stream that is not known is not believed"
@@ -221,16 +214,16 @@ mod tests {
         }
         assert_eq!(
             (verdicts.on("s").len(), verdicts.streams()),
-            (2, Streams { known: 2, synced: 2 })
+            (2, StreamCounts { known: 2, synced: 2 })
         );
-        verdicts.withdrawn("a", "s");
+        verdicts.withdraw("a", "s");
         assert_eq!((verdicts.on("s").len(), verdicts.on("t").len()), (1, 2));
         verdicts.lost("b");
         assert_eq!((verdicts.on("s").len(), verdicts.on("t").len()), (0, 1));
-        assert_eq!(verdicts.streams(), Streams { known: 2, synced: 1 });
+        assert_eq!(verdicts.streams(), StreamCounts { known: 2, synced: 1 });
         verdicts.snapshot(&a, []);
         assert!(verdicts.on("t").is_empty(), "a snapshot replaces all");
         verdicts.left("b");
-        assert_eq!(verdicts.streams(), Streams { known: 1, synced: 1 });
+        assert_eq!(verdicts.streams(), StreamCounts { known: 1, synced: 1 });
     }
 }

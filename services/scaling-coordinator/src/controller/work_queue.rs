@@ -9,30 +9,27 @@ use tokio::sync::Notify;
 /// A queue of shoots without duplicates: several additions of a shoot lead to one reconciliation. Bounded by the number
 /// of shoots.
 #[derive(Debug, Default)]
-pub struct WorkQueue {
-    queue: Mutex<Queue>,
+pub(crate) struct WorkQueue {
+    queue: Mutex<PendingShoots>,
     notify: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct PendingShoots {
     order: VecDeque<Arc<str>>,
     queued: HashSet<Arc<str>>,
     all: bool,
 }
 
-/// The unit of work of the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WorkItem {
-    /// This shoot.
+pub(crate) enum WorkItem {
     One(Arc<str>),
-    /// Every shoot that is known.
     All,
 }
 
 impl WorkQueue {
     /// Something about this shoot may have changed.
-    pub fn add(&self, shoot: &str) {
+    pub(crate) fn add(&self, shoot: &str) {
         let mut queue = self.queue.lock();
         if !queue.queued.contains(shoot) {
             let shoot: Arc<str> = shoot.into();
@@ -43,13 +40,13 @@ impl WorkQueue {
     }
 
     /// Something about all shoots may have changed.
-    pub fn add_all(&self) {
+    pub(crate) fn add_all(&self) {
         self.queue.lock().all = true;
         self.notify.notify_one();
     }
 
     /// Waits for the next item. Cancel-safe. Only one caller may wait at a time.
-    pub async fn next(&self) -> WorkItem {
+    pub(crate) async fn next(&self) -> WorkItem {
         loop {
             if let Some(wake) = self.take() {
                 return wake;

@@ -6,33 +6,29 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::domain::Direction;
-use crate::domain::flow::Outcome;
+use crate::domain::flow::ActionOutcome;
 use crate::metrics::WRITES;
 
-/// The result of a write, as a label value.
-#[must_use]
-pub const fn result(outcome: &Outcome) -> &'static str {
+pub(crate) const fn result(outcome: &ActionOutcome) -> &'static str {
     match outcome {
-        Outcome::Done => "applied",
-        Outcome::Conflict => "conflict",
-        Outcome::Refused { .. } => "refused",
-        Outcome::Unknown { .. } => "unknown",
-        Outcome::Cancelled => "cancelled",
+        ActionOutcome::Done => "applied",
+        ActionOutcome::Conflict => "conflict",
+        ActionOutcome::Refused { .. } => "refused",
+        ActionOutcome::Unknown { .. } => "unknown",
+        ActionOutcome::Cancelled => "cancelled",
     }
 }
 
 /// Writes of one shoot by direction and result.
-pub type Counts = BTreeMap<(Direction, &'static str), u64>;
+pub(crate) type WritesByResult = BTreeMap<(Direction, &'static str), u64>;
 
-/// Writes by shoot.
 #[derive(Debug, Default)]
-pub struct WriteCounts {
-    by_shoot: Mutex<HashMap<Arc<str>, Counts>>,
+pub(crate) struct WriteCounts {
+    by_shoot: Mutex<HashMap<Arc<str>, WritesByResult>>,
 }
 
 impl WriteCounts {
-    /// Counts a write.
-    pub fn count(&self, shoot: &Arc<str>, direction: Direction, outcome: &Outcome) {
+    pub(crate) fn count(&self, shoot: &Arc<str>, direction: Direction, outcome: &ActionOutcome) {
         let result = result(outcome);
         WRITES.inc(&[
             ("direction", direction.as_str().to_owned()),
@@ -46,14 +42,11 @@ impl WriteCounts {
             .or_default() += 1;
     }
 
-    /// Forgets a shoot.
-    pub fn forget(&self, shoot: &str) {
+    pub(crate) fn forget(&self, shoot: &str) {
         self.by_shoot.lock().remove(shoot);
     }
 
-    /// All counts.
-    #[must_use]
-    pub fn all(&self) -> Vec<(Arc<str>, Counts)> {
+    pub(crate) fn all(&self) -> Vec<(Arc<str>, WritesByResult)> {
         self.by_shoot
             .lock()
             .iter()

@@ -92,7 +92,7 @@ pub struct Verdict {
 
 /// The streams from lease-probe, as far as they explain why there is no verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Streams {
+pub struct StreamCounts {
     /// Replicas of lease-probe that are known.
     pub known: usize,
     /// Those whose stream is synchronised.
@@ -185,7 +185,7 @@ impl Decision {
 pub fn decide<'a>(
     now: Instant,
     verdicts: impl IntoIterator<Item = &'a Verdict>,
-    streams: Streams,
+    streams: StreamCounts,
 ) -> Decision {
     let (mut newest, mut again_at) = (None::<&Verdict>, None::<Instant>);
     let mut counted: Vec<&Verdict> = Vec::new();
@@ -266,7 +266,7 @@ fn expired(newest: &Verdict) -> String {
     format!("The last verdict, {outcome} by {observer}, is not valid any more and was not renewed.")
 }
 
-fn silence(streams: Streams) -> String {
+fn silence(streams: StreamCounts) -> String {
     match (streams.known, streams.synced) {
         (0, _) => "No replica of lease-probe is known.".to_owned(),
         (_, 0) => "No stream from lease-probe is connected.".to_owned(),

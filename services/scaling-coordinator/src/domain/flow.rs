@@ -19,17 +19,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use watchdog_api::prober::ResourceRef;
+use watchdog_api::prober::{ResourceRef, ScaleInfo};
 
 use handover::Handover;
-pub use op::{Action, MAX_TRIES, Outcome, What};
-use op::{Operation, Pause, READ_PAUSE};
-use show::{idle, progress, rest, under_way};
+use op::Operation;
+pub use op::{Action, ActionKind, ActionOutcome, MAX_TRIES};
+use show::{idle, in_flight, progress, rest, started};
 
 use super::Direction;
 use super::next_step::{NextStep, PlannedStep, plan_step};
 use super::observed::Dependent;
-use super::status::{Progress, State, Status, Step};
+use super::status::{FlowState, FlowStatus, Progress, Step};
 
 /// The memory of a flow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -50,33 +50,54 @@ pub struct Flow {
 /// The next steps of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steps {
-    /// Requests that may be made now. The caller makes those for which it has room, calls [`Flow::start`] for each of
-    /// them, and then [`Flow::next`] again.
+    /// Requests that may be made. They stand until the next call of [`Flow::next`]. The caller reports each with
+    /// [`Flow::start`] and [`Flow::finish`].
     pub actions: Vec<Action>,
     /// When to call [`Flow::next`] again although nothing has happened.
     pub wake: Option<Instant>,
     /// The status to publish.
-    pub status: Status,
+    pub status: FlowStatus,
     /// Resources that have just failed their level, and why: for the log and a Kubernetes Event.
     pub alerts: Vec<(ResourceRef, String)>,
     /// True if the flow has just reached its last target.
     pub finished: bool,
 }
 
+/// A resource with the step that follows from its observed state.
+type PlannedDependent<'a> = (&'a Dependent<'a>, PlannedStep);
+
 /// The next step of one resource in the current level.
 struct Advance {
     step: Step,
     message: String,
     wake: Option<Instant>,
-    action: Option<What>,
+    action: Option<ActionKind>,
+}
+
+impl Advance {
+    const fn to(step: Step, message: String, wake: Option<Instant>) -> Self {
+        Self {
+            step,
+            message,
+            wake,
+            action: None,
+        }
+    }
+
+    fn by(self, action: ActionKind) -> Self {
+        Self {
+            action: Some(action),
+            ..self
+        }
+    }
 }
 
 impl Steps {
-    const fn showing(state: State, level: Option<i32>, resources: Vec<Progress>) -> Self {
+    const fn showing(state: FlowState, level: Option<i32>, resources: Vec<Progress>) -> Self {
         Self {
             actions: Vec::new(),
             wake: None,
-            status: Status {
+            status: FlowStatus {
                 state,
                 level,
                 resources,
@@ -89,12 +110,6 @@ impl Steps {
 }
 
 impl Flow {
-    /// Returns true if a request for this resource is under way.
-    #[must_use]
-    pub fn is_under_way(&self, reference: &ResourceRef) -> bool {
-        self.ops.get(reference).is_some_and(|op| op.sent.is_some())
-    }
-
     /// Notes that somebody else may have acted on the shoot until now: what was learnt before counts no more. A new
     /// flow knows nothing anyway.
     pub fn take_over(&mut self) {
@@ -106,15 +121,21 @@ impl Flow {
         }
     }
 
-    /// Notes that an action of [`Steps::actions`] is made.
-    pub fn start(&mut self, now: Instant, action: &Action) {
+    /// Notes that a request of [`Steps::actions`] begins. Returns how long it may take.
+    pub fn start(&mut self, now: Instant, action: &Action) -> Duration {
         let op = self.ops.entry(action.reference.clone()).or_default();
-        op.sent = Some(action.clone());
-        op.since.get_or_insert(now);
+        op.start(now, action)
     }
 
-    /// Notes what became of an action. One that this flow has not started tells it nothing.
-    pub fn finish(&mut self, now: Instant, action: &Action, outcome: Outcome) {
+    /// Shows in the status of [`Steps`] that a request has begun.
+    pub fn show_started(&self, action: &Action, status: &mut FlowStatus) {
+        if let Some(op) = self.ops.get(&action.reference) {
+            started(status, action, op);
+        }
+    }
+
+    /// Notes the outcome of a request. One that this flow has not started means nothing to it.
+    pub fn finish(&mut self, now: Instant, action: &Action, outcome: ActionOutcome) {
         let stale = self.course != Some(action.direction);
         if let Some(op) = self.ops.get_mut(&action.reference)
             && op.sent.as_ref() == Some(action)
@@ -124,7 +145,8 @@ impl Flow {
         }
     }
 
-    /// Tells what follows from what is seen now. `dependents` are all configured resources, in configuration order.
+    /// Derives the next steps from the observed state. `dependents` are all configured resources, in configuration
+    /// order.
     pub fn next(
         &mut self,
         now: Instant,
@@ -134,49 +156,62 @@ impl Flow {
         if self.direction != direction {
             self.change_direction(now, direction);
         }
-        self.ops.retain(|reference, op| {
-            op.sent.is_some()
-                || dependents
-                    .iter()
-                    .any(|dependent| dependent.config.reference == *reference)
-        });
+        let is_configured =
+            |reference: &ResourceRef| dependents.iter().any(|d| d.config.reference == *reference);
+        self.ops
+            .retain(|reference, op| op.sent.is_some() || is_configured(reference));
         let Some(direction) = direction else {
             return self.hold(dependents);
         };
-        let mut planned_steps: Vec<_> = dependents
+        let planned = self.plan(direction, dependents);
+        let was_running = self.running;
+        self.running = self.runs_on(&planned);
+        let current = planned
+            .iter()
+            .filter(|(dependent, planned)| self.is_busy(dependent) || self.keeps(&planned.next_step))
+            .map(|(dependent, _)| direction.info(dependent.config).level)
+            .min();
+        match current {
+            Some(current) => self.run(now, direction, current, &planned),
+            None if direction == Direction::Release => self.hold(dependents),
+            None => self.settle(direction, &planned, was_running),
+        }
+    }
+
+    fn plan<'a>(
+        &mut self,
+        direction: Direction,
+        dependents: &'a [Dependent<'a>],
+    ) -> Vec<PlannedDependent<'a>> {
+        let mut planned: Vec<_> = dependents
             .iter()
             .map(|dependent| (dependent, plan_step(direction, dependent)))
             .collect();
         if direction != Direction::Release {
-            self.handover
-                .require_confirmed_reads(direction, &mut planned_steps);
+            self.handover.require_confirmed_reads(direction, &mut planned);
         }
-        for (dependent, planned) in &planned_steps {
-            if let Some(op) = self.ops.get_mut(&dependent.config.reference) {
-                op.observe(
-                    dependent.observed.seen().map(|seen| &seen.resource_version),
-                    Some(&planned.next_step),
-                );
-            }
+        for (dependent, planned) in &planned {
+            self.observe(dependent, Some(&planned.next_step));
         }
-        let was_running = self.running;
-        // What is protected and not where it should be was scaled by this watchdog, perhaps before a crash.
-        let unfinished = |dependent: &Dependent<'_>, next_step: &NextStep| {
+        planned
+    }
+
+    fn observe(&mut self, dependent: &Dependent<'_>, next_step: Option<&NextStep>) {
+        if let Some(op) = self.ops.get_mut(&dependent.config.reference) {
+            op.observe(dependent.observed.version(), next_step);
+        }
+    }
+
+    /// See [`Flow::running`].
+    fn runs_on(&self, planned: &[PlannedDependent<'_>]) -> bool {
+        // ActionKind is protected and not where it should be was scaled by this watchdog, perhaps before a crash.
+        let is_unfinished = |dependent: &Dependent<'_>, next_step: &NextStep| {
             *next_step == NextStep::Wait && dependent.observed.seen().is_some_and(|seen| seen.protected)
         };
-        self.running = planned_steps.iter().any(|(dependent, a)| {
-            a.next_step.is_work() || unfinished(dependent, &a.next_step) || self.is_busy(dependent)
-        }) || (was_running && planned_steps.iter().any(|(_, a)| !a.next_step.is_done()));
-        let current = planned_steps
-            .iter()
-            .filter(|(dependent, a)| self.is_busy(dependent) || self.keeps(&a.next_step))
-            .map(|(dependent, _)| direction.info(dependent.config).level)
-            .min();
-        match current {
-            Some(current) => self.run(now, direction, current, &planned_steps),
-            None if direction == Direction::Release => self.hold(dependents),
-            None => self.settle(direction, &planned_steps, was_running),
-        }
+        planned.iter().any(|(dependent, planned)| {
+            let next_step = &planned.next_step;
+            next_step.is_work() || is_unfinished(dependent, next_step) || self.is_busy(dependent)
+        }) || (self.running && planned.iter().any(|(_, planned)| !planned.next_step.is_done()))
     }
 
     fn change_direction(&mut self, now: Instant, direction: Option<Direction>) {
@@ -196,15 +231,13 @@ impl Flow {
         *self = Self {
             direction: Some(direction),
             course: Some(direction),
-            held: None,
-            running: false,
-            started: BTreeMap::new(),
             handover: std::mem::take(&mut self.handover),
-            // What is on its way to a resource does not turn round with us.
+            // ActionKind is on its way to a resource does not turn round with us.
             ops: ops
                 .filter(|(_, op)| op.is_busy())
                 .map(|(reference, op)| (reference, op.carried_over()))
                 .collect(),
+            ..Self::default()
         };
     }
 
@@ -224,45 +257,28 @@ impl Flow {
 
     fn hold(&mut self, dependents: &[Dependent<'_>]) -> Steps {
         for dependent in dependents {
-            if let Some(op) = self.ops.get_mut(&dependent.config.reference) {
-                let next_step = self.course.map(|course| plan_step(course, dependent).next_step);
-                op.observe(
-                    dependent.observed.seen().map(|seen| &seen.resource_version),
-                    next_step.as_ref(),
-                );
-            }
+            let next_step = self.course.map(|course| plan_step(course, dependent).next_step);
+            self.observe(dependent, next_step.as_ref());
         }
         let resources = dependents.iter().map(|dependent| {
             let op = self.ops.get(&dependent.config.reference);
             let (step, message) = idle(dependent, op);
             progress(dependent, 0, step, message, None, op)
         });
-        Steps::showing(State::Holding, None, resources.collect())
+        Steps::showing(FlowState::Holding, None, resources.collect())
     }
 
-    fn settle(
-        &mut self,
-        direction: Direction,
-        planned_steps: &[(&Dependent<'_>, PlannedStep)],
-        was_running: bool,
-    ) -> Steps {
+    fn settle(&mut self, direction: Direction, planned: &[PlannedDependent<'_>], was_running: bool) -> Steps {
         self.started.clear();
         self.ops.clear();
-        let resources = planned_steps.iter().map(|(dependent, planned)| {
+        let resources = planned.iter().map(|(dependent, planned)| {
             let level = direction.info(dependent.config).level;
-            progress(
-                dependent,
-                level,
-                rest(&planned.next_step),
-                planned.why.clone(),
-                planned.target,
-                None,
-            )
+            let (step, why) = (rest(&planned.next_step), planned.why.clone());
+            progress(dependent, level, step, why, planned.target, None)
         });
-        let shown = Steps::showing(State::Settled, None, resources.collect());
         Steps {
             finished: was_running,
-            ..shown
+            ..Steps::showing(FlowState::Settled, None, resources.collect())
         }
     }
 
@@ -271,57 +287,46 @@ impl Flow {
         now: Instant,
         direction: Direction,
         current: i32,
-        planned_steps: &[(&Dependent<'_>, PlannedStep)],
+        planned: &[PlannedDependent<'_>],
     ) -> Steps {
         let mut steps = Steps::showing(
-            State::Running,
+            FlowState::Running,
             Some(current),
-            Vec::with_capacity(planned_steps.len()),
+            Vec::with_capacity(planned.len()),
         );
-        for (dependent, planned) in planned_steps {
+        for (dependent, planned) in planned {
             let reference = &dependent.config.reference;
             let level = direction.info(dependent.config).level;
             let busy = self.is_busy(dependent);
-            let sent = self.ops.get(reference).and_then(|op| op.sent.as_ref());
-            let waits = self.ops.get(reference).is_some_and(|op| op.wait.is_some());
-            let (step, message) = if let Some(sent) = sent {
-                if waits {
-                    (Step::Waiting, planned.why.clone())
-                } else {
-                    (Step::Writing, under_way(&sent.what))
-                }
+            let op = self.ops.get(reference);
+            let (step, message) = if let Some(shown) = op.and_then(|op| in_flight(op, &planned.why)) {
+                shown
             } else if level == current && (busy || self.keeps(&planned.next_step)) {
                 let advance = self.advance(now, direction, dependent, planned);
-                if let (Some(what), Some(op)) = (advance.action, self.ops.get(reference)) {
-                    steps.actions.extend(action(now, direction, dependent, op, what));
-                }
+                let action = advance.action;
+                let action = action.and_then(|kind| action_on(direction, dependent, kind));
+                steps.actions.extend(action);
                 steps.wake = earliest(steps.wake, advance.wake);
                 if advance.step == Step::Failed {
-                    steps.status.state = State::Failed;
+                    steps.status.state = FlowState::Failed;
                     steps.status.retry_at = earliest(steps.status.retry_at, advance.wake);
                 }
                 (advance.step, advance.message)
             } else if level > current && !planned.next_step.is_done() {
-                (
-                    Step::Pending,
-                    format!("level {current} comes first; {}", planned.why),
-                )
+                let message = format!("level {current} comes first; {}", planned.why);
+                (Step::Pending, message)
             } else {
                 if !busy {
                     self.ops.remove(reference);
                 }
                 (rest(&planned.next_step), planned.why.clone())
             };
-            if let Some(op) = self.ops.get_mut(reference)
-                && let Some(alert) = op.alert.take()
-            {
+            if let Some(alert) = self.ops.get_mut(reference).and_then(|op| op.alert.take()) {
                 steps.alerts.push((reference.clone(), alert));
             }
             let op = self.ops.get(reference);
-            steps
-                .status
-                .resources
-                .push(progress(dependent, level, step, message, planned.target, op));
+            let shown = progress(dependent, level, step, message, planned.target, op);
+            steps.status.resources.push(shown);
         }
         steps
     }
@@ -336,137 +341,105 @@ impl Flow {
     ) -> Advance {
         let info = direction.info(dependent.config);
         let op = self.ops.entry(dependent.config.reference.clone()).or_default();
-        let advance = |step, message, wake| Advance {
-            step,
-            message,
-            wake,
-            action: None,
-        };
         if planned.next_step.is_broken() {
-            if !std::mem::replace(&mut op.told_broken, true) {
+            if !std::mem::replace(&mut op.broken_reported, true) {
                 op.alert = Some(planned.why.clone());
             }
-            return advance(Step::Failed, planned.why.clone(), None);
+            return Advance::to(Step::Failed, planned.why.clone(), None);
         }
-        op.told_broken = false;
+        op.broken_reported = false;
         if planned.next_step != NextStep::Wait {
             op.wait = None;
         }
         if planned.next_step == NextStep::NotObserved {
             // That nothing is known of a resource is no failure of it.
             op.since = None;
-            return advance(Step::Waiting, planned.why.clone(), None);
+            return Advance::to(Step::Waiting, planned.why.clone(), None);
         }
         let times_out = op.since.map(|since| since + info.timeout);
         if times_out.is_some_and(|at| now >= at) {
             let timeout = watchdog_api::duration::format(info.timeout);
             op.fail(now, format!("not done within {timeout}: {}", planned.why), None);
         }
-        match op.paused(now) {
-            Some(Pause::BackingOff(until)) => {
-                return advance(Step::BackingOff, op.error.clone(), Some(until));
-            }
-            Some(Pause::Failed(until)) => return advance(Step::Failed, op.error.clone(), Some(until)),
-            None => {}
+        if let Some((step, until)) = op.paused(now) {
+            return Advance::to(step, op.error.clone(), Some(until));
         }
         if let Some(unconfirmed) = &op.unconfirmed {
-            if now < unconfirmed.read_at {
-                let message = "it was written; what came of it is not seen yet".to_owned();
-                return advance(
-                    Step::Waiting,
-                    message,
-                    earliest(Some(unconfirmed.read_at), times_out),
-                );
-            }
-            let message = "it was written; a read must show whether the write was applied".to_owned();
-            return Advance {
-                action: Some(What::Read),
-                ..advance(Step::Waiting, message, times_out)
-            };
+            return confirm(now, unconfirmed.read_at, times_out);
         }
         match &planned.next_step {
             NextStep::Write(write) => {
-                let initial_delay = match direction {
-                    Direction::Down | Direction::Up => info.initial_delay,
-                    Direction::Release => Duration::ZERO,
-                };
-                let due = *self.started.entry(info.level).or_insert(now) + initial_delay;
+                let due = *self.started.entry(info.level).or_insert(now) + initial_delay(direction, info);
                 if now < due {
                     // A read that had to come first is no part of the operation that the timeout bounds.
                     op.since = None;
                     let delay = watchdog_api::duration::format(info.initial_delay);
                     let message = format!("{}; the initial delay of {delay} runs", planned.why);
-                    return advance(Step::Delayed, message, Some(due));
+                    return Advance::to(Step::Delayed, message, Some(due));
                 }
-                let what = What::Write(write.clone());
                 let message = format!("{}; the write waits for its turn", planned.why);
-                Advance {
-                    action: Some(what),
-                    ..advance(Step::Writing, message, times_out)
-                }
+                Advance::to(Step::Writing, message, times_out).by(ActionKind::Write(write.clone()))
             }
-            NextStep::Read => Advance {
-                action: Some(What::Read),
-                ..advance(Step::Waiting, planned.why.clone(), times_out)
-            },
-            _ => {
-                let times_out = *op.since.get_or_insert(now) + info.timeout;
-                let version = dependent.observed.seen().map(|seen| &seen.resource_version);
-                let read_at = version.map(|version| op.read_at(now, version));
-                let due = read_at.is_some_and(|at| now >= at);
-                let wake = earliest(read_at.filter(|_| !due), Some(times_out));
-                Advance {
-                    action: due.then_some(What::Read),
-                    ..advance(Step::Waiting, planned.why.clone(), wake)
-                }
-            }
+            NextStep::Read => Advance::to(Step::Waiting, planned.why.clone(), times_out).by(ActionKind::Read),
+            _ => wait(now, op, dependent, planned, info.timeout),
         }
     }
 }
 
-fn action(
+/// Waits for the ready replicas of a resource, and reads it if nothing new is observed.
+fn wait(
     now: Instant,
-    direction: Direction,
+    op: &mut Operation,
     dependent: &Dependent<'_>,
-    op: &Operation,
-    what: What,
-) -> Option<Action> {
-    let timeout = direction.info(dependent.config).timeout;
-    let left = op
-        .since
-        .map_or(timeout, |since| (since + timeout).saturating_duration_since(now));
-    // The watch may bring meanwhile what a slow read is asked for.
-    let left = if op.wait.is_some() {
-        left.min(READ_PAUSE)
-    } else {
-        left
-    };
-    // A read can be about an object that is gone; it has no version then and no write follows from it.
-    let against = dependent
+    planned: &PlannedStep,
+    timeout: Duration,
+) -> Advance {
+    let times_out = *op.since.get_or_insert(now) + timeout;
+    let read_at = dependent
         .observed
-        .seen()
-        .map(|seen| seen.resource_version.clone());
-    (against.is_some() || what == What::Read).then(|| Action {
-        reference: dependent.config.reference.clone(),
-        direction,
-        against: against.unwrap_or_else(|| "".into()),
-        what,
-        within: left,
-    })
-}
-
-fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (one, other) => one.or(other),
+        .version()
+        .map(|version| op.read_at(now, version));
+    let wake = earliest(read_at.filter(|at| now < *at), Some(times_out));
+    let advance = Advance::to(Step::Waiting, planned.why.clone(), wake);
+    match read_at {
+        Some(at) if now >= at => advance.by(ActionKind::Read),
+        _ => advance,
     }
 }
 
-#[cfg(test)]
-mod bench;
+/// Waits until the effect of a write is observed, and then reads the resource.
+fn confirm(now: Instant, read_at: Instant, times_out: Option<Instant>) -> Advance {
+    if now < read_at {
+        let message = "it was written; what came of it is not seen yet".to_owned();
+        return Advance::to(Step::Waiting, message, earliest(Some(read_at), times_out));
+    }
+    let message = "it was written; a read must show whether the write was applied".to_owned();
+    Advance::to(Step::Waiting, message, times_out).by(ActionKind::Read)
+}
+
+const fn initial_delay(direction: Direction, info: &ScaleInfo) -> Duration {
+    match direction {
+        Direction::Down | Direction::Up => info.initial_delay,
+        Direction::Release => Duration::ZERO,
+    }
+}
+
+fn action_on(direction: Direction, dependent: &Dependent<'_>, kind: ActionKind) -> Option<Action> {
+    // A read can be about an object that is gone; it has no version then and no write follows from it.
+    let against = dependent.observed.version().cloned();
+    (against.is_some() || kind == ActionKind::Read).then(|| Action {
+        reference: dependent.config.reference.clone(),
+        direction,
+        against: against.unwrap_or_else(|| "".into()),
+        kind,
+        timeout: direction.info(dependent.config).timeout,
+    })
+}
+
+/// The earlier of two times at which something must be done, if any.
+pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    a.into_iter().chain(b).min()
+}
+
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tries_tests;
-#[cfg(test)]
-mod world_tests;

@@ -9,8 +9,8 @@ pub mod decision;
 pub mod flow;
 pub mod next_step;
 pub mod observed;
-pub mod overview;
-pub mod plan;
+pub(crate) mod overview;
+pub(crate) mod plan;
 pub mod status;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -23,7 +23,7 @@ use super::observed::{Dependent, Observed, ResourceState};
 
 /// A write.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Write {
+pub enum ResourceWrite {
     /// Record the replicas and set meltdown-protection-active: the first of two steps down.
     Record {
         /// Replicas to record.
@@ -44,7 +44,7 @@ pub enum Write {
     CleanUp,
 }
 
-impl Write {
+impl ResourceWrite {
     /// Returns true if the observed state is the one that this write leaves; `None` if the state does not show it.
     #[must_use]
     pub fn shows_in(&self, seen: &ResourceState) -> Option<bool> {
@@ -79,7 +79,7 @@ pub enum NextStep {
     /// Only that its ready replicas reach the target.
     Wait,
     /// A write.
-    Write(Write),
+    Write(ResourceWrite),
     /// Its replicas have to be read from the scale sub-resource first.
     Read,
     /// To exist, although it does not.
@@ -171,7 +171,7 @@ fn is_to_be_restored(direction: Direction, observed: &Observed) -> bool {
 fn release(observed: &Observed) -> PlannedStep {
     if observed.seen().is_some_and(|seen| seen.protected) {
         plain(
-            NextStep::Write(Write::CleanUp),
+            NextStep::Write(ResourceWrite::CleanUp),
             "it carries meltdown-protection-active, and the shoot is not protected any more".into(),
         )
     } else {
@@ -190,7 +190,7 @@ fn plain(next_step: NextStep, why: String) -> PlannedStep {
 fn ignored(seen: &ResourceState) -> PlannedStep {
     if seen.protected {
         plain(
-            NextStep::Write(Write::CleanUp),
+            NextStep::Write(ResourceWrite::CleanUp),
             "it carries ignore-scaling and a leftover meltdown-protection-active".into(),
         )
     } else {
@@ -204,14 +204,14 @@ fn down(config: &DependentResource, seen: &ResourceState, replicas: i32) -> Plan
         let record = has_spec_replicas(&config.reference);
         let recorded = seen.protected && seen.recorded == RecordedReplicas::Count(replicas);
         let write = if record || recorded {
-            Write::Scale {
+            ResourceWrite::Scale {
                 from: replicas,
                 to: target,
                 record,
                 unreadable: None,
             }
         } else {
-            Write::Record { replicas }
+            ResourceWrite::Record { replicas }
         };
         (
             NextStep::Write(write),
@@ -243,7 +243,7 @@ fn up(config: &DependentResource, seen: &ResourceState, replicas: i32) -> Planne
     // Only with `scaleDown.replicas` above 0 can something be held down that still has replicas.
     let held_down = seen.protected && replicas <= down_target(config) && replicas < restored;
     if replicas == 0 || held_down {
-        let write = Write::Scale {
+        let write = ResourceWrite::Scale {
             from: replicas,
             to: restored,
             record: false,
@@ -267,7 +267,7 @@ fn up(config: &DependentResource, seen: &ResourceState, replicas: i32) -> Planne
         )
     } else if seen.protected {
         (
-            NextStep::Write(Write::CleanUp),
+            NextStep::Write(ResourceWrite::CleanUp),
             format!("it is scaled to {replicas}, and meltdown-protection-active is still set"),
         )
     } else {

@@ -72,6 +72,12 @@ impl Observed {
             _ => None,
         }
     }
+
+    /// Its version, where it exists.
+    #[must_use]
+    pub fn version(&self) -> Option<&Arc<str>> {
+        self.seen().map(|seen| &seen.resource_version)
+    }
 }
 
 /// A configured resource and what is seen of it in one shoot.

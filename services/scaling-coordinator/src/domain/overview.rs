@@ -8,29 +8,26 @@ use tokio::time::Instant;
 use super::Direction;
 use super::decision::HoldReason;
 use super::plan::Planned;
-use super::status::Status;
+use super::status::FlowStatus;
 
-/// The scaling state of a shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShootScaling {
+pub(crate) struct ShootScaling {
     /// Where its dependants are to go; `None` holds.
-    pub direction: Option<Direction>,
+    pub(crate) direction: Option<Direction>,
     /// Why it is held, if it is.
-    pub held: Option<HoldReason>,
+    pub(crate) held: Option<HoldReason>,
     /// One sentence for people: why.
-    pub reason: String,
+    pub(crate) reason: String,
     /// When the direction last changed.
-    pub since: Instant,
-    /// How far the flow is.
-    pub status: Status,
+    pub(crate) since: Instant,
+    pub(crate) status: FlowStatus,
     /// The replica that owns the shoot; empty while nobody does.
-    pub owner: Arc<str>,
+    pub(crate) owner: Arc<str>,
 }
 
 impl ShootScaling {
     /// Resources that the watchdog holds down.
-    #[must_use]
-    pub fn held_down(&self) -> usize {
+    pub(crate) fn held_down(&self) -> usize {
         self.status
             .resources
             .iter()
@@ -41,17 +38,17 @@ impl ShootScaling {
 
 /// The effect that a direction would have on a shoot now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShootPlan {
+pub(crate) struct ShootPlan {
     /// Its levels, in the order in which they would run.
-    pub levels: BTreeMap<i32, Vec<Planned>>,
+    pub(crate) levels: BTreeMap<i32, Vec<Planned>>,
     /// True if everything except the verdict allows the coordinator to act on the shoot now.
-    pub allowed: bool,
+    pub(crate) allowed: bool,
     /// One sentence for people: why or why not.
-    pub reason: String,
+    pub(crate) reason: String,
 }
 
 /// Answers questions about shoots, also about those that another replica owns.
-pub trait Overview: Send + Sync {
+pub(crate) trait Overview: Send + Sync {
     /// Returns true once the shoots of the seed are listed.
     fn is_listed(&self) -> bool;
     /// The state of a shoot that this replica does not work on; `None` when the seed has no such Cluster.

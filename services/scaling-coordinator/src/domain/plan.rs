@@ -6,19 +6,16 @@ use std::time::Duration;
 use watchdog_api::prober::ResourceRef;
 
 use super::Direction;
-use super::next_step::{NextStep, Write, plan_step};
+use super::next_step::{NextStep, ResourceWrite, plan_step};
 use super::observed::Dependent;
 
 /// The action that a plan takes on one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Nothing.
+pub(crate) enum PlannedAction {
     Nothing,
-    /// Scale it.
     Scale,
     /// Only remove a leftover annotation.
     CleanUp,
-    /// Leave it alone.
     Ignore,
     /// Leave it out: optional and absent.
     SkipAbsent,
@@ -28,29 +25,25 @@ pub enum Action {
     Wait,
 }
 
-/// One resource of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Planned {
-    /// The resource.
-    pub reference: ResourceRef,
-    /// The planned action.
-    pub action: Action,
+pub(crate) struct Planned {
+    pub(crate) reference: ResourceRef,
+    pub(crate) action: PlannedAction,
     /// Its replicas now; `None` when absent or not known.
-    pub replicas: Option<i32>,
+    pub(crate) replicas: Option<i32>,
     /// Its replicas afterwards; `None` when it is not scaled.
-    pub target: Option<i32>,
+    pub(crate) target: Option<i32>,
     /// How long after the start of its level.
-    pub initial_delay: Duration,
+    pub(crate) initial_delay: Duration,
     /// How long one try may take.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
     /// One sentence for people.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 /// Plans a direction: what it would do to each resource once the levels before have reached their targets. The levels
 /// come in the order in which they run, the resources of a level in configuration order.
-#[must_use]
-pub fn plan(direction: Direction, dependents: &[Dependent<'_>]) -> BTreeMap<i32, Vec<Planned>> {
+pub(crate) fn plan(direction: Direction, dependents: &[Dependent<'_>]) -> BTreeMap<i32, Vec<Planned>> {
     let mut levels = BTreeMap::<i32, Vec<Planned>>::new();
     for dependent in dependents {
         let level = direction.info(dependent.config).level;
@@ -65,20 +58,20 @@ pub fn plan(direction: Direction, dependents: &[Dependent<'_>]) -> BTreeMap<i32,
 fn planned(direction: Direction, dependent: &Dependent<'_>) -> Planned {
     let planned = plan_step(direction, dependent);
     let action = match &planned.next_step {
-        NextStep::Nothing => Action::Nothing,
-        NextStep::Ignored => Action::Ignore,
-        NextStep::AbsentOptional => Action::SkipAbsent,
-        NextStep::Wait | NextStep::Read | NextStep::NotObserved => Action::Wait,
-        NextStep::Write(Write::Record { .. } | Write::Scale { .. }) => Action::Scale,
-        NextStep::Write(Write::CleanUp) => Action::CleanUp,
-        NextStep::Absent | NextStep::Repair => Action::Fail,
+        NextStep::Nothing => PlannedAction::Nothing,
+        NextStep::Ignored => PlannedAction::Ignore,
+        NextStep::AbsentOptional => PlannedAction::SkipAbsent,
+        NextStep::Wait | NextStep::Read | NextStep::NotObserved => PlannedAction::Wait,
+        NextStep::Write(ResourceWrite::Record { .. } | ResourceWrite::Scale { .. }) => PlannedAction::Scale,
+        NextStep::Write(ResourceWrite::CleanUp) => PlannedAction::CleanUp,
+        NextStep::Absent | NextStep::Repair => PlannedAction::Fail,
     };
     let info = direction.info(dependent.config);
     Planned {
         reference: dependent.config.reference.clone(),
         action,
         replicas: dependent.observed.seen().and_then(|seen| seen.replicas),
-        target: planned.target.filter(|_| action == Action::Scale),
+        target: planned.target.filter(|_| action == PlannedAction::Scale),
         initial_delay: info.initial_delay,
         timeout: info.timeout,
         why: dependent.with_warning(planned.why),

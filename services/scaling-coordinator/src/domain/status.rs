@@ -5,7 +5,7 @@ use watchdog_api::prober::ResourceRef;
 
 /// How far a flow is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum FlowState {
     /// Nothing to do: there is no direction.
     Holding,
     /// Nothing to do: every resource is where the direction wants it.
@@ -16,7 +16,7 @@ pub enum State {
     Failed,
 }
 
-impl State {
+impl FlowState {
     /// All states.
     pub const ALL: [Self; 4] = [Self::Holding, Self::Settled, Self::Running, Self::Failed];
 
@@ -82,9 +82,9 @@ pub struct Progress {
 
 /// How far the flow of a shoot is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct FlowStatus {
     /// How far.
-    pub state: State,
+    pub state: FlowState,
     /// The level that is being worked on or has failed.
     pub level: Option<i32>,
     /// Every configured resource, in configuration order.

@@ -17,8 +17,8 @@ use watchdog_watch_stream::wire::{self, duration, forward};
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, Verdict};
 use crate::domain::overview::{ShootPlan, ShootScaling};
-use crate::domain::plan::{Action, Planned};
-use crate::domain::status::{Progress, State, Step};
+use crate::domain::plan::{Planned, PlannedAction};
+use crate::domain::status::{FlowState, Progress, Step};
 
 /// The longest validity of a verdict, even if its observer sends a longer one: a verdict that old no longer describes
 /// the shoot.
@@ -30,8 +30,7 @@ const LONGEST_MESSAGE: usize = 512;
 // === lease-probe -> domain ===
 
 /// A verdict in local monotonic time. Its validity and age count from when it was sent, so no wall clock is needed.
-#[must_use]
-pub fn verdict(received: &Received<probe::Verdict>) -> Verdict {
+pub(crate) fn verdict(received: &Received<probe::Verdict>) -> Verdict {
     let (verdict, sent) = (&received.value, received.sent_at);
     let observed = sent.checked_sub(forward(verdict.age.as_ref()).min(LONGEST_VALIDITY));
     Verdict {
@@ -69,8 +68,10 @@ fn outcome(outcome: i32) -> Outcome {
 // === domain -> API ===
 
 /// One message of a stream of scaling states.
-#[must_use]
-pub fn response(message: Message<String, Arc<ShootScaling>>, clock: Clock) -> pb::WatchScalingResponse {
+pub(crate) fn response(
+    message: Message<String, Arc<ShootScaling>>,
+    clock: Clock,
+) -> pb::WatchScalingResponse {
     use pb::watch_scaling_response::Event as PbEvent;
     let event = match message.event {
         Event::Upsert(shoot, scaling) => PbEvent::Upsert(shoot_scaling(&shoot, &scaling, clock)),
@@ -84,9 +85,7 @@ pub fn response(message: Message<String, Arc<ShootScaling>>, clock: Clock) -> pb
     }
 }
 
-/// The scaling state of a shoot.
-#[must_use]
-pub fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -> pb::ShootScaling {
+pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -> pb::ShootScaling {
     pb::ShootScaling {
         shoot: shoot.to_owned(),
         direction: direction(scaling.direction).into(),
@@ -101,9 +100,7 @@ pub fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -> pb::S
     }
 }
 
-/// The answer to a plan request.
-#[must_use]
-pub fn plan(plan: &ShootPlan) -> pb::PlanScalingResponse {
+pub(crate) fn plan(plan: &ShootPlan) -> pb::PlanScalingResponse {
     let levels = plan.levels.iter().map(|(level, resources)| pb::PlannedLevel {
         level: *level,
         resources: resources.iter().map(planned).collect(),
@@ -116,8 +113,7 @@ pub fn plan(plan: &ShootPlan) -> pb::PlanScalingResponse {
 }
 
 /// The direction of a request: down or up.
-#[must_use]
-pub fn asked_direction(direction: i32) -> Option<Direction> {
+pub(crate) fn asked_direction(direction: i32) -> Option<Direction> {
     match pb::Direction::try_from(direction) {
         Ok(pb::Direction::Down) => Some(Direction::Down),
         Ok(pb::Direction::Up) => Some(Direction::Up),
@@ -133,12 +129,12 @@ const fn direction(direction: Option<Direction>) -> pb::Direction {
     }
 }
 
-const fn state(state: State) -> pb::FlowState {
+const fn state(state: FlowState) -> pb::FlowState {
     match state {
-        State::Holding => pb::FlowState::Holding,
-        State::Settled => pb::FlowState::Settled,
-        State::Running => pb::FlowState::Running,
-        State::Failed => pb::FlowState::Failed,
+        FlowState::Holding => pb::FlowState::Holding,
+        FlowState::Settled => pb::FlowState::Settled,
+        FlowState::Running => pb::FlowState::Running,
+        FlowState::Failed => pb::FlowState::Failed,
     }
 }
 
@@ -169,13 +165,13 @@ fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
 
 fn planned(planned: &Planned) -> pb::PlannedResource {
     let action = match planned.action {
-        Action::Nothing => pb::Action::None,
-        Action::Scale => pb::Action::Scale,
-        Action::CleanUp => pb::Action::CleanUp,
-        Action::Ignore => pb::Action::Ignore,
-        Action::SkipAbsent => pb::Action::SkipAbsent,
-        Action::Fail => pb::Action::FailAbsent,
-        Action::Wait => pb::Action::Wait,
+        PlannedAction::Nothing => pb::Action::None,
+        PlannedAction::Scale => pb::Action::Scale,
+        PlannedAction::CleanUp => pb::Action::CleanUp,
+        PlannedAction::Ignore => pb::Action::Ignore,
+        PlannedAction::SkipAbsent => pb::Action::SkipAbsent,
+        PlannedAction::Fail => pb::Action::FailAbsent,
+        PlannedAction::Wait => pb::Action::Wait,
     };
     pb::PlannedResource {
         resource: Some(resource_ref(&planned.reference)),

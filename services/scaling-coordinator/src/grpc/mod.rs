@@ -1,5 +1,5 @@
 //! The gRPC side: the streams from lease-probe, request checks, domain <-> proto. No kube types.
 
-pub mod convert;
-pub mod observers;
-pub mod service;
+pub(crate) mod convert;
+pub(crate) mod observers;
+pub(crate) mod service;

@@ -8,16 +8,14 @@ use watchdog_watch_stream::verdicts::ReplicaHandler;
 
 use super::convert;
 use crate::controller::trace_contexts::TraceContexts;
-use crate::controller::verdicts::Verdicts;
+use crate::controller::verdicts::VerdictTable;
 use crate::domain::decision::Verdict;
 
 /// Writes what it hears into the verdicts.
 #[derive(Clone)]
-pub struct Observers {
-    /// Where the verdicts are kept.
-    pub verdicts: Arc<Verdicts>,
-    /// Where the traces are kept that they carry.
-    pub trace_contexts: Arc<TraceContexts>,
+pub(crate) struct Observers {
+    pub(crate) verdicts: Arc<VerdictTable>,
+    pub(crate) trace_contexts: Arc<TraceContexts>,
 }
 
 impl Observers {
@@ -25,7 +23,7 @@ impl Observers {
         let verdict = convert::verdict(received);
         let direction = verdict.outcome.direction();
         self.trace_contexts
-            .heard(shoot, &verdict.observer, direction, &received.value.traceparent);
+            .update(shoot, &verdict.observer, direction, &received.value.traceparent);
         verdict
     }
 }
@@ -50,9 +48,9 @@ impl ReplicaHandler for Observers {
             }
             Update::Upsert(shoot, received) => {
                 let verdict = self.read(&shoot, &received);
-                self.verdicts.said(replica, &shoot, verdict);
+                self.verdicts.upsert(replica, &shoot, verdict);
             }
-            Update::Removed(shoot) => self.verdicts.withdrawn(replica, &shoot),
+            Update::Removed(shoot) => self.verdicts.withdraw(replica, &shoot),
             Update::Lost(_) => self.verdicts.lost(replica),
         }
     }

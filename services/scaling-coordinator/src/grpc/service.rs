@@ -15,16 +15,13 @@ use watchdog_watch_stream::stream::Streams;
 use super::convert;
 use crate::domain::overview::{Overview, ShootScaling};
 
-/// Serves the scaling states.
-pub struct Service {
+pub(crate) struct Service {
     /// Of the shoots that this replica owns.
-    pub shoots: StateStore<String, ShootScaling>,
+    pub(crate) shoots: StateStore<String, ShootScaling>,
     /// About all others, and plans.
-    pub overview: Arc<dyn Overview>,
-    /// Open streams.
-    pub streams: Streams,
-    /// The clock of the process.
-    pub clock: Clock,
+    pub(crate) overview: Arc<dyn Overview>,
+    pub(crate) streams: Streams,
+    pub(crate) clock: Clock,
 }
 
 impl Service {

@@ -6,22 +6,19 @@ use std::sync::Arc;
 use watchdog_runtime::metrics::{Collector, Exposition};
 use watchdog_watch_stream::server::StateStore;
 
-use crate::controller::verdicts::Verdicts;
+use crate::controller::verdicts::VerdictTable;
 use crate::controller::write_counts::WriteCounts;
 use crate::domain::Direction;
 use crate::domain::decision::HoldReason;
 use crate::domain::overview::ShootScaling;
-use crate::domain::status::State;
+use crate::domain::status::FlowState;
 use crate::metrics;
 
 /// Reads the state of the shoots that this replica owns.
-pub struct Scrape {
-    /// Their scaling states.
-    pub shoots: StateStore<String, ShootScaling>,
-    /// Their writes.
-    pub write_counts: Arc<WriteCounts>,
-    /// The streams from lease-probe.
-    pub verdicts: Arc<Verdicts>,
+pub(crate) struct Scrape {
+    pub(crate) shoots: StateStore<String, ShootScaling>,
+    pub(crate) write_counts: Arc<WriteCounts>,
+    pub(crate) verdicts: Arc<VerdictTable>,
 }
 
 impl Collector for Scrape {
@@ -44,7 +41,7 @@ impl Collector for Scrape {
                 }
                 held_of.push(of_shoot);
             }
-            failed += u32::from(scaling.status.state == State::Failed);
+            failed += u32::from(scaling.status.state == FlowState::Failed);
         }
         let series = shoots.into_iter().map(|((direction, state, held), n)| {
             ([("direction", direction), ("state", state), ("held", held)], n)

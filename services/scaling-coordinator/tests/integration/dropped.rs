@@ -113,7 +113,8 @@ async fn permissions_of_what_left_the_configuration_are_not_asked_for() {
     })
     .await;
     seed.configure(CONFIG);
-    let longest = scaling_coordinator::cluster::watched_resources::LAST_WRITES + PATIENCE;
+    // A dropped resource stays watched for 15 s.
+    let longest = Duration::from_secs(15) + PATIENCE;
     let ready = tokio::time::timeout(longest, async {
         while !coordinator.blockers().is_empty() {
             tokio::time::sleep(Duration::from_millis(50)).await;

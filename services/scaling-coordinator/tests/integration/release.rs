@@ -9,7 +9,6 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_kube::membership::Timing;
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_runtime::cli::CommandLine;
-use watchdog_runtime::process::Process;
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::keys;
 
@@ -57,9 +56,8 @@ impl Run {
         let options = options.iter().map(ToString::to_string);
         let mut config = Args::parse_from(args.into_iter().chain(options)).check().unwrap();
         config.timing = Timing::PRODUCTION.faster(5);
-        let (release, output) = (config.release.clone().unwrap(), Output::default());
-        let run =
-            scaling_coordinator::app::release::run(config, release, Process::for_tests(), output.clone());
+        let (options, output) = (config.release.clone().unwrap(), Output::default());
+        let run = scaling_coordinator::app::release(config, options, output.clone());
         Self {
             output,
             task: AbortOnDropHandle::new(tokio::spawn(run)),

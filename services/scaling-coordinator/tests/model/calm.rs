@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use crate::rules::Rules;
 use crate::search::fingerprint;
-use crate::world::World;
+use crate::world::{Saying, World};
 
 /// More rounds than any calm path needs: four writes, their waits and a failed level's pause.
 const ROUNDS: usize = 80;
@@ -21,7 +21,7 @@ impl Calm {
     /// Checks that everything is restored from here.
     pub fn check(&mut self, from: &World, rules: Rules) -> Result<(), String> {
         let mut world = from.clone();
-        world.calm_down(rules)?;
+        world.calm_down(Saying::Healthy, rules)?;
         let mut path = Vec::new();
         for _ in 0..ROUNDS {
             let now = fingerprint(&world);
@@ -35,4 +35,17 @@ impl Calm {
         }
         Err("S6: it is not restored or released although nothing goes wrong any more".to_owned())
     }
+}
+
+/// Checks that from here everything goes down while the observers report a loss.
+pub fn goes_down(from: &World, rules: Rules) -> Result<(), String> {
+    let mut world = from.clone();
+    world.calm_down(Saying::LeasesExpired, rules)?;
+    for _ in 0..ROUNDS {
+        if world.is_calm() {
+            return Ok(());
+        }
+        world.calm_round(rules)?;
+    }
+    Err("it does not go down although nothing goes wrong any more".to_owned())
 }

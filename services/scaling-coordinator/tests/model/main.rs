@@ -9,7 +9,8 @@
 //! search   breadth first, so that a counterexample is a shortest one
 //! ```
 //!
-//! Budgets bound the search: they limit the changes of the verdict, faults, handovers and jumps in time.
+//! Budgets bound the search: they limit the changes of the verdict, faults, handovers and jumps in time. Random walks
+//! through the same world have larger budgets, and any levels.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,6 +27,8 @@ mod rules;
 mod search;
 mod world;
 
+use calm::{Calm, goes_down};
+use proptest::prelude::*;
 use rules::{Budget, NONE, Rules};
 use search::explore;
 use world::World;
@@ -171,4 +174,43 @@ fn a_successor_that_sees_old_state_keeps_the_order() {
             ..NONE
         },
     );
+}
+
+/// More than an exhaustive search can bear.
+const LARGE: Budget = Budget {
+    turns: 20,
+    all_verdicts: true,
+    losses: 8,
+    crashes: 4,
+    meddles: 4,
+    stops: 0,
+    moves: 4,
+    jumps: 20,
+};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_walks_keep_the_invariants_and_end_well(
+        levels in prop::array::uniform2((0..2_i32, 0..2_i32)),
+        in_two_steps in any::<bool>(),
+        stops in 0..2_u8,
+        choices in prop::collection::vec(any::<prop::sample::Index>(), 0..150),
+    ) {
+        let rules = Rules { levels, in_two_steps, ..Rules::default() };
+        let mut world = World::new(Budget { stops, ..LARGE });
+        world.begin(rules);
+        for choice in choices {
+            let events = world.events(rules);
+            if !events.is_empty() {
+                let played = world.play(*choice.get(&events), rules);
+                prop_assert!(played.is_ok(), "{played:?} in {world:#?}");
+            }
+        }
+        let down = goes_down(&world, rules);
+        prop_assert!(down.is_ok(), "{down:?} from {world:#?}");
+        let restored = Calm::default().check(&world, rules);
+        prop_assert!(restored.is_ok(), "{restored:?} from {world:#?}");
+    }
 }

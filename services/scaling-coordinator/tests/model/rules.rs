@@ -3,6 +3,8 @@
 /// The rules; all hold unless a test switches one off.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
+    /// The levels of the two resources, up and down.
+    pub levels: [(i32, i32); 2],
     /// The kinds have only a scale sub-resource, which takes two steps down.
     pub in_two_steps: bool,
     /// The replicas are recorded before anything is scaled down, or with it.
@@ -39,6 +41,7 @@ pub struct Rules {
 impl Default for Rules {
     fn default() -> Self {
         Self {
+            levels: [(0, 1), (1, 0)],
             in_two_steps: false,
             record: true,
             order: true,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
-use scaling_coordinator::domain::decision::{Outcome as Says, Streams, Verdict, decide};
-use scaling_coordinator::domain::flow::{Action, Flow, Steps};
+use scaling_coordinator::domain::decision::{Outcome as Says, StreamCounts, Verdict, decide};
+use scaling_coordinator::domain::flow::{Action, Flow};
 use scaling_coordinator::domain::observed::{Dependent, Observed};
 use tokio::time::Instant;
 
@@ -79,6 +79,10 @@ struct Coordinator {
     flow: Flow,
     view: [Object; 2],
     cluster: bool,
+    /// The requests of its last reconciliation that were not made yet.
+    queued: Vec<Action>,
+    /// When it reconciles again although nothing happens.
+    wake: Option<Instant>,
     sent: Vec<Action>,
 }
 
@@ -118,6 +122,8 @@ impl World {
             flow: Flow::default(),
             view: objects.clone(),
             cluster: true,
+            queued: Vec::new(),
+            wake: None,
             sent: Vec::new(),
         };
         Self {
@@ -154,7 +160,9 @@ impl World {
             Event::Watch(c, i) => self.coordinators[c].view[i] = self.objects[i].clone(),
             Event::WatchCluster(c) => self.coordinators[c].cluster = self.allowed,
             Event::Controllers(i) => self.converge(i),
-            Event::Send(c, action) => self.send(c, action, rules)?,
+            // The end of a request reconciles, not its beginning.
+            Event::Send(c, action) if self.send(c, action, rules)? => return self.check(),
+            Event::Send(..) => {}
             Event::Answer(c, action, fate) => {
                 let action = self.coordinators[c].sent.remove(action);
                 self.left.losses -= u8::from(fate != Fate::Answered);
@@ -189,7 +197,7 @@ impl World {
             Event::Acquire(c) => self.acquire(c),
             Event::Jump => {
                 self.left.jumps -= 1;
-                self.now = self.wake(rules).unwrap_or(self.now);
+                self.now = self.wake().unwrap_or(self.now);
             }
         }
         self.reconcile(rules);
@@ -204,21 +212,16 @@ impl World {
         }
         for c in 0..2 {
             if self.coordinators[c].acts {
-                let mut flow = std::mem::take(&mut self.coordinators[c].flow);
-                self.next(c, &mut flow, rules);
-                self.coordinators[c].flow = flow;
+                self.reconcile_one(c, rules);
             }
         }
     }
 
-    /// The steps that a coordinator wants to take, without taking them.
-    fn steps(&self, c: usize, rules: Rules) -> Steps {
-        self.next(c, &mut self.coordinators[c].flow.clone(), rules)
-    }
-
-    fn next(&self, c: usize, flow: &mut Flow, rules: Rules) -> Steps {
-        let dependents = dependents(rules.order, rules.in_two_steps);
-        let view = dependents.iter().zip(&self.coordinators[c].view);
+    fn reconcile_one(&mut self, c: usize, rules: Rules) {
+        let direction = self.direction(c, rules);
+        let dependents = dependents(rules, rules.order);
+        let coordinator = &mut self.coordinators[c];
+        let view = dependents.iter().zip(&coordinator.view);
         let dependents: Vec<_> = view
             .map(|(config, object)| Dependent {
                 config,
@@ -226,7 +229,8 @@ impl World {
                 observed: Observed::Present(object.seen()),
             })
             .collect();
-        flow.next(self.now, self.direction(c, rules), &dependents)
+        let steps = coordinator.flow.next(self.now, direction, &dependents);
+        (coordinator.queued, coordinator.wake) = (steps.actions, steps.wake);
     }
 
     fn direction(&self, c: usize, rules: Rules) -> Option<Direction> {
@@ -263,13 +267,13 @@ impl World {
         if !rules.observers {
             verdicts.truncate(1);
         }
-        decide(self.now, &verdicts, Streams { known: 2, synced: 2 }).direction
+        decide(self.now, &verdicts, StreamCounts { known: 2, synced: 2 }).direction
     }
 
-    fn wake(&self, rules: Rules) -> Option<Instant> {
-        let acting = (0..2).filter(|c| self.coordinators[*c].acts);
+    fn wake(&self) -> Option<Instant> {
+        let acting = self.coordinators.iter().filter(|coordinator| coordinator.acts);
         acting
-            .filter_map(|c| self.steps(c, rules).wake)
+            .filter_map(|coordinator| coordinator.wake)
             .filter(|at| *at > self.now)
             .min()
     }

@@ -9,14 +9,14 @@ use watchdog_runtime::readiness::Readiness;
 
 /// The kind of object that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum EndpointsApi {
     /// `discovery.k8s.io/v1` `EndpointSlice`.
     EndpointSlices,
     /// `v1` Endpoints.
     Endpoints,
 }
 
-impl Source {
+impl EndpointsApi {
     /// Name of its watch in logs, metrics and readiness.
     pub(crate) const fn watch_name(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ pub(crate) async fn discover(
     client: &kube::Client,
     readiness: &Readiness,
     stop: &CancellationToken,
-) -> Option<Source> {
+) -> Option<EndpointsApi> {
     let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(10));
     loop {
         match request(client.list_api_group_resources("discovery.k8s.io/v1")).await {
@@ -59,11 +59,11 @@ pub(crate) async fn discover(
     }
 }
 
-fn found(slices: bool, readiness: &Readiness) -> Source {
+fn found(slices: bool, readiness: &Readiness) -> EndpointsApi {
     let source = if slices {
-        Source::EndpointSlices
+        EndpointsApi::EndpointSlices
     } else {
-        Source::Endpoints
+        EndpointsApi::Endpoints
     };
     let why = if slices {
         "discovery.k8s.io/v1 is served"

@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, ObjectReference, PodStatus};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use kube::core::ClusterResourceScope;
 use serde::Deserialize;
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::SERVICE_NAME_LABEL;
 
-use super::trimmed::{malformed, meta, resource};
+use super::trimmed::{malformed, meta, trimmed};
 use crate::domain::evidence::EndpointPod;
-use crate::domain::moment::Moment;
-use crate::domain::pods::{CrashLoop, Owner, Pod, PodKey};
-use crate::domain::readiness::{Endpoints, Slice, SliceKey};
+use crate::domain::namespaced_name::NamespacedName;
+use crate::domain::pods::{ControllerRef, CrashLoop, Pod};
+use crate::domain::readiness::{Endpoints, Slice};
+use watchdog_api::unix_time::UnixTime;
 
 /// Characters of a termination message that are kept; the kubelet allows 4 KiB.
 const MAX_EXIT_MESSAGE: usize = 200;
@@ -24,7 +25,7 @@ pub(crate) struct PodObject {
     #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
     #[serde(default = "absent")]
-    status: Lenient<PodStatus>,
+    status: Lenient<TrimmedPodStatus>,
 }
 
 /// A `discovery.k8s.io/v1` `EndpointSlice`.
@@ -52,99 +53,19 @@ pub(crate) struct NamespaceObject {
     metadata: ObjectMeta,
 }
 
-/// The fields of a pod's status that the rules need.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PodStatus {
-    conditions: Option<Vec<PodCondition>>,
-    init_container_statuses: Option<Vec<ContainerStatus>>,
-    container_statuses: Option<Vec<ContainerStatus>>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PodCondition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
-    last_transition_time: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ContainerStatus {
-    name: String,
-    restart_count: i32,
-    state: Option<ContainerState>,
-    last_state: Option<ContainerState>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-struct ContainerState {
-    waiting: Option<Waiting>,
-    terminated: Option<Terminated>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-struct Waiting {
-    reason: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Terminated {
-    exit_code: Option<i32>,
-    reason: Option<String>,
-    message: Option<String>,
-    finished_at: Option<String>,
-}
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(transparent)]
+struct TrimmedPodStatus(PodStatus);
 
 /// The endpoints of a slice. Null is how Go writes none.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(transparent)]
-struct SliceEndpoints(Option<Vec<SliceEndpoint>>);
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct SliceEndpoint {
-    conditions: Option<Conditions>,
-    target_ref: Option<TargetRef>,
-}
-
-/// The object behind an endpoint.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-struct TargetRef {
-    kind: String,
-    name: String,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-struct Conditions {
-    ready: Option<bool>,
-    serving: Option<bool>,
-}
+struct SliceEndpoints(Option<Vec<Endpoint>>);
 
 /// The subsets of an Endpoints. Null is how Go writes none.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(transparent)]
 struct Subsets(Option<Vec<EndpointSubset>>);
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct EndpointSubset {
-    addresses: Option<Vec<Address>>,
-    not_ready_addresses: Option<Vec<Address>>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Address {
-    target_ref: Option<TargetRef>,
-}
 
 // === impl PodObject ===
 
@@ -152,43 +73,38 @@ impl PodObject {
     /// None when the object has no name, namespace or UID.
     pub(crate) fn into_pod(self) -> Option<Pod> {
         let meta = self.metadata;
-        let key = PodKey {
+        let key = NamespacedName {
             namespace: meta.namespace?.into(),
             name: meta.name?.into(),
         };
         let (mut restarted, mut containers) = (Vec::new(), Vec::new());
-        match self.status.as_result() {
-            Ok(status) => {
-                let kinds = [
-                    (true, &status.init_container_statuses),
-                    (false, &status.container_statuses),
-                ];
-                for (init, status) in kinds
-                    .into_iter()
-                    .flat_map(|(init, all)| all.iter().flatten().map(move |s| (init, s)))
-                {
+        match self.status {
+            Lenient::Ok(TrimmedPodStatus(status)) => {
+                let init = status.init_container_statuses.unwrap_or_default().into_iter();
+                let main = status.container_statuses.unwrap_or_default().into_iter();
+                let init = init.map(|status| (true, status));
+                let main = main.map(|status| (false, status));
+                for (init, status) in init.chain(main) {
                     if status.restart_count > 0 {
                         restarted.push(status.name.clone());
                     }
-                    containers.push(status.crash_loop(init));
+                    containers.push(crash_loop(init, status));
                 }
             }
-            Err(reason) => malformed("pod", &key.namespace, &key.name, reason),
+            Lenient::Malformed(reason) => malformed("pod", &key.namespace, &key.name, &reason),
         }
         let owner = controller(meta.owner_references.as_deref());
         Some(Pod {
             uid: meta.uid?,
             resource_version: meta.resource_version.unwrap_or_default(),
             labels: meta.labels.unwrap_or_default(),
-            owner: owner.map(|owner| Owner {
+            owner: owner.map(|owner| ControllerRef {
                 api_version: owner.api_version.clone(),
                 kind: owner.kind.clone(),
                 name: owner.name.clone(),
                 uid: owner.uid.clone(),
             }),
-            created: meta
-                .creation_timestamp
-                .map(|Time(at)| Moment(at.as_microsecond())),
+            created: moment(meta.creation_timestamp.as_ref()),
             deleting: meta.deletion_timestamp.is_some(),
             restarted,
             crash: CrashLoop::of(containers),
@@ -198,21 +114,17 @@ impl PodObject {
 
     /// For a pod behind an endpoint.
     pub(crate) fn endpoint_pod(&self) -> EndpointPod {
-        let created = self.metadata.creation_timestamp.as_ref();
         let owner = controller(self.metadata.owner_references.as_deref());
-        let conditions = self
-            .status
-            .as_result()
-            .ok()
-            .and_then(|status| status.conditions.as_ref());
-        let ready = conditions
+        let status = self.status.as_result().ok();
+        let mut conditions = status
+            .and_then(|TrimmedPodStatus(status)| status.conditions.as_ref())
             .into_iter()
-            .flatten()
-            .find(|condition| condition.kind == "Ready");
+            .flatten();
+        let ready = conditions.find(|condition| condition.type_ == "Ready");
         EndpointPod {
-            created: created.map(|Time(at)| Moment(at.as_microsecond())),
+            created: moment(self.metadata.creation_timestamp.as_ref()),
             ready: ready.and_then(|ready| {
-                let since = moment(ready.last_transition_time.as_deref())?;
+                let since = moment(ready.last_transition_time.as_ref())?;
                 Some((ready.status == "True", since))
             }),
             replaces_in_place: owner.is_some_and(|owner| owner.kind == "StatefulSet"),
@@ -227,51 +139,45 @@ fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
         .find(|owner| owner.controller == Some(true))
 }
 
-fn moment(time: Option<&str>) -> Option<Moment> {
-    let time = time?.parse::<jiff::Timestamp>().ok()?;
-    Some(Moment(time.as_microsecond()))
+fn moment(time: Option<&Time>) -> Option<UnixTime> {
+    time.map(|Time(time)| UnixTime(time.as_microsecond()))
 }
 
-impl ContainerStatus {
-    /// The reason for which it waits, and how its last run ended.
-    fn crash_loop(&self, init: bool) -> (Option<String>, CrashLoop) {
-        let waiting = self.state.as_ref().and_then(|state| state.waiting.as_ref());
-        let ended = self
-            .last_state
-            .as_ref()
-            .and_then(|state| state.terminated.as_ref());
-        let message = ended
-            .and_then(|ended| ended.message.as_deref())
-            .unwrap_or_default();
-        let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
-        let crash = CrashLoop {
-            container: self.name.clone(),
-            init,
-            restarts: self.restart_count,
-            exit_code: ended.and_then(|ended| ended.exit_code),
-            reason: ended.and_then(|ended| ended.reason.clone()).unwrap_or_default(),
-            message: message
-                .chars()
-                .filter(|c| !c.is_control())
-                .take(MAX_EXIT_MESSAGE)
-                .collect(),
-            ended_at: moment(ended.and_then(|ended| ended.finished_at.as_deref())),
-        };
-        (waiting.and_then(|waiting| waiting.reason.clone()), crash)
-    }
+/// The reason for which a container waits, and how its last run ended.
+fn crash_loop(init: bool, status: ContainerStatus) -> (Option<String>, CrashLoop) {
+    let waiting = status.state.and_then(|state| state.waiting);
+    let ended = status.last_state.and_then(|state| state.terminated);
+    let exit_code = ended.as_ref().map(|ended| ended.exit_code);
+    let ended = ended.unwrap_or_default();
+    let message = ended.message.unwrap_or_default();
+    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let crash = CrashLoop {
+        container: status.name,
+        init,
+        restarts: status.restart_count,
+        exit_code,
+        reason: ended.reason.unwrap_or_default(),
+        message: message
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(MAX_EXIT_MESSAGE)
+            .collect(),
+        ended_at: moment(ended.finished_at.as_ref()),
+    };
+    (waiting.and_then(|waiting| waiting.reason), crash)
 }
 
-impl Conditions {
-    /// Unset counts as ready, as the API defines it. With `publishNotReadyAddresses` every endpoint is `ready`, and only
-    /// `serving` shows the readiness of its pod.
-    fn is_ready(&self) -> bool {
-        self.ready.unwrap_or(true) && self.serving.unwrap_or(true)
-    }
+/// Unset counts as ready, as the API defines it. With `publishNotReadyAddresses` every endpoint is `ready`, and only
+/// `serving` shows the readiness of its pod.
+fn is_ready(endpoint: &Endpoint) -> bool {
+    let conditions = endpoint.conditions.as_ref();
+    conditions.is_none_or(|conditions| conditions.ready.unwrap_or(true) && conditions.serving.unwrap_or(true))
 }
 
 /// The names of the pods behind endpoints; none when one of them has no pod.
-fn pods<'a>(targets: impl Iterator<Item = Option<&'a TargetRef>>) -> Option<Vec<Arc<str>>> {
-    let name = |target: Option<&TargetRef>| Some(target.filter(|t| t.kind == "Pod")?.name.as_str().into());
+fn pods<'a>(targets: impl Iterator<Item = Option<&'a ObjectReference>>) -> Option<Vec<Arc<str>>> {
+    let is_pod = |target: &&ObjectReference| target.kind.as_deref() == Some("Pod");
+    let name = |target: Option<&'a ObjectReference>| target.filter(is_pod)?.name.as_deref().map(Into::into);
     targets.map(name).collect()
 }
 
@@ -288,10 +194,8 @@ impl SliceObject {
         let (endpoints, pods) = match self.endpoints.as_result() {
             Ok(endpoints) => {
                 let endpoints = || endpoints.0.iter().flatten();
-                let ready =
-                    |endpoint: &SliceEndpoint| endpoint.conditions.as_ref().is_none_or(Conditions::is_ready);
                 let pods = pods(endpoints().map(|endpoint| endpoint.target_ref.as_ref()));
-                (Endpoints::of(endpoints().map(ready)), pods)
+                (Endpoints::of(endpoints().map(is_ready)), pods)
             }
             Err(reason) => {
                 malformed("endpointslice", &key.namespace, &key.name, reason);
@@ -344,45 +248,21 @@ impl EndpointsObject {
 
 impl NamespaceObject {
     /// Its name, and whether it is terminating.
-    pub(crate) fn name_and_end(&self) -> (&str, bool) {
-        (
-            self.metadata.name.as_deref().unwrap_or_default(),
-            self.metadata.deletion_timestamp.is_some(),
-        )
+    pub(crate) fn name_and_terminating(self) -> Option<(String, bool)> {
+        Some((self.metadata.name?, self.metadata.deletion_timestamp.is_some()))
     }
 }
 
 // === kinds ===
 
-resource!(PodObject, NamespaceResourceScope, "", "v1", "Pod", "pods");
-resource!(
-    SliceObject,
-    NamespaceResourceScope,
-    "discovery.k8s.io",
-    "v1",
-    "EndpointSlice",
-    "endpointslices"
-);
-resource!(
-    EndpointsObject,
-    NamespaceResourceScope,
-    "",
-    "v1",
-    "Endpoints",
-    "endpoints"
-);
-resource!(
-    NamespaceObject,
-    ClusterResourceScope,
-    "",
-    "v1",
-    "Namespace",
-    "namespaces"
-);
+trimmed!(PodObject, v1::Pod);
+trimmed!(SliceObject, EndpointSlice);
+trimmed!(EndpointsObject, v1::Endpoints);
+trimmed!(NamespaceObject, v1::Namespace);
 
 // === reading ===
 
-impl Subset for PodStatus {
+impl Subset for TrimmedPodStatus {
     const KEEP: Keep = Keep::Fields(&[
         (
             "conditions",
@@ -444,8 +324,8 @@ fn absent<T: Default>() -> Lenient<T> {
     Lenient::Ok(T::default())
 }
 
-fn slice_key(meta: &ObjectMeta) -> Option<SliceKey> {
-    Some(SliceKey {
+fn slice_key(meta: &ObjectMeta) -> Option<NamespacedName> {
+    Some(NamespacedName {
         namespace: meta.namespace.as_deref()?.into(),
         name: meta.name.as_deref()?.into(),
     })

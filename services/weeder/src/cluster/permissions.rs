@@ -3,10 +3,10 @@
 use watchdog_api::weeder::WeederConfig;
 use watchdog_kube::permissions::Permission;
 
-use super::discovery::Source;
+use super::discovery::EndpointsApi;
 
 /// All permissions except those on membership Leases; on Services only where their `annotations` are read.
-pub(crate) fn permissions(source: Source, config: &WeederConfig, annotations: bool) -> Vec<Permission> {
+pub(crate) fn permissions(source: EndpointsApi, config: &WeederConfig, annotations: bool) -> Vec<Permission> {
     let mut needed = vec![
         Permission::new("list", "", "pods"),
         Permission::new("watch", "", "pods"),
@@ -21,13 +21,13 @@ pub(crate) fn permissions(source: Source, config: &WeederConfig, annotations: bo
             needed.push(Permission::new(verb, "", "services"));
         }
         match source {
-            Source::EndpointSlices => {
+            EndpointsApi::EndpointSlices => {
                 needed.push(Permission::new(verb, "discovery.k8s.io", "endpointslices"))
             }
             // Which services are annotated is not known beforehand.
-            Source::Endpoints if annotations => needed.push(Permission::new(verb, "", "endpoints")),
+            EndpointsApi::Endpoints if annotations => needed.push(Permission::new(verb, "", "endpoints")),
             // Selected by name, so RBAC may limit them by resourceNames.
-            Source::Endpoints => {
+            EndpointsApi::Endpoints => {
                 let named = |service: &String| Permission::new(verb, "", "endpoints").named(service);
                 needed.extend(config.services.keys().map(named));
             }

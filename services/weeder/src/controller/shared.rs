@@ -1,7 +1,6 @@
 //! The state that all parts share, behind a lock, with a clock and the streams that show the state.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, futures::Notified, watch};
@@ -10,30 +9,26 @@ use watchdog_api::weeder::WeederConfig;
 use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::server::StateStore;
 
-use super::state::{Changes, Owns, WeederState};
+use super::state::{Changes, OwnsNamespace, WeederState};
+use super::weeder_span;
+use crate::domain::declared::WatchedServices;
 use crate::domain::dependants::PodQuery;
-use crate::domain::moment::Moment;
-use crate::domain::readiness::{Readiness, ServiceState};
-use crate::domain::service::ServiceKey;
+use crate::domain::namespaced_name::NamespacedName;
+use crate::domain::readiness::{ServiceReadiness, ServiceState};
 use crate::domain::weeder::{Phase, Weeder};
 use crate::metrics;
-
-/// The readiness of services.
-pub(crate) type Services = StateStore<ServiceKey, ServiceState>;
-
-/// The weeders.
-pub(crate) type Weeders = StateStore<ServiceKey, Weeder>;
+use watchdog_api::unix_time::UnixTime;
 
 /// The lock is never held across an await.
 pub(crate) struct SharedState {
     state: Mutex<WeederState>,
     clock: Clock,
     owns: Box<dyn Fn(&str) -> bool + Send + Sync>,
-    services: Services,
-    weeders: Weeders,
+    /// The readiness of the services in the namespaces of this replica.
+    pub(crate) services: StateStore<NamespacedName, ServiceState>,
+    pub(crate) weeders: StateStore<NamespacedName, Weeder>,
     pod_queries: watch::Sender<BTreeSet<PodQuery>>,
-    // The names of services that are annotated.
-    annotated: watch::Sender<BTreeSet<Arc<str>>>,
+    watched_services: watch::Sender<WatchedServices>,
     work: Notify,
 }
 
@@ -53,65 +48,45 @@ impl SharedState {
         let state = WeederState::new(config);
         Self {
             pod_queries: watch::Sender::new(state.pod_queries().clone()),
+            watched_services: watch::Sender::new(state.watched_services().clone()),
             state: Mutex::new(state),
             clock,
             owns: Box::new(owns),
             services: StateStore::new(),
             weeders: StateStore::new(),
-            annotated: watch::Sender::default(),
             work: Notify::new(),
         }
     }
 
-    /// The readiness of the services in the namespaces of this replica.
-    pub(crate) const fn services(&self) -> &Services {
-        &self.services
-    }
-
-    /// The weeders of this replica.
-    pub(crate) const fn weeders(&self) -> &Weeders {
-        &self.weeders
-    }
-
-    /// The watches on pods that are needed.
     pub(crate) fn pod_queries(&self) -> watch::Receiver<BTreeSet<PodQuery>> {
         self.pod_queries.subscribe()
     }
 
-    /// The names of the services that declare their dependants by an annotation.
-    pub(crate) fn annotated(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
-        self.annotated.subscribe()
+    pub(crate) fn watched_services(&self) -> watch::Receiver<WatchedServices> {
+        self.watched_services.subscribe()
     }
 
-    /// Publishes the names of the services that are annotated now.
-    pub(crate) fn publish_annotated(&self) {
-        let names = self.read(WeederState::annotated_names);
-        self.annotated.send_if_modified(|known| {
-            let differs = *known != names;
-            *known = names;
-            differs
-        });
-    }
-
-    /// Now.
-    pub(crate) fn now(&self) -> Moment {
-        Moment(self.clock.now_micros())
+    pub(crate) fn now(&self) -> UnixTime {
+        UnixTime(self.clock.now_micros())
     }
 
     /// When the clock will show `moment`.
-    pub(crate) fn instant(&self, moment: Moment) -> Instant {
+    pub(crate) fn instant(&self, moment: UnixTime) -> Instant {
         self.clock.instant_at(moment.0)
     }
 
     /// Changes the state and notifies the worker.
-    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut WeederState, Owns<'_>, Moment) -> T) -> T {
+    pub(crate) fn update<T>(
+        &self,
+        change: impl FnOnce(&mut WeederState, OwnsNamespace<'_>, UnixTime) -> T,
+    ) -> T {
         let result = self.change(change);
         self.work.notify_one();
         result
     }
 
     /// Changes the state on behalf of the worker.
-    pub(crate) fn plan<T>(&self, change: impl FnOnce(&mut WeederState, Moment) -> T) -> T {
+    pub(crate) fn plan<T>(&self, change: impl FnOnce(&mut WeederState, UnixTime) -> T) -> T {
         self.change(|state, _, now| change(state, now))
     }
 
@@ -124,18 +99,13 @@ impl SharedState {
         self.work.notified()
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut WeederState, Owns<'_>, Moment) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut WeederState, OwnsNamespace<'_>, UnixTime) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state, &*self.owns, self.now());
         // Under the lock, so that two changes cannot be published in the wrong order.
         self.publish(state.take_changes());
-        self.pod_queries.send_if_modified(|queries| {
-            let differs = queries != state.pod_queries();
-            if differs {
-                queries.clone_from(state.pod_queries());
-            }
-            differs
-        });
+        publish_if_changed(&self.pod_queries, state.pod_queries());
+        publish_if_changed(&self.watched_services, state.watched_services());
         result
     }
 
@@ -143,9 +113,9 @@ impl SharedState {
         for (key, state) in changes.services {
             match state {
                 Some(state) => {
-                    let ready = state.readiness() == Readiness::Ready;
-                    let (namespace, service) = (&*key.namespace, &*key.service);
-                    tracing::debug!(namespace, service, ready, endpoints = ?state.endpoints, "service seen");
+                    let ready = state.readiness() == ServiceReadiness::Ready;
+                    let _span = weeder_span(&key).entered();
+                    tracing::debug!(ready, endpoints = ?state.endpoints, "readiness of the service changed");
                     self.services.upsert(key, state);
                 }
                 None => self.services.remove(&key),
@@ -164,7 +134,7 @@ impl SharedState {
 
     /// Logs and counts the start and the end of a weeder.
     fn report(&self, weeder: &Weeder) {
-        let (namespace, service) = (&*weeder.key.namespace, &*weeder.key.service);
+        let _span = weeder_span(&weeder.key).entered();
         let before = self.weeders.get(&weeder.key);
         let before = before.filter(|before| before.started_at == weeder.started_at);
         let was = before.map_or(Phase::Queued, |before| before.phase);
@@ -172,9 +142,9 @@ impl SharedState {
             metrics::STARTED.inc(&[]);
             if weeder.first_sight {
                 // Thousands at a start.
-                tracing::debug!(namespace, service, "service was ready already, weeder started");
+                tracing::debug!("service was ready already, weeder started");
             } else {
-                tracing::info!(namespace, service, "service became ready, weeder started");
+                tracing::info!("service became ready, weeder started");
             }
         }
         if !weeder.is_live() && matches!(was, Phase::Queued | Phase::Active) {
@@ -185,10 +155,20 @@ impl SharedState {
             metrics::ENDED.inc(&[("how", how.to_owned())]);
             let (deleted, why) = (weeder.deleted, &*weeder.message);
             if weeder.first_sight && deleted == 0 {
-                tracing::debug!(namespace, service, how, why, "weeder ended");
+                tracing::debug!(how, why, "weeder ended");
             } else {
-                tracing::info!(namespace, service, how, deleted, why, "weeder ended");
+                tracing::info!(how, deleted, why, "weeder ended");
             }
         }
     }
+}
+
+fn publish_if_changed<T: Clone + PartialEq>(published: &watch::Sender<T>, current: &T) {
+    published.send_if_modified(|published| {
+        let differs = published != current;
+        if differs {
+            published.clone_from(current);
+        }
+        differs
+    });
 }

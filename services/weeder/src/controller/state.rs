@@ -6,26 +6,18 @@ use std::sync::Arc;
 use watchdog_api::selector::Selector;
 use watchdog_api::weeder::WeederConfig;
 
-use super::manager::{Recovery, WeederManager};
-use crate::domain::declared::Declared;
+use super::manager::{OutageProof, WeederManager};
+use crate::domain::declared::{Declared, WatchedServices};
 use crate::domain::dependants::PodQuery;
-use crate::domain::moment::Moment;
+use crate::domain::evidence::OutageEvidence;
+use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::namespaces::Namespaces;
-use crate::domain::readiness::{Change, Index, Readiness, ServiceState, Slice, SliceKey};
-use crate::domain::service::ServiceKey;
+use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, ServiceReadiness, ServiceState, Slice};
 use crate::domain::weeder::{Stop, Weeder};
+use watchdog_api::unix_time::UnixTime;
 
 /// True for the namespaces that this replica owns.
-pub(crate) type Owns<'a> = &'a dyn Fn(&str) -> bool;
-
-/// Where a change of a slice comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
-    /// A list, or a watch that was interrupted: when it happened is not known.
-    InList,
-    /// The watch, as it happened.
-    Live,
-}
+pub(crate) type OwnsNamespace<'a> = &'a dyn Fn(&str) -> bool;
 
 /// The readiness of services, the weeders, and who owns their namespaces.
 #[derive(Debug)]
@@ -35,16 +27,19 @@ pub(crate) struct WeederState {
     namespaces: Namespaces,
     // The namespaces with services, and whether this replica owns them.
     owned_namespaces: BTreeMap<Arc<str>, bool>,
+    // While the annotations are listed, each name would cause another list of the slices.
+    annotations_listed: bool,
     queries: BTreeSet<PodQuery>,
+    watched_services: WatchedServices,
     pub(crate) manager: WeederManager,
-    published: Vec<(ServiceKey, Option<ServiceState>)>,
+    published: Vec<(NamespacedName, Option<ServiceState>)>,
 }
 
 /// Changes to publish; none stands for a removal.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    pub(crate) services: Vec<(ServiceKey, Option<ServiceState>)>,
-    pub(crate) weeders: Vec<(ServiceKey, Option<Weeder>)>,
+    pub(crate) services: Vec<(NamespacedName, Option<ServiceState>)>,
+    pub(crate) weeders: Vec<(NamespacedName, Option<Weeder>)>,
 }
 
 impl WeederState {
@@ -52,7 +47,9 @@ impl WeederState {
         let mut declared = Declared::default();
         declared.configure(config);
         Self {
+            annotations_listed: false,
             queries: PodQuery::plan(&declared.selectors(), &BTreeMap::new()),
+            watched_services: declared.watched_services(false),
             declared,
             index: Index::default(),
             namespaces: Namespaces::default(),
@@ -62,17 +59,20 @@ impl WeederState {
         }
     }
 
-    /// The watches that see all dependants in the namespaces of this replica.
     pub(crate) const fn pod_queries(&self) -> &BTreeSet<PodQuery> {
         &self.queries
     }
 
+    pub(crate) const fn watched_services(&self) -> &WatchedServices {
+        &self.watched_services
+    }
+
     /// The configuration has changed. Weeders of services that have no dependants any more stop, the others take
     /// their new dependants; new durations hold for weeders that start from now on.
-    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: Moment) {
+    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: UnixTime) {
         self.manager.reconfigure(config, now);
         // An annotation lets slices of a service be known that the file did not name: they are first seen now.
-        let known: Vec<(ServiceKey, bool)> = self
+        let known: Vec<(NamespacedName, bool)> = self
             .index
             .services()
             .map(|(key, _)| (key.clone(), self.declared.of(key).is_some()))
@@ -85,12 +85,12 @@ impl WeederState {
         for key in self.manager.live() {
             self.reselect(&key, now);
         }
-        self.plan_queries();
+        self.plan_watches();
     }
 
     /// A service declares these dependants by its annotation, or none. One that is ready and had no dependants counts
     /// as first seen ready.
-    pub(crate) fn set_dependants(&mut self, key: &ServiceKey, own: Option<Vec<Selector>>, now: Moment) {
+    pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>, now: UnixTime) {
         let before = self.declared.of(key).cloned();
         self.declared.set_dependants(key, own);
         if before.as_ref() == self.declared.of(key) {
@@ -102,21 +102,22 @@ impl WeederState {
         } else {
             self.reselect(key, now);
         }
-        self.plan_queries();
+        self.plan_watches();
     }
 
-    /// These services exist and no others.
-    pub(crate) fn annotations_synced(&mut self, live: &BTreeSet<ServiceKey>, now: Moment) {
+    pub(crate) fn annotations_synced(&mut self, live: &BTreeSet<NamespacedName>, now: UnixTime) {
         let gone = self.declared.annotated().filter(|key| !live.contains(key));
-        let gone: Vec<ServiceKey> = gone.cloned().collect();
+        let gone: Vec<NamespacedName> = gone.cloned().collect();
         for key in gone {
             self.set_dependants(&key, None, now);
         }
+        self.annotations_listed = true;
+        self.plan_watches();
     }
 
     /// Only slices of these services are watched from now on: those of others are forgotten. Some of them may have no
     /// dependants; their slices start nothing, but are known when dependants are declared.
-    pub(crate) fn keep_services(&mut self, watched: impl Fn(&str) -> bool, now: Moment) {
+    pub(crate) fn keep_services(&mut self, watched: impl Fn(&str) -> bool, now: UnixTime) {
         // Their removal was published when they lost their dependants.
         self.index.keep_services(watched, now);
         let Self {
@@ -127,22 +128,21 @@ impl WeederState {
         owned_namespaces.retain(|namespace, _| index.services_in(namespace).next().is_some());
     }
 
-    /// The names of the services that declare their dependants by an annotation.
-    pub(crate) fn annotated_names(&self) -> BTreeSet<Arc<str>> {
-        self.declared.annotated_names()
-    }
-
-    /// A slice is new, changed or seen again.
-    pub(crate) fn slice_applied(&mut self, slice: Slice, seen: Seen, owns: Owns<'_>, now: Moment) {
+    pub(crate) fn slice_applied(
+        &mut self,
+        slice: Slice,
+        received_by: ReceivedBy,
+        owns: OwnsNamespace<'_>,
+        now: UnixTime,
+    ) {
         for change in self.index.apply(slice, now) {
-            self.changed(change, seen, owns, now);
+            self.changed(change, received_by, owns, now);
         }
     }
 
-    /// A slice is gone.
-    pub(crate) fn slice_removed(&mut self, key: &SliceKey, owns: Owns<'_>, now: Moment) {
+    pub(crate) fn slice_removed(&mut self, key: &NamespacedName, owns: OwnsNamespace<'_>, now: UnixTime) {
         if let Some(change) = self.index.remove(key, now) {
-            self.changed(change, Seen::Live, owns, now);
+            self.changed(change, ReceivedBy::Watch, owns, now);
         }
     }
 
@@ -150,31 +150,28 @@ impl WeederState {
     pub(crate) fn slices_synced(
         &mut self,
         service: Option<&str>,
-        live: &BTreeSet<SliceKey>,
-        owns: Owns<'_>,
-        now: Moment,
+        live: &BTreeSet<NamespacedName>,
+        owns: OwnsNamespace<'_>,
+        now: UnixTime,
     ) {
         for change in self.index.synced(service, live, now) {
-            self.changed(change, Seen::InList, owns, now);
+            self.changed(change, ReceivedBy::List, owns, now);
         }
-        self.plan_queries();
+        self.plan_watches();
     }
 
-    /// A namespace was seen.
-    pub(crate) fn namespace_applied(&mut self, name: &str, terminating: bool, now: Moment) {
+    pub(crate) fn namespace_applied(&mut self, name: &str, terminating: bool, now: UnixTime) {
         if self.namespaces.applied(name, terminating) {
             self.namespace_ended(name, now);
         }
     }
 
-    /// A namespace is gone.
-    pub(crate) fn namespace_removed(&mut self, name: &str, now: Moment) {
+    pub(crate) fn namespace_removed(&mut self, name: &str, now: UnixTime) {
         self.namespaces.removed(name);
         self.namespace_ended(name, now);
     }
 
-    /// These namespaces exist and no others.
-    pub(crate) fn namespaces_synced(&mut self, live: &BTreeSet<String>, now: Moment) {
+    pub(crate) fn namespaces_synced(&mut self, live: &BTreeSet<Arc<str>>, now: UnixTime) {
         for name in self.namespaces.synced(live) {
             self.namespace_ended(&name, now);
         }
@@ -182,7 +179,7 @@ impl WeederState {
 
     /// Other namespaces belong to this replica now. Of a namespace that comes from another replica the services that are
     /// ready count as first seen ready.
-    pub(crate) fn ownership_changed(&mut self, owns: Owns<'_>, now: Moment) {
+    pub(crate) fn ownership_changed(&mut self, owns: OwnsNamespace<'_>, now: UnixTime) {
         let (mut gained, mut lost) = (BTreeSet::new(), BTreeSet::new());
         for (namespace, owned) in &mut self.owned_namespaces {
             let owns = owns(namespace);
@@ -203,13 +200,13 @@ impl WeederState {
                 .declared_in(namespace)
                 .map(|(key, state)| (key.clone(), *state));
             for (key, state) in services.collect::<Vec<_>>() {
-                if state.readiness() == Readiness::Ready {
-                    self.start(&key, Seen::InList, now);
+                if state.readiness() == ServiceReadiness::Ready {
+                    self.start(&key, ReceivedBy::List, now);
                 }
                 self.published.push((key, Some(state)));
             }
         }
-        self.plan_queries();
+        self.plan_watches();
     }
 
     /// The changes since the last call.
@@ -220,7 +217,13 @@ impl WeederState {
         }
     }
 
-    fn changed(&mut self, change: Change, seen: Seen, owns: Owns<'_>, now: Moment) {
+    fn changed(
+        &mut self,
+        change: ServiceChange,
+        received_by: ReceivedBy,
+        owns: OwnsNamespace<'_>,
+        now: UnixTime,
+    ) {
         let namespace = change.key.namespace.clone();
         // A namespace that is seen for the first time may belong to any replica.
         let owned = match self.owned_namespaces.get(&namespace) {
@@ -228,14 +231,14 @@ impl WeederState {
             None => {
                 let owned = owns(&namespace);
                 self.owned_namespaces.insert(namespace.clone(), owned);
-                if seen == Seen::Live {
-                    self.plan_queries();
+                if received_by == ReceivedBy::Watch {
+                    self.plan_watches();
                 }
                 owned
             }
         };
         if owned && change.became_ready() {
-            self.start(&change.key, seen, now);
+            self.start(&change.key, received_by, now);
         } else if change.is_not_ready() {
             self.manager.pause(&change.key);
         }
@@ -246,37 +249,43 @@ impl WeederState {
         }
     }
 
-    fn start(&mut self, key: &ServiceKey, seen: Seen, now: Moment) {
+    fn start(&mut self, key: &NamespacedName, received_by: ReceivedBy, now: UnixTime) {
         if self.namespaces.is_terminating(&key.namespace) {
             return;
         }
         if let Some(dependants) = self.declared.of(key) {
-            let recovery = match seen {
-                Seen::Live => Recovery::Observed,
-                Seen::InList => Recovery::FirstSight(self.index.endpoint_pods(key)),
+            let proof = match received_by {
+                ReceivedBy::Watch => OutageProof::Observed,
+                ReceivedBy::List => match self.index.endpoint_pods(key) {
+                    Some(pods) => OutageProof::Unread(pods),
+                    None => OutageProof::Read(OutageEvidence::default()),
+                },
             };
-            self.manager.start(key.clone(), dependants.clone(), recovery, now);
+            self.manager.start(key.clone(), dependants.clone(), proof, now);
         }
     }
 
-    fn publish(&mut self, key: ServiceKey, state: Option<ServiceState>) {
+    fn publish(&mut self, key: NamespacedName, state: Option<ServiceState>) {
         // A service of that name may have dependants in another namespace only.
         if self.is_owned(&key) && self.declared.of(&key).is_some() {
             self.published.push((key, state));
         }
     }
 
-    fn declared_in(&self, namespace: &str) -> impl Iterator<Item = (&ServiceKey, &ServiceState)> {
+    fn declared_in<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a NamespacedName, &'a ServiceState)> {
         let services = self.index.services_in(namespace);
         services.filter(|(key, _)| self.declared.of(key).is_some())
     }
 
-    fn is_owned(&self, key: &ServiceKey) -> bool {
+    fn is_owned(&self, key: &NamespacedName) -> bool {
         self.owned_namespaces.get(&key.namespace) == Some(&true)
     }
 
     /// A service got its first dependants, or lost its last.
-    fn redeclared(&mut self, key: &ServiceKey, before: bool, now: Moment) {
+    fn redeclared(&mut self, key: &NamespacedName, before: bool, now: UnixTime) {
         let after = self.declared.of(key).is_some();
         let Some(state) = self.index.get(key).copied() else {
             return;
@@ -284,33 +293,34 @@ impl WeederState {
         if before == after || !self.is_owned(key) {
             return;
         }
-        if after && state.readiness() == Readiness::Ready {
-            self.start(key, Seen::InList, now);
+        if after && state.readiness() == ServiceReadiness::Ready {
+            self.start(key, ReceivedBy::List, now);
         }
         self.published.push((key.clone(), after.then_some(state)));
     }
 
     /// Stops the weeders of services without dependants.
-    fn declaration_lost(&mut self, why: Stop, now: Moment) {
+    fn declaration_lost(&mut self, why: Stop, now: UnixTime) {
         let Self {
             declared, manager, ..
         } = self;
         manager.cancel(why, now, |key| declared.of(key).is_none());
     }
 
-    fn reselect(&mut self, key: &ServiceKey, now: Moment) {
+    fn reselect(&mut self, key: &NamespacedName, now: UnixTime) {
         if let Some(dependants) = self.declared.of(key) {
             self.manager.reselect(key, dependants, now);
         }
     }
 
-    fn namespace_ended(&mut self, name: &str, now: Moment) {
+    fn namespace_ended(&mut self, name: &str, now: UnixTime) {
         self.manager
             .cancel(Stop::NamespaceEnded, now, |key| *key.namespace == *name);
     }
 
-    fn plan_queries(&mut self) {
+    fn plan_watches(&mut self) {
         self.queries = PodQuery::plan(&self.declared.selectors(), &self.owned_namespaces);
+        self.watched_services = self.declared.watched_services(self.annotations_listed);
     }
 }
 

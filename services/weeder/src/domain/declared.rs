@@ -8,15 +8,23 @@ use watchdog_api::selector::Selector;
 use watchdog_api::weeder::WeederConfig;
 
 use super::dependants::Dependants;
-use super::service::ServiceKey;
+use super::namespaced_name::NamespacedName;
 
-/// The dependants of all services.
+/// Names in a selector at most: they take 4 kB, which every proxy lets through. With more names the endpoints of all
+/// services are watched.
+const MAX_NAMES: usize = 64;
+
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     file: BTreeMap<Arc<str>, Arc<Dependants>>,
-    annotated: BTreeMap<ServiceKey, Annotated>,
-    // The names of those that are annotated, with how many each has.
-    names: BTreeMap<Arc<str>, usize>,
+    annotated: BTreeMap<NamespacedName, Annotated>,
+}
+
+/// The services whose endpoints are watched, in all namespaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WatchedServices {
+    Named(BTreeSet<Arc<str>>),
+    All,
 }
 
 #[derive(Debug)]
@@ -27,48 +35,47 @@ struct Annotated {
 }
 
 impl Declared {
-    /// Takes up another configuration.
     pub(crate) fn configure(&mut self, config: &WeederConfig) {
         let entry = |(service, selectors): (&String, &Vec<_>)| {
             (service.as_str().into(), Arc::new(Dependants::new(selectors)))
         };
         self.file = config.services.iter().map(entry).collect();
         for (key, annotated) in &mut self.annotated {
-            annotated.all = merged(&self.file, &key.service, &annotated.own);
+            annotated.all = merged(&self.file, &key.name, &annotated.own);
         }
     }
 
     /// A service declares these dependants by its annotation, or none.
-    pub(crate) fn set_dependants(&mut self, key: &ServiceKey, own: Option<Vec<Selector>>) {
-        let old = match own {
+    pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>) {
+        match own {
             Some(own) => {
-                let all = merged(&self.file, &key.service, &own);
-                *self.names.entry(key.service.clone()).or_default() += 1;
-                self.annotated.insert(key.clone(), Annotated { own, all })
+                let all = merged(&self.file, &key.name, &own);
+                self.annotated.insert(key.clone(), Annotated { own, all });
             }
-            None => self.annotated.remove(key),
-        };
-        if old.is_some()
-            && let Some(count) = self.names.get_mut(&key.service)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.names.remove(&key.service);
+            None => {
+                self.annotated.remove(key);
             }
         }
     }
 
     /// The dependants of a service; none when it has none.
-    pub(crate) fn of(&self, key: &ServiceKey) -> Option<&Arc<Dependants>> {
+    pub(crate) fn of(&self, key: &NamespacedName) -> Option<&Arc<Dependants>> {
         match self.annotated.get(key) {
             Some(annotated) => Some(&annotated.all),
-            None => self.file.get(&key.service),
+            None => self.file.get(&key.name),
         }
     }
 
-    /// The names of the services that are annotated.
-    pub(crate) fn annotated_names(&self) -> BTreeSet<Arc<str>> {
-        self.names.keys().cloned().collect()
+    /// The services whose endpoints must be watched; those that are only annotated count when `annotated` is true.
+    pub(crate) fn watched_services(&self, annotated: bool) -> WatchedServices {
+        let annotations = self.annotated.keys().filter(|_| annotated);
+        let annotations = annotations.map(|key| &key.name);
+        let names: BTreeSet<_> = self.file.keys().chain(annotations).cloned().collect();
+        if names.len() > MAX_NAMES {
+            WatchedServices::All
+        } else {
+            WatchedServices::Named(names)
+        }
     }
 
     /// The selectors of all dependants, in kubectl's notation.
@@ -78,9 +85,17 @@ impl Declared {
         all.flat_map(|dependants| dependants.queries().cloned()).collect()
     }
 
-    /// The services that are annotated.
-    pub(crate) fn annotated(&self) -> impl Iterator<Item = &ServiceKey> {
+    pub(crate) fn annotated(&self) -> impl Iterator<Item = &NamespacedName> {
         self.annotated.keys()
+    }
+}
+
+impl WatchedServices {
+    pub(crate) fn includes(&self, service: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(names) => names.contains(service),
+        }
     }
 }
 
@@ -89,4 +104,34 @@ fn merged(file: &BTreeMap<Arc<str>, Arc<Dependants>>, service: &str, own: &[Sele
         Some(dependants) => dependants.and(own),
         None => Dependants::new(own),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::fixtures::config;
+
+    #[test]
+    fn with_many_names_all_services_are_watched_and_further_names_change_nothing() {
+        let mut declared = Declared::default();
+        declared.configure(&config());
+        let selectors = watchdog_api::weeder::parse_dependants("[{matchLabels: {a: b}}]").unwrap();
+        let mut watched = Vec::new();
+        for n in 0..MAX_NAMES {
+            declared.set_dependants(
+                &NamespacedName::new("shoot", format!("s{n}")),
+                Some(selectors.clone()),
+            );
+            watched.push(declared.watched_services(true));
+        }
+        let named = |watched: &WatchedServices| matches!(watched, WatchedServices::Named(_));
+        // The file names two.
+        assert!(watched[..MAX_NAMES - 2].iter().all(named));
+        assert!(
+            watched[MAX_NAMES - 2..]
+                .iter()
+                .all(|watched| *watched == WatchedServices::All)
+        );
+        assert!(named(&declared.watched_services(false)), "only those of the file");
+    }
 }

@@ -10,10 +10,9 @@ pub(crate) mod failure;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub(crate) mod flapping;
-pub mod moment;
+pub mod namespaced_name;
 pub(crate) mod namespaces;
 pub mod pods;
 pub mod readiness;
 pub(crate) mod schedule;
-pub mod service;
 pub(crate) mod weeder;

@@ -14,7 +14,7 @@ use watchdog_watch_stream::stream::Streams;
 
 use super::convert;
 use crate::controller::shared::SharedState;
-use crate::domain::service::ServiceKey;
+use crate::domain::namespaced_name::NamespacedName;
 
 /// A page ends before it grows larger than this: clients take messages of 4 MiB by default, and a weeder that was
 /// refused often may fill 20 KiB.
@@ -43,7 +43,7 @@ impl WeederService for Service {
         let matches = filter(request.namespace, request.service)?;
         let identity = self.identity.clone();
         let encode = move |message| convert::readiness_response(message, &identity);
-        let changes = self.state.services().subscribe(matches);
+        let changes = self.state.services.subscribe(matches);
         Ok(Response::new(self.streams.serve(
             "WatchEndpointReadiness",
             changes,
@@ -59,7 +59,7 @@ impl WeederService for Service {
         let matches = filter(request.namespace, request.service)?;
         let (identity, state) = (self.identity.clone(), self.state.clone());
         let encode = move |message| convert::weeders_response(message, &identity, state.now());
-        let changes = self.state.weeders().subscribe(matches);
+        let changes = self.state.weeders.subscribe(matches);
         Ok(Response::new(self.streams.serve(
             "WatchWeeders",
             changes,
@@ -77,7 +77,7 @@ impl WeederService for Service {
         let limit = request::page_size(request.page_size);
         let page = self
             .state
-            .weeders()
+            .weeders
             .page(after.as_ref(), limit, |key, _| matches(key));
         let now = self.state.now();
         let mut response = pb::ListWeedersResponse {
@@ -106,7 +106,7 @@ impl WeederService for Service {
 fn filter(
     namespace: String,
     service: String,
-) -> Result<impl Fn(&ServiceKey) -> bool + Send + 'static, Status> {
+) -> Result<impl Fn(&NamespacedName) -> bool + Send + 'static, Status> {
     if !namespace.is_empty() {
         check("namespace", "namespace", &namespace)?;
     }
@@ -114,7 +114,7 @@ fn filter(
         check("service", "Service", &service)?;
     }
     let matches = |asked: &str, is: &str| asked.is_empty() || asked == is;
-    Ok(move |key: &ServiceKey| matches(&namespace, &key.namespace) && matches(&service, &key.service))
+    Ok(move |key: &NamespacedName| matches(&namespace, &key.namespace) && matches(&service, &key.name))
 }
 
 /// Names of namespaces and of Services are DNS labels.
@@ -129,12 +129,12 @@ fn check(field: &str, kind: &str, name: &str) -> Result<(), Status> {
     )))
 }
 
-fn page_token(token: &str) -> Result<Option<ServiceKey>, Status> {
+fn page_token(token: &str) -> Result<Option<NamespacedName>, Status> {
     let Some(last) = request::page_token(token)? else {
         return Ok(None);
     };
     match last.split_once('/') {
-        Some((namespace, service)) => Ok(Some(ServiceKey::new(namespace, service))),
+        Some((namespace, service)) => Ok(Some(NamespacedName::new(namespace, service))),
         None => Err(Status::invalid_argument(
             "page_token: was not given out by this method: use next_page_token of the previous page, unchanged",
         )),
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn filters() {
         let filter = |namespace: &str, service: &str| filter(namespace.to_owned(), service.to_owned());
-        let key = ServiceKey::new("shoot--a--b", "etcd");
+        let key = NamespacedName::new("shoot--a--b", "etcd");
         assert!(filter("", "").unwrap()(&key));
         assert!(filter("shoot--a--b", "etcd").unwrap()(&key));
         assert!(!filter("shoot--a--c", "").unwrap()(&key));
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn page_tokens() {
-        let key = ServiceKey::new("shoot", "etcd");
+        let key = NamespacedName::new("shoot", "etcd");
         assert_eq!(
             page_token(&request::next_page_token(&key.to_string())).unwrap(),
             Some(key)

@@ -309,6 +309,18 @@ impl Seed {
             .unwrap();
     }
 
+    pub fn label(&self, resource: &ResourceKey, namespace: &str, name: &str, label: &str, value: &str) {
+        let change = |object: &mut Value| {
+            object["metadata"]["labels"][label] = value.into();
+            Ok(())
+        };
+        let options = WriteOptions::default();
+        let store = self.api.store();
+        store
+            .modify(resource, namespace, name, Part::All, &options, change)
+            .unwrap();
+    }
+
     pub fn delete(&self, resource: &ResourceKey, namespace: &str, name: &str) {
         self.api
             .store()
@@ -338,7 +350,8 @@ impl Seed {
         self.api.store().all(&keys::EVENTS, None)
     }
 
-    fn put(&self, resource: &ResourceKey, namespace: &str, name: &str, value: Value) {
+    /// Creates an object, or replaces its labels and all but its metadata.
+    pub fn put(&self, resource: &ResourceKey, namespace: &str, name: &str, value: Value) {
         let store = self.api.store();
         let options = WriteOptions::default();
         if store.find(resource, namespace, name).is_none() {
@@ -364,6 +377,20 @@ impl Weeder {
     pub async fn wait_ready(&self) {
         let readiness = &self.bound.readiness;
         eventually("the weeder is ready", || readiness.blockers().is_empty()).await;
+    }
+
+    /// The collectors' part of /metrics; the exporter itself belongs to the process.
+    pub async fn metrics(&self) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let exchange = async {
+            let mut stream = tokio::net::TcpStream::connect(self.bound.admin_addr).await?;
+            let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            stream.write_all(request).await?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await?;
+            std::io::Result::Ok(text)
+        };
+        tokio::time::timeout(PATIENCE, exchange).await.unwrap().unwrap()
     }
 
     /// Stops it as SIGTERM does.

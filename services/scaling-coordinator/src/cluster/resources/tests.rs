@@ -5,7 +5,7 @@ use super::*;
 use crate::controller::work_queue::WorkItem;
 
 /// After everything that was taken in.
-const LATEST: Mark = Mark(u64::MAX);
+const LATEST: IndexMark = IndexMark(u64::MAX);
 
 fn kcm() -> ResourceRef {
     ResourceRef {

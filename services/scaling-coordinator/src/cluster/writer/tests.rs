@@ -1,4 +1,4 @@
-use kube::core::Status;
+use kube::core::FlowStatus;
 
 use super::*;
 
@@ -18,8 +18,8 @@ fn reference(api_version: &str, kind: &str) -> ResourceRef {
     }
 }
 
-fn down(record: bool) -> Write {
-    Write::Scale {
+fn down(record: bool) -> ResourceWrite {
+    ResourceWrite::Scale {
         from: 3,
         to: 0,
         record,
@@ -27,7 +27,7 @@ fn down(record: bool) -> Write {
     }
 }
 
-fn outcome(error: &RequestError) -> Outcome {
+fn outcome(error: &RequestError) -> ActionOutcome {
     let served = ApiResource {
         group: "example.com".into(),
         version: "v1".into(),
@@ -53,7 +53,7 @@ fn one_patch_scales_down_and_one_restores() {
             "spec": { "replicas": 0 },
         })
     );
-    let up = Write::Scale {
+    let up = ResourceWrite::Scale {
         from: 0,
         to: 3,
         record: false,
@@ -64,7 +64,7 @@ fn one_patch_scales_down_and_one_restores() {
         json!({ "metadata": { "resourceVersion": "42", "annotations": {} }, "spec": { "replicas": 3 } })
     );
     assert_eq!(
-        patch(Write::CleanUp),
+        patch(ResourceWrite::CleanUp),
         json!({
             "metadata": { "resourceVersion": "42", "annotations": { MELTDOWN_PROTECTION_ANNOTATION: null } },
         })
@@ -79,9 +79,9 @@ fn one_patch_scales_down_and_one_restores() {
 
 #[test]
 fn what_a_failed_write_means() {
-    assert_eq!(outcome(&status(409, 0)), Outcome::Conflict);
-    assert_eq!(outcome(&status(404, 0)), Outcome::Conflict);
-    let Outcome::Refused { why, .. } = outcome(&status(403, 0)) else {
+    assert_eq!(outcome(&status(409, 0)), ActionOutcome::Conflict);
+    assert_eq!(outcome(&status(404, 0)), ActionOutcome::Conflict);
+    let ActionOutcome::Refused { why, .. } = outcome(&status(403, 0)) else {
         panic!("a missing permission is a refusal");
     };
     assert!(
@@ -89,13 +89,17 @@ fn what_a_failed_write_means() {
         "{why}"
     );
     let retry_after = Some(Duration::from_secs(7));
-    assert!(matches!(outcome(&status(429, 7)), Outcome::Refused { retry_after: r, .. } if r == retry_after));
-    assert!(matches!(outcome(&status(422, 0)), Outcome::Refused { .. }));
-    assert!(matches!(outcome(&status(500, 0)), Outcome::Unknown { .. }));
-    assert!(matches!(outcome(&status(503, 7)), Outcome::Unknown { retry_after: r, .. } if r == retry_after));
+    assert!(
+        matches!(outcome(&status(429, 7)), ActionOutcome::Refused { retry_after: r, .. } if r == retry_after)
+    );
+    assert!(matches!(outcome(&status(422, 0)), ActionOutcome::Refused { .. }));
+    assert!(matches!(outcome(&status(500, 0)), ActionOutcome::Unknown { .. }));
+    assert!(
+        matches!(outcome(&status(503, 7)), ActionOutcome::Unknown { retry_after: r, .. } if r == retry_after)
+    );
     assert!(matches!(
         outcome(&RequestError::Deadline(Duration::from_secs(1))),
-        Outcome::Unknown { .. }
+        ActionOutcome::Unknown { .. }
     ));
 }
 

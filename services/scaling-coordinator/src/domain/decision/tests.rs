@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const STREAMS: Streams = Streams { known: 2, synced: 2 };
+const STREAMS: StreamCounts = StreamCounts { known: 2, synced: 2 };
 const ALL: [Outcome; 11] = [
     Outcome::Healthy,
     Outcome::LeasesExpired,
@@ -99,13 +99,16 @@ fn observers_that_disagree_hold() {
 fn says_why_there_is_no_verdict() {
     let now = start();
     let reason = |streams| decide(now, [], streams).reason;
-    assert_eq!(reason(Streams::default()), "No replica of lease-probe is known.");
     assert_eq!(
-        reason(Streams { known: 1, synced: 0 }),
+        reason(StreamCounts::default()),
+        "No replica of lease-probe is known."
+    );
+    assert_eq!(
+        reason(StreamCounts { known: 1, synced: 0 }),
         "No stream from lease-probe is connected."
     );
     assert_eq!(
-        reason(Streams { known: 1, synced: 1 }),
+        reason(StreamCounts { known: 1, synced: 1 }),
         "No replica of lease-probe reports this shoot."
     );
     let old = verdict(now, "a", Outcome::LeasesExpired, -60, -20);

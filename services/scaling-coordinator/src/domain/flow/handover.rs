@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use watchdog_api::prober::ResourceRef;
 
-use super::op::Outcome;
+use super::op::ActionOutcome;
 use crate::domain::Direction;
 use crate::domain::next_step::{NextStep, PlannedStep};
 use crate::domain::observed::Dependent;
@@ -35,8 +35,8 @@ impl Handover {
     }
 
     /// A request on a resource has ended.
-    pub(super) fn ended(&mut self, reference: &ResourceRef, outcome: &Outcome) {
-        if !self.earlier.remove(reference) && *outcome == Outcome::Done {
+    pub(super) fn ended(&mut self, reference: &ResourceRef, outcome: &ActionOutcome) {
+        if !self.earlier.remove(reference) && *outcome == ActionOutcome::Done {
             self.confirmed.insert(reference.clone());
         }
     }

@@ -8,7 +8,8 @@ use watchdog_api::duration::doubled;
 use watchdog_api::prober::ResourceRef;
 
 use crate::domain::Direction;
-use crate::domain::next_step::{NextStep, Write};
+use crate::domain::next_step::{NextStep, ResourceWrite};
+use crate::domain::status::Step;
 
 /// Tries before a level has failed. Design 4.3; the same as in DWD.
 pub const MAX_TRIES: u32 = 3;
@@ -33,7 +34,7 @@ const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time without news of an awaited resource after which it is read, because its watch may be half open. The pause
 /// doubles from one such read to the next, up to [`LONGEST_READ_PAUSE`].
-pub(super) const READ_PAUSE: Duration = Duration::from_secs(2);
+const READ_PAUSE: Duration = Duration::from_secs(2);
 
 /// See [`READ_PAUSE`]. A thousand shoots that never become ready then make 33 requests a second.
 const LONGEST_READ_PAUSE: Duration = Duration::from_secs(30);
@@ -55,32 +56,35 @@ pub struct Action {
     /// The version of the resource that the decision rests on: the precondition of a write.
     pub against: Arc<str>,
     /// The kind of request.
-    pub what: What,
-    /// The remainder of the timeout.
-    pub within: Duration,
+    pub kind: ActionKind,
+    /// The duration of one try on the resource.
+    pub timeout: Duration,
 }
 
 /// The kind of a request on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum What {
+pub enum ActionKind {
     /// Write.
-    Write(Write),
+    Write(ResourceWrite),
     /// Read it, and its scale sub-resource where it does not show its replicas itself.
     Read,
 }
 
-impl What {
+impl ActionKind {
     /// Returns true if the Cluster must be confirmed right before, because the request changes a replica count or leads
     /// to such a change (S4).
     #[must_use]
     pub const fn needs_cluster(&self) -> bool {
-        matches!(self, Self::Write(Write::Record { .. } | Write::Scale { .. }))
+        matches!(
+            self,
+            Self::Write(ResourceWrite::Record { .. } | ResourceWrite::Scale { .. })
+        )
     }
 }
 
 /// The outcome of an [`Action`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum ActionOutcome {
     /// The write was applied, or the read has updated the index.
     Done,
     /// The precondition did not hold: somebody else wrote in between. Nothing was applied.
@@ -119,7 +123,7 @@ pub(super) struct Operation {
     /// An alert to report once.
     pub(super) alert: Option<String>,
     /// True once the absence or defect of the resource was reported.
-    pub(super) told_broken: bool,
+    pub(super) broken_reported: bool,
     tries: u32,
     rounds: u32,
     conflicts: u32,
@@ -131,7 +135,7 @@ pub(super) struct Operation {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Unconfirmed {
     against: Arc<str>,
-    write: Option<Write>,
+    write: Option<ResourceWrite>,
     pub(super) read_at: Instant,
 }
 
@@ -143,15 +147,6 @@ pub(super) struct Wait {
     pause: Duration,
 }
 
-/// Why nothing is tried now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pause {
-    /// The last try failed.
-    BackingOff(Instant),
-    /// All tries failed.
-    Failed(Instant),
-}
-
 impl Operation {
     /// Returns true if a write may have been applied that the observed state does not show yet.
     pub(super) const fn is_busy(&self) -> bool {
@@ -161,6 +156,19 @@ impl Operation {
     /// Tries made, the one under way included.
     pub(super) fn attempts(&self) -> u32 {
         self.tries.saturating_add(u32::from(self.since.is_some()))
+    }
+
+    /// Notes a request that begins now. Returns how long it may take.
+    pub(super) fn start(&mut self, now: Instant, action: &Action) -> Duration {
+        self.sent = Some(action.clone());
+        let since = *self.since.get_or_insert(now);
+        let left = (since + action.timeout).saturating_duration_since(now);
+        // While a slow read is under way, the watch may deliver the same state.
+        if self.wait.is_some() {
+            left.min(READ_PAUSE)
+        } else {
+            left
+        }
     }
 
     /// Forgets all but what is still on its way to the resource.
@@ -212,15 +220,16 @@ impl Operation {
         self.unconfirmed = None;
     }
 
-    /// The current pause, if there is one. After the pause that follows a failed level, a new round of tries begins.
-    pub(super) fn paused(&mut self, now: Instant) -> Option<Pause> {
+    /// The step and the end of the current pause, if there is one. After the pause that follows a failed level, a new round of tries begins.
+    pub(super) fn paused(&mut self, now: Instant) -> Option<(Step, Instant)> {
         let until = self.not_before?;
         if now < until {
-            return Some(if self.exhausted {
-                Pause::Failed(until)
+            let step = if self.exhausted {
+                Step::Failed
             } else {
-                Pause::BackingOff(until)
-            });
+                Step::BackingOff
+            };
+            return Some((step, until));
         }
         self.not_before = None;
         if self.exhausted {
@@ -249,21 +258,21 @@ impl Operation {
     }
 
     /// Notes what became of the request under way. `stale`: the direction has turned since.
-    pub(super) fn finish(&mut self, now: Instant, outcome: Outcome, stale: bool) {
+    pub(super) fn finish(&mut self, now: Instant, outcome: ActionOutcome, stale: bool) {
         let Some(sent) = self.sent.take() else {
             return;
         };
-        let (write, against) = match sent.what {
-            What::Write(write) => (Some(write), sent.against),
-            What::Read => (None, sent.against),
+        let (write, against) = match sent.kind {
+            ActionKind::Write(write) => (Some(write), sent.against),
+            ActionKind::Read => (None, sent.against),
         };
         if let (None, Some(wait)) = (&write, &mut self.wait) {
             // Its failure is no failure of the resource: the wait goes on. The caller logs why it failed.
             wait.pause = doubled(wait.pause, 1, LONGEST_READ_PAUSE);
             wait.read_at = now + wait.pause;
             self.error = match outcome {
-                Outcome::Refused { why, .. } | Outcome::Unknown { why, .. } => why,
-                Outcome::Done | Outcome::Conflict | Outcome::Cancelled => String::new(),
+                ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => why,
+                ActionOutcome::Done | ActionOutcome::Conflict | ActionOutcome::Cancelled => String::new(),
             };
             return;
         }
@@ -275,14 +284,14 @@ impl Operation {
             })
         };
         match outcome {
-            Outcome::Cancelled => {}
-            Outcome::Done if write.is_none() => self.unconfirmed = None,
-            Outcome::Done => {
+            ActionOutcome::Cancelled => {}
+            ActionOutcome::Done if write.is_none() => self.unconfirmed = None,
+            ActionOutcome::Done => {
                 self.conflicts = 0;
                 self.error.clear();
                 self.unconfirmed = unconfirmed(now + CONFIRM_WITHIN);
             }
-            Outcome::Conflict => {
+            ActionOutcome::Conflict => {
                 self.conflicts = self.conflicts.saturating_add(1);
                 self.unconfirmed = unconfirmed(now + CONFLICT_PAUSE * self.conflicts);
                 if self.conflicts > MAX_CONFLICTS && !stale {
@@ -294,7 +303,7 @@ impl Operation {
                     );
                 }
             }
-            Outcome::Unknown { why, retry_after } => {
+            ActionOutcome::Unknown { why, retry_after } => {
                 if write.is_some() {
                     self.unconfirmed = unconfirmed(now);
                 }
@@ -302,7 +311,7 @@ impl Operation {
                     self.fail(now, why, retry_after);
                 }
             }
-            Outcome::Refused { why, retry_after } => {
+            ActionOutcome::Refused { why, retry_after } => {
                 if !stale {
                     self.fail(now, why, retry_after);
                 }

@@ -2,10 +2,10 @@
 
 use watchdog_api::workload::RecordedReplicas;
 
-use super::op::{Operation, What};
-use crate::domain::next_step::{NextStep, Write};
+use super::op::{Action, ActionKind, Operation};
+use crate::domain::next_step::{NextStep, ResourceWrite};
 use crate::domain::observed::Dependent;
-use crate::domain::status::{Progress, Step};
+use crate::domain::status::{FlowStatus, Progress, Step};
 
 /// A resource as it is shown.
 pub(super) fn progress(
@@ -17,11 +17,9 @@ pub(super) fn progress(
     op: Option<&Operation>,
 ) -> Progress {
     let seen = dependent.observed.seen();
-    let failed = op.map_or("", |op| &op.error);
-    let message = if failed.is_empty() || message.contains(failed) {
-        message
-    } else {
-        format!("{message}; the last try failed: {failed}")
+    let message = match op {
+        Some(op) => with_last_error(message, op),
+        None => message,
     };
     Progress {
         reference: dependent.config.reference.clone(),
@@ -49,20 +47,55 @@ pub(super) const fn rest(next_step: &NextStep) -> Step {
     }
 }
 
+/// The step and message of a resource with a request under way.
+pub(super) fn in_flight(op: &Operation, why: &str) -> Option<(Step, String)> {
+    let sent = op.sent.as_ref()?;
+    Some(if op.wait.is_some() {
+        // The read only checks whether there is news.
+        (Step::Waiting, why.to_owned())
+    } else {
+        (Step::Writing, under_way(&sent.kind))
+    })
+}
+
+/// Shows that a request has begun.
+pub(super) fn started(status: &mut FlowStatus, action: &Action, op: &Operation) {
+    let mut resources = status.resources.iter_mut();
+    if let Some(shown) = resources.find(|shown| shown.reference == action.reference) {
+        shown.attempts = op.attempts();
+        if let Some((step, message)) = in_flight(op, &shown.message) {
+            shown.step = step;
+            shown.message = with_last_error(message, op);
+        }
+    }
+}
+
+fn with_last_error(message: String, op: &Operation) -> String {
+    if op.error.is_empty() || message.contains(&op.error) {
+        message
+    } else {
+        format!("{message}; the last try failed: {}", op.error)
+    }
+}
+
 /// The sentence about a request under way.
-pub(super) fn under_way(what: &What) -> String {
+fn under_way(what: &ActionKind) -> String {
     match what {
-        What::Read => "it is being read".to_owned(),
-        What::Write(Write::Record { replicas }) => format!("its {replicas} replicas are being recorded"),
-        What::Write(Write::Scale { from, to, .. }) => format!("it is being scaled from {from} to {to}"),
-        What::Write(Write::CleanUp) => "meltdown-protection-active is being removed".to_owned(),
+        ActionKind::Read => "it is being read".to_owned(),
+        ActionKind::Write(ResourceWrite::Record { replicas }) => {
+            format!("its {replicas} replicas are being recorded")
+        }
+        ActionKind::Write(ResourceWrite::Scale { from, to, .. }) => {
+            format!("it is being scaled from {from} to {to}")
+        }
+        ActionKind::Write(ResourceWrite::CleanUp) => "meltdown-protection-active is being removed".to_owned(),
     }
 }
 
 /// The step and message of a resource while its shoot is held.
 pub(super) fn idle(dependent: &Dependent<'_>, op: Option<&Operation>) -> (Step, String) {
     match op.and_then(|op| op.sent.as_ref()) {
-        Some(sent) => (Step::Writing, under_way(&sent.what)),
+        Some(sent) => (Step::Writing, under_way(&sent.kind)),
         None if dependent.observed.seen().is_some_and(|seen| seen.ignored) => {
             (Step::Ignored, "it carries ignore-scaling".to_owned())
         }

@@ -1,4 +1,7 @@
-use super::bench::{Bench, DOWN, UP, recorded};
+pub(super) mod bench;
+mod tries;
+
+use self::bench::{Bench, DOWN, UP, recorded};
 use super::*;
 use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, held, seen};
@@ -17,10 +20,10 @@ fn down_runs_level_by_level_and_waits_for_ready_replicas() {
     );
     bench.see("mcm", held(1));
     bench.done(DOWN, "down kcm 2", "kcm", ResourceState { ready: 2, ..held(2) });
-    assert_eq!(bench.state(DOWN), State::Running);
+    assert_eq!(bench.state(DOWN), FlowState::Running);
     bench.see("kcm", held(2));
     let end = bench.next(DOWN);
-    assert_eq!((end.status.state, end.finished), (State::Settled, true));
+    assert_eq!((end.status.state, end.finished), (FlowState::Settled, true));
     assert!(!bench.next(DOWN).finished, "it finishes once");
     assert_eq!(bench.next(DOWN).wake, None, "nothing is polled");
 }
@@ -69,7 +72,7 @@ fn up_restores_counts_after_delays_and_cleans_up() {
     bench.done(UP, "clean mcm", "mcm", seen(1, 1));
     bench.done(UP, "scale ca 1", "ca", recorded(1));
     bench.done(UP, "clean ca", "ca", seen(1, 1));
-    assert_eq!(bench.state(UP), State::Settled);
+    assert_eq!(bench.state(UP), FlowState::Settled);
 }
 
 #[test]
@@ -78,7 +81,7 @@ fn a_healthy_shoot_with_nothing_to_write_is_settled_even_when_unready() {
     let steps = bench.next(UP);
     assert_eq!(
         (steps.status.state, steps.wake, steps.finished),
-        (State::Settled, None, false)
+        (FlowState::Settled, None, false)
     );
     // But an unready level keeps the next one back once there is something to do there.
     bench.see("mcm", held(1));
@@ -101,7 +104,7 @@ fn an_initial_delay_does_not_count_without_work() {
 fn absent_optional_is_skipped_and_absent_mandatory_fails_visibly() {
     let mut bench = Bench::new(seen(1, 1), Observed::Absent, Observed::Absent);
     let steps = bench.next(DOWN);
-    assert_eq!(steps.status.state, State::Failed);
+    assert_eq!(steps.status.state, FlowState::Failed);
     assert_eq!(steps.status.level, Some(0));
     assert_eq!(steps.alerts.len(), 1);
     assert_eq!(
@@ -146,7 +149,7 @@ fn a_contrary_direction_turns_at_the_next_write() {
     let action = bench.next(DOWN).actions[0].clone();
     bench.flow.start(bench.now, &action);
     assert_eq!(bench.wanted(UP), [""; 0]);
-    bench.flow.finish(bench.now, &action, Outcome::Done);
+    bench.flow.finish(bench.now, &action, ActionOutcome::Done);
     assert_eq!(bench.wanted(UP), [""; 0], "what is seen is older than the write");
     bench.see("mcm", held(1));
     bench.next(UP);
@@ -157,7 +160,7 @@ fn a_contrary_direction_turns_at_the_next_write() {
     let action = bench.next(DOWN).actions[0].clone();
     bench.flow.start(bench.now, &action);
     assert_eq!(bench.steps(UP), [Step::Writing, Step::Pending, Step::Absent]);
-    bench.flow.finish(bench.now, &action, Outcome::Done);
+    bench.flow.finish(bench.now, &action, ActionOutcome::Done);
     assert_eq!(bench.steps(UP), [Step::Waiting, Step::Pending, Step::Absent]);
     bench.see("kcm", recorded(2));
     assert_eq!(bench.wanted(UP), ["clean kcm"]);
@@ -166,13 +169,13 @@ fn a_contrary_direction_turns_at_the_next_write() {
     bench.answer(
         UP,
         "scale kcm 2",
-        Outcome::Refused {
+        ActionOutcome::Refused {
             why: "500".into(),
             retry_after: Some(60 * S),
         },
     );
     assert_eq!(bench.steps(UP)[0], Step::BackingOff);
-    assert_eq!(bench.state(DOWN), State::Settled);
+    assert_eq!(bench.state(DOWN), FlowState::Settled);
     assert_eq!(bench.wanted(UP), ["scale kcm 2"]);
 }
 
@@ -182,7 +185,7 @@ fn holding_does_nothing() {
     let steps = bench.next(None);
     assert_eq!(
         (steps.status.state, steps.actions.len(), steps.wake),
-        (State::Holding, 0, None)
+        (FlowState::Holding, 0, None)
     );
     let action = bench.next(DOWN).actions[0].clone();
     bench.flow.start(bench.now, &action);
@@ -226,7 +229,7 @@ fn a_hold_in_which_somebody_else_may_have_acted_forgets_the_initial_delay() {
     bench.now += 20 * S;
     bench.next(None);
     bench.flow.take_over();
-    bench.answer(UP, "read kcm", Outcome::Done);
+    bench.answer(UP, "read kcm", ActionOutcome::Done);
     assert_eq!(bench.next(UP).wake, Some(bench.now + 30 * S));
 }
 
@@ -270,14 +273,14 @@ fn a_released_shoot_is_cleaned_up_without_delay_and_then_held() {
             steps.wake,
             steps.finished
         ),
-        (State::Holding, 0, None, false)
+        (FlowState::Holding, 0, None, false)
     );
     // A write down that was on its way is waited for.
     let mut bench = Bench::new(seen(2, 2), seen(1, 1), Observed::Absent);
     let action = bench.next(DOWN).actions[0].clone();
     bench.flow.start(bench.now, &action);
     assert_eq!(bench.wanted(release), [""; 0]);
-    bench.flow.finish(bench.now, &action, Outcome::Done);
+    bench.flow.finish(bench.now, &action, ActionOutcome::Done);
     bench.see("mcm", held(1));
     assert_eq!(bench.wanted(release), ["clean mcm"]);
 }

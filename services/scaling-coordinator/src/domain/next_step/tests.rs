@@ -9,7 +9,7 @@ fn next_step(direction: Direction, dependent: &DependentResource, observed: impl
 }
 
 fn scale(from: i32, to: i32) -> NextStep {
-    NextStep::Write(Write::Scale {
+    NextStep::Write(ResourceWrite::Scale {
         from,
         to,
         record: false,
@@ -18,7 +18,7 @@ fn scale(from: i32, to: i32) -> NextStep {
 }
 
 fn record_and_scale(from: i32, to: i32) -> NextStep {
-    NextStep::Write(Write::Scale {
+    NextStep::Write(ResourceWrite::Scale {
         from,
         to,
         record: true,
@@ -39,7 +39,7 @@ fn down_is_one_write_for_deployments_and_two_for_kinds_with_only_a_scale_sub_res
         protected: true,
         ..recorded(n)
     };
-    let record = |replicas| NextStep::Write(Write::Record { replicas });
+    let record = |replicas| NextStep::Write(ResourceWrite::Record { replicas });
     for already in [seen(3, 3), recorded(3), protected(2), protected(3)] {
         assert_eq!(one(already), record_and_scale(3, 0));
     }
@@ -93,7 +93,7 @@ fn down_to_more_than_zero_never_scales_up_and_is_restored() {
     };
     assert_eq!(
         next_step(Direction::Up, &kcm, recorded_only),
-        NextStep::Write(Write::CleanUp),
+        NextStep::Write(ResourceWrite::CleanUp),
         "it was not scaled yet"
     );
 }
@@ -108,7 +108,7 @@ fn up_scales_then_waits_then_cleans_up() {
         ..held(1)
     };
     let fallback = |to| {
-        NextStep::Write(Write::Scale {
+        NextStep::Write(ResourceWrite::Scale {
             from: 0,
             to,
             record: false,
@@ -132,7 +132,7 @@ fn up_scales_then_waits_then_cleans_up() {
     assert_eq!(next_step(Direction::Up, &kcm, restored(0)), NextStep::Wait);
     assert_eq!(
         next_step(Direction::Up, &kcm, restored(1)),
-        NextStep::Write(Write::CleanUp)
+        NextStep::Write(ResourceWrite::CleanUp)
     );
     assert_eq!(next_step(Direction::Up, &kcm, seen(3, 0)), NextStep::Wait);
     assert_eq!(
@@ -176,7 +176,7 @@ fn what_is_ignored_absent_or_unknown() {
             };
             assert_eq!(
                 next_step(direction, &mandatory, leftover),
-                NextStep::Write(Write::CleanUp)
+                NextStep::Write(ResourceWrite::CleanUp)
             );
         }
         for gone in [Observed::Absent, Observed::Deleting] {
@@ -254,12 +254,12 @@ proptest! {
             writes += 1;
             prop_assert!(writes <= most, "{write:?} after {most} writes");
             match write {
-                Write::Record { replicas } => {
+                ResourceWrite::Record { replicas } => {
                     prop_assert!(down && in_two_steps && replicas > 0 && !now.ignored);
                     now.recorded = RecordedReplicas::Count(replicas);
                     now.protected = true;
                 }
-                Write::Scale { from, to, record, .. } => {
+                ResourceWrite::Scale { from, to, record, .. } => {
                     prop_assert_eq!(Some(from), now.replicas);
                     prop_assert!(!now.ignored);
                     if record {
@@ -278,7 +278,7 @@ proptest! {
                         (now.ready, now.current) = (to, true);
                     }
                 }
-                Write::CleanUp => {
+                ResourceWrite::CleanUp => {
                     prop_assert!(now.protected && (now.ignored || now.replicas != Some(0)));
                     now.protected = false;
                 }
@@ -294,7 +294,7 @@ proptest! {
         }
         // And there and back again: whatever was scaled down comes up with the count that it had.
         if !first.ignored && down && now.replicas < first.replicas {
-            let NextStep::Write(Write::Scale { to, .. }) = next_step(Direction::Up, &kcm, now.clone()) else {
+            let NextStep::Write(ResourceWrite::Scale { to, .. }) = next_step(Direction::Up, &kcm, now.clone()) else {
                 return Err(TestCaseError::fail("it is not restored"));
             };
             prop_assert_eq!(Some(to), first.replicas);
@@ -346,7 +346,7 @@ fn what_is_dropped_from_the_configuration_is_only_restored() {
         ready: 3,
         ..held(3)
     };
-    let clean_up = NextStep::Write(Write::CleanUp);
+    let clean_up = NextStep::Write(ResourceWrite::CleanUp);
     assert_eq!(next_step(Direction::Up, scaled.into()), clean_up);
     assert_eq!(next_step(Direction::Up, ignored.into()), clean_up);
     assert_eq!(
@@ -376,7 +376,7 @@ fn a_release_removes_the_annotation_and_nothing_else() {
                 ..dependent_of(&kcm, protected.clone())
             };
             let next_step = plan_step(Direction::Release, &held_down).next_step;
-            assert_eq!(next_step, NextStep::Write(Write::CleanUp));
+            assert_eq!(next_step, NextStep::Write(ResourceWrite::CleanUp));
         }
     }
     let rest: [Observed; 5] = [
@@ -397,8 +397,8 @@ fn a_release_removes_the_annotation_and_nothing_else() {
 
 #[test]
 fn a_write_shows_in_what_it_leaves() {
-    let record = Write::Record { replicas: 3 };
-    let down = Write::Scale {
+    let record = ResourceWrite::Record { replicas: 3 };
+    let down = ResourceWrite::Scale {
         from: 3,
         to: 0,
         record: true,
@@ -419,6 +419,6 @@ fn a_write_shows_in_what_it_leaves() {
     assert_eq!(down.shows_in(&seen(0, 0)), Some(false), "somebody else scaled it");
     assert_eq!(down.shows_in(&recorded), Some(false));
     assert_eq!(down.shows_in(&unread), None);
-    assert_eq!(Write::CleanUp.shows_in(&recorded), Some(false));
-    assert_eq!(Write::CleanUp.shows_in(&seen(3, 3)), Some(true));
+    assert_eq!(ResourceWrite::CleanUp.shows_in(&recorded), Some(false));
+    assert_eq!(ResourceWrite::CleanUp.shows_in(&seen(3, 3)), Some(true));
 }

@@ -2,11 +2,11 @@ use super::*;
 use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, dependent_of, gardener, held, seen};
 
-fn shown(direction: Direction, sights: [Observed; 3]) -> Vec<(i32, Vec<(String, Action)>)> {
+fn shown(direction: Direction, observed: [Observed; 3]) -> Vec<(i32, Vec<(String, PlannedAction)>)> {
     let config = gardener();
     let dependents: Vec<_> = config
         .iter()
-        .zip(sights)
+        .zip(observed)
         .map(|(d, observed)| dependent_of(d, observed))
         .collect();
     plan(direction, &dependents)
@@ -20,7 +20,7 @@ fn shown(direction: Direction, sights: [Observed; 3]) -> Vec<(i32, Vec<(String, 
         .collect()
 }
 
-fn named(name: &str, action: Action) -> (String, Action) {
+fn named(name: &str, action: PlannedAction) -> (String, PlannedAction) {
     (name.to_owned(), action)
 }
 
@@ -37,8 +37,14 @@ fn levels_ascend_and_keep_the_order_of_the_configuration() {
             [seen(2, 2).into(), seen(1, 1).into(), Observed::Absent]
         ),
         [
-            (0, vec![named(mcm, Action::Scale), named(ca, Action::SkipAbsent)]),
-            (1, vec![named(kcm, Action::Scale)]),
+            (
+                0,
+                vec![
+                    named(mcm, PlannedAction::Scale),
+                    named(ca, PlannedAction::SkipAbsent)
+                ]
+            ),
+            (1, vec![named(kcm, PlannedAction::Scale)]),
         ]
     );
     let ignored = ResourceState {
@@ -48,9 +54,9 @@ fn levels_ascend_and_keep_the_order_of_the_configuration() {
     assert_eq!(
         shown(Direction::Up, [held(2).into(), Observed::Absent, ignored.into()]),
         [
-            (0, vec![named(kcm, Action::Scale)]),
-            (1, vec![named(mcm, Action::Fail)]),
-            (2, vec![named(ca, Action::CleanUp)]),
+            (0, vec![named(kcm, PlannedAction::Scale)]),
+            (1, vec![named(mcm, PlannedAction::Fail)]),
+            (2, vec![named(ca, PlannedAction::CleanUp)]),
         ]
     );
     assert_eq!(
@@ -63,9 +69,9 @@ fn levels_ascend_and_keep_the_order_of_the_configuration() {
             ]
         ),
         [
-            (0, vec![named(kcm, Action::Wait)]),
-            (1, vec![named(mcm, Action::Nothing)]),
-            (2, vec![named(ca, Action::Wait)]),
+            (0, vec![named(kcm, PlannedAction::Wait)]),
+            (1, vec![named(mcm, PlannedAction::Nothing)]),
+            (2, vec![named(ca, PlannedAction::Wait)]),
         ]
     );
 }

@@ -3,10 +3,10 @@
 use super::{Checked, Fate, NONE, Rules, Saying, World};
 
 impl World {
-    /// From now on everything works, and the nodes are connected.
-    pub fn calm_down(&mut self, rules: Rules) -> Checked {
+    /// From now on everything works, and the observers report this.
+    pub fn calm_down(&mut self, saying: Saying, rules: Rules) -> Checked {
         self.left = NONE;
-        self.saying = Saying::Healthy;
+        self.saying = saying;
         for action in std::mem::take(&mut self.late) {
             self.apply(&action, rules)?;
         }
@@ -32,7 +32,7 @@ impl World {
         let mut idle = true;
         for c in 0..2 {
             if self.coordinators[c].acts {
-                while !self.steps(c, rules).actions.is_empty() {
+                while !self.coordinators[c].queued.is_empty() {
                     idle = false;
                     self.send(c, 0, rules)?;
                     self.reconcile(rules);
@@ -41,7 +41,7 @@ impl World {
             }
         }
         if idle {
-            self.now = self.wake(rules).unwrap_or(self.now);
+            self.now = self.wake().unwrap_or(self.now);
         }
         self.reconcile(rules);
         self.check()

@@ -60,8 +60,7 @@ impl World {
             if coordinator.cluster != self.allowed {
                 events.push(Event::WatchCluster(c));
             }
-            let wanted = self.steps(c, rules).actions.len();
-            events.extend((0..wanted).map(|action| Event::Send(c, action)));
+            events.extend((0..coordinator.queued.len()).map(|action| Event::Send(c, action)));
             if left.crashes > 0 {
                 events.push(Event::Crash(c, Fate::AppliedButLost));
                 if !coordinator.sent.is_empty() {
@@ -79,7 +78,7 @@ impl World {
         if left.stops > 0 && self.allowed {
             events.push(Event::Stop);
         }
-        if left.jumps > 0 && self.wake(rules).is_some() {
+        if left.jumps > 0 && self.wake().is_some() {
             events.push(Event::Jump);
         }
         events

@@ -21,7 +21,7 @@ impl World {
             _ => return because(false, "S2: no verdict asks for it"),
         }
         because(
-            self.allowed || !action.what.needs_cluster(),
+            self.allowed || !action.kind.needs_cluster(),
             "S4: a replica count of a shoot that is not to be acted on",
         )?;
         if !rules.judged {
@@ -32,10 +32,10 @@ impl World {
             !other.acts && other.sent.is_empty(),
             "S5: another replica acts on it",
         )?;
-        let dependents = dependents(true, rules.in_two_steps);
+        let dependents = dependents(rules, true);
         let level = action.direction.info(&dependents[index(action)]).level;
         for (i, dependent) in dependents.iter().enumerate() {
-            // What came out of the blue and has not been seen yet cannot be taken into account.
+            // ActionKind came out of the blue and has not been seen yet cannot be taken into account.
             let known = self.coordinators[c].view[i].version >= self.objects[i].surprise;
             if known
                 && action.direction != Direction::Release
@@ -67,8 +67,13 @@ impl World {
         Ok(())
     }
 
-    /// Returns true if the final state is right: everything is restored, or the Cluster forbids writes.
+    /// Returns true if the final state is right: everything is where the verdict wants it, or the Cluster forbids
+    /// writes.
     pub fn is_calm(&self) -> bool {
+        if self.saying == Saying::LeasesExpired {
+            let is_down = |object: &Object| object.has_reached(Direction::Down);
+            return !self.allowed || self.objects.iter().all(is_down);
+        }
         let restored =
             |(object, wanted): (&Object, i32)| !object.protected && (object.ready == wanted || !self.allowed);
         self.objects.iter().zip(self.wanted).all(restored)

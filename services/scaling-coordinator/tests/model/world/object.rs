@@ -8,7 +8,8 @@ use scaling_coordinator::domain::observed::ResourceState;
 use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
 use watchdog_api::workload::RecordedReplicas;
 
-/// Two resources on two levels, in opposite orders: the first goes up first and down last.
+use crate::rules::Rules;
+
 const NAMES: [&str; 2] = ["kube-controller-manager", "machine-controller-manager"];
 
 /// A Deployment, or something like it, as the API server has it.
@@ -24,15 +25,15 @@ pub(super) struct Object {
     pub(super) surprise: u32,
 }
 
-/// `in_two_steps`: kinds that have only a scale sub-resource.
-pub(super) fn dependents(in_order: bool, in_two_steps: bool) -> Vec<DependentResource> {
+/// The two resources as they are configured, or all on one level.
+pub(super) fn dependents(rules: Rules, in_order: bool) -> Vec<DependentResource> {
+    let in_two_steps = rules.in_two_steps;
     let info = |level: i32| ScaleInfo {
         level: if in_order { level } else { 0 },
         initial_delay: Duration::ZERO,
         timeout: Duration::from_secs(30),
         replicas: None,
     };
-    let levels = [(0, 1), (1, 0)];
     let dependent = |(name, (up, down)): (&&str, (i32, i32))| DependentResource {
         reference: ResourceRef {
             api_version: if in_two_steps { "example.com/v1" } else { "apps/v1" }.into(),
@@ -43,7 +44,7 @@ pub(super) fn dependents(in_order: bool, in_two_steps: bool) -> Vec<DependentRes
         scale_up: info(up),
         scale_down: info(down),
     };
-    NAMES.iter().zip(levels).map(dependent).collect()
+    NAMES.iter().zip(rules.levels).map(dependent).collect()
 }
 
 /// The index of the object that a request targets.

@@ -1,20 +1,20 @@
 //! The fate of requests and processes, and of the shoot at a handover.
 
-use scaling_coordinator::domain::flow::{Action, Flow, Outcome, What};
-use scaling_coordinator::domain::next_step::Write;
+use scaling_coordinator::domain::flow::{Action, ActionKind, ActionOutcome, Flow};
+use scaling_coordinator::domain::next_step::ResourceWrite;
 
 use super::object::index;
 use super::{Checked, Fate, Rules, World};
 
 /// The write down as it would be if nothing were recorded.
-fn unrecorded(what: What) -> What {
+fn unrecorded(what: ActionKind) -> ActionKind {
     match what {
-        What::Write(
-            Write::Record { replicas: from }
-            | Write::Scale {
+        ActionKind::Write(
+            ResourceWrite::Record { replicas: from }
+            | ResourceWrite::Scale {
                 from, record: true, ..
             },
-        ) => What::Write(Write::Scale {
+        ) => ActionKind::Write(ResourceWrite::Scale {
             from,
             to: 0,
             record: false,
@@ -25,43 +25,47 @@ fn unrecorded(what: What) -> What {
 }
 
 impl World {
-    pub(super) fn send(&mut self, c: usize, action: usize, rules: Rules) -> Checked {
-        let mut action = self.steps(c, rules).actions.remove(action);
+    /// Returns true if the request is under way, false if it has ended.
+    pub(super) fn send(&mut self, c: usize, action: usize, rules: Rules) -> Result<bool, String> {
+        let mut action = self.coordinators[c].queued.remove(action);
         let i = index(&action);
         self.coordinators[c].flow.start(self.now, &action);
-        if action.what == What::Read {
+        if action.kind == ActionKind::Read {
             if rules.reads {
                 self.coordinators[c].view[i] = self.objects[i].clone();
             }
-            self.coordinators[c].flow.finish(self.now, &action, Outcome::Done);
-            return Ok(());
+            self.coordinators[c]
+                .flow
+                .finish(self.now, &action, ActionOutcome::Done);
+            return Ok(false);
         }
-        if rules.cluster && action.what.needs_cluster() && !self.allowed {
+        if rules.cluster && action.kind.needs_cluster() && !self.allowed {
             self.coordinators[c].cluster = false;
             self.coordinators[c]
                 .flow
-                .finish(self.now, &action, Outcome::Cancelled);
-            return Ok(());
+                .finish(self.now, &action, ActionOutcome::Cancelled);
+            return Ok(false);
         }
         self.check_sending(c, &action, rules)?;
         if !rules.record {
-            action.what = unrecorded(action.what);
+            action.kind = unrecorded(action.kind);
         }
         if !rules.exclusive && c == 0 {
-            return self.answer(c, action, Fate::Answered, rules);
+            self.answer(c, action, Fate::Answered, rules)?;
+            return Ok(false);
         }
         self.coordinators[c].sent.push(action);
-        Ok(())
+        Ok(true)
     }
 
     pub(super) fn answer(&mut self, c: usize, action: Action, fate: Fate, rules: Rules) -> Checked {
-        let unknown = Outcome::Unknown {
+        let unknown = ActionOutcome::Unknown {
             why: "no answer".into(),
             retry_after: None,
         };
         let outcome = match fate {
-            Fate::Answered if self.apply(&action, rules)? => Outcome::Done,
-            Fate::Answered => Outcome::Conflict,
+            Fate::Answered if self.apply(&action, rules)? => ActionOutcome::Done,
+            Fate::Answered => ActionOutcome::Conflict,
             Fate::AppliedButLost => {
                 self.apply(&action, rules)?;
                 unknown
@@ -71,7 +75,7 @@ impl World {
                 self.late.push(action.clone());
                 unknown
             }
-            Fate::Refused => Outcome::Refused {
+            Fate::Refused => ActionOutcome::Refused {
                 why: "500".into(),
                 retry_after: None,
             },
@@ -89,11 +93,11 @@ impl World {
         if rules.precondition && *action.against != *object.version.to_string() {
             return Ok(false);
         }
-        let What::Write(write) = &action.what else {
+        let ActionKind::Write(write) = &action.kind else {
             return Ok(false);
         };
         match write {
-            Write::Record { replicas } => {
+            ResourceWrite::Record { replicas } => {
                 (object.recorded, object.protected) = (Some(*replicas), true);
                 object.version += 1;
                 if *replicas != object.replicas {
@@ -103,7 +107,7 @@ impl World {
                     ));
                 }
             }
-            Write::Scale { from, to, record, .. } => {
+            ResourceWrite::Scale { from, to, record, .. } => {
                 if *record {
                     (object.recorded, object.protected) = (Some(*from), true);
                 }
@@ -115,7 +119,7 @@ impl World {
                     return Err(format!("S6: restored to {to} instead of {wanted}"));
                 }
             }
-            Write::CleanUp => {
+            ResourceWrite::CleanUp => {
                 object.protected = false;
                 object.version += 1;
             }
@@ -143,6 +147,7 @@ impl World {
     /// on is what it saw then: its watches may be late for any time, each by itself.
     pub(super) fn retire(&mut self, c: usize, rules: Rules) {
         self.coordinators[c].acts = false;
+        self.coordinators[c].queued.clear();
         if rules.anew {
             self.coordinators[c].flow = Flow::default();
         }

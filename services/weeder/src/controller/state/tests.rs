@@ -6,13 +6,13 @@ use crate::domain::fixtures::{at, config, crashing};
 use crate::domain::readiness::Endpoints;
 use crate::domain::weeder::Phase;
 
-fn key(service: &str) -> ServiceKey {
-    ServiceKey::new("shoot", service)
+fn key(service: &str) -> NamespacedName {
+    NamespacedName::new("shoot", service)
 }
 
 fn slice(service: &str, ready: u32) -> Slice {
     Slice {
-        key: SliceKey {
+        key: NamespacedName {
             namespace: "shoot".into(),
             name: service.into(),
         },
@@ -22,8 +22,8 @@ fn slice(service: &str, ready: u32) -> Slice {
     }
 }
 
-const OURS: Owns<'static> = &|_| true;
-const THEIRS: Owns<'static> = &|_| false;
+const OURS: OwnsNamespace<'static> = &|_| true;
+const THEIRS: OwnsNamespace<'static> = &|_| false;
 
 /// Names of services, with what is shown of each.
 type Shown<T> = Vec<(String, Option<T>)>;
@@ -35,10 +35,10 @@ fn changes(state: &mut WeederState) -> (Shown<u32>, Shown<Phase>) {
     let weeders = changes.weeders.into_iter();
     (
         services
-            .map(|(key, state)| (key.service.to_string(), state.map(|s| s.endpoints.ready)))
+            .map(|(key, state)| (key.name.to_string(), state.map(|s| s.endpoints.ready)))
             .collect(),
         weeders
-            .map(|(key, weeder)| (key.service.to_string(), weeder.map(|w| w.phase)))
+            .map(|(key, weeder)| (key.name.to_string(), weeder.map(|w| w.phase)))
             .collect(),
     )
 }
@@ -50,7 +50,7 @@ fn shown<T>(service: &str, what: T) -> (String, T) {
 /// A pod that needs etcd crashes; says whether it would be deleted now.
 fn deletes(state: &mut WeederState, now: f64) -> bool {
     let pod = crashing("kube-apiserver", "apiserver", "1", "1");
-    state.manager.pod_seen(pod, &Arc::default(), at(now));
+    state.manager.pod_applied(pod, &Arc::default(), at(now));
     let mut deletes = false;
     while let Some(task) = state.manager.next(at(now)) {
         deletes |= matches!(task, Task::Delete(_));
@@ -61,17 +61,18 @@ fn deletes(state: &mut WeederState, now: f64) -> bool {
 #[test]
 fn nothing_is_deleted_while_the_service_is_not_ready() {
     let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
     assert!(deletes(&mut state, 1.0), "it is ready");
     for not_ready in [
-        (|state| state.slice_applied(slice("etcd", 0), Seen::Live, OURS, at(2.0))) as fn(&mut WeederState),
+        (|state| state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(2.0)))
+            as fn(&mut WeederState),
         |state| state.slice_removed(&slice("etcd", 0).key, OURS, at(2.0)),
     ] {
         let mut state = WeederState::new(&config());
-        state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(0.0));
+        state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
         not_ready(&mut state);
         assert!(!deletes(&mut state, 3.0), "its weeder lives, but is paused");
-        state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(4.0));
+        state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(4.0));
         assert!(deletes(&mut state, 5.0), "it is ready again");
     }
 }
@@ -79,9 +80,9 @@ fn nothing_is_deleted_while_the_service_is_not_ready() {
 #[test]
 fn a_service_that_becomes_ready_gets_a_weeder() {
     let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 0), Seen::Live, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(0.0));
     assert_eq!(changes(&mut state), (vec![shown("etcd", Some(0))], vec![]));
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(1.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(1.0));
     assert_eq!(
         changes(&mut state),
         (
@@ -89,7 +90,7 @@ fn a_service_that_becomes_ready_gets_a_weeder() {
             vec![shown("etcd", Some(Phase::Active))]
         )
     );
-    state.slice_applied(slice("etcd", 0), Seen::Live, OURS, at(2.0));
+    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(2.0));
     assert_eq!(
         changes(&mut state),
         (
@@ -100,15 +101,15 @@ fn a_service_that_becomes_ready_gets_a_weeder() {
     );
     state.slice_removed(&slice("etcd", 0).key, OURS, at(3.0));
     assert_eq!(changes(&mut state), (vec![shown("etcd", None)], vec![]), "and on");
-    state.slice_applied(slice("unrelated", 3), Seen::Live, OURS, at(4.0));
+    state.slice_applied(slice("unrelated", 3), ReceivedBy::Watch, OURS, at(4.0));
     assert_eq!(changes(&mut state), (vec![], vec![]), "not configured");
 }
 
 #[test]
 fn namespaces_come_and_go_between_replicas() {
     let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 2), Seen::Live, THEIRS, at(0.0));
-    state.slice_applied(slice("kube-apiserver", 0), Seen::Live, THEIRS, at(0.0));
+    state.slice_applied(slice("etcd", 2), ReceivedBy::Watch, THEIRS, at(0.0));
+    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, THEIRS, at(0.0));
     assert_eq!(changes(&mut state), (vec![], vec![]), "it is another replica's");
     state.ownership_changed(OURS, at(1.0));
     assert_eq!(
@@ -129,7 +130,7 @@ fn namespaces_come_and_go_between_replicas() {
             vec![shown("etcd", Some(Phase::Cancelled))]
         )
     );
-    state.slice_applied(slice("kube-apiserver", 1), Seen::Live, THEIRS, at(4.0));
+    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, THEIRS, at(4.0));
     assert_eq!(changes(&mut state), (vec![], vec![]));
 }
 
@@ -137,16 +138,16 @@ fn namespaces_come_and_go_between_replicas() {
 fn a_namespace_that_ends_takes_its_weeders_along() {
     let mut state = WeederState::new(&config());
     state.namespace_applied("shoot", false, at(0.0));
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
     state.take_changes();
     state.namespace_applied("shoot", true, at(1.0));
     assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Cancelled))]);
-    state.slice_applied(slice("kube-apiserver", 1), Seen::Live, OURS, at(2.0));
+    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, OURS, at(2.0));
     assert_eq!(changes(&mut state).1, [], "nothing starts there any more");
     state.namespace_removed("shoot", at(3.0));
     state.namespace_applied("shoot", false, at(4.0));
-    state.slice_applied(slice("kube-apiserver", 0), Seen::Live, OURS, at(5.0));
-    state.slice_applied(slice("kube-apiserver", 1), Seen::Live, OURS, at(6.0));
+    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, OURS, at(5.0));
+    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, OURS, at(6.0));
     assert_eq!(
         changes(&mut state).1,
         [shown("kube-apiserver", Some(Phase::Active))],
@@ -162,7 +163,7 @@ fn a_namespace_that_ends_takes_its_weeders_along() {
 #[test]
 fn a_list_of_namespaces_that_is_too_old_ends_nothing() {
     let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
     state.namespaces_synced(&BTreeSet::new(), at(1.0));
     assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Active))]);
 }
@@ -170,8 +171,8 @@ fn a_list_of_namespaces_that_is_too_old_ends_nothing() {
 #[test]
 fn a_changed_configuration_takes_effect() {
     let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(0.0));
-    state.slice_applied(slice("kube-apiserver", 1), Seen::Live, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
+    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, OURS, at(0.0));
     state.take_changes();
     let mut changed = config();
     let selectors = changed.services.remove("etcd").unwrap();
@@ -188,13 +189,13 @@ fn a_changed_configuration_takes_effect() {
         ],
         "the one that stays has other dependants"
     );
-    state.slice_applied(slice("kube-apiserver", 0), Seen::Live, OURS, at(2.0));
-    state.slice_applied(slice("kube-apiserver", 1), Seen::Live, OURS, at(3.0));
+    state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, OURS, at(2.0));
+    state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, OURS, at(3.0));
     let weeders = state.take_changes().weeders;
     let weeder = weeders[0].1.as_ref().unwrap();
     assert_eq!(weeder.ends_at, at(10.0), "lives as long as is configured now");
     state.reconfigure(&config(), at(4.0));
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(4.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(4.0));
     assert_eq!(weeder.key, key("kube-apiserver"));
     assert!(
         changes(&mut state)
@@ -212,14 +213,14 @@ fn selectors(text: &str) -> Option<Vec<watchdog_api::selector::Selector>> {
 fn weeds(state: &mut WeederState) -> Vec<(String, usize)> {
     let weeders = state.take_changes().weeders.into_iter();
     let live = weeders.filter_map(|(key, weeder)| Some((key, weeder.filter(Weeder::is_live)?)));
-    live.map(|(key, weeder)| (key.service.to_string(), weeder.dependants.queries().count()))
+    live.map(|(key, weeder)| (key.name.to_string(), weeder.dependants.queries().count()))
         .collect()
 }
 
 #[test]
 fn an_annotation_adds_to_the_file() {
     let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
     assert_eq!(weeds(&mut state), [shown("etcd", 1)]);
     state.set_dependants(
         &key("etcd"),
@@ -236,15 +237,15 @@ fn an_annotation_adds_to_the_file() {
     assert_eq!(weeds(&mut state), [shown("etcd", 1)]);
     state.set_dependants(&key("etcd"), None, at(3.0));
     assert_eq!(weeds(&mut state), [], "the file's selectors were all there was");
-    assert!(state.annotated_names().is_empty());
+    assert_eq!(state.declared.annotated().count(), 0);
 }
 
 #[test]
 fn an_annotation_counts_in_its_namespace_only() {
     let mut state = WeederState::new(&config());
-    let other = ServiceKey::new("other", "queue");
+    let other = NamespacedName::new("other", "queue");
     state.set_dependants(&other, selectors("[{matchLabels: {role: user}}]"), at(0.0));
-    state.slice_applied(slice("queue", 1), Seen::Live, OURS, at(1.0));
+    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(1.0));
     assert_eq!(changes(&mut state), (vec![], vec![]));
     // Its slices are known when it is annotated too: first seen ready.
     state.set_dependants(&key("queue"), selectors("[{matchLabels: {role: user}}]"), at(2.0));
@@ -263,9 +264,9 @@ fn an_annotation_counts_in_its_namespace_only() {
             vec![shown("queue", Some(Phase::Cancelled))]
         )
     );
-    assert_eq!(state.annotated_names().len(), 1);
-    state.slice_applied(slice("queue", 0), Seen::Live, OURS, at(4.0));
-    state.slice_applied(slice("queue", 1), Seen::Live, OURS, at(5.0));
+    assert_eq!(state.declared.annotated().count(), 1);
+    state.slice_applied(slice("queue", 0), ReceivedBy::Watch, OURS, at(4.0));
+    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(5.0));
     assert_eq!(changes(&mut state), (vec![], vec![]));
 }
 
@@ -277,7 +278,7 @@ fn an_annotation_outlives_the_file() {
         selectors("[{matchLabels: {role: backup}}]"),
         at(0.0),
     );
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
     assert_eq!(weeds(&mut state), [shown("etcd", 2)]);
     let mut changed = config();
     changed.services.remove("etcd");
@@ -292,7 +293,7 @@ fn an_annotation_outlives_the_file() {
         )
     );
     state.reconfigure(&config(), at(3.0));
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(3.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(3.0));
     assert_eq!(weeds(&mut state), [shown("etcd", 1)]);
 }
 
@@ -300,7 +301,7 @@ fn an_annotation_outlives_the_file() {
 fn a_service_that_is_watched_is_known_when_it_is_named() {
     let selectors = || selectors("[{matchLabels: {role: user}}]");
     let mut state = WeederState::new(&config());
-    state.slice_applied(slice("queue", 1), Seen::Live, OURS, at(0.0));
+    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(0.0));
     assert_eq!(changes(&mut state), (vec![], vec![]), "nobody names it");
     for second in [1.0, 3.0] {
         state.set_dependants(&key("queue"), selectors(), at(second));
@@ -314,7 +315,7 @@ fn a_service_that_is_watched_is_known_when_it_is_named() {
     state.keep_services(|service| service == "etcd", at(5.0));
     state.set_dependants(&key("queue"), selectors(), at(6.0));
     assert_eq!(changes(&mut state), (vec![], vec![]));
-    state.slice_applied(slice("queue", 1), Seen::Live, OURS, at(7.0));
+    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(7.0));
     assert_eq!(changes(&mut state).0, [shown("queue", Some(1))]);
 }
 
@@ -326,18 +327,18 @@ fn what_comes_from_a_list_or_from_another_replica_is_first_sight() {
         live.map(|weeder| weeder.first_sight).collect::<Vec<_>>()
     };
     let mut state = WeederState::new(&config());
-    state.slice_applied(slice("etcd", 1), Seen::InList, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::List, OURS, at(0.0));
     assert_eq!(first_sights(&mut state), [true], "a start");
-    state.slice_applied(slice("etcd", 0), Seen::Live, OURS, at(1.0));
-    state.slice_applied(slice("etcd", 1), Seen::InList, OURS, at(2.0));
+    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(1.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::List, OURS, at(2.0));
     assert_eq!(first_sights(&mut state), [true], "a new list");
-    state.slice_applied(slice("etcd", 0), Seen::Live, OURS, at(3.0));
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(4.0));
+    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(3.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(4.0));
     assert_eq!(first_sights(&mut state), [false], "a recovery");
     state.ownership_changed(THEIRS, at(5.0));
     state.ownership_changed(OURS, at(6.0));
     assert_eq!(first_sights(&mut state), [true], "a takeover");
-    state.slice_applied(slice("queue", 1), Seen::Live, OURS, at(7.0));
+    state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(7.0));
     state.set_dependants(&key("queue"), selectors("[{matchLabels: {role: user}}]"), at(8.0));
     assert_eq!(first_sights(&mut state), [true], "an annotation");
 }
@@ -353,11 +354,11 @@ fn the_watches_on_pods_follow_selectors_and_namespaces() {
             .collect::<Vec<_>>()
     };
     assert_eq!(scopes(&state), ["selector", "selector"]);
-    state.slice_applied(slice("etcd", 1), Seen::Live, OURS, at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
     assert_eq!(scopes(&state), ["selector", "selector"], "all there is");
     let mut foreign = slice("etcd", 1);
     foreign.key.namespace = "other".into();
-    state.slice_applied(foreign, Seen::Live, THEIRS, at(1.0));
+    state.slice_applied(foreign, ReceivedBy::Watch, THEIRS, at(1.0));
     assert_eq!(scopes(&state), ["namespace", "namespace"], "one of two");
     let many: String = (0..9)
         .map(|i| format!("{{matchLabels: {{role: r{i}}}}},"))

@@ -1,4 +1,4 @@
-use super::super::bench::{Bench, DOWN, UP, recorded, unknown};
+use super::super::tests::bench::{Bench, DOWN, UP, recorded, unknown};
 use super::super::*;
 use crate::domain::observed::{Observed, ResourceState};
 use crate::domain::testing::{S, held, seen};
@@ -38,10 +38,10 @@ fn what_was_read_or_written_once_is_believed() {
         ["read mcm", "read ca"],
         "kcm must be written later"
     );
-    bench.answer(DOWN, "read mcm", Outcome::Done);
-    bench.answer(DOWN, "read ca", Outcome::Done);
+    bench.answer(DOWN, "read mcm", ActionOutcome::Done);
+    bench.answer(DOWN, "read ca", ActionOutcome::Done);
     bench.done(DOWN, "down kcm 2", "kcm", held(2));
-    assert_eq!(bench.state(DOWN), State::Settled);
+    assert_eq!(bench.state(DOWN), FlowState::Settled);
     bench.done(UP, "scale kcm 2", "kcm", recorded(2));
     bench.done(UP, "clean kcm", "kcm", seen(2, 2));
     bench.now += 30 * S;
@@ -79,16 +79,16 @@ fn nothing_is_read_without_anything_to_write() {
     let mut bench = taken_over(Observed::Absent, held(1), Observed::Absent);
     assert_eq!(
         (bench.state(DOWN), bench.wanted(DOWN)),
-        (State::Failed, Vec::<String>::new())
+        (FlowState::Failed, Vec::<String>::new())
     );
 }
 
 #[test]
 fn a_read_that_fails_is_tried_again_and_nothing_is_written_before() {
     let mut bench = taken_over(seen(2, 2), held(1), held(1));
-    bench.answer(DOWN, "read ca", Outcome::Done);
+    bench.answer(DOWN, "read ca", ActionOutcome::Done);
     for failures in 1..=MAX_TRIES {
-        let refused = Outcome::Refused {
+        let refused = ActionOutcome::Refused {
             why: "500".into(),
             retry_after: None,
         };
@@ -98,7 +98,7 @@ fn a_read_that_fails_is_tried_again_and_nothing_is_written_before() {
     }
     let failed = bench.next(DOWN);
     assert_eq!(failed.status.level, Some(0));
-    bench.answer(DOWN, "read mcm", Outcome::Done);
+    bench.answer(DOWN, "read mcm", ActionOutcome::Done);
     assert_eq!(bench.wanted(DOWN), ["down kcm 2"]);
 }
 
@@ -112,9 +112,9 @@ fn another_tenure_begins_with_nothing() {
     let action = bench.next(DOWN).actions[0].clone();
     bench.flow.start(bench.now, &action);
     bench.flow.take_over();
-    bench.flow.finish(bench.now, &action, Outcome::Done);
+    bench.flow.finish(bench.now, &action, ActionOutcome::Done);
     assert_eq!(bench.wanted(DOWN), ["read mcm", "read ca"]);
-    bench.answer(DOWN, "read mcm", Outcome::Done);
+    bench.answer(DOWN, "read mcm", ActionOutcome::Done);
     assert_eq!(bench.wanted(DOWN), ["read ca"]);
     // Neither does one without an answer, nor a write that has missed.
     bench.answer(DOWN, "read ca", unknown());
@@ -125,7 +125,7 @@ fn another_tenure_begins_with_nothing() {
 #[test]
 fn a_conflict_confirms_nothing() {
     let mut bench = taken_over(seen(2, 2), recorded(1), held(1));
-    bench.answer(DOWN, "down mcm 1", Outcome::Conflict);
+    bench.answer(DOWN, "down mcm 1", ActionOutcome::Conflict);
     bench.see("mcm", held(1));
     assert_eq!(bench.wanted(DOWN), ["read mcm", "read ca"]);
 }
@@ -148,12 +148,12 @@ fn the_initial_delay_runs_after_a_read_all_the_same() {
 }
 
 #[test]
-fn the_answer_to_a_request_of_an_earlier_flow_tells_nothing() {
+fn the_answer_to_a_request_of_an_earlier_flow_proves_nothing() {
     let mut bench = taken_over(seen(2, 2), recorded(1), held(1));
     let write = bench.next(DOWN).actions.remove(0);
     bench.flow.start(bench.now, &write);
     bench.flow = Flow::default();
-    bench.flow.finish(bench.now, &write, Outcome::Done);
+    bench.flow.finish(bench.now, &write, ActionOutcome::Done);
     bench.see("mcm", held(1));
     assert_eq!(bench.wanted(DOWN), ["read mcm", "read ca"]);
 }

@@ -1,0 +1,55 @@
+//! The permissions that lease-probe needs on the seed.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use watchdog_api::prober::ProberConfig;
+use watchdog_kube::permissions::{self, Permission, Preflight};
+use watchdog_runtime::readiness::Readiness;
+
+/// Asks the seed for all that lease-probe must be allowed, at the start and whenever a change of the configuration
+/// changes it, until `stop` is cancelled. Its membership Lease is in `namespace`.
+pub async fn preflight(
+    seed: kube::Client,
+    namespace: String,
+    mut config: watch::Receiver<Arc<ProberConfig>>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) {
+    let mut preflight = Preflight::new(seed, readiness);
+    loop {
+        let needed = needed(&config.borrow_and_update(), &namespace);
+        let changed = async {
+            while config.changed().await.is_ok() {
+                if self::needed(&config.borrow_and_update(), &namespace) != needed {
+                    return;
+                }
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = preflight.keep_asking(&needed) => {}
+            () = changed => {}
+        }
+    }
+}
+
+fn needed(config: &ProberConfig, namespace: &str) -> Vec<Permission> {
+    let mut needed = vec![
+        Permission::new("list", "extensions.gardener.cloud", "clusters"),
+        Permission::new("watch", "extensions.gardener.cloud", "clusters"),
+        Permission::new("list", "machine.sapcloud.io", "machines"),
+    ];
+    let secrets = [
+        Some(&config.kube_config_secret_name),
+        config.external_kube_config_secret_name.as_ref(),
+    ];
+    for secret in secrets.into_iter().flatten() {
+        needed.push(Permission::new("list", "", "secrets").named(secret));
+        needed.push(Permission::new("watch", "", "secrets").named(secret));
+    }
+    needed.extend(permissions::membership(namespace));
+    needed
+}

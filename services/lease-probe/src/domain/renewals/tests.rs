@@ -1,0 +1,264 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const EXPIRY: Duration = Duration::from_secs(30);
+const S: i64 = 1_000_000;
+
+fn at(seconds: i64) -> UnixTime {
+    UnixTime(1_700_000_000 * S + seconds * S)
+}
+
+fn lease(renewed: i64) -> ListedLease {
+    ListedLease {
+        name: "n".into(),
+        renew_time: Some(at(renewed)),
+        duration_seconds: Some(40),
+    }
+}
+
+fn list(seconds: i64) -> ListTimes {
+    ListTimes {
+        sent: at(seconds),
+        received: at(seconds),
+    }
+}
+
+/// From when on the lease is expired.
+fn expired_from(renewals: &Renewals) -> UnixTime {
+    renewals.age("n", EXPIRY).unwrap().expired_from
+}
+
+#[test]
+fn the_formula_is_exact_without_skew() {
+    let mut renewals = Renewals::default();
+    renewals.observe(list(0), &[lease(-5)]);
+    renewals.observe(list(10), &[lease(5)]);
+    renewals.observe(list(20), &[lease(5)]);
+    assert_eq!(expired_from(&renewals), at(35));
+}
+
+#[test]
+fn a_lease_that_looks_expired_at_first_sight_is_watched_for_a_renew_interval_first() {
+    let mut renewals = Renewals::default();
+    renewals.observe(list(0), &[lease(-100)]);
+    let age = renewals.age("n", EXPIRY).unwrap();
+    assert_eq!(age.old_from, at(-70));
+    assert_eq!(age.expired_from, at(12).after(Duration::from_millis(500)));
+    // It was alive all the time: only its clock is 100 s behind.
+    renewals.observe(list(10), &[lease(-91)]);
+    assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
+}
+
+#[test]
+fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
+    let mut renewals = Renewals::default();
+    renewals.observe(list(0), &[lease(-5)]);
+    renewals.observe(list(10), &[lease(5)]);
+    // Nobody could renew for a minute; the first list afterwards comes before the first renewal.
+    renewals.note_outage(at(10));
+    renewals.observe(list(70), &[lease(5)]);
+    let known = at(92).after(Duration::from_millis(500));
+    assert_eq!(expired_from(&renewals), known);
+    assert!(renewals.age("n", EXPIRY).unwrap().renewed_before_outage);
+    renewals.observe(list(75), &[lease(72)]);
+    assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(102));
+    assert!(!renewals.age("n", EXPIRY).unwrap().renewed_before_outage);
+}
+
+/// The last list before an outage mostly comes before the last renewal before it.
+#[test]
+fn a_renewal_from_before_an_outage_does_not_testify_after_it() {
+    let mut renewals = Renewals::default();
+    renewals.observe(list(0), &[lease(-5)]);
+    renewals.observe(list(4), &[lease(-5)]);
+    renewals.note_outage(at(6));
+    renewals.observe(list(50), &[lease(5)]);
+    assert_eq!(expired_from(&renewals), at(72).after(Duration::from_millis(500)));
+}
+
+#[test]
+fn what_is_proven_stays_proven_over_a_failed_request() {
+    let mut renewals = Renewals::default();
+    for second in [0, 10, 20, 24] {
+        renewals.observe(list(second), &[lease(0)]);
+    }
+    renewals.note_outage(at(24));
+    renewals.observe(list(29), &[lease(0)]);
+    assert_eq!(expired_from(&renewals), at(30), "24 s were proven");
+}
+
+#[test]
+fn a_stale_list_renews_nothing() {
+    let mut renewals = Renewals::default();
+    renewals.observe(list(0), &[lease(-1)]);
+    renewals.observe(list(10), &[lease(9)]);
+    for second in 11..40 {
+        let shown = if second % 2 == 0 { 9 } else { -1 };
+        renewals.observe(list(second), &[lease(shown)]);
+    }
+    let known = renewals.age("n", EXPIRY).unwrap();
+    assert!(known.renewed <= at(10), "{known:?}");
+}
+
+#[test]
+fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
+    let mut renewals = Renewals::default();
+    renewals.observe(list(0), &[lease(60)]);
+    assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
+}
+
+#[test]
+fn a_lease_without_renew_time_is_not_judged_and_a_vanished_one_is_forgotten() {
+    let mut renewals = Renewals::default();
+    let without = ListedLease {
+        renew_time: None,
+        ..lease(0)
+    };
+    renewals.observe(list(0), &[without]);
+    assert_eq!(renewals.age("n", EXPIRY), None);
+    renewals.observe(list(1), &[lease(0)]);
+    renewals.observe(list(2), &[]);
+    assert_eq!(renewals.age("n", EXPIRY), None);
+}
+
+#[test]
+fn the_expiry_age_is_three_quarters_of_the_grace_period_and_longer_than_a_connected_kubelet_is_silent() {
+    let ages = [16, 36, 38, 40, 50, 60].map(|grace| expiry_age(Duration::from_secs(grace)).as_secs_f64());
+    assert_eq!(ages, [12.0, 27.0, 31.0, 31.0, 37.5, 45.0]);
+}
+
+/// Its requests take as long, and kube-controller-manager counts from when it sees the renewal.
+#[test]
+fn a_slow_api_server_makes_no_lease_older() {
+    let mut renewals = Renewals::default();
+    let takes_8_s = |second: i64| ListTimes {
+        sent: at(second),
+        received: at(second + 8),
+    };
+    for (second, renewed) in [(0, -10), (20, 10), (40, 30)] {
+        renewals.observe(takes_8_s(second), &[lease(renewed)]);
+    }
+    assert_eq!(renewals.age("n", EXPIRY).unwrap().renewed, at(38));
+}
+
+/// One probe of a simulation.
+#[derive(Debug)]
+struct Probed {
+    /// Seconds since the start of the prober.
+    now: f64,
+    expired: bool,
+    /// Seconds since the kubelet last renewed, in truth.
+    silent: f64,
+}
+
+/// A kubelet renews every 10 s, at seconds that end in `phase`, until it dies; its clock is off by what `skew` says. The
+/// prober probes at the given intervals, and at the instant at which the lease would expire.
+fn simulate(skew: impl Fn(i64) -> i64, phase: i64, intervals: &[i64], dies_at: i64) -> Vec<Probed> {
+    let mut renewals = Renewals::default();
+    let mut now = at(0);
+    let mut probes = Vec::new();
+    for interval in intervals {
+        let second = (now.0 - at(0).0).div_euclid(S);
+        let last = (second.min(dies_at) - phase).div_euclid(10) * 10 + phase;
+        let times = ListTimes {
+            sent: now,
+            received: now,
+        };
+        renewals.observe(times, &[lease(last + skew(last))]);
+        let age = renewals.age("n", EXPIRY).unwrap();
+        let seconds = |micros: i64| micros as f64 / S as f64;
+        probes.push(Probed {
+            now: seconds(now.0 - at(0).0),
+            expired: age.expired_from <= now,
+            silent: seconds(now.0 - at(last).0),
+        });
+        let due = now.after(Duration::from_secs(interval.unsigned_abs()));
+        // When the lease is about to expire, and while its silence is proven.
+        let next = match now.since(age.renewed) > Duration::from_secs(15) {
+            true => now.shifted(S),
+            false => age.old_from.shifted(-7 * S),
+        };
+        now = due.min(next).max(now.shifted(S));
+    }
+    probes
+}
+
+/// Gardener's interval of 30 s with its jitter, and anything shorter.
+fn intervals() -> impl Strategy<Value = Vec<i64>> {
+    prop::collection::vec(1_i64..=36, 40..80)
+}
+
+proptest! {
+    #[test]
+    fn no_false_loss_whatever_the_clock_of_the_node(
+        skew in -120_i64..=120, phase in 0_i64..10, intervals in intervals(),
+    ) {
+        for probe in simulate(|_| skew, phase, &intervals, i64::MAX) {
+            prop_assert!(!probe.expired, "a live node was judged expired at {}: {probe:?}", probe.now);
+        }
+    }
+
+    /// kube-controller-manager acts 40 s after it saw the last renewal. A clock that is ahead makes renewals look younger
+    /// by what its estimate falls short of, and a list that comes late proves less: both at once cost up to 4 s more.
+    #[test]
+    fn no_hidden_loss_whatever_the_clock_of_the_node(
+        skew in -120_i64..=120, phase in 0_i64..10, intervals in intervals(), lived in 10_i64..200,
+    ) {
+        for probe in simulate(|_| skew, phase, &intervals, lived) {
+            prop_assert!(probe.expired || probe.silent <= 44.0, "a dead node is not judged expired: {probe:?}");
+        }
+    }
+
+    #[test]
+    fn without_skew_nothing_is_expired_before_the_formula_says_so(
+        phase in 0_i64..10, intervals in intervals(), lived in 10_i64..300,
+    ) {
+        for probe in simulate(|_| 0, phase, &intervals, lived) {
+            prop_assert!(!probe.expired || probe.silent >= 30.0, "{:?}", probe);
+            prop_assert!(probe.expired || probe.silent < 38.0, "{:?}", probe);
+        }
+    }
+
+    /// Once a few renewals were seen, and also after the clock was set. What a clock is off by falls short of the truth
+    /// by at most a renew interval.
+    #[test]
+    fn the_skew_of_a_node_is_found(
+        (from, to) in (-120_i64..=120, -120_i64..=120), phase in 0_i64..10, interval in 5_i64..=36,
+    ) {
+        let mut renewals = Renewals::default();
+        let mut seen = (0, None);
+        for probe in 0..60 {
+            let second = probe * interval;
+            let last = (second - phase).div_euclid(10) * 10 + phase;
+            let skew = if probe < 30 { from } else { to };
+            renewals.observe(list(second), &[lease(last + skew)]);
+            if seen.1.replace(last) != Some(last) {
+                seen.0 += 1;
+            }
+            if probe == 30 {
+                // The last renewal by the old clock may still be there.
+                seen.0 = 0;
+            }
+            let known = renewals.largest_skew() / S;
+            if seen.0 > 8 {
+                let short = skew.abs() - known.abs();
+                prop_assert!((0..=10).contains(&short) && known * skew >= 0, "{known} instead of {skew}");
+            }
+        }
+    }
+
+    /// Lists that are further apart cannot tell a clock that is set back from a node that dies: see the ADR.
+    #[test]
+    fn a_clock_that_is_set_causes_no_false_loss(
+        (from, to) in (-60_i64..=60, -60_i64..=60).prop_filter(
+            "two renewals have the same renewTime only in whole seconds",
+            |(from, to)| (to - from) % 10 != 0,
+        ), phase in 0_i64..10, intervals in prop::collection::vec(1_i64..=13, 40..80), set_at in 30_i64..100,
+    ) {
+        let skew = |renewed| if renewed < set_at { from } else { to };
+        for probe in simulate(skew, phase, &intervals, i64::MAX) {
+            prop_assert!(!probe.expired, "a live node was judged expired: {probe:?}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+use lease_probe::cluster::transport::{Connector, End, Link};
+
+use super::*;
+use crate::builder::Builder;
+use crate::judge::unprotected;
+use crate::timeline::Behaviour;
+
+/// Opens a link 60 s into a history in which the server behaves like that from 70 s on, for 20 s.
+fn played(behaviour: Behaviour, http2: bool) -> Arc<PlayedShoot> {
+    let mut history = Builder::new("test", 1);
+    history.shoot().server.speaks_http2 = http2;
+    history.server(70 * SECOND, 20 * SECOND, behaviour);
+    let script = history.build().shoots.remove(0);
+    Arc::new(PlayedShoot {
+        name: "shoot-0".into(),
+        history: unprotected(&script, 200 * SECOND),
+        script,
+    })
+}
+
+/// When and how an idle connection ends.
+async fn idle_end(behaviour: Behaviour, http2: bool) -> Option<(f64, End)> {
+    let clock = VirtualClock::start();
+    clock.sleep_until(60 * SECOND).await;
+    let connector = SimConnector::new(clock, played(behaviour, http2), false, Arc::default());
+    let link = connector.open(&()).await.unwrap();
+    assert_eq!(link.end(), None);
+    let limit = crate::world::duration(300 * SECOND);
+    tokio::time::timeout(limit, link.ended()).await.ok()?;
+    let (at, end) = link.end().unwrap();
+    let ago = match end {
+        End::Closed => 0,
+        // It was last known to be alive before the PING that was not answered.
+        End::Silent => 10 * SECOND,
+    };
+    assert!(at.elapsed() < crate::world::duration(ago + 2 * MILLISECOND));
+    Some((clock.now() as f64 / 1e6, end))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_closed_when_the_process_dies() {
+    let (at, end) = idle_end(Behaviour::Refuses, true).await.unwrap();
+    assert_eq!((at.round(), end), (70.0, End::Closed));
+}
+
+/// Up to 6 s after the last sign of life a PING is sent, and 4 s later given up.
+#[tokio::test(start_paused = true)]
+async fn a_silent_connection_is_given_up_ten_seconds_after_its_last_sign() {
+    for behaviour in [Behaviour::Hangs, Behaviour::BlackHole { forgets: 0.0 }] {
+        let (at, end) = idle_end(behaviour, true).await.unwrap();
+        assert_eq!(end, End::Silent, "{behaviour:?}");
+        assert!((74.0..80.1).contains(&at), "{behaviour:?}: {at}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http1_has_no_pings() {
+    assert_eq!(idle_end(Behaviour::Hangs, false).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_server_answers_pings() {
+    assert_eq!(idle_end(Behaviour::Slow { by: 15 * SECOND }, true).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_ends_with_its_connection() {
+    let clock = VirtualClock::start();
+    clock.sleep_until(72 * SECOND).await;
+    let shoot = played(Behaviour::Hangs, true);
+    let connector = SimConnector::new(clock, shoot.clone(), false, Arc::default());
+    let mut link = SimLink {
+        peer: connector.0.clone(),
+        opened: 60 * SECOND,
+        last_sign: 68 * SECOND,
+        closed: None,
+        requests: 0,
+    };
+    assert!(link.send(&ApiRequest::get("/version")).await.is_err());
+    assert_eq!(clock.now() / SECOND, 78);
+    assert!(matches!(link.end(), Some((_, End::Silent))));
+}

@@ -1,0 +1,257 @@
+//! Restores everything that the watchdog holds down, for `--release-all` (ADR 0020).
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use watchdog_api::prober::{ProberConfig, ResourceRef};
+use watchdog_kube::membership::Membership;
+use watchdog_watch_stream::server::StateStore;
+
+use super::verdicts::VerdictTable;
+use super::work_queue::WorkQueue;
+use crate::cluster::clusters::{Clusters, WriteEligibility};
+use crate::cluster::other_replicas::others;
+use crate::cluster::resources::Resources;
+use crate::cluster::watched_resources::LAST_WRITES;
+use crate::domain::Direction;
+use crate::domain::decision::{Outcome, Verdict};
+use crate::domain::overview::ShootScaling;
+use crate::domain::plan::{self, Planned, PlannedAction};
+
+/// The interval at which the indexes are checked, without a request.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The process ends long before.
+const VALIDITY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The name under which this process reports that a shoot is healthy.
+const OBSERVER: &str = "--release-all";
+
+/// Resources that are held down, by shoot.
+type HeldDown = BTreeMap<Arc<str>, Vec<ResourceRef>>;
+
+/// Decides what is restored, and when that is done.
+pub(crate) struct Releaser {
+    clusters: Arc<Clusters>,
+    resources: Arc<Resources>,
+    config: Arc<ProberConfig>,
+}
+
+impl Releaser {
+    pub(crate) const fn new(
+        clusters: Arc<Clusters>,
+        resources: Arc<Resources>,
+        config: Arc<ProberConfig>,
+    ) -> Self {
+        Self {
+            clusters,
+            resources,
+            config,
+        }
+    }
+
+    fn references(&self) -> impl Iterator<Item = &ResourceRef> {
+        let dependents = self.config.dependent_resource_infos.iter();
+        dependents.map(|dependent| &dependent.reference)
+    }
+
+    /// The resources that are not listed, because the seed does not answer or its etcd was just restored.
+    fn unlisted(&self) -> Vec<String> {
+        let references = self.references();
+        references
+            .filter(|reference| !self.resources.is_listed(reference))
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    /// Waits until everything is listed.
+    pub(crate) async fn listed(&self) {
+        let mut ticks = ticks();
+        while !self.clusters.is_listed() || !self.unlisted().is_empty() {
+            ticks.tick().await;
+        }
+    }
+
+    /// From now on what is held down is restored, and nothing else is touched.
+    pub(crate) fn restore_only(&self) {
+        for reference in self.references() {
+            self.resources.drop_from_configuration(reference);
+        }
+    }
+
+    /// Lists the resources that are held down now.
+    pub(crate) fn held(&self) -> HeldDown {
+        let mut held = HeldDown::new();
+        for reference in self.references() {
+            for shoot in self.resources.held_down_in(reference) {
+                held.entry(shoot).or_default().push(reference.clone());
+            }
+        }
+        held
+    }
+
+    /// Writes what would be done.
+    pub(crate) fn plan(&self, output: &mut impl Write) -> anyhow::Result<()> {
+        let held = self.held();
+        for (shoot, resources) in &held {
+            if let Some(why) = self.why_left_alone(shoot) {
+                writeln!(output, "{shoot}: left as it is: {why}")?;
+            } else if let WriteEligibility::Stopped(reason) = self.clusters.write_eligibility(shoot) {
+                let what = "remove meltdown-protection-active and leave its replicas to others";
+                for reference in resources {
+                    writeln!(output, "{shoot}: {reference}: {what}: {reason}")?;
+                }
+            } else {
+                let dependents = self.resources.dependents(&self.config, shoot);
+                for (level, planned) in plan::plan(Direction::Up, &dependents) {
+                    for (resource, what) in planned
+                        .iter()
+                        .filter_map(|resource| Some((resource, what(resource)?)))
+                    {
+                        let (reference, why) = (&resource.reference, &resource.why);
+                        writeln!(output, "{shoot}: level {level}: {reference}: {what}: {why}")?;
+                    }
+                }
+            }
+        }
+        let resources: usize = held.values().map(Vec::len).sum();
+        let shoots = held.len();
+        writeln!(output, "{resources} resources are held down in {shoots} shoots")?;
+        Ok(())
+    }
+
+    /// A verdict on every shoot that it is healthy.
+    pub(crate) fn all_healthy(&self, work_queue: &Arc<WorkQueue>) -> Arc<VerdictTable> {
+        let verdicts = Arc::new(VerdictTable::new(work_queue.clone()));
+        let observer: Arc<str> = OBSERVER.into();
+        let now = Instant::now();
+        let healthy = Verdict {
+            outcome: Outcome::Healthy,
+            observer: observer.clone(),
+            observed: now,
+            sent: now,
+            valid_until: now + VALIDITY,
+            message: "".into(),
+        };
+        verdicts.joined(&observer);
+        let all = self.clusters.names().into_iter();
+        verdicts.snapshot(&observer, all.map(|shoot| (shoot.to_string(), healthy.clone())));
+        verdicts
+    }
+
+    /// Waits until the engine has restored what was held down before, and writes what it has restored.
+    pub(crate) async fn finish(
+        &self,
+        before: &HeldDown,
+        states: &StateStore<String, ShootScaling>,
+        membership: &Membership,
+        deadline: Instant,
+        output: &mut impl Write,
+    ) -> anyhow::Result<()> {
+        // The watches may lag behind the last writes of the replicas that have stopped.
+        let settled_at = Instant::now() + LAST_WRITES;
+        let mut ticks = ticks();
+        let (held, unlisted) = loop {
+            ticks.tick().await;
+            let (now, held, unlisted) = (Instant::now(), self.held(), self.unlisted());
+            let can_change =
+                !unlisted.is_empty() || held.keys().any(|shoot| self.why_left_alone(shoot).is_none());
+            if now >= deadline || (!can_change && now >= settled_at) {
+                break (held, unlisted);
+            }
+        };
+        self.report(before, &held, output)?;
+        let others = others(membership);
+        anyhow::ensure!(
+            others.is_empty(),
+            "coordinator replicas have started meanwhile and may scale down again: {}",
+            others.join(", ")
+        );
+        anyhow::ensure!(
+            unlisted.is_empty(),
+            "not known whether something is held down, because these are not listed: {}",
+            unlisted.join(", ")
+        );
+        anyhow::ensure!(
+            held.is_empty(),
+            "still held down:\n{}",
+            self.why_held(&held, states)
+        );
+        writeln!(output, "nothing is held down")?;
+        Ok(())
+    }
+
+    /// Returns the reason for which nothing at all is written to a shoot.
+    fn why_left_alone(&self, shoot: &str) -> Option<String> {
+        let eligibility = self.clusters.write_eligibility(shoot);
+        if eligibility.is_released() {
+            return None;
+        }
+        match eligibility {
+            WriteEligibility::Allowed => None,
+            WriteEligibility::Unlisted => Some("the Clusters of the seed are not listed yet".to_owned()),
+            WriteEligibility::Absent => Some("its Cluster is gone".to_owned()),
+            WriteEligibility::Stopped(reason) => Some(reason.to_string()),
+        }
+    }
+
+    /// Writes a line for each resource that is not held down any more.
+    fn report(&self, before: &HeldDown, now: &HeldDown, output: &mut impl Write) -> std::io::Result<()> {
+        for (shoot, resources) in before {
+            let done = match self.clusters.write_eligibility(shoot) {
+                WriteEligibility::Allowed => "restored",
+                WriteEligibility::Absent => "gone with its shoot",
+                _ => "meltdown-protection-active removed, its replicas are left to others",
+            };
+            let still_held = now.get(shoot).map_or(&[][..], Vec::as_slice);
+            for reference in resources
+                .iter()
+                .filter(|reference| !still_held.contains(reference))
+            {
+                writeln!(output, "{shoot}: {reference}: {done}")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A line for each resource that is still held down.
+    fn why_held(&self, held: &HeldDown, states: &StateStore<String, ShootScaling>) -> String {
+        let mut lines = String::new();
+        for (shoot, resources) in held {
+            let scaling = states.get(&shoot.to_string());
+            for reference in resources {
+                let progress = scaling
+                    .iter()
+                    .flat_map(|scaling| &scaling.status.resources)
+                    .find(|progress| progress.reference == *reference);
+                let why = self
+                    .why_left_alone(shoot)
+                    .or_else(|| Some(progress?.message.clone()))
+                    .unwrap_or_else(|| "this replica does not own the shoot".to_owned());
+                lines.push_str(&format!("{shoot}: {reference}: {why}\n"));
+            }
+        }
+        lines
+    }
+}
+
+/// The planned action on a resource in words; none if it is not touched.
+fn what(planned: &Planned) -> Option<String> {
+    match (planned.action, planned.target) {
+        (PlannedAction::Scale, Some(target)) => Some(format!("scale to {target}")),
+        (PlannedAction::Scale | PlannedAction::CleanUp, _) => {
+            Some("remove meltdown-protection-active".to_owned())
+        }
+        (PlannedAction::Wait, _) => Some("wait".to_owned()),
+        _ => None,
+    }
+}
+
+fn ticks() -> Interval {
+    let mut ticks = interval(CHECK_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}

@@ -1,0 +1,40 @@
+//! Names of objects in namespaces.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Namespace and name of an object. Ordered by namespace, so that the objects of one namespace stand together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamespacedName {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl NamespacedName {
+    /// The name of an object.
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for NamespacedName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The objects of a namespace.
+pub(crate) fn in_namespace<'a, T>(
+    objects: &'a BTreeMap<NamespacedName, T>,
+    namespace: &'a str,
+) -> impl Iterator<Item = (&'a NamespacedName, &'a T)> {
+    // No name sorts before the empty one.
+    let first = NamespacedName::new(namespace, "");
+    let objects = objects.range(first..);
+    objects.take_while(move |(key, _)| *key.namespace == *namespace)
+}

@@ -1,0 +1,106 @@
+//! A pod crashes for reasons of its own
+//!
+//! The kube-apiserver was down, and what needs it is weeded once it is back. One of these pods goes on crashing, for
+//! reasons of its own: it is deleted at most three times in the weeder's life and then left alone, which an Event, a metric
+//! and the API report. A rolling restart of the weeder deletes nothing.
+
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use watchdog_proto::weeder::v1 as pb;
+use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
+
+use crate::acceptance::planes::{API_SERVER, Plane, Planes};
+use crate::acceptance::seed::Seed;
+use crate::acceptance::stage::Stage;
+use crate::wait;
+use crate::watchdog::Service;
+
+const OWN: &str = "kube-controller-manager";
+
+/// Deletions of a pod in a weeder's life at most.
+const AT_MOST: usize = 3;
+
+pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+    // The weeder is restarted, so it must not be the one that all scenarios share.
+    stage.reserve(1).await?;
+    let (seed, _) = stage.second_seed().await?;
+    let (planes, _following) = Planes::start(&seed).await?;
+    let namespace = format!("shoot--{}--plane", stage.name());
+    let plane = planes.add(&namespace, 1).await?;
+    plane.down(API_SERVER).await?;
+    plane.breaks(OWN).await?;
+    plane.up(API_SERVER).await?;
+
+    let left = wait::until("the weeder gives up", stage.times().bound * 4, || async {
+        let weeder = weeder_of(&seed, &seed.weeder.get(), &namespace).await?;
+        Ok(weeder.left_alone.first().cloned())
+    })
+    .await?;
+    ensure!(
+        (left.container.as_str(), left.exit_code) == ("main", Some(1)) && left.controller.ends_with(OWN),
+        "{left:?}"
+    );
+    let metric = seed
+        .weeder
+        .get()
+        .metric("watchdog_weeder_left_alone_total")
+        .await?;
+    ensure!(metric == Some(1.0), "{metric:?}");
+    warned(stage, &seed, &namespace).await?;
+    ensure!(
+        deletions(&plane).await == (AT_MOST, 2),
+        "{:?}",
+        plane.deletions().await
+    );
+
+    // As a Deployment does it: the new replica first.
+    let old = seed.weeder.get();
+    let command = old.command().clone().option("--identity", "weeder-1");
+    let new = seed.setup.custom(command).await?;
+    new.wait_ready().await?;
+    old.process.stop(stage.times().bound).await?;
+    wait::until_true("the new replica has taken over", stage.times().bound, || async {
+        Ok(weeder_of(&seed, &new, &namespace).await?.first_sight)
+    })
+    .await?;
+    wait::holds("nothing is weeded", stage.calm(), || async {
+        Ok(deletions(&plane).await == (AT_MOST, 2))
+    })
+    .await?;
+    ensure!(plane.crashed().await == [OWN], "{:?}", plane.crashed().await);
+    Ok(())
+}
+
+/// How often the pod was deleted that crashes for its own reasons, and how often others were.
+async fn deletions(plane: &Plane) -> (usize, usize) {
+    let deleted = plane.deleted_components().await;
+    let own = deleted.iter().filter(|component| **component == OWN).count();
+    (own, deleted.len() - own)
+}
+
+async fn weeder_of(seed: &Arc<Seed>, weeder: &Service, namespace: &str) -> anyhow::Result<pb::Weeder> {
+    let mut client = WeederServiceClient::new(seed.setup.channel(weeder)?);
+    let request = pb::ListWeedersRequest {
+        namespace: namespace.to_owned(),
+        ..Default::default()
+    };
+    let weeders = client.list_weeders(request).await?.into_inner().weeders;
+    let of_service = |weeder: &pb::Weeder| weeder.key.as_ref().is_some_and(|key| key.service == API_SERVER);
+    weeders.into_iter().find(of_service).context("no weeder")
+}
+
+async fn warned(stage: &Stage, seed: &Seed, namespace: &str) -> anyhow::Result<()> {
+    let events = Api::<Event>::namespaced(seed.client.clone(), namespace);
+    wait::until_true("an Event warns", stage.times().bound, || async {
+        let listed = events.list(&Default::default()).await?;
+        Ok(listed.items.iter().any(|event| {
+            event.type_.as_deref() == Some("Warning")
+                && event.reason.as_deref() == Some("CrashesAlthoughServiceIsReady")
+                && event.regarding.as_ref().and_then(|about| about.name.as_deref()) == Some(OWN)
+        }))
+    })
+    .await
+}
