@@ -145,6 +145,10 @@ impl Link for SimLink {
         if self.ends_at().is_some_and(|(at, _)| at <= sent) {
             return Err(broken());
         }
+        if path.server.closes_idle(sent).is_some() {
+            // It is not idle any more.
+            self.closed = None;
+        }
         let exchange = path.request(self.opened, sent, kind);
         let dead = self.ends_at().map_or(FOREVER, |(at, _)| at);
         match exchange.ends {
@@ -207,6 +211,9 @@ impl SimLink {
         }
         if closes {
             self.closed = Some(at + MILLISECOND);
+        }
+        if let Some(idle) = server.closes_idle(at) {
+            self.closed = Some(at + idle);
         }
         if status == 429 {
             response = response.header(header::RETRY_AFTER, "1");
