@@ -47,7 +47,7 @@ struct Inner<K, V> {
 #[derive(Debug)]
 struct State<K, V> {
     revision: u64,
-    items: BTreeMap<K, Item<V>>,
+    items: BTreeMap<K, LatestChange<V>>,
     // Every change that is still the latest of its key.
     changes: BTreeMap<u64, K>,
     // Items without a value.
@@ -58,7 +58,7 @@ struct State<K, V> {
 
 /// The latest change of a key.
 #[derive(Debug)]
-struct Item<V> {
+struct LatestChange<V> {
     revision: u64,
     published: Instant,
     // None: the key was removed.
@@ -212,7 +212,7 @@ impl<K: Ord + Clone, V> State<K, V> {
         self.revision += 1;
         self.tombstones += usize::from(value.is_none());
         self.changes.insert(self.revision, key.clone());
-        let item = Item {
+        let item = LatestChange {
             revision: self.revision,
             published: Instant::now(),
             value,
