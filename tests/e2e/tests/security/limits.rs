@@ -183,7 +183,7 @@ async fn more_streams_and_larger_messages_than_are_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_read_or_has_vanished_is_let_go() {
+async fn who_has_vanished_is_let_go_and_who_does_not_read_disturbs_nobody() {
     let scene = Scene::start("limits-slow").await;
     // No room for more than a message or two on the way: then it depends on the reader.
     let narrow = endpoint(&scene.service.grpc)
@@ -200,21 +200,13 @@ async fn who_does_not_read_or_has_vanished_is_let_go() {
     proxy.cut();
     scene.until_metric(SUBSCRIBERS, |open| open == 11.0).await;
     scene.verdicts_flow().await;
-    scene.until_dropped("stalled").await;
+    // Who comes back to read is still served.
+    let mut first = slow.swap_remove(0);
+    let message = tokio::time::timeout(BOUND, first.message()).await.unwrap();
+    assert!(message.unwrap().is_some());
+    drop((first, slow));
     scene.until_metric(SUBSCRIBERS, |open| open == 1.0).await;
     scene.verdicts_flow().await;
-    // Who comes back to read finds the reason at the end of what was on its way.
-    let mut first = slow.swap_remove(0);
-    let end = async {
-        loop {
-            if let Err(status) = first.message().await.map(|message| message.unwrap()) {
-                return status;
-            }
-        }
-    };
-    let status = tokio::time::timeout(BOUND, end).await.unwrap();
-    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-    assert!(status.message().contains("read faster"), "{}", status.message());
 }
 
 #[tokio::test(flavor = "multi_thread")]
