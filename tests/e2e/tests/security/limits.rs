@@ -13,8 +13,8 @@ use tonic::{Code, Request, Status, Streaming};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_sandbox::ShootSpec;
+use watchdog_test_support::fault_proxy::{Behaviour, FaultProxy};
 use watchdog_test_support::fixtures;
-use watchdog_test_support::proxy::Proxy;
 use watchdog_test_support::sandboxed::World;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
@@ -193,11 +193,13 @@ async fn who_has_vanished_is_let_go_and_who_does_not_read_disturbs_nobody() {
     for _ in 0..10 {
         slow.push(watch(narrow.connect_lazy()).await.unwrap());
     }
-    let proxy = Proxy::start(scene.service.grpc.parse().unwrap()).await.unwrap();
+    let proxy = FaultProxy::start_tcp(scene.service.grpc.parse().unwrap())
+        .await
+        .unwrap();
     let through = endpoint(&proxy.address().to_string());
     let _vanished = watch(through.connect_lazy()).await.unwrap();
     scene.until_metric(SUBSCRIBERS, |open| open == 12.0).await;
-    proxy.cut();
+    proxy.set(Behaviour::Silent);
     scene.until_metric(SUBSCRIBERS, |open| open == 11.0).await;
     scene.verdicts_flow().await;
     // Who comes back to read is still served.
