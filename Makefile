@@ -29,13 +29,14 @@ test: ## All tests, also against real Kubernetes; brings the tools it needs
 acceptance: ## Play the scenarios and faults on the sandbox and on real Kubernetes; writes docs/acceptance.md
 	tests/tools/setup test >/dev/null
 	cargo build $(LOCKED) --workspace --bins
-	cargo nextest run $(LOCKED) -p watchdog-e2e --no-fail-fast --test acceptance --test real_acceptance; \
+	cargo nextest run $(LOCKED) -p watchdog-e2e --no-fail-fast --test scenarios \
+	  -E 'test(/^(sandbox|kubernetes)::/)'; \
 	  result=$$?; $(TARGET)/debug/acceptance-report && exit $$result
 
 soak: ## Random incidents over 200 shoots; SECONDS=600
 	tests/tools/setup test >/dev/null
 	cargo build $(LOCKED) --workspace --bins
-	SOAK_SECONDS=$(or $(SECONDS),600) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test soak
+	SOAK_SECONDS=$(or $(SECONDS),600) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test nightly soak
 
 coverage: ## Lines of services/ and proto/ that unit and in-process tests run through; writes docs/coverage.md
 	tests/tools/setup test >/dev/null
@@ -46,7 +47,7 @@ safety: ## Judge the verdicts over HISTORIES=100000 simulated histories; writes 
 	  cargo test $(LOCKED) --release -p lease-probe --test simulation kube_controller_manager_confirms -- --nocapture
 
 nightly: acceptance soak safety ## What takes long: the whole suite, ten minutes of soak, twenty seeds of chaos
-	CHAOS_SEEDS=$(or $(SEEDS),20) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test chaos
+	CHAOS_SEEDS=$(or $(SEEDS),20) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test nightly chaos
 
 fuzz: ## Fuzz the decoders of other people's objects, guided by coverage; SECONDS=600
 	fuzz/run $(or $(SECONDS),600)

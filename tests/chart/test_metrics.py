@@ -25,7 +25,7 @@ RARE = {
     "watchdog_readiness_blocked": "seen while a program starts or stops, if a scrape falls into that time",
     "watchdog_shoot_clock_skew_seconds": "a node whose clock is off",
     "watchdog_shoot_permission_missing": "a shoot that refuses something",
-    "watchdog_trace_spans_total": "a collector of traces, see tests/e2e/tests/traces.rs",
+    "watchdog_trace_spans_total": "a collector of traces, see tests/e2e/tests/cli/traces.rs",
     "watchdog_tls_files_valid": "TLS, see tests/e2e",
     "watchdog_weeder_malformed_objects_total": "objects that cannot be read",
 }

@@ -20,12 +20,12 @@ use watchdog_watch_stream::verdicts::follow_replicas;
 
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
-use crate::controller::prober::{Endpoint, Shared};
-use crate::controller::prober_manager::{ProberManager, Verdicts};
-use crate::domain::moment::Moment;
-use crate::grpc::service::Service;
-use crate::grpc::view::{Peers, View};
+use crate::controller::prober::{Endpoint, ProbeContext};
+use crate::controller::prober_manager::{ProberManager, VerdictStore};
+use crate::grpc::service::LeaseProbeApi;
+use crate::grpc::view::{MergedVerdicts, PeerHandler};
 use crate::metrics::{self, VerdictCollector};
+use watchdog_api::unix_time::UnixTime;
 
 /// Name of the service in membership Leases and in its requests.
 pub const SERVICE: &str = "lease-probe";
@@ -47,7 +47,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let rules = base.follow(file);
     let Replica { seed, membership } =
         Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ProbeContext {
         seed,
         clock: Clock::start(),
         identity: base.identity.clone(),
@@ -65,12 +65,18 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let probing = manager
         .clone()
         .run(rules.clone(), membership.subscribe(), base.draining.clone());
-    base.tasks.critical("reconfigure", probing);
+    base.tasks.critical("reconfigure", endless(probing));
     spawn_watches(&base, &shared.seed, &manager, rules);
-    let view = View::default();
+    let view = MergedVerdicts::default();
     spawn_merging(&base, &view, &verdicts, &manager, shared.clock);
     follow_peers(&base, &shared, &view, server_name);
     serve(base, manager, verdicts, view, shared)
+}
+
+/// A task that never fails, as a critical one.
+async fn endless(task: impl Future<Output = ()>) -> anyhow::Result<()> {
+    task.await;
+    Ok(())
 }
 
 /// Watches the seed, and checks the permissions for that.
@@ -103,33 +109,33 @@ fn spawn_watches(
     }
     let (client, _, readiness, stop) = parts();
     let preflight = permissions::preflight(client, base.common.namespace.clone(), rules, readiness, stop);
-    base.tasks.critical("permissions", preflight);
+    base.tasks.critical("permissions", endless(preflight));
 }
 
 /// Keeps the verdicts of this replica in the merged view, and drops from it those that nobody vouches for any more.
 fn spawn_merging(
     base: &ServiceBuilder,
-    view: &View,
-    verdicts: &Verdicts,
+    view: &MergedVerdicts,
+    verdicts: &VerdictStore,
     manager: &Arc<ProberManager>,
     clock: Clock,
 ) {
-    let now = move || Moment(clock.now_micros());
+    let now = move || UnixTime(clock.now_micros());
     let local = view.clone().follow_local(
         base.identity.clone(),
         verdicts.clone(),
         now,
         base.draining.clone(),
     );
-    base.tasks.critical("local-verdicts", local);
+    base.tasks.critical("local-verdicts", endless(local));
     let manager = manager.clone();
     let exists = move |shoot: &str| manager.exists(shoot);
     let tidy = view.clone().tidy(exists, now, base.draining.clone());
-    base.tasks.critical("tidy-verdicts", tidy);
+    base.tasks.critical("tidy-verdicts", endless(tidy));
 }
 
 /// Finds the other replicas and takes their verdicts into the merged view.
-fn follow_peers(base: &ServiceBuilder, shared: &Shared, view: &View, server_name: String) {
+fn follow_peers(base: &ServiceBuilder, shared: &ProbeContext, view: &MergedVerdicts, server_name: String) {
     let (replicas, discovery) = Discovery::follow(
         shared.seed.clone(),
         &base.common.namespace,
@@ -138,18 +144,15 @@ fn follow_peers(base: &ServiceBuilder, shared: &Shared, view: &View, server_name
         base.readiness.clone(),
         base.draining.clone(),
     );
-    base.tasks.critical("discovery", async move {
-        discovery.run().await;
-        Ok(())
-    });
+    base.tasks.critical("discovery", endless(discovery.run()));
     let dialer = Dialer {
         tls: base.tls.clone(),
         server_name,
     };
     let clock = shared.clock;
-    let handler = Peers {
+    let handler = PeerHandler {
         view: view.clone(),
-        now: move || Moment(clock.now_micros()),
+        now: move || UnixTime(clock.now_micros()),
     };
     let peers = follow_replicas(
         Some(base.identity.clone()),
@@ -165,15 +168,15 @@ fn follow_peers(base: &ServiceBuilder, shared: &Shared, view: &View, server_name
 fn serve(
     base: ServiceBuilder,
     manager: Arc<ProberManager>,
-    verdicts: Verdicts,
-    view: View,
-    shared: Arc<Shared>,
+    verdicts: VerdictStore,
+    view: MergedVerdicts,
+    shared: Arc<ProbeContext>,
 ) -> anyhow::Result<Bound> {
     let is_unknown = {
         let manager = manager.clone();
         Box::new(move |shoot: &str| manager.is_unknown(shoot))
     };
-    let service = Service {
+    let service = LeaseProbeApi {
         local: verdicts.clone(),
         view,
         is_unknown,

@@ -3,9 +3,8 @@
 #![cfg(test)]
 
 use lease_probe::domain::answered::ListTimes;
-use lease_probe::domain::assessment::{Context, Leases, Rule, assess};
+use lease_probe::domain::assessment::{AssessmentContext, ExpiryRule, ListedLeases, assess};
 use lease_probe::domain::candidates::{Exclusion, NodeIndex};
-use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::Outcome;
 use lease_probe::domain::renewals::{ListedLease, Renewals};
 use proptest::prelude::*;
@@ -13,18 +12,19 @@ use std::time::Duration;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::machine::{MachineItem, MachinePhase};
 use watchdog_api::node::{NodeCondition, NodeItem};
+use watchdog_api::unix_time::UnixTime;
 
 const S: i64 = 1_000_000;
 
 /// All leases were renewed at second 0 and are expired now, at second 40, but those that renewed since.
-const NOW: Moment = Moment(40 * S);
+const NOW: UnixTime = UnixTime(40 * S);
 
-const RULE: Rule = Rule {
+const RULE: ExpiryRule = ExpiryRule {
     expiry_age: Duration::from_secs(30),
     threshold: 0.6,
 };
 
-const CONTEXT: Context = Context {
+const CONTEXT: AssessmentContext = AssessmentContext {
     rule: RULE,
     loss_may_stand: false,
     external: None,
@@ -106,15 +106,15 @@ fn machine(node: &str, phase: MachinePhase) -> MachineItem {
 fn lease(name: &str, renewed: Option<i64>) -> ListedLease {
     ListedLease {
         name: name.into(),
-        renew_time: renewed.map(|second| Moment(second * S)),
+        renew_time: renewed.map(|second| UnixTime(second * S)),
         duration_seconds: Some(40),
     }
 }
 
 fn at(second: i64) -> ListTimes {
     ListTimes {
-        sent: Moment(second * S),
-        received: Moment(second * S),
+        sent: UnixTime(second * S),
+        received: UnixTime(second * S),
     }
 }
 
@@ -145,7 +145,7 @@ proptest! {
         for second in [0, 10, 20, 30, 40] {
             renewals.observe(at(second), &leases(second));
         }
-        let listed = Leases { leases: leases(40), malformed };
+        let listed = ListedLeases { leases: leases(40), malformed };
         let found = assess(&listed, &renewals, |name| index.exclusion(name), Some(&index), CONTEXT, NOW);
         let evidence = &found.evidence;
 
@@ -200,7 +200,7 @@ fn a_hundred_thousand_nodes_and_machines_are_matched() {
     let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
     let mut renewals = Renewals::default();
     renewals.observe(at(0), &leases);
-    let listed = Leases { leases, malformed: 0 };
+    let listed = ListedLeases { leases, malformed: 0 };
     for second in [10, 20, 30, 40] {
         renewals.observe(at(second), &listed.leases);
     }

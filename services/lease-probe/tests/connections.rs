@@ -14,7 +14,7 @@ use lease_probe::cluster::shoot_client::{
     Budget, ExternalEndpoint, HttpExternalEndpoint, HttpShootClient, ShootClient,
 };
 use lease_probe::cluster::transport::ApiRequest;
-use lease_probe::domain::outcome::{Failure, FailureEvidence, Outcome};
+use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
@@ -77,7 +77,7 @@ fn from_kubeconfig(limiter: Arc<ConnectLimiter>, kubeconfig: &str) -> Connection
     connection
 }
 
-async fn get(connection: &mut Connection, path: &str) -> Result<ApiResponse, Failure> {
+async fn get(connection: &mut Connection, path: &str) -> Result<ApiResponse, ProbeFailure> {
     connection.request(&ApiRequest::get(path)).await
 }
 
@@ -134,7 +134,7 @@ async fn a_request_that_queues_has_asked_nobody() {
     let full = Arc::new(ConnectLimiter::new(0));
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let access = access_to(&server);
-    let not_asked = Failure::ConnectQueueTimeout(LIMIT);
+    let not_asked = ProbeFailure::ConnectQueueTimeout(LIMIT);
     assert_eq!(not_asked.outcome(), Outcome::Inconclusive);
     assert_eq!(not_asked.evidence(), FailureEvidence::None);
     let mut external = HttpExternalEndpoint::new(HttpConnector, full.clone());
@@ -155,7 +155,7 @@ async fn the_time_of_the_server_begins_with_the_permit() {
     let limiter: Arc<ConnectLimiter> = Arc::new(ConnectLimiter::new(1));
     for (takes, expected) in [
         (Duration::from_secs(4), Ok(())),
-        (Duration::from_secs(6), Err(Failure::Timeout(LIMIT))),
+        (Duration::from_secs(6), Err(ProbeFailure::Timeout(LIMIT))),
     ] {
         server.freeze();
         let before = server.counters().connections;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use lease_probe::cluster::machines;
-use lease_probe::domain::outcome::{Failure, Outcome};
+use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
 async fn seed(server: &ApiServer) -> kube::Client {
@@ -28,7 +28,7 @@ async fn a_429_of_the_seed_says_how_long_to_leave_it_alone() {
     let throttled = machines::list(&seed, "shoot--a--b").await.unwrap_err();
     assert_eq!(
         throttled,
-        Failure::MachinesThrottled(Some(Duration::from_secs(25)))
+        ProbeFailure::MachinesThrottled(Some(Duration::from_secs(25)))
     );
     assert_eq!(throttled.outcome(), Outcome::Inconclusive);
     assert!(
@@ -40,7 +40,7 @@ async fn a_429_of_the_seed_says_how_long_to_leave_it_alone() {
     server.inject(Fault::always(FaultAction::InternalError).path("/apis/machine"));
     let failed = machines::list(&seed, "shoot--a--b").await.unwrap_err();
     assert!(
-        matches!(&failed, Failure::Machines(why) if why.contains("500")),
+        matches!(&failed, ProbeFailure::Machines(why) if why.contains("500")),
         "{failed}"
     );
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use lease_probe::cluster::{permissions, watches};
-use lease_probe::controller::prober::{Endpoint, Shared};
-use lease_probe::controller::prober_manager::{ProberManager, Verdicts};
+use lease_probe::controller::prober::{Endpoint, ProbeContext};
+use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
 use lease_probe::domain::outcome::Outcome;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -47,8 +47,8 @@ async fn client(server: &ApiServer) -> kube::Client {
     kube::Client::try_from(config.unwrap()).unwrap()
 }
 
-fn manager(seed: kube::Client) -> (Arc<ProberManager>, Verdicts) {
-    let shared = Shared {
+fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
+    let shared = ProbeContext {
         seed,
         clock: Clock::start(),
         identity: "lease-probe-0".into(),
@@ -148,7 +148,7 @@ async fn the_permissions_are_asked_for_again_when_the_configuration_changes_them
     let (change, rules) = watch::channel(config(None));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let seed = client(&server).await;
-    run(permissions::preflight(
+    tokio::spawn(permissions::preflight(
         seed,
         "garden".to_owned(),
         rules,

@@ -21,8 +21,8 @@ use crate::cluster::pace::paced;
 use crate::cluster::permissions;
 use crate::config::Config;
 use crate::controller::shared::SharedState;
-use crate::controller::watches::Watches;
-use crate::controller::worker::{MAX_REQUESTS, Worker};
+use crate::controller::watches::SeedWatches;
+use crate::controller::worker::{MAX_REQUESTS, RequestWorker};
 use crate::grpc::service::Service;
 use crate::metrics::{self, StateCollector};
 
@@ -69,7 +69,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     );
     tasks.critical("events", publish);
     let rate = usize::try_from(request_rate.get()).unwrap_or(MAX_REQUESTS);
-    let worker = Worker {
+    let worker = RequestWorker {
         state: state.clone(),
         client: seed.clone(),
         events: notices.clone(),
@@ -77,7 +77,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     };
     tasks.critical("requests", worker.run(draining.clone()));
     readiness.block("discovery", "not asked yet");
-    let watches = Watches {
+    let watches = SeedWatches {
         client: seed.clone(),
         state: state.clone(),
         readiness: readiness.clone(),

@@ -8,115 +8,98 @@ use watchdog_runtime::metrics::{Collector, Exposition, Metric, describe};
 
 use crate::controller::shared::SharedState;
 use crate::domain::pods::CrashLoop;
-use crate::domain::readiness::Readiness;
+use crate::domain::readiness::ServiceReadiness;
 use crate::domain::weeder::Phase;
 
-/// Services by readiness.
 pub(crate) const SERVICES: Metric = Metric::gauge(
     "watchdog_weeder_services",
     "Services in the namespaces of this replica, by readiness: ready or not_ready.",
 );
 
-/// Live weeders.
 pub(crate) const WEEDERS: Metric = Metric::gauge(
     "watchdog_weeders",
     "Weeders that live on this replica, by state: queued (the service has not been ready for long enough) or active.",
 );
 
-/// Started weeders.
 pub(crate) const STARTED: Metric = Metric::counter(
     "watchdog_weeders_started_total",
     "Weeders that started because a service became ready.",
 );
 
-/// Ended weeders.
 pub(crate) const ENDED: Metric = Metric::counter(
     "watchdog_weeders_ended_total",
     "Weeders that ended, by how: ended (lived out their time) or cancelled (their namespace ended, moved to another \
      replica or is not configured any more). A weeder that a new one replaces is not counted.",
 );
 
-/// Deletions.
 pub(crate) const DELETIONS: Metric = Metric::counter(
     "watchdog_weeder_deletions_total",
     "Attempts to delete a crash-looping pod, by result: deleted; gone or changed (left alone); forbidden, throttled \
      or failed (tried again).",
 );
 
-/// How prompt deletions are.
 pub(crate) const DELETION_DELAY: Metric = Metric::histogram(
     "watchdog_weeder_deletion_delay_seconds",
     "Time until a crash-looping pod was deleted, by discovered: at_start (since its service became ready) or later (since \
      it was seen to crash while the weeder lived).",
 );
 
-/// The time that deletions save.
 pub(crate) const SAVED: Metric = Metric::counter(
     "watchdog_weeder_recovery_seconds_saved_total",
     "Crash back-off that was left when a pod was deleted, estimated from its restarts: the time by which it starts \
      sooner.",
 );
 
-/// Pods that wait.
 pub(crate) const PENDING: Metric = Metric::gauge(
     "watchdog_weeder_pending_deletions",
     "Crash-looping pods that wait to be deleted or are being deleted.",
 );
 
-/// Deletions by whether they helped.
 pub(crate) const OUTCOMES: Metric = Metric::counter(
     "watchdog_weeder_deletion_outcomes_total",
     "Deletions that were judged, once for each container of a controller, by outcome: useful (no successor crashed \
      within a minute) or useless.",
 );
 
-/// Deleted pods by what their container did.
 pub(crate) const DELETED_PODS: Metric = Metric::counter(
     "watchdog_weeder_deleted_pods_total",
     "Deleted pods, by service, container, exit_code and reason of the last run of the container; beyond 200 \
      combinations other.",
 );
 
-/// Containers that the weeder gave up.
 pub(crate) const LEFT_ALONE: Metric = Metric::counter(
     "watchdog_weeder_left_alone_total",
     "Containers that kept crashing although their service was ready, and whose pods are left alone after three \
      deletions.",
 );
 
-/// Services that come and go.
 pub(crate) const FLAPPING: Metric = Metric::counter(
     "watchdog_weeder_flapping_services_total",
     "Times that a service became ready for the fourth time in a minute; its dependants are deleted once it has been \
      ready for 30 s.",
 );
 
-/// Pods in a crash loop.
 pub(crate) const CRASHING: Metric = Metric::gauge(
     "watchdog_weeder_crashing_pods",
     "Dependants in CrashLoopBackOff that this replica sees, whether or not a weeder is responsible for them.",
 );
 
-/// Reads of the pods behind endpoints.
 pub(crate) const ENDPOINT_READS: Metric = Metric::counter(
     "watchdog_weeder_endpoint_reads_total",
     "Times that the pods behind the endpoints of a service were read to learn since when it is ready, by result: ok, \
      forbidden, throttled or failed.",
 );
 
-/// Requests under way.
 pub(crate) const REQUESTS: Metric = Metric::gauge(
     "watchdog_weeder_requests_in_flight",
     "Deletions of pods and reads of endpoint pods under way; never more than 32.",
 );
 
-/// Watches on pods.
 pub(crate) const POD_WATCHES: Metric = Metric::gauge(
     "watchdog_weeder_pod_watches",
-    "Watches on pods, by scope: namespace, selector, or all when there are more than eight selectors.",
+    "SeedWatches on pods, by scope: namespace, selector, or all when there are more than eight selectors.",
 );
 
-/// Malformed objects.
 pub(crate) const MALFORMED: Metric = Metric::counter(
     "watchdog_weeder_malformed_objects_total",
     "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint, no crash loop \
@@ -126,7 +109,6 @@ pub(crate) const MALFORMED: Metric = Metric::counter(
 /// Combinations of labels of [`DELETED_PODS`] at most: names of containers are not a closed set.
 const MAX_DELETED_LABELS: usize = 200;
 
-/// Registers the help texts.
 pub(crate) fn register() {
     describe(&[
         STARTED,
@@ -194,10 +176,10 @@ pub(crate) struct StateCollector {
 
 impl Collector for StateCollector {
     fn collect(&self, out: &mut Exposition) {
-        let services = self.state.services().snapshot();
+        let services = self.state.services.snapshot();
         let ready = services
             .iter()
-            .filter(|(_, state)| state.readiness() == Readiness::Ready)
+            .filter(|(_, state)| state.readiness() == ServiceReadiness::Ready)
             .count();
         let not_ready = services.len().saturating_sub(ready);
         let (queries, queued, active, pending, crashing) = self.state.read(|state| {

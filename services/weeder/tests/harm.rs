@@ -350,7 +350,9 @@ async fn a_replica_that_owns_few_namespaces_watches_only_their_pods() {
     const SHOOTS: usize = 6;
     let namespace = |shoot: usize| format!("shoot--{shoot}");
     let seed = Seed::new().await;
-    seed.configure("servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {role: apiserver}}]}}");
+    seed.configure(
+        "servicesAndDependantSelectors: {etcd: {podSelectors: [{matchLabels: {role: apiserver}}]}}",
+    );
     for shoot in 0..SHOOTS {
         seed.namespace(&namespace(shoot));
         seed.service(&namespace(shoot), "etcd", false);
@@ -363,15 +365,23 @@ async fn a_replica_that_owns_few_namespaces_watches_only_their_pods() {
     // Each owns some of them.
     let shared = async {
         loop {
-            let watches = [pod_watches_by_scope(&weeders[0]).await, pod_watches_by_scope(&weeders[1]).await];
+            let watches = [
+                pod_watches_by_scope(&weeders[0]).await,
+                pod_watches_by_scope(&weeders[1]).await,
+            ];
             let [(of_all, namespaces), (of_all_too, namespaces_too)] = watches;
-            if of_all + of_all_too == 0 && namespaces.min(namespaces_too) > 0 && namespaces + namespaces_too == SHOOTS {
+            if of_all + of_all_too == 0
+                && namespaces.min(namespaces_too) > 0
+                && namespaces + namespaces_too == SHOOTS
+            {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, shared).await.expect("both watch their namespaces");
+    tokio::time::timeout(PATIENCE, shared)
+        .await
+        .expect("both watch their namespaces");
     let begun = seed.api.audit().len();
     for shoot in 0..SHOOTS {
         seed.service(&namespace(shoot), "etcd", true);

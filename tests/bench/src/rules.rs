@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lease_probe::domain::answered::ListTimes;
-use lease_probe::domain::assessment::{Leases, Rule};
+use lease_probe::domain::assessment::{ExpiryRule, ListedLeases};
 use lease_probe::domain::candidates::NodeIndex;
-use lease_probe::domain::moment::Moment;
 use lease_probe::domain::outcome::Outcome;
 use lease_probe::domain::probe_state::{Next, ProbeState};
 use lease_probe::domain::renewals::ListedLease;
@@ -23,8 +22,9 @@ use watchdog_api::list::ItemList;
 use watchdog_api::machine::{MachineItem, MachinePhase};
 use watchdog_api::node::NodeItem;
 use watchdog_api::prober::{self, DependentResource};
+use watchdog_api::unix_time::UnixTime;
 use watchdog_api::workload::RecordedReplicas;
-use watchdog_e2e::fixtures;
+use watchdog_test_support::fixtures;
 use weeder::domain::namespaced_name::NamespacedName;
 use weeder::domain::pods::CrashLoop;
 use weeder::domain::readiness::{Endpoints, Index, Slice};
@@ -94,7 +94,7 @@ pub const CASES: [Case; 12] = [
     },
 ];
 
-const RULE: Rule = Rule {
+const RULE: ExpiryRule = ExpiryRule {
     expiry_age: Duration::from_secs(30),
     threshold: 0.6,
 };
@@ -134,13 +134,13 @@ fn names(nodes: usize) -> Vec<Arc<str>> {
     names.collect()
 }
 
-fn listed(names: &[Arc<str>], renewed: i64) -> Leases {
+fn listed(names: &[Arc<str>], renewed: i64) -> ListedLeases {
     let lease = |(i, name): (i64, &Arc<str>)| ListedLease {
         name: name.clone(),
-        renew_time: Some(Moment(renewed - i)),
+        renew_time: Some(UnixTime(renewed - i)),
         duration_seconds: Some(40),
     };
-    Leases {
+    ListedLeases {
         leases: (0..).zip(names).map(lease).collect(),
         malformed: 0,
     }
@@ -148,8 +148,8 @@ fn listed(names: &[Arc<str>], renewed: i64) -> Leases {
 
 const fn listing(at: i64) -> ListTimes {
     ListTimes {
-        sent: Moment(at),
-        received: Moment(at),
+        sent: UnixTime(at),
+        received: UnixTime(at),
     }
 }
 
@@ -181,7 +181,7 @@ fn judge(nodes: usize) -> Work {
     let machines: Vec<MachineItem> = names.iter().map(machine).collect();
     let (mut state, lost) = (ProbeState::default(), listed(&names, STEP));
     state.leases(listing(2 * STEP), &lost, RULE);
-    let now = Moment(10 * STEP);
+    let now = UnixTime(10 * STEP);
     Box::new(move || {
         let next = state.leases(listing(now.0), &lost, RULE);
         let index = NodeIndex::new(&nodes, &machines, &settings);
@@ -192,22 +192,22 @@ fn judge(nodes: usize) -> Work {
 fn probe(nodes: usize) -> Work {
     let body = body(nodes, Kind::Leases);
     let (mut state, mut streak) = (ProbeState::default(), Streak::default());
-    let mut verdicts = VerdictBuilder::new("lease-probe-0".into(), Moment(0));
+    let mut verdicts = VerdictBuilder::new("lease-probe-0".into(), UnixTime(0));
     let once = Thresholds {
         failure: 1,
         success: 1,
     };
-    let now = Moment(crate::fleet::now());
+    let now = UnixTime(crate::fleet::now());
     Box::new(move || {
         let Ok(list) = ItemList::<LeaseItem>::from_slice(black_box(&body)) else {
             return;
         };
         let lease = |lease: &LeaseItem| ListedLease {
             name: lease.name.clone(),
-            renew_time: lease.renew_time.map(|time| Moment(time.as_microsecond())),
+            renew_time: lease.renew_time.map(|time| UnixTime(time.as_microsecond())),
             duration_seconds: lease.lease_duration_seconds,
         };
-        let leases = Leases {
+        let leases = ListedLeases {
             leases: list
                 .items
                 .iter()
@@ -283,7 +283,7 @@ fn weed() -> Work {
         namespace: "shoot--bench--00001".into(),
         name: "kube-apiserver-x7k2p".into(),
     };
-    let now = weeder::domain::moment::Moment(0);
+    let now = UnixTime(0);
     Box::new(move || {
         turn += 1;
         let slice = Slice {

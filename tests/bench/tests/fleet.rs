@@ -17,8 +17,8 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_bench::fleet::listener::Listener;
 use watchdog_bench::fleet::seeding::Reached;
 use watchdog_bench::fleet::{Fleet, OutageMode};
-use watchdog_e2e::scratch::Scratch;
-use watchdog_e2e::wait;
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::wait;
 
 struct Served {
     fleet: Arc<Fleet>,

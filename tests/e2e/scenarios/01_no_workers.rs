@@ -8,10 +8,10 @@ use serde_json::json;
 use watchdog_proto::probe::v1::{Outcome, SkipReason};
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.shoot(Plan::nodes(0).behind_front()).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.shoot(Plan::nodes(0).behind_proxy()).await?;
     shoot
         .change_shoot(json!({"spec": {"provider": {"workers": []}}}))
         .await?;
@@ -22,7 +22,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
         "{}",
         verdict.message
     );
-    shoot.stays_untouched(stage.calm()).await?;
-    ensure!(shoot.front()?.connections() == 0, "its API server was asked");
+    shoot.stays_untouched(fixture.observation_window()).await?;
+    ensure!(shoot.proxy()?.connections() == 0, "its API server was asked");
     Ok(())
 }

@@ -9,10 +9,10 @@ use watchdog_proto::probe::v1::Outcome;
 use super::held_down;
 use crate::acceptance::COUNTS;
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.shoot(Plan::nodes(1)).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.shoot(Plan::nodes(1)).await?;
     shoot.cut_all().await;
     for (name, count) in COUNTS {
         shoot.change_dependant(name, held_down(count)).await?;
@@ -20,7 +20,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
     shoot.wait_down().await?;
     shoot.hand_over().await?;
     shoot.wait_outcome(Outcome::TooFewCandidates).await?;
-    shoot.stays_untouched(stage.calm()).await?;
+    shoot.stays_untouched(fixture.observation_window()).await?;
     for node in shoot.nodes().await {
         shoot.delete_lease(&node).await?;
     }

@@ -4,13 +4,13 @@
 //! leases are healthy. Both are restored in order, machine-controller-manager to its two replicas.
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
-use crate::fixtures::{KCM, MCM};
+use crate::acceptance::fixture::Fixture;
+use watchdog_test_support::fixtures::{KCM, MCM};
 
 use super::held_down;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.shoot(Plan::nodes(2)).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.shoot(Plan::nodes(2)).await?;
     for (name, count) in [(KCM, 1), (MCM, 2)] {
         shoot.change_dependant(name, held_down(count)).await?;
     }

@@ -7,14 +7,14 @@
 use watchdog_proto::probe::v1::Outcome;
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(3)).await?;
     shoot.stop_api_server().await?;
     shoot.wait_outcome(Outcome::ApiServerUnreachable).await?;
-    shoot.stays_untouched(stage.calm()).await?;
+    shoot.stays_untouched(fixture.observation_window()).await?;
     shoot.start_api_server().await?;
     shoot.wait_outcome(Outcome::Healthy).await?;
-    shoot.stays_untouched(stage.calm()).await
+    shoot.stays_untouched(fixture.observation_window()).await
 }

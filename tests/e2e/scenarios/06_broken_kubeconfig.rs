@@ -7,14 +7,14 @@ use anyhow::ensure;
 use watchdog_proto::probe::v1::Outcome;
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(3)).await?;
     shoot.set_kubeconfig("not a kubeconfig").await?;
     let verdict = shoot.wait_outcome(Outcome::Inconclusive).await?;
     ensure!(verdict.message.contains("kubeconfig"), "{}", verdict.message);
-    shoot.stays_untouched(stage.calm()).await?;
+    shoot.stays_untouched(fixture.observation_window()).await?;
     shoot.set_kubeconfig(&shoot.probe_kubeconfig()?).await?;
     shoot.wait_outcome(Outcome::Healthy).await?;
     Ok(())

@@ -8,13 +8,13 @@ use serde_json::json;
 use watchdog_proto::probe::v1::Outcome;
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
-use crate::fixtures::{CA, KCM, MCM};
+use crate::acceptance::fixture::Fixture;
+use watchdog_test_support::fixtures::{CA, KCM, MCM};
 
 const IGNORE: &str = "dependency-watchdog.gardener.cloud/ignore-scaling";
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(3).counted()).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(3).counted()).await?;
     let ignored = json!({"metadata": {"annotations": {IGNORE: "true"}}});
     shoot.change_dependant(MCM, ignored).await?;
     let before = shoot.dependant(MCM);
@@ -23,7 +23,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
         .wait_counts("the others are down", &[(KCM, 0), (MCM, 2), (CA, 0)])
         .await?;
     shoot.wait_outcome(Outcome::LeasesExpired).await?;
-    shoot.no_node_turns_unknown(stage.calm()).await?;
+    shoot.no_node_turns_unknown(fixture.observation_window()).await?;
     let now = shoot.dependant(MCM);
     ensure!(
         (now.wanted, &now.recorded, now.held) == (2, &before.recorded, false),

@@ -8,10 +8,10 @@
 use watchdog_proto::probe::v1::Outcome;
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(5).with_twin()).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(5).with_twin()).await?;
     shoot.cut_all().await;
     shoot.wait_down().await?;
     // Three of five are enough; the next verdict names them all.
@@ -22,8 +22,8 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
             verdict.outcome() == Outcome::LeasesExpired && verdict.evidence.as_ref().is_some_and(all)
         })
         .await?;
-    shoot.no_node_turns_unknown(stage.calm()).await?;
+    shoot.no_node_turns_unknown(fixture.observation_window()).await?;
     shoot.reconnect().await;
     shoot.wait_restored().await?;
-    shoot.no_node_turns_unknown(stage.calm()).await
+    shoot.no_node_turns_unknown(fixture.observation_window()).await
 }

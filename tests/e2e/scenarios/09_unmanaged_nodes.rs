@@ -7,10 +7,10 @@ use watchdog_proto::probe::v1::{Exclusion, Outcome};
 
 use super::excluded;
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(3)).await?;
     for node in shoot.nodes().await.iter().take(2) {
         shoot
             .annotate_node(node, "node.machine.sapcloud.io/not-managed-by-mcm", "true")
@@ -19,7 +19,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
     shoot.cut_all().await;
     let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
     excluded(&verdict, Exclusion::NotManagedByMcm, 2)?;
-    shoot.stays_untouched(stage.calm()).await?;
+    shoot.stays_untouched(fixture.observation_window()).await?;
     shoot.reconnect().await;
     shoot.wait_outcome(Outcome::Healthy).await?;
     Ok(())

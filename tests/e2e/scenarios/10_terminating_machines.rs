@@ -7,17 +7,17 @@ use watchdog_proto::probe::v1::{Exclusion, Outcome};
 
 use super::excluded;
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(3)).await?;
     shoot.cut_all().await;
     for node in shoot.nodes().await.iter().take(2) {
         shoot.set_machine_phase(node, "Terminating").await?;
     }
     let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
     excluded(&verdict, Exclusion::MachineTerminating, 2)?;
-    shoot.stays_untouched(stage.calm()).await?;
+    shoot.stays_untouched(fixture.observation_window()).await?;
     shoot.reconnect().await;
     shoot.wait_outcome(Outcome::Healthy).await?;
     Ok(())

@@ -9,10 +9,10 @@ use watchdog_proto::probe::v1::{Outcome, SkipReason};
 
 use crate::acceptance::COUNTS;
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(3)).await?;
     shoot
         .change_shoot(json!({"spec": {"hibernation": {"enabled": true}}}))
         .await?;
@@ -30,7 +30,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
     shoot
         .change_shoot(json!({"status": {"hibernated": true}}))
         .await?;
-    shoot.stays_untouched(stage.calm()).await?;
+    shoot.stays_untouched(fixture.observation_window()).await?;
 
     shoot
         .change_shoot(json!({"spec": {"hibernation": {"enabled": false}}}))
@@ -40,7 +40,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
             verdict.skip_reason() == SkipReason::WakingUp
         })
         .await?;
-    shoot.stays_untouched(stage.calm()).await?;
+    shoot.stays_untouched(fixture.observation_window()).await?;
     for (name, count) in COUNTS {
         shoot.scale(name, count).await?;
     }

@@ -8,12 +8,12 @@ use watchdog_proto::probe::v1::{Exclusion, Outcome};
 
 use super::{excluded, slow_controller};
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     // kube-controller-manager turns the condition to Unknown after the grace period, with which it ends to count.
-    let shoot = stage.shoot(Plan::nodes(3).grace(3.0)).await?;
-    slow_controller(stage, &shoot).await?;
+    let shoot = fixture.shoot(Plan::nodes(3).grace(3.0)).await?;
+    slow_controller(fixture, &shoot).await?;
     let conditions = json!({"nodeConditions": ["MemoryPressure"]});
     let worker =
         json!({"name": "worker", "minimum": 1, "maximum": 9, "machineControllerManager": conditions});
@@ -29,7 +29,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
     }
     let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
     excluded(&verdict, Exclusion::UnhealthyCondition, 2)?;
-    shoot.stays_untouched(stage.calm()).await?;
+    shoot.stays_untouched(fixture.observation_window()).await?;
     shoot.reconnect().await;
     shoot.wait_outcome(Outcome::Healthy).await?;
     Ok(())

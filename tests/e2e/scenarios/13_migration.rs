@@ -9,14 +9,14 @@ use anyhow::ensure;
 use watchdog_proto::probe::v1::{Outcome, SkipReason};
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
-use crate::wait;
+use crate::acceptance::fixture::Fixture;
+use watchdog_test_support::wait;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    stage.reserve(3).await?;
-    let (here, there) = (stage.first_seed(), stage.second_seed().await?);
-    let source = stage.shoot_on(here.0, &here.1, Plan::nodes(3)).await?;
-    let destination = stage.shoot_on(there.0, &there.1, Plan::nodes(3)).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    fixture.reserve(3).await?;
+    let (here, there) = (fixture.first_seed(), fixture.second_seed().await?);
+    let source = fixture.shoot_on(here.0, &here.1, Plan::nodes(3)).await?;
+    let destination = fixture.shoot_on(there.0, &there.1, Plan::nodes(3)).await?;
     source.hand_over_healthy().await?;
 
     source.last_operation("Migrate", "Processing").await?;
@@ -27,9 +27,9 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
         "{}",
         verdict.message
     );
-    source.stays_untouched(stage.calm()).await?;
+    source.stays_untouched(fixture.observation_window()).await?;
     source.delete_cluster().await?;
-    wait::until_true("the source forgets it", stage.times().bound, || async {
+    wait::until_true("the source forgets it", fixture.times().bound, || async {
         Ok(source.seed().verdict(source.namespace()).await.is_err())
     })
     .await?;

@@ -8,11 +8,11 @@ use serde_json::json;
 use watchdog_proto::probe::v1::{Outcome, SkipReason};
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
-use crate::wait;
+use crate::acceptance::fixture::Fixture;
+use watchdog_test_support::wait;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(3)).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(3)).await?;
     let now = jiff::Timestamp::now().to_string();
     shoot
         .change_shoot(json!({"metadata": {"deletionTimestamp": now}}))
@@ -24,9 +24,9 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
         "{}",
         verdict.message
     );
-    shoot.stays_untouched(stage.calm()).await?;
+    shoot.stays_untouched(fixture.observation_window()).await?;
     shoot.delete_cluster().await?;
-    wait::until_true("it is forgotten", stage.times().bound, || async {
+    wait::until_true("it is forgotten", fixture.times().bound, || async {
         Ok(shoot.seed().verdict(shoot.namespace()).await.is_err())
     })
     .await

@@ -7,11 +7,11 @@ use watchdog_proto::probe::v1::{Exclusion, Outcome};
 
 use super::{excluded, slow_controller};
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.shoot(Plan::nodes(3).grace(3.0)).await?;
-    slow_controller(stage, &shoot).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.shoot(Plan::nodes(3).grace(3.0)).await?;
+    slow_controller(fixture, &shoot).await?;
     shoot.hand_over_healthy().await?;
     shoot.cut_all().await;
     let reasons = ["ReadyForUpdate", "UpdateFailed"];
@@ -20,7 +20,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
     }
     let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
     excluded(&verdict, Exclusion::InPlaceUpdate, 2)?;
-    shoot.stays_untouched(stage.calm()).await?;
+    shoot.stays_untouched(fixture.observation_window()).await?;
     shoot.reconnect().await;
     shoot.wait_outcome(Outcome::Healthy).await?;
     Ok(())

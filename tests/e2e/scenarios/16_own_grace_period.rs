@@ -7,24 +7,24 @@ use anyhow::{Context, ensure};
 use watchdog_proto::probe::v1::Outcome;
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(3).grace(2.0).counted()).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(3).grace(2.0).counted()).await?;
     shoot.cut_all().await;
-    shoot.stays_untouched(stage.times().grace).await?;
+    shoot.stays_untouched(fixture.times().grace).await?;
     shoot.wait_down().await?;
     let verdict = shoot.wait_outcome(Outcome::LeasesExpired).await?;
     let age = verdict
         .evidence
         .and_then(|evidence| evidence.expiry_age)
         .context("a verdict without an age")?;
-    let expected = stage.times().grace.mul_f64(1.5);
+    let expected = fixture.times().grace.mul_f64(1.5);
     ensure!(
         u64::try_from(age.seconds)? == expected.as_secs(),
         "a lease counts as expired after {age:?}, not {expected:?}"
     );
-    shoot.no_node_turns_unknown(stage.times().outage()).await?;
+    shoot.no_node_turns_unknown(fixture.times().outage()).await?;
     shoot.reconnect().await;
     shoot.wait_restored().await
 }

@@ -8,7 +8,7 @@ use anyhow::ensure;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
 
 const DEAD: &str = "zone-1";
 
@@ -20,14 +20,14 @@ fn names_the_zone(verdict: &Verdict) -> bool {
         && verdict.message.contains(DEAD)
 }
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(6).zones(3).with_twin()).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(6).zones(3).with_twin()).await?;
     shoot.cut_zone(DEAD).await;
     let verdict = shoot
         .wait_verdict("it names the dead zone", names_the_zone)
         .await?;
     ensure!(verdict.outcome() == Outcome::Healthy, "{}", verdict.message);
-    shoot.stays_untouched(stage.times().outage()).await?;
+    shoot.stays_untouched(fixture.times().outage()).await?;
     shoot.reconnect().await;
     shoot.wait_restored().await
 }

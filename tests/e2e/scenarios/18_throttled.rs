@@ -8,21 +8,21 @@
 use watchdog_proto::probe::v1::Outcome;
 
 use crate::acceptance::backend::Plan;
-use crate::acceptance::front::{Canned, Mood};
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
+use watchdog_test_support::fault_proxy::{Behaviour, Canned};
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage
-        .healthy_shoot(Plan::nodes(3).behind_front().counted())
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture
+        .healthy_shoot(Plan::nodes(3).behind_proxy().counted())
         .await?;
-    shoot.front()?.set(Mood::Answer(Canned::Throttled(1)));
+    shoot.proxy()?.set(Behaviour::Answer(Canned::Throttled(1)));
     shoot.wait_outcome(Outcome::Throttled).await?;
     shoot.cut_all().await;
-    shoot.stays_untouched(stage.times().outage()).await?;
+    shoot.stays_untouched(fixture.times().outage()).await?;
     shoot.wait_outcome(Outcome::Throttled).await?;
     shoot.reconnect().await;
     shoot.wait_restored().await?;
-    shoot.front()?.set(Mood::Pass);
+    shoot.proxy()?.set(Behaviour::Pass);
     shoot.wait_outcome(Outcome::Healthy).await?;
-    shoot.stays_untouched(stage.calm()).await
+    shoot.stays_untouched(fixture.observation_window()).await
 }

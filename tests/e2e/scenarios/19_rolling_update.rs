@@ -9,11 +9,11 @@ use serde_json::json;
 
 use crate::acceptance::COUNTS;
 use crate::acceptance::backend::Plan;
-use crate::acceptance::chronicle::Fact;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::fixture::Fixture;
+use watchdog_test_support::history::timeline::Fact;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let shoot = stage.healthy_shoot(Plan::nodes(4).counted()).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let shoot = fixture.healthy_shoot(Plan::nodes(4).counted()).await?;
     let roll =
         |revision: &str| json!({"spec": {"template": {"metadata": {"annotations": {"checksum": revision}}}}});
     shoot.last_operation("Reconcile", "Processing").await?;
@@ -29,10 +29,10 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
         shoot.change_dependant(name, roll("3")).await?;
     }
     shoot.last_operation("Reconcile", "Succeeded").await?;
-    shoot.no_node_turns_unknown(stage.calm()).await?;
+    shoot.no_node_turns_unknown(fixture.observation_window()).await?;
     shoot.reconnect().await;
     shoot.wait_restored().await?;
-    for entry in shoot.seed().chronicle.of(shoot.namespace()) {
+    for entry in shoot.seed().timeline.of(shoot.namespace()) {
         if let Fact::Dependant(seen) = entry.fact {
             ensure!(seen.held || seen.wanted > 0, "down and not marked: {seen:?}");
         }

@@ -5,12 +5,12 @@
 use anyhow::ensure;
 
 use super::nothing_is_weeded;
-use crate::acceptance::planes::API_SERVER;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::control_plane::API_SERVER;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let plane = stage.plane(1).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let plane = fixture.control_plane(1).await?;
     plane.down(API_SERVER).await?;
     ensure!(plane.crashed().await.len() == 3, "three components need it");
-    nothing_is_weeded(stage, &plane).await
+    nothing_is_weeded(fixture, &plane).await
 }

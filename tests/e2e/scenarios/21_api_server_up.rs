@@ -5,15 +5,15 @@
 
 use anyhow::ensure;
 
-use crate::acceptance::planes::API_SERVER;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::control_plane::API_SERVER;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let plane = stage.plane(1).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let plane = fixture.control_plane(1).await?;
     plane.down(API_SERVER).await?;
     let mut crashed = plane.crashed().await;
     plane.up(API_SERVER).await?;
-    plane.wait_runs(stage.times().bound).await?;
+    plane.wait_runs(fixture.times().bound).await?;
     let mut weeded = plane.deleted_components().await;
     crashed.sort_unstable();
     weeded.sort_unstable();

@@ -5,14 +5,14 @@
 
 use anyhow::ensure;
 
-use crate::acceptance::planes::{API_SERVER, ETCD};
-use crate::acceptance::stage::Stage;
+use crate::acceptance::control_plane::{API_SERVER, ETCD};
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let plane = stage.plane(1).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let plane = fixture.control_plane(1).await?;
     plane.down(ETCD).await?;
     plane.up(ETCD).await?;
-    plane.wait_runs(stage.times().bound).await?;
+    plane.wait_runs(fixture.times().bound).await?;
     let weeded = plane.deleted_components().await;
     ensure!(
         weeded.len() == 4 && weeded.first() == Some(&API_SERVER),

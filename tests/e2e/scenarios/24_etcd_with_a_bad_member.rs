@@ -3,11 +3,11 @@
 //! All three members of etcd were down. Two come back, the third does not: etcd works again, one member that is not
 //! ready does not hide that, and weeding starts.
 
-use crate::acceptance::planes::ETCD;
-use crate::acceptance::stage::Stage;
+use crate::acceptance::control_plane::ETCD;
+use crate::acceptance::fixture::Fixture;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let plane = stage.plane(3).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let plane = fixture.control_plane(3).await?;
     let members = [ETCD, "etcd-main-1", "etcd-main-2"];
     for member in members {
         plane.down(member).await?;
@@ -15,5 +15,5 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
     for member in members.iter().skip(1) {
         plane.up(member).await?;
     }
-    plane.wait_runs(stage.times().bound).await
+    plane.wait_runs(fixture.times().bound).await
 }

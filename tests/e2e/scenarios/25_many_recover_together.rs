@@ -5,18 +5,18 @@
 
 use anyhow::ensure;
 
-use crate::acceptance::planes::{API_SERVER, at_once};
-use crate::acceptance::stage::Stage;
+use crate::acceptance::control_plane::{API_SERVER, at_once};
+use crate::acceptance::fixture::Fixture;
 
 /// As many as a large seed has.
 const PLANES: usize = 200;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
-    let planes = stage.many_planes(PLANES).await?;
-    at_once(planes.iter().map(|plane| plane.down(API_SERVER))).await?;
-    at_once(planes.iter().map(|plane| plane.up(API_SERVER))).await?;
-    for plane in &planes {
-        plane.wait_runs(stage.times().bound * 2).await?;
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
+    let control_planes = fixture.many_control_planes(PLANES).await?;
+    at_once(control_planes.iter().map(|plane| plane.down(API_SERVER))).await?;
+    at_once(control_planes.iter().map(|plane| plane.up(API_SERVER))).await?;
+    for plane in &control_planes {
+        plane.wait_runs(fixture.times().bound * 2).await?;
         let weeded = plane.deleted_components().await.len();
         ensure!(weeded == 3, "{weeded} pods were weeded in {}", plane.namespace());
     }

@@ -43,10 +43,18 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
         (left.container.as_str(), left.exit_code) == ("main", Some(1)) && left.controller.ends_with(OWN),
         "{left:?}"
     );
-    let metric = seed.weeder.get().metric("watchdog_weeder_left_alone_total").await?;
+    let metric = seed
+        .weeder
+        .get()
+        .metric("watchdog_weeder_left_alone_total")
+        .await?;
     ensure!(metric == Some(1.0), "{metric:?}");
     warned(stage, &seed, &namespace).await?;
-    ensure!(deletions(&plane).await == (AT_MOST, 2), "{:?}", plane.deletions().await);
+    ensure!(
+        deletions(&plane).await == (AT_MOST, 2),
+        "{:?}",
+        plane.deletions().await
+    );
 
     // As a Deployment does it: the new replica first.
     let old = seed.weeder.get();

@@ -4,11 +4,11 @@
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::{Exclusion, Verdict};
 
-use super::planes::Plane;
+use super::control_plane::ControlPlane;
+use super::fixture::Fixture;
 use super::runner::Scenario;
 use super::shoot::Shoot;
-use super::stage::Stage;
-use crate::wait;
+use watchdog_test_support::wait;
 
 #[path = "20_api_server_down.rs"]
 mod api_server_down;
@@ -18,10 +18,10 @@ mod api_server_gone;
 mod api_server_up;
 #[path = "06_broken_kubeconfig.rs"]
 mod broken_kubeconfig;
-#[path = "17_dead_zone.rs"]
-mod dead_zone;
 #[path = "26_crashes_for_its_own_reasons.rs"]
 mod crashes_for_its_own_reasons;
+#[path = "17_dead_zone.rs"]
+mod dead_zone;
 #[path = "14_deletion.rs"]
 mod deletion;
 #[path = "22_etcd_down.rs"]
@@ -68,7 +68,7 @@ macro_rules! scenario {
         Scenario {
             file: $file,
             source: include_str!($file),
-            play: |stage| Box::pin(async move { $module::play(&stage).await }),
+            play: |fixture| Box::pin(async move { $module::play(&fixture).await }),
         }
     };
 }
@@ -127,15 +127,15 @@ fn excluded(verdict: &Verdict, reason: Exclusion, leases: u32) -> anyhow::Result
 
 /// Says in the Shoot that the grace period is everybody's, while its kube-controller-manager has the longer one of the
 /// plan: what is seen before it judges can be watched for longer.
-async fn slow_controller(stage: &Stage, shoot: &Shoot) -> anyhow::Result<()> {
-    let grace = format!("{}ms", stage.times().grace.as_millis());
+async fn slow_controller(fixture: &Fixture, shoot: &Shoot) -> anyhow::Result<()> {
+    let grace = format!("{}ms", fixture.times().grace.as_millis());
     let manager = json!({"kubeControllerManager": {"nodeMonitorGracePeriod": grace}});
     shoot.change_shoot(json!({"spec": {"kubernetes": manager}})).await
 }
 
 /// Watches for as long as weeding would take, and longer.
-async fn nothing_is_weeded(stage: &Stage, plane: &Plane) -> anyhow::Result<()> {
-    wait::holds("nothing is weeded", stage.calm(), || async {
+async fn nothing_is_weeded(fixture: &Fixture, plane: &ControlPlane) -> anyhow::Result<()> {
+    wait::holds("nothing is weeded", fixture.observation_window(), || async {
         let deleted = plane.deleted_components().await;
         anyhow::ensure!(deleted.is_empty(), "{deleted:?} were");
         Ok(true)

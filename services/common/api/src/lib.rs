@@ -48,6 +48,7 @@ pub mod prober;
 pub mod secret;
 pub mod selector;
 mod text;
+pub mod unix_time;
 pub mod weeder;
 pub mod workload;
 mod yaml;

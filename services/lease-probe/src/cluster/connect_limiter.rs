@@ -20,7 +20,7 @@ pub struct ConnectLimiter {
 /// A permit, given back when it is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Permit<'l> {
+pub struct ConnectPermit<'l> {
     _permit: Option<SemaphorePermit<'l>>,
 }
 
@@ -34,15 +34,15 @@ impl ConnectLimiter {
     }
 
     /// Waits for a permit, first come, first served.
-    pub async fn acquire(&self) -> Permit<'_> {
-        Permit {
+    pub async fn acquire(&self) -> ConnectPermit<'_> {
+        ConnectPermit {
             // Never closed.
             _permit: self.permits.acquire().await.ok(),
         }
     }
 }
 
-impl Permit<'_> {
+impl ConnectPermit<'_> {
     /// Does the work; gives the permit back when it is done or after [`HELD_FOR`].
     pub async fn during<T>(self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);

@@ -10,11 +10,11 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 use watchdog_kube::client::retry_after;
 
-use super::connect_limiter::{ConnectLimiter, Permit};
+use super::connect_limiter::{ConnectLimiter, ConnectPermit};
 use super::kubeconfig::Access;
 use super::transport::{ApiRequest, Connector, End, Link};
 use crate::domain::answered::{ListCounts, SLOW};
-use crate::domain::outcome::Failure;
+use crate::domain::outcome::ProbeFailure;
 use crate::metrics::CONNECTIONS;
 
 /// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every other
@@ -105,7 +105,7 @@ impl<C: Connector> CachedConnection<C> {
     ///
     /// # Errors
     /// When it cannot be used.
-    pub fn set_kubeconfig(&mut self, access: &Access) -> Result<(), Failure> {
+    pub fn set_kubeconfig(&mut self, access: &Access) -> Result<(), ProbeFailure> {
         let kubeconfig = access.as_ref().map_err(Clone::clone)?;
         if self
             .target
@@ -130,7 +130,7 @@ impl<C: Connector> CachedConnection<C> {
     ///
     /// # Errors
     /// When the API server cannot be reached or its answer breaks off.
-    pub async fn request(&mut self, request: &ApiRequest) -> Result<ApiResponse, Failure> {
+    pub async fn request(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
         self.queueing = false;
         let Some(mut link) = self.take_open() else {
             self.queueing = true;
@@ -174,9 +174,9 @@ impl<C: Connector> CachedConnection<C> {
     /// on a connection opened for the request, however the cached connection ended and however long the permit took.
     ///
     /// # Errors
-    /// As [`request`](Self::request); [`Failure::Timeout`] when the server had its time,
-    /// [`Failure::ConnectQueueTimeout`] when no permit was free for as long.
-    pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<ApiResponse, Failure> {
+    /// As [`request`](Self::request); [`ProbeFailure::Timeout`] when the server had its time,
+    /// [`ProbeFailure::ConnectQueueTimeout`] when no permit was free for as long.
+    pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<ApiResponse, ProbeFailure> {
         let request = ApiRequest::get(path);
         self.queueing = false;
         if let Some(link) = self.take_open() {
@@ -188,9 +188,9 @@ impl<C: Connector> CachedConnection<C> {
         }
         let limiter = self.limiter.clone();
         let permit = tokio::time::timeout(limit, limiter.acquire()).await;
-        let permit = permit.map_err(|_| Failure::ConnectQueueTimeout(limit))?;
+        let permit = permit.map_err(|_| ProbeFailure::ConnectQueueTimeout(limit))?;
         let answer = tokio::time::timeout(limit, Box::pin(self.on_fresh(permit, &request))).await;
-        answer.unwrap_or(Err(Failure::Timeout(limit)))
+        answer.unwrap_or(Err(ProbeFailure::Timeout(limit)))
     }
 
     /// Returns true if the last request is waiting for a permit to open a connection, or was cancelled while it waited.
@@ -279,7 +279,7 @@ impl<C: Connector> CachedConnection<C> {
                 .is_some_and(|answered| at.saturating_duration_since(answered) < HABITUAL)
     }
 
-    async fn request_fresh(&mut self, request: &ApiRequest) -> Result<ApiResponse, Failure> {
+    async fn request_fresh(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
         let limiter = self.limiter.clone();
         let permit = limiter.acquire().await;
         self.queueing = false;
@@ -287,9 +287,13 @@ impl<C: Connector> CachedConnection<C> {
         Box::pin(self.on_fresh(permit, request)).await
     }
 
-    async fn on_fresh(&mut self, permit: Permit<'_>, request: &ApiRequest) -> Result<ApiResponse, Failure> {
+    async fn on_fresh(
+        &mut self,
+        permit: ConnectPermit<'_>,
+        request: &ApiRequest,
+    ) -> Result<ApiResponse, ProbeFailure> {
         let Some((_, target)) = &self.target else {
-            return Err(Failure::Kubeconfig("there is none yet".to_owned()));
+            return Err(ProbeFailure::Kubeconfig("there is none yet".to_owned()));
         };
         let began = Instant::now();
         let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.connector.open(target));
@@ -297,7 +301,7 @@ impl<C: Connector> CachedConnection<C> {
         let (result, link) = match opened {
             Ok(Ok(link)) => ("opened", Ok(link)),
             Ok(Err(failure)) => ("failed", Err(failure)),
-            Err(_) => ("failed", Err(Failure::Timeout(CONNECT_TIMEOUT))),
+            Err(_) => ("failed", Err(ProbeFailure::Timeout(CONNECT_TIMEOUT))),
         };
         CONNECTIONS.inc(&[("result", result.to_owned())]);
         if began.elapsed() > SLOW {
@@ -308,7 +312,11 @@ impl<C: Connector> CachedConnection<C> {
         self.exchange(link, request).await
     }
 
-    async fn exchange(&mut self, mut link: C::Link, request: &ApiRequest) -> Result<ApiResponse, Failure> {
+    async fn exchange(
+        &mut self,
+        mut link: C::Link,
+        request: &ApiRequest,
+    ) -> Result<ApiResponse, ProbeFailure> {
         let sent = Instant::now();
         let response = link.send(request).await?;
         self.read(link, sent, response).await
@@ -319,12 +327,12 @@ impl<C: Connector> CachedConnection<C> {
         link: C::Link,
         sent: Instant,
         response: http::Response<<C::Link as Link>::Body>,
-    ) -> Result<ApiResponse, Failure> {
+    ) -> Result<ApiResponse, ProbeFailure> {
         let (head, body) = response.into_parts();
         let body = body
             .collect()
             .await
-            .map_err(|e| Failure::Connect(format!("the answer broke off: {e}")))?;
+            .map_err(|e| ProbeFailure::Connect(format!("the answer broke off: {e}")))?;
         self.answered_at = Some(Instant::now());
         self.latency = sent.elapsed();
         self.answers = self.answers.saturating_add(1);

@@ -23,7 +23,7 @@ use watchdog_runtime::failure::chain;
 
 use super::tls::{self, ShootTls};
 use super::transport::{ApiRequest, Connector, End, Link};
-use crate::domain::outcome::Failure;
+use crate::domain::outcome::ProbeFailure;
 
 /// A silent connection is asked for a sign of life this often (HTTP/2 PING), also while no probe runs, and given up
 /// when none comes within [`PING_TIMEOUT`].
@@ -68,9 +68,9 @@ impl Connector for HttpConnector {
     type Target = Arc<HttpTarget>;
     type Link = HttpLink;
 
-    fn target(&self, access: &ShootAccess) -> Result<Arc<HttpTarget>, Failure> {
+    fn target(&self, access: &ShootAccess) -> Result<Arc<HttpTarget>, ProbeFailure> {
         let tls = tls::build(access)?;
-        let bad = |what: &str| Failure::Kubeconfig(what.to_owned());
+        let bad = |what: &str| ProbeFailure::Kubeconfig(what.to_owned());
         let authority = access
             .server
             .authority()
@@ -89,8 +89,8 @@ impl Connector for HttpConnector {
         }))
     }
 
-    async fn open(&self, target: &Arc<HttpTarget>) -> Result<HttpLink, Failure> {
-        let unreachable = |e: std::io::Error| Failure::Connect(format!("{}: {e}", target.authority));
+    async fn open(&self, target: &Arc<HttpTarget>) -> Result<HttpLink, ProbeFailure> {
+        let unreachable = |e: std::io::Error| ProbeFailure::Connect(format!("{}: {e}", target.authority));
         let tcp = TcpStream::connect(&target.authority).await.map_err(unreachable)?;
         tcp.set_nodelay(true).map_err(unreachable)?;
         let connector = tokio_rustls::TlsConnector::from(target.tls.config.clone());
@@ -98,7 +98,7 @@ impl Connector for HttpConnector {
             .connect(target.tls.server_name.clone(), tcp)
             .await
             .map_err(|e| match tls_error(&e) {
-                Some(error) => Failure::Tls(error),
+                Some(error) => ProbeFailure::Tls(error),
                 None => unreachable(e),
             })?;
         let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
@@ -199,7 +199,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadClock<S> {
 impl Link for HttpLink {
     type Body = Limited<Incoming>;
 
-    async fn send(&mut self, request: &ApiRequest) -> Result<http::Response<Self::Body>, Failure> {
+    async fn send(&mut self, request: &ApiRequest) -> Result<http::Response<Self::Body>, ProbeFailure> {
         let request = self.build(request)?;
         let response = match &mut self.sender {
             Sender::H1(h1) => {
@@ -225,7 +225,7 @@ impl Link for HttpLink {
 }
 
 impl HttpLink {
-    fn build(&self, request: &ApiRequest) -> Result<Request<Full<Bytes>>, Failure> {
+    fn build(&self, request: &ApiRequest) -> Result<Request<Full<Bytes>>, ProbeFailure> {
         let HttpTarget {
             authority,
             prefix,
@@ -256,7 +256,7 @@ impl HttpLink {
         }
         builder
             .body(Full::new(request.body.clone()))
-            .map_err(|e| Failure::Kubeconfig(format!("the server URL cannot be used: {e}")))
+            .map_err(|e| ProbeFailure::Kubeconfig(format!("the server URL cannot be used: {e}")))
     }
 }
 
@@ -274,6 +274,6 @@ fn tls_error(error: &std::io::Error) -> Option<String> {
         .map(ToString::to_string)
 }
 
-fn broken(error: hyper::Error) -> Failure {
-    Failure::Connect(chain(&error))
+fn broken(error: hyper::Error) -> ProbeFailure {
+    ProbeFailure::Connect(chain(&error))
 }

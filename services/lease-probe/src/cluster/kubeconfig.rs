@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use watchdog_api::kubeconfig::ShootAccess;
 
-use crate::domain::outcome::Failure;
+use crate::domain::outcome::ProbeFailure;
 
 /// A kubeconfig, or why it cannot be used.
-pub type Access = Result<Arc<Kubeconfig>, Failure>;
+pub type Access = Result<Arc<Kubeconfig>, ProbeFailure>;
 
 /// A usable kubeconfig.
 #[derive(Debug)]
@@ -30,13 +30,13 @@ impl PartialEq for Kubeconfig {
 /// # Errors
 /// Why it cannot be used; never shows what is in it.
 pub fn access(data: Result<Option<&[u8]>, &str>) -> Access {
-    let unusable = |why: &str| Failure::Kubeconfig(format!("the Secret {why}"));
+    let unusable = |why: &str| ProbeFailure::Kubeconfig(format!("the Secret {why}"));
     let data = data.map_err(|why| unusable(&format!("has malformed data: {why}")))?;
     let data = data.ok_or_else(|| unusable("has no data key kubeconfig"))?;
     let mut hasher = DefaultHasher::new();
     data.hash(&mut hasher);
     let access = watchdog_api::kubeconfig::parse(data)
-        .map_err(|e| Failure::Kubeconfig(format!("{}: {}", e.field, e.reason)))?;
+        .map_err(|e| ProbeFailure::Kubeconfig(format!("{}: {}", e.field, e.reason)))?;
     Ok(Arc::new(Kubeconfig {
         digest: hasher.finish(),
         access,

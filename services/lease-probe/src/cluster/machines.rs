@@ -13,14 +13,14 @@ use watchdog_api::machine::MachineItem;
 use watchdog_api::names;
 use watchdog_kube::client::{RequestError, request, retry_after};
 
-use crate::domain::outcome::Failure;
+use crate::domain::outcome::ProbeFailure;
 
 /// Lists the machines in the shoot's namespace.
 ///
 /// # Errors
 /// Says why they could not be listed. A single malformed machine fails the list: its node would look as if it had
 /// none.
-pub async fn list(seed: &kube::Client, namespace: &str) -> Result<Vec<MachineItem>, Failure> {
+pub async fn list(seed: &kube::Client, namespace: &str) -> Result<Vec<MachineItem>, ProbeFailure> {
     let path = format!(
         "/apis/{}/{}/namespaces/{namespace}/machines",
         names::MACHINE_GROUP,
@@ -28,20 +28,20 @@ pub async fn list(seed: &kube::Client, namespace: &str) -> Result<Vec<MachineIte
     );
     let get = http::Request::get(path)
         .body(Body::empty())
-        .map_err(|e| Failure::Machines(e.to_string()))?;
+        .map_err(|e| ProbeFailure::Machines(e.to_string()))?;
     let answer = request(async {
         let (head, body) = seed.send(get).await?.into_parts();
         Ok((head, body.collect().await?.to_bytes()))
     });
-    let (head, body) = answer.await.map_err(|e| Failure::Machines(e.to_string()))?;
+    let (head, body) = answer.await.map_err(|e| ProbeFailure::Machines(e.to_string()))?;
     if !head.status.is_success() {
         return Err(refusal(&head, &body));
     }
     let list = ItemList::<MachineItem>::from_slice(&body);
-    let list = list.map_err(|e| Failure::Machines(e.to_string()))?;
+    let list = list.map_err(|e| ProbeFailure::Machines(e.to_string()))?;
     let machine = |item| match item {
         Item::Ok(machine) => Ok(machine),
-        Item::Malformed { name, reason } => Err(Failure::Machines(format!(
+        Item::Malformed { name, reason } => Err(ProbeFailure::Machines(format!(
             "machine {} is malformed: {reason}",
             name.unwrap_or_default()
         ))),
@@ -49,7 +49,7 @@ pub async fn list(seed: &kube::Client, namespace: &str) -> Result<Vec<MachineIte
     list.items.into_iter().map(machine).collect()
 }
 
-fn refusal(head: &http::response::Parts, body: &[u8]) -> Failure {
+fn refusal(head: &http::response::Parts, body: &[u8]) -> ProbeFailure {
     let code = head.status.as_u16();
     let status = serde_json::from_slice::<Status>(body).unwrap_or_else(|_| {
         let text: String = String::from_utf8_lossy(body).trim().chars().take(200).collect();
@@ -57,8 +57,8 @@ fn refusal(head: &http::response::Parts, body: &[u8]) -> Failure {
     });
     match head.status {
         StatusCode::TOO_MANY_REQUESTS => {
-            Failure::MachinesThrottled(retry_after(&head.headers, Some(&status)))
+            ProbeFailure::MachinesThrottled(retry_after(&head.headers, Some(&status)))
         }
-        _ => Failure::Machines(RequestError::Refused(Box::new(status)).to_string()),
+        _ => ProbeFailure::Machines(RequestError::Refused(Box::new(status)).to_string()),
     }
 }

@@ -10,16 +10,13 @@ use watchdog_runtime::readiness::Readiness;
 
 /// Asks the seed for all that lease-probe must be allowed, at the start and whenever a change of the configuration
 /// changes it, until `stop` is cancelled. Its membership Lease is in `namespace`.
-///
-/// # Errors
-/// Never; the type is that of a critical task.
 pub async fn preflight(
     seed: kube::Client,
     namespace: String,
     mut config: watch::Receiver<Arc<ProberConfig>>,
     readiness: Readiness,
     stop: CancellationToken,
-) -> anyhow::Result<()> {
+) {
     let mut preflight = Preflight::new(seed, readiness);
     loop {
         let needed = needed(&config.borrow_and_update(), &namespace);
@@ -32,7 +29,7 @@ pub async fn preflight(
             std::future::pending().await
         };
         tokio::select! {
-            () = stop.cancelled() => return Ok(()),
+            () = stop.cancelled() => return,
             () = preflight.keep_asking(&needed) => {}
             () = changed => {}
         }

@@ -21,11 +21,11 @@ use super::connection::{ApiResponse, CachedConnection, Observations, Suspicion};
 use super::kubeconfig::Access;
 use super::machines;
 use super::transport::{ApiRequest, Connector};
-use crate::domain::assessment::Leases;
-use crate::domain::moment::Moment;
-use crate::domain::outcome::{Failure, Permission};
+use crate::domain::assessment::ListedLeases;
+use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::renewals::ListedLease;
 use crate::metrics::SHOOT_REQUESTS;
+use watchdog_api::unix_time::UnixTime;
 
 /// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
 const PAGE: usize = 500;
@@ -64,14 +64,14 @@ pub trait ShootClient: Send {
         &mut self,
         access: &Access,
         budget: Budget,
-    ) -> impl Future<Output = Result<(Leases, Instant), Failure>> + Send;
+    ) -> impl Future<Output = Result<(ListedLeases, Instant), ProbeFailure>> + Send;
 
     /// Lists the nodes and the machines.
     fn nodes_and_machines(
         &mut self,
         access: &Access,
         budget: Budget,
-    ) -> impl Future<Output = Result<(Vec<NodeItem>, Vec<MachineItem>), Failure>> + Send;
+    ) -> impl Future<Output = Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure>> + Send;
 
     /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
@@ -87,7 +87,7 @@ pub trait ExternalEndpoint: Send {
         &mut self,
         access: &Access,
         budget: Budget,
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    ) -> impl Future<Output = Result<(), ProbeFailure>> + Send;
 }
 
 /// A shoot, over one cached connection.
@@ -96,7 +96,7 @@ pub struct HttpShootClient<C: Connector> {
     seed: kube::Client,
     connection: CachedConnection<C>,
     // What was found to be missing at the first refusal since the last list that came.
-    missing: Option<Vec<Permission>>,
+    missing: Option<Vec<ShootPermission>>,
 }
 
 /// The external endpoint of a shoot, over one cached connection.
@@ -125,14 +125,14 @@ impl<C: Connector> HttpShootClient<C> {
         &mut self,
         access: &Access,
         budget: Budget,
-        permission: Permission,
-    ) -> Result<(Vec<Item<I>>, Instant), Failure> {
+        permission: ShootPermission,
+    ) -> Result<(Vec<Item<I>>, Instant), ProbeFailure> {
         let connection = &mut self.connection;
         connection.set_kubeconfig(access)?;
         let began = Instant::now();
         let twice = async {
             match pages(connection, permission).await {
-                Err(Failure::ListFailed(_)) => {
+                Err(ProbeFailure::ListFailed(_)) => {
                     connection.suspect(Suspicion::NoticedAt(began));
                     pages(connection, permission).await
                 }
@@ -144,20 +144,24 @@ impl<C: Connector> HttpShootClient<C> {
                 self.missing = None;
                 return Ok(listed);
             }
-            Ok(Err(Failure::Forbidden(refused))) => Failure::Forbidden(self.add_missing(refused).await),
-            Ok(Err(Failure::ListFailed(why))) => match version(connection, VERSION_TIMEOUT).await {
-                Ok(()) => Failure::ListFailed(why),
+            Ok(Err(ProbeFailure::Forbidden(refused))) => {
+                ProbeFailure::Forbidden(self.add_missing(refused).await)
+            }
+            Ok(Err(ProbeFailure::ListFailed(why))) => match version(connection, VERSION_TIMEOUT).await {
+                Ok(()) => ProbeFailure::ListFailed(why),
                 Err(failure) => failure,
             },
             Ok(Err(failure)) => failure,
-            Err(_) if connection.is_queueing() => Failure::ConnectQueueTimeout(budget.limit),
+            Err(_) if connection.is_queueing() => ProbeFailure::ConnectQueueTimeout(budget.limit),
             Err(_) => {
                 // It may be dead, and no ping has found out yet.
                 connection.close();
                 match version(connection, VERSION_TIMEOUT).await {
-                    Ok(()) => Failure::ListTimeout(budget.limit),
-                    Err(failure @ (Failure::Throttled(_) | Failure::ConnectQueueTimeout(_))) => failure,
-                    Err(_) => Failure::Timeout(budget.limit),
+                    Ok(()) => ProbeFailure::ListTimeout(budget.limit),
+                    Err(failure @ (ProbeFailure::Throttled(_) | ProbeFailure::ConnectQueueTimeout(_))) => {
+                        failure
+                    }
+                    Err(_) => ProbeFailure::Timeout(budget.limit),
                 }
             }
         };
@@ -166,7 +170,7 @@ impl<C: Connector> HttpShootClient<C> {
 
     /// Adds to `refused` everything else that is missing, so that an operator need not find out one by one. Asks only at
     /// the first refusal.
-    async fn add_missing(&mut self, mut refused: Vec<Permission>) -> Vec<Permission> {
+    async fn add_missing(&mut self, mut refused: Vec<ShootPermission>) -> Vec<ShootPermission> {
         let known = match self.missing.take() {
             Some(known) => known,
             None => missing_permissions(&mut self.connection).await,
@@ -182,9 +186,13 @@ impl<C: Connector> HttpShootClient<C> {
 }
 
 impl<C: Connector> ShootClient for HttpShootClient<C> {
-    async fn leases(&mut self, access: &Access, budget: Budget) -> Result<(Leases, Instant), Failure> {
-        let (items, sent) = self.list(access, budget, Permission::ListLeases).await?;
-        let mut listed = Leases::default();
+    async fn leases(
+        &mut self,
+        access: &Access,
+        budget: Budget,
+    ) -> Result<(ListedLeases, Instant), ProbeFailure> {
+        let (items, sent) = self.list(access, budget, ShootPermission::ListLeases).await?;
+        let mut listed = ListedLeases::default();
         for item in items {
             match item {
                 Item::Ok(LeaseItem {
@@ -193,7 +201,7 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
                     lease_duration_seconds,
                 }) => listed.leases.push(ListedLease {
                     name,
-                    renew_time: renew_time.map(|time| Moment(time.as_microsecond())),
+                    renew_time: renew_time.map(|time| UnixTime(time.as_microsecond())),
                     duration_seconds: lease_duration_seconds,
                 }),
                 Item::Malformed { name, reason } => {
@@ -209,16 +217,16 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         &mut self,
         access: &Access,
         budget: Budget,
-    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), Failure> {
+    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
         let (seed, name) = (self.seed.clone(), self.name.clone());
         let machines = timeout_at(budget.deadline, machines::list(&seed, &name));
-        let nodes = self.list(access, budget, Permission::ListNodes);
+        let nodes = self.list(access, budget, ShootPermission::ListNodes);
         let (nodes, machines) = tokio::join!(nodes, machines);
         let (nodes, _) = nodes?;
         // A malformed one might be one that counts.
         let node = |item| match item {
             Item::Ok(node) => Ok(node),
-            Item::Malformed { name, reason } => Err(Failure::ListFailed(format!(
+            Item::Malformed { name, reason } => Err(ProbeFailure::ListFailed(format!(
                 "node {} is malformed: {reason}",
                 name.unwrap_or_default()
             ))),
@@ -226,7 +234,7 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
         let nodes = nodes.into_iter().map(node).collect::<Result<_, _>>()?;
         let late = |_| {
             let limit = watchdog_api::duration::format(budget.limit);
-            Failure::Machines(format!("the list took longer than {limit}"))
+            ProbeFailure::Machines(format!("the list took longer than {limit}"))
         };
         Ok((nodes, machines.map_err(late)??))
     }
@@ -253,7 +261,7 @@ impl<C: Connector> HttpExternalEndpoint<C> {
 }
 
 impl<C: Connector> ExternalEndpoint for HttpExternalEndpoint<C> {
-    async fn answers(&mut self, access: &Access, budget: Budget) -> Result<(), Failure> {
+    async fn answers(&mut self, access: &Access, budget: Budget) -> Result<(), ProbeFailure> {
         self.connection.set_kubeconfig(access)?;
         version(&mut self.connection, budget.limit.min(VERSION_TIMEOUT)).await
     }
@@ -261,18 +269,18 @@ impl<C: Connector> ExternalEndpoint for HttpExternalEndpoint<C> {
 
 // === requests ===
 
-const fn path(permission: Permission) -> &'static str {
+const fn path(permission: ShootPermission) -> &'static str {
     match permission {
-        Permission::ListLeases => "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
-        Permission::ListNodes => "/api/v1/nodes",
+        ShootPermission::ListLeases => "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+        ShootPermission::ListNodes => "/api/v1/nodes",
     }
 }
 
 /// Lists once, page by page, and says when the first page was asked for.
 async fn pages<C: Connector, I: DeserializeOwned>(
     connection: &mut CachedConnection<C>,
-    permission: Permission,
-) -> Result<(Vec<Item<I>>, Instant), Failure> {
+    permission: ShootPermission,
+) -> Result<(Vec<Item<I>>, Instant), ProbeFailure> {
     let path = path(permission);
     let mut request = ApiRequest::get(format!("{path}?limit={PAGE}"));
     let (mut items, mut sent) = (Vec::new(), None);
@@ -283,14 +291,14 @@ async fn pages<C: Connector, I: DeserializeOwned>(
         // A server that throttles or refuses answers.
         connection.count_list(response.status.is_server_error());
         let broken = |why: String| match number {
-            1 => Failure::ListFailed(why),
-            _ => Failure::ListBrokeOff(format!("page {number}: {why}")),
+            1 => ProbeFailure::ListFailed(why),
+            _ => ProbeFailure::ListBrokeOff(format!("page {number}: {why}")),
         };
         let page = match response.status {
             StatusCode::OK => ItemList::<I>::from_slice(&response.body).map_err(|e| broken(e.to_string()))?,
-            StatusCode::TOO_MANY_REQUESTS => return Err(Failure::Throttled(response.retry_after)),
-            StatusCode::UNAUTHORIZED => return Err(Failure::Unauthorized),
-            StatusCode::FORBIDDEN => return Err(Failure::Forbidden(vec![permission])),
+            StatusCode::TOO_MANY_REQUESTS => return Err(ProbeFailure::Throttled(response.retry_after)),
+            StatusCode::UNAUTHORIZED => return Err(ProbeFailure::Unauthorized),
+            StatusCode::FORBIDDEN => return Err(ProbeFailure::Forbidden(vec![permission])),
             status => return Err(broken(format!("{status}{}", message(&response.body)))),
         };
         items.extend(page.items);
@@ -301,31 +309,36 @@ async fn pages<C: Connector, I: DeserializeOwned>(
         let token: String = token.collect();
         request = ApiRequest::get(format!("{path}?limit={PAGE}&continue={token}"));
     }
-    Err(Failure::ListBrokeOff(format!(
+    Err(ProbeFailure::ListBrokeOff(format!(
         "it has more than {MAX_PAGES} pages"
     )))
 }
 
 /// Requests the version to find out if the API server answers at all. The server has `limit` to answer, as in
 /// [`CachedConnection::get_within`].
-async fn version<C: Connector>(connection: &mut CachedConnection<C>, limit: Duration) -> Result<(), Failure> {
+async fn version<C: Connector>(
+    connection: &mut CachedConnection<C>,
+    limit: Duration,
+) -> Result<(), ProbeFailure> {
     let response = connection.get_within(limit, "/version").await?;
     count(&response);
     let is_object = || serde_json::from_slice::<HashMap<String, IgnoredAny>>(&response.body).is_ok();
     match response.status {
         // A server that refuses a request is alive.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
-        StatusCode::TOO_MANY_REQUESTS => Err(Failure::Throttled(response.retry_after)),
+        StatusCode::TOO_MANY_REQUESTS => Err(ProbeFailure::Throttled(response.retry_after)),
         status if status.is_success() && is_object() => Ok(()),
-        status => Err(Failure::VersionFailed(format!("GET /version answered {status}"))),
+        status => Err(ProbeFailure::VersionFailed(format!(
+            "GET /version answered {status}"
+        ))),
     }
 }
 
 /// Asks which permissions of a probe the kubeconfig's user lacks. Everybody who is authenticated may ask that. What is
 /// not answered counts as granted: a permission is only named as missing when the server says so.
-async fn missing_permissions<C: Connector>(connection: &mut CachedConnection<C>) -> Vec<Permission> {
+async fn missing_permissions<C: Connector>(connection: &mut CachedConnection<C>) -> Vec<ShootPermission> {
     let mut missing = Vec::new();
-    for permission in Permission::ALL {
+    for permission in ShootPermission::ALL {
         let ask = is_denied(connection, permission);
         if timeout(VERSION_TIMEOUT, ask).await == Ok(Ok(true)) {
             missing.push(permission);
@@ -336,8 +349,8 @@ async fn missing_permissions<C: Connector>(connection: &mut CachedConnection<C>)
 
 async fn is_denied<C: Connector>(
     connection: &mut CachedConnection<C>,
-    permission: Permission,
-) -> Result<bool, Failure> {
+    permission: ShootPermission,
+) -> Result<bool, ProbeFailure> {
     #[derive(Deserialize)]
     struct Review {
         status: ReviewStatus,
@@ -347,10 +360,10 @@ async fn is_denied<C: Connector>(
         allowed: bool,
     }
     let resource = match permission {
-        Permission::ListLeases => {
+        ShootPermission::ListLeases => {
             json!({"verb": "list", "group": "coordination.k8s.io", "resource": "leases", "namespace": NODE_LEASE_NAMESPACE})
         }
-        Permission::ListNodes => json!({"verb": "list", "group": "", "resource": "nodes"}),
+        ShootPermission::ListNodes => json!({"verb": "list", "group": "", "resource": "nodes"}),
     };
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
@@ -365,7 +378,7 @@ async fn is_denied<C: Connector>(
     let response = connection.request(&request).await?;
     count(&response);
     let review: Review =
-        serde_json::from_slice(&response.body).map_err(|e| Failure::ListFailed(e.to_string()))?;
+        serde_json::from_slice(&response.body).map_err(|e| ProbeFailure::ListFailed(e.to_string()))?;
     Ok(!review.status.allowed)
 }
 

@@ -8,7 +8,7 @@ use rustls::{ClientConfig, RootCertStore};
 use secrecy::ExposeSecret;
 use watchdog_api::kubeconfig::ShootAccess;
 
-use crate::domain::outcome::Failure;
+use crate::domain::outcome::ProbeFailure;
 
 /// One crypto provider for all shoots: it is the larger part of a configuration.
 static PROVIDER: LazyLock<Arc<rustls::crypto::CryptoProvider>> =
@@ -37,8 +37,8 @@ pub(crate) struct ShootTls {
 /// Builds the TLS configuration.
 ///
 /// # Errors
-/// [`Failure::Kubeconfig`] when the certificates or the key cannot be used; never shows what is in them.
-pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, Failure> {
+/// [`ProbeFailure::Kubeconfig`] when the certificates or the key cannot be used; never shows what is in them.
+pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, ProbeFailure> {
     let host = access
         .tls_server_name
         .as_deref()
@@ -76,11 +76,11 @@ pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, Failure> {
     })
 }
 
-fn unusable(why: &str) -> Failure {
-    Failure::Kubeconfig(why.to_owned())
+fn unusable(why: &str) -> ProbeFailure {
+    ProbeFailure::Kubeconfig(why.to_owned())
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, Failure> {
+fn roots(pem: &[u8]) -> Result<RootCertStore, ProbeFailure> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         let certificate = certificate.map_err(|_| unusable("certificate-authority-data is not PEM"))?;

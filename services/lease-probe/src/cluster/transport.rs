@@ -8,7 +8,7 @@ use hyper::body::Body;
 use tokio::time::Instant;
 use watchdog_api::kubeconfig::ShootAccess;
 
-use crate::domain::outcome::Failure;
+use crate::domain::outcome::ProbeFailure;
 
 /// A request to an API server that changes nothing there.
 #[derive(Debug, Clone)]
@@ -52,14 +52,14 @@ pub trait Connector: Clone + Send + Sync + 'static {
     /// Prepares a kubeconfig; opens nothing.
     ///
     /// # Errors
-    /// [`Failure::Kubeconfig`] when what it says cannot be used.
-    fn target(&self, access: &ShootAccess) -> Result<Self::Target, Failure>;
+    /// [`ProbeFailure::Kubeconfig`] when what it says cannot be used.
+    fn target(&self, access: &ShootAccess) -> Result<Self::Target, ProbeFailure>;
 
     /// Opens a connection, TCP and TLS, and does not bound the time that this takes. Cancelling gives up the attempt.
     ///
     /// # Errors
-    /// [`Failure::Connect`] or [`Failure::Tls`].
-    fn open(&self, target: &Self::Target) -> impl Future<Output = Result<Self::Link, Failure>> + Send;
+    /// [`ProbeFailure::Connect`] or [`ProbeFailure::Tls`].
+    fn open(&self, target: &Self::Target) -> impl Future<Output = Result<Self::Link, ProbeFailure>> + Send;
 }
 
 /// An open connection.
@@ -71,11 +71,11 @@ pub trait Link: Send + Sync + 'static {
     /// connection can still be used, over HTTP/1.1 it ends.
     ///
     /// # Errors
-    /// [`Failure::Connect`] when the connection breaks first.
+    /// [`ProbeFailure::Connect`] when the connection breaks first.
     fn send(
         &mut self,
         request: &ApiRequest,
-    ) -> impl Future<Output = Result<http::Response<Self::Body>, Failure>> + Send;
+    ) -> impl Future<Output = Result<http::Response<Self::Body>, ProbeFailure>> + Send;
 
     /// Until when the connection was known to be alive, and how it ended; none while it can be used.
     fn end(&self) -> Option<(Instant, End)>;

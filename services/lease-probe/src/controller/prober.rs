@@ -18,19 +18,19 @@ use crate::cluster::connection::Suspicion;
 use crate::cluster::kubeconfig::Access;
 use crate::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
 use crate::domain::answered::ListTimes;
-use crate::domain::assessment::{Assessment, Rule};
+use crate::domain::assessment::{Assessment, ExpiryRule};
 use crate::domain::candidates::NodeIndex;
-use crate::domain::moment::Moment;
-use crate::domain::outcome::{Failure, FailureEvidence, Outcome};
+use crate::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use crate::domain::probe_state::{Next, ProbeState};
 use crate::domain::renewals::expiry_age;
-use crate::domain::schedule::{self, Failures, Pace, Recent, Seen};
+use crate::domain::schedule::{self, FailureStreak, ProbePace, Recent, ScheduleInputs};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
+use watchdog_api::unix_time::UnixTime;
 
 /// The inputs of a probe. A change takes effect on the running probe.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Inputs {
+pub struct ProbeInputs {
     /// From the Cluster.
     pub settings: Arc<ShootSettings>,
     /// From the configuration file.
@@ -42,7 +42,7 @@ pub struct Inputs {
 }
 
 /// The state that all probes of the process share.
-pub struct Shared {
+pub struct ProbeContext {
     /// Where the machines are listed.
     pub seed: kube::Client,
     /// The clock of the process.
@@ -59,19 +59,19 @@ pub struct Shared {
     pub close: AtomicUsize,
 }
 
-impl Shared {
+impl ProbeContext {
     /// Now.
     #[must_use]
-    pub fn now(&self) -> Moment {
-        Moment(self.clock.now_micros())
+    pub fn now(&self) -> UnixTime {
+        UnixTime(self.clock.now_micros())
     }
 
-    fn moment(&self, instant: Instant) -> Moment {
-        Moment(self.clock.micros_at(instant))
+    fn moment(&self, instant: Instant) -> UnixTime {
+        UnixTime(self.clock.micros_at(instant))
     }
 
-    fn pace(&self, config: &ProberConfig) -> Pace {
-        Pace {
+    fn pace(&self, config: &ProberConfig) -> ProbePace {
+        ProbePace {
             interval: config.probe_interval,
             jitter: config.backoff_jitter_factor,
             failure_back_off: config
@@ -96,25 +96,25 @@ pub enum Endpoint {
 }
 
 /// Where a probe reports to.
-pub trait Report: Send + Sync {
+pub trait ProbeReporter: Send + Sync {
     /// A verdict, new or renewed.
     fn verdict(&self, verdict: Verdict);
     /// A request to an endpoint of the shoot failed.
-    fn failure(&self, endpoint: Endpoint, failure: &Failure);
+    fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure);
 }
 
 /// The result of one probe.
 struct ProbeResult {
     assessment: Assessment,
     // A 429 that did not decide the result. The prober still pauses for as long as the server asked.
-    throttled: Option<Failure>,
+    throttled: Option<ProbeFailure>,
 }
 
 /// Counts a shoot among those that are probed closely while it exists.
-struct CloseProbing(Arc<Shared>);
+struct CloseProbing(Arc<ProbeContext>);
 
 impl CloseProbing {
-    fn begin(shared: &Arc<Shared>) -> Self {
+    fn begin(shared: &Arc<ProbeContext>) -> Self {
         shared.close.fetch_add(1, Ordering::Relaxed);
         Self(shared.clone())
     }
@@ -129,8 +129,8 @@ impl Drop for CloseProbing {
 /// Probes one shoot.
 pub struct Prober<R, S, E> {
     shoot: Arc<str>,
-    shared: Arc<Shared>,
-    inputs: watch::Receiver<Inputs>,
+    shared: Arc<ProbeContext>,
+    inputs: watch::Receiver<ProbeInputs>,
     report: R,
     state: ProbeState,
     streak: Streak,
@@ -143,21 +143,21 @@ pub struct Prober<R, S, E> {
     failing: Option<&'static str>,
     close: Option<CloseProbing>,
     // Until when the end of a connection makes no probe due: it has just done so.
-    no_wake_before: Moment,
+    no_wake_before: UnixTime,
     // Until when an API server wants to be left alone.
-    throttled_until: Moment,
+    throttled_until: UnixTime,
     // When the leases were judged last.
-    judged: Moment,
+    judged: UnixTime,
     client: S,
     external: E,
 }
 
-impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
+impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
     /// Prepares the probing of a shoot through its two endpoints.
     pub fn new(
         shoot: Arc<str>,
-        shared: Arc<Shared>,
-        inputs: watch::Receiver<Inputs>,
+        shared: Arc<ProbeContext>,
+        inputs: watch::Receiver<ProbeInputs>,
         report: R,
         client: S,
         external: E,
@@ -176,9 +176,9 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             traceparent: None,
             failing: None,
             close: None,
-            no_wake_before: Moment::default(),
-            throttled_until: Moment::default(),
-            judged: Moment::default(),
+            no_wake_before: UnixTime::default(),
+            throttled_until: UnixTime::default(),
+            judged: UnixTime::default(),
             client,
             external,
         }
@@ -231,7 +231,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
     }
 
     /// Probes once, reports, and says when the next probe is due.
-    async fn probe(&mut self, inputs: &Inputs) -> Moment {
+    async fn probe(&mut self, inputs: &ProbeInputs) -> UnixTime {
         let (started, before) = (Instant::now(), self.verdicts.last_reported().as_str());
         self.recent.note(self.shared.now());
         let found = self.ask(inputs).await;
@@ -270,10 +270,10 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
 
     fn assessed(
         &mut self,
-        inputs: &Inputs,
+        inputs: &ProbeInputs,
         found: ProbeResult,
-        now: Moment,
-    ) -> (Verdict, Moment, Option<Moment>) {
+        now: UnixTime,
+    ) -> (Verdict, UnixTime, Option<UnixTime>) {
         let ProbeResult {
             assessment: found,
             throttled,
@@ -290,7 +290,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let result = self
             .streak
             .note(&found.outcome, last_reported, thresholds, now, renew_interval);
-        let seen = Seen {
+        let seen = ScheduleInputs {
             outcome: &result.outcome,
             counting: result.counting.is_some(),
             tense: found.tense,
@@ -312,7 +312,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 (now, now),
                 pace,
                 &failure,
-                Failures::FIRST,
+                FailureStreak::FIRST,
                 (self.shared.random)(),
             );
             next_due = next_due.max(self.throttled_until);
@@ -327,12 +327,12 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
 
     fn failed(
         &mut self,
-        inputs: &Inputs,
+        inputs: &ProbeInputs,
         endpoint: Endpoint,
-        failure: &Failure,
+        failure: &ProbeFailure,
         started: Instant,
-        now: Moment,
-    ) -> (Verdict, Moment, Option<Moment>) {
+        now: UnixTime,
+    ) -> (Verdict, UnixTime, Option<UnixTime>) {
         let outcome = failure.outcome();
         PROBES.inc(&[("outcome", outcome.as_str().to_owned())]);
         count_throttled(failure);
@@ -355,7 +355,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             (started, now),
             self.shared.pace(&inputs.config),
             failure,
-            Failures {
+            FailureStreak {
                 in_a_row: self.failures,
                 close: self.close.is_some(),
             },
@@ -370,7 +370,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
 
     /// Lists the leases, the nodes and machines if they matter, and asks the external endpoint at the same time if there is
     /// one.
-    async fn ask(&mut self, inputs: &Inputs) -> Result<ProbeResult, (Endpoint, Failure)> {
+    async fn ask(&mut self, inputs: &ProbeInputs) -> Result<ProbeResult, (Endpoint, ProbeFailure)> {
         let budget = Budget::starting_now(inputs.config.probe_timeout);
         let Some(access) = &inputs.external else {
             let threshold = inputs.config.failure_threshold;
@@ -406,10 +406,10 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         }
         let lost_outside = found.assessment.outcome == Outcome::ExternalUnreachable;
         // Nothing new is known: neither is a loss over because this replica could not ask.
-        if let (Some(failure @ Failure::ConnectQueueTimeout(_)), true) = (&failure, lost_outside) {
+        if let (Some(failure @ ProbeFailure::ConnectQueueTimeout(_)), true) = (&failure, lost_outside) {
             return Err((Endpoint::External, failure.clone()));
         }
-        if !matches!(failure, Some(Failure::ConnectQueueTimeout(_))) {
+        if !matches!(failure, Some(ProbeFailure::ConnectQueueTimeout(_))) {
             // A kubeconfig that cannot be used says nothing about the endpoint, and a refusal is an answer.
             let answers = failure
                 .as_ref()
@@ -425,7 +425,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 return found.await.map_err(|failure| (Endpoint::Internal, failure));
             }
         }
-        if let Some(failure @ Failure::Throttled(_)) = failure {
+        if let Some(failure @ ProbeFailure::Throttled(_)) = failure {
             found.throttled = Some(failure);
         }
         Ok(found)
@@ -437,7 +437,7 @@ impl<R: Report, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
 }
 
 /// Takes over why the API server may have been away, and how many lists it failed.
-fn note_suspicion(shared: &Shared, client: &mut impl ShootClient, state: &mut ProbeState) {
+fn note_suspicion(shared: &ProbeContext, client: &mut impl ShootClient, state: &mut ProbeState) {
     let observations = client.take_observations();
     state.note_lists(observations.lists);
     match observations.suspicion {
@@ -456,12 +456,12 @@ fn note_suspicion(shared: &Shared, client: &mut impl ShootClient, state: &mut Pr
 }
 
 async fn ask_internal<S: ShootClient>(
-    shared: &Shared,
+    shared: &ProbeContext,
     client: &mut S,
     state: &mut ProbeState,
-    inputs: &Inputs,
+    inputs: &ProbeInputs,
     budget: Budget,
-) -> Result<ProbeResult, Failure> {
+) -> Result<ProbeResult, ProbeFailure> {
     let done = |assessment| ProbeResult {
         assessment,
         throttled: None,
@@ -493,18 +493,18 @@ async fn ask_internal<S: ShootClient>(
     }
 }
 
-fn count_throttled(failure: &Failure) {
+fn count_throttled(failure: &ProbeFailure) {
     if failure.outcome() == Outcome::Throttled {
         THROTTLED.inc(&[]);
     }
 }
 
-fn rule(inputs: &Inputs) -> Rule {
+fn rule(inputs: &ProbeInputs) -> ExpiryRule {
     let grace = inputs
         .settings
         .node_monitor_grace
         .unwrap_or(inputs.config.kcm_node_monitor_grace_duration);
-    Rule {
+    ExpiryRule {
         expiry_age: expiry_age(grace),
         threshold: inputs.config.node_lease_failure_fraction,
     }

@@ -12,13 +12,13 @@ use watchdog_api::eligibility::{Eligibility, ShootSettings, SkipReason, eligibil
 use watchdog_api::prober::ProberConfig;
 use watchdog_watch_stream::server::StateStore;
 
-use super::prober::{Endpoint, Inputs, Prober, Report, Shared};
+use super::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use super::supervisor::supervise;
 use crate::cluster::connect_limiter::ConnectLimiter;
 use crate::cluster::http::HttpConnector;
 use crate::cluster::kubeconfig::{self, Access};
 use crate::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
-use crate::domain::outcome::{Failure, Permission};
+use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 
 /// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
@@ -27,21 +27,21 @@ use crate::domain::verdict::{Verdict, VerdictBuilder};
 const CONNECT_AT_ONCE: usize = 64;
 
 /// Verdicts by shoot.
-pub type Verdicts = StateStore<String, Verdict>;
+pub type VerdictStore = StateStore<String, Verdict>;
 
 /// Failed probes of one shoot, by endpoint and reason.
 pub type FailureCounts = BTreeMap<(Endpoint, &'static str), u64>;
 
 /// Says whether this replica owns a shoot.
-pub type Owns = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+pub type OwnsShoot = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// Combines the events of the watches and runs a prober for every eligible shoot.
 pub struct ProberManager {
-    shared: Arc<Shared>,
-    verdicts: Verdicts,
-    owns: Owns,
+    shared: Arc<ProbeContext>,
+    verdicts: VerdictStore,
+    owns: OwnsShoot,
     limiter: Arc<ConnectLimiter>,
-    inner: Mutex<Inner>,
+    inner: Mutex<ManagerState>,
 }
 
 impl std::fmt::Debug for ProberManager {
@@ -50,7 +50,7 @@ impl std::fmt::Debug for ProberManager {
     }
 }
 
-struct Inner {
+struct ManagerState {
     config: Arc<ProberConfig>,
     clusters: HashMap<String, ClusterFacts>,
     kubeconfigs: HashMap<(Endpoint, String), Access>,
@@ -58,9 +58,9 @@ struct Inner {
     listed: BTreeSet<Endpoint>,
     // Before, a Cluster that is not there yet says nothing.
     clusters_listed: bool,
-    probes: HashMap<String, Running>,
+    probes: HashMap<String, RunningProber>,
     failures: HashMap<String, FailureCounts>,
-    denied: HashMap<String, Vec<Permission>>,
+    denied: HashMap<String, Vec<ShootPermission>>,
     next_probe: u64,
 }
 
@@ -70,17 +70,22 @@ struct ClusterFacts {
     go_on: Result<Arc<ShootSettings>, SkipReason>,
 }
 
-struct Running {
+struct RunningProber {
     id: u64,
-    inputs: watch::Sender<Inputs>,
+    inputs: watch::Sender<ProbeInputs>,
     stop: CancellationToken,
 }
 
 impl ProberManager {
     /// Without any shoots.
     #[must_use]
-    pub fn new(shared: Arc<Shared>, verdicts: Verdicts, config: Arc<ProberConfig>, owns: Owns) -> Arc<Self> {
-        let inner = Inner {
+    pub fn new(
+        shared: Arc<ProbeContext>,
+        verdicts: VerdictStore,
+        config: Arc<ProberConfig>,
+        owns: OwnsShoot,
+    ) -> Arc<Self> {
+        let inner = ManagerState {
             config,
             clusters: HashMap::new(),
             kubeconfigs: HashMap::new(),
@@ -189,15 +194,12 @@ impl ProberManager {
 
     /// Follows changes of the configuration and of the ownership of shoots until `stop` is cancelled; then stops all
     /// probers.
-    ///
-    /// # Errors
-    /// Never; the type is that of a critical task.
     pub async fn run(
         self: Arc<Self>,
         mut rules: watch::Receiver<Arc<ProberConfig>>,
         mut ownership: watch::Receiver<u64>,
         stop: CancellationToken,
-    ) -> anyhow::Result<()> {
+    ) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -209,7 +211,6 @@ impl ProberManager {
             }
         }
         self.stop();
-        Ok(())
     }
 
     fn configured(self: &Arc<Self>, config: Arc<ProberConfig>) {
@@ -257,7 +258,7 @@ impl ProberManager {
 
     /// The permissions that shoots refused, by shoot.
     #[must_use]
-    pub fn denied(&self) -> Vec<(String, Vec<Permission>)> {
+    pub fn denied(&self) -> Vec<(String, Vec<ShootPermission>)> {
         let inner = self.inner.lock();
         inner
             .denied
@@ -266,7 +267,7 @@ impl ProberManager {
             .collect()
     }
 
-    fn reconcile_all(self: &Arc<Self>, inner: &mut Inner) {
+    fn reconcile_all(self: &Arc<Self>, inner: &mut ManagerState) {
         let shoots: Vec<String> = inner.clusters.keys().cloned().collect();
         for shoot in shoots {
             self.reconcile(inner, &shoot);
@@ -274,7 +275,7 @@ impl ProberManager {
     }
 
     /// Starts, changes or stops the probe of a shoot, whichever is right.
-    fn reconcile(self: &Arc<Self>, inner: &mut Inner, shoot: &str) {
+    fn reconcile(self: &Arc<Self>, inner: &mut ManagerState, shoot: &str) {
         let Some(facts) = inner.clusters.get(shoot).filter(|_| (self.owns)(shoot)) else {
             inner.stop(shoot, "the shoot is gone or belongs to another replica");
             inner.failures.remove(shoot);
@@ -316,14 +317,14 @@ impl ProberManager {
         }
     }
 
-    fn start(self: &Arc<Self>, inner: &mut Inner, shoot: &str, inputs: Inputs) {
+    fn start(self: &Arc<Self>, inner: &mut ManagerState, shoot: &str, inputs: ProbeInputs) {
         inner.next_probe += 1;
         let id = inner.next_probe;
         let (sender, receiver) = watch::channel(inputs);
         let stop = CancellationToken::new();
         inner.probes.insert(
             shoot.to_owned(),
-            Running {
+            RunningProber {
                 id,
                 inputs: sender,
                 stop: stop.clone(),
@@ -334,7 +335,7 @@ impl ProberManager {
         let (manager, shoots) = (self.clone(), inner.clusters.len());
         tokio::spawn(async move {
             let probe = || {
-                let report = Reporter {
+                let report = ManagerReporter {
                     manager: manager.clone(),
                     shoot: shoot.clone(),
                     id,
@@ -351,7 +352,7 @@ impl ProberManager {
     }
 }
 
-impl Inner {
+impl ManagerState {
     fn is_listed(&self) -> bool {
         let external = self.config.external_kube_config_secret_name.is_some();
         self.listed.contains(&Endpoint::Internal) && (!external || self.listed.contains(&Endpoint::External))
@@ -365,16 +366,16 @@ impl Inner {
         }
     }
 
-    fn inputs(&self, shoot: &str, settings: Arc<ShootSettings>) -> Inputs {
+    fn inputs(&self, shoot: &str, settings: Arc<ShootSettings>) -> ProbeInputs {
         let config = self.config.clone();
         let access = |endpoint, secret: &str| match self.kubeconfigs.get(&(endpoint, shoot.to_owned())) {
             Some(access) => access.clone(),
-            None => Err(Failure::Kubeconfig(format!(
+            None => Err(ProbeFailure::Kubeconfig(format!(
                 "the Secret {secret} does not exist in namespace {shoot}"
             ))),
         };
         let external = config.external_kube_config_secret_name.as_deref();
-        Inputs {
+        ProbeInputs {
             settings,
             internal: access(Endpoint::Internal, &config.kube_config_secret_name),
             external: external.map(|secret| access(Endpoint::External, secret)),
@@ -384,14 +385,14 @@ impl Inner {
 }
 
 /// Reports for one probe. What a stopped probe still says is not listened to.
-struct Reporter {
+struct ManagerReporter {
     manager: Arc<ProberManager>,
     shoot: Arc<str>,
     id: u64,
 }
 
-impl Reporter {
-    fn while_running(&self, act: impl FnOnce(&mut Inner)) {
+impl ManagerReporter {
+    fn while_running(&self, act: impl FnOnce(&mut ManagerState)) {
         let mut inner = self.manager.inner.lock();
         if inner
             .probes
@@ -403,7 +404,7 @@ impl Reporter {
     }
 }
 
-impl Report for Reporter {
+impl ProbeReporter for ManagerReporter {
     fn verdict(&self, verdict: Verdict) {
         // Within the lock, so that nothing is published after the shoot was removed.
         self.while_running(|inner| {
@@ -416,11 +417,11 @@ impl Report for Reporter {
         });
     }
 
-    fn failure(&self, endpoint: Endpoint, failure: &Failure) {
+    fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
         self.while_running(|inner| {
             let counts = inner.failures.entry(self.shoot.to_string()).or_default();
             *counts.entry((endpoint, failure.as_str())).or_default() += 1;
-            if let Failure::Forbidden(missing) = failure {
+            if let ProbeFailure::Forbidden(missing) = failure {
                 inner.denied.insert(self.shoot.to_string(), missing.clone());
             }
         });

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::moment::{Moment, micros};
+use watchdog_api::unix_time::{UnixTime, micros};
 
 /// A list that took longer than this, and twice as long as the one before, was held up: the API server may have been
 /// away while it waited. An API server that is always slow is also slow for kubelets, but it answers.
@@ -70,9 +70,9 @@ pub fn longest_pause(renew_interval: Duration, expiry_age: Duration) -> Duration
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListTimes {
     /// When the request was sent.
-    pub sent: Moment,
+    pub sent: UnixTime,
     /// When the answer was there.
-    pub received: Moment,
+    pub received: UnixTime,
 }
 
 impl ListTimes {
@@ -97,13 +97,13 @@ pub struct ListCounts {
 pub struct AnsweredTime {
     total: Duration,
     /// Until when it is counted: the last list.
-    until: Option<Moment>,
+    until: Option<UnixTime>,
     latency: Duration,
-    away_since: Option<Moment>,
+    away_since: Option<UnixTime>,
     /// Moving share of the lists that the API server answered with an error.
     error_share: f64,
     /// Throttles since then, and was not away before.
-    throttles_since: Option<Moment>,
+    throttles_since: Option<UnixTime>,
     /// By how many quarters of a renew interval the connections that were lost since the last list prolong the proof.
     disconnects: u32,
     /// The sum of these quarters up to the last list.
@@ -116,7 +116,7 @@ pub struct AnsweredTime {
 
 /// The answered time at a renewal, or at the first sight of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
+pub struct AnsweredMark {
     total: Duration,
     quarters: u32,
     outages: u32,
@@ -126,11 +126,11 @@ pub struct Mark {
 
 /// The time between two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct ListInterval {
     /// The part of it that counts.
     counted: Duration,
     /// Until when the API server answered for sure.
-    answered_until: Moment,
+    answered_until: UnixTime,
     /// True if an outage falls into it.
     outage: bool,
     long: bool,
@@ -139,17 +139,17 @@ pub struct Span {
     slowness: Duration,
 }
 
-impl Span {
+impl ListInterval {
     /// When a renewal that its kubelet sent at `sent` had reached the API server, as far as is known.
     #[must_use]
-    pub fn arrived(self, sent: Moment) -> Moment {
+    pub fn arrived(self, sent: UnixTime) -> UnixTime {
         sent.after(self.slowness)
     }
 }
 
 impl AnsweredTime {
     /// The API server may have been away since then, and until the next list. Of several moments the first one noted counts.
-    pub fn note_outage(&mut self, since: Moment) {
+    pub fn note_outage(&mut self, since: UnixTime) {
         self.away_since.get_or_insert(since);
     }
 
@@ -164,19 +164,19 @@ impl AnsweredTime {
     /// The connection was lost, and the server may have been away since then. If the connection fell silent, those of
     /// kubelets may also have died without a sign. Then a kubelet loses two requests instead of one, each with its
     /// timeout.
-    pub fn note_disconnect(&mut self, since: Moment, silent: bool) {
+    pub fn note_disconnect(&mut self, since: UnixTime, silent: bool) {
         self.disconnects = if silent { QUARTERS } else { self.disconnects.max(1) };
         self.note_outage(since);
     }
 
     /// The API server throttles since then, and until the next list: that time does not count, but an API server that
     /// answers was not restarted.
-    pub fn note_throttling(&mut self, since: Moment) {
+    pub fn note_throttling(&mut self, since: UnixTime) {
         self.throttles_since.get_or_insert(since);
     }
 
     /// Takes in a complete list.
-    pub fn record(&mut self, times: ListTimes, renew_interval: Duration) -> Span {
+    pub fn record(&mut self, times: ListTimes, renew_interval: Duration) -> ListInterval {
         let latency = times.latency();
         let held_up = latency >= TOO_SLOW || (latency > SLOW && latency > 2 * self.latency);
         if held_up {
@@ -189,7 +189,7 @@ impl AnsweredTime {
         let throttles_since = self.throttles_since.take();
         let quarters = std::mem::take(&mut self.disconnects);
         let span = match (from, self.away_since.take()) {
-            (None, away) => Span {
+            (None, away) => ListInterval {
                 counted: Duration::ZERO,
                 answered_until: times.sent,
                 outage: away.is_some(),
@@ -203,7 +203,7 @@ impl AnsweredTime {
                 let gap = since.map_or(Duration::ZERO, |since| times.received.since(since));
                 let outage = gap > renew_interval.mul_f64(BLIP);
                 let answered_until = since.filter(|_| outage).unwrap_or(times.sent);
-                Span {
+                ListInterval {
                     counted: match self.error_share > TOO_MANY_ERRORS {
                         true => Duration::ZERO,
                         false => answered_until
@@ -233,8 +233,8 @@ impl AnsweredTime {
     /// The mark for a lease that is seen for the first time, in the list after `span`. Nobody knows since when it has been
     /// silent.
     #[must_use]
-    pub fn first_sight(&self, span: Span) -> Mark {
-        Mark {
+    pub fn first_sight(&self, span: ListInterval) -> AnsweredMark {
+        AnsweredMark {
             first_sight: true,
             ..self.mark(span, Duration::ZERO)
         }
@@ -242,8 +242,8 @@ impl AnsweredTime {
 
     /// A mark now, for silence that begins now and needs no way back.
     #[must_use]
-    pub const fn now(&self) -> Mark {
-        Mark {
+    pub const fn now(&self) -> AnsweredMark {
+        AnsweredMark {
             total: self.total,
             quarters: self.quarters,
             outages: self.outages,
@@ -255,12 +255,12 @@ impl AnsweredTime {
     /// The mark for a lease that was renewed at `made`, within `span`. Whether the renewal came before an outage or after it
     /// cannot be known: it counts as before.
     #[must_use]
-    pub fn renewed(&self, span: Span, made: Moment) -> Mark {
+    pub fn renewed(&self, span: ListInterval, made: UnixTime) -> AnsweredMark {
         self.mark(span, span.answered_until.since(made).min(span.counted))
     }
 
-    fn mark(&self, span: Span, silent: Duration) -> Mark {
-        Mark {
+    fn mark(&self, span: ListInterval, silent: Duration) -> AnsweredMark {
+        AnsweredMark {
             total: self.total - silent,
             quarters: self.quarters.saturating_sub(span.quarters),
             outages: self.outages - u32::from(span.outage),
@@ -277,13 +277,13 @@ impl AnsweredTime {
 
     /// Returns true if an outage came after the mark.
     #[must_use]
-    pub const fn outage_since(&self, mark: Mark) -> bool {
+    pub const fn outage_since(&self, mark: AnsweredMark) -> bool {
         self.outages != mark.outages
     }
 
     /// When the silence of a lease is proven, if the API server answers from the last list on; in the past when it is.
     #[must_use]
-    pub fn proven_at(&self, mark: Mark, renew_interval: Duration) -> Moment {
+    pub fn proven_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {
         let needed =
             |silence: Duration, since: Duration| micros(silence) - micros(self.total) + micros(since);
         let at_first_sight = renew_interval.mul_f64(AT_FIRST_SIGHT);
@@ -314,8 +314,8 @@ mod tests {
 
     const R: Duration = Duration::from_secs(10);
 
-    fn at(seconds: f64) -> Moment {
-        Moment((seconds * 1e6) as i64)
+    fn at(seconds: f64) -> UnixTime {
+        UnixTime((seconds * 1e6) as i64)
     }
 
     fn list(seconds: f64) -> ListTimes {

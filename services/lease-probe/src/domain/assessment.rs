@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answered::Mark;
+use super::answered::AnsweredMark;
 use super::candidates::{Exclusion, NodeIndex};
-use super::moment::Moment;
 use super::outcome::Outcome;
 use super::renewals::{LeaseAge, ListedLease, Renewals};
+use watchdog_api::unix_time::UnixTime;
 
 /// The rule's numbers for one shoot.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rule {
+pub struct ExpiryRule {
     /// Age at which a lease is expired.
     pub expiry_age: Duration,
     /// Share of expired candidates at which the nodes count as cut off; more than 0, at most 1.
@@ -21,7 +21,7 @@ pub struct Rule {
 
 /// The leases of a shoot as one probe listed them.
 #[derive(Debug, Clone, Default)]
-pub struct Leases {
+pub struct ListedLeases {
     /// Those that could be decoded.
     pub leases: Vec<ListedLease>,
     /// How many could not.
@@ -86,12 +86,12 @@ pub struct Assessment {
     /// The evidence for the outcome.
     pub evidence: Evidence,
     /// When the leases were judged.
-    pub judged: Moment,
+    pub judged: UnixTime,
     /// When the threshold was crossed, or would be if no lease were renewed from now on and the API server answered; none
     /// when it cannot be.
-    pub crossing: Option<Moment>,
+    pub crossing: Option<UnixTime>,
     /// When the first candidate expires that has not yet, unless it is renewed.
-    pub next_expiry: Option<Moment>,
+    pub next_expiry: Option<UnixTime>,
     /// When the nodes must be listed ahead of a crossing; none when they need not be, or are known.
     pub look_ahead: Option<LookAhead>,
     /// True if the next verdict depends on seconds: a loss may be under way, or kubelets have not renewed since an
@@ -104,12 +104,12 @@ pub struct Assessment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LookAhead {
     /// The crossing, as if all leases counted.
-    pub crossing: Moment,
+    pub crossing: UnixTime,
     /// How long before it at most.
     pub window: Duration,
     /// When the leases must be listed again at the latest, or silence that began before this list is proven only after the
     /// crossing.
-    pub list_by: Moment,
+    pub list_by: UnixTime,
 }
 
 /// How many of `candidates` must be expired for the threshold to be reached: the smallest number whose share, as the
@@ -130,18 +130,18 @@ pub fn required(candidates: u32, threshold: f64) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExternalOutage {
     /// When it was first found not to answer.
-    pub since: Moment,
+    pub since: UnixTime,
     /// The answered time of the internal endpoint then.
-    pub mark: Mark,
+    pub mark: AnsweredMark,
     /// True if it failed often enough in a row to count.
     pub counts: bool,
 }
 
 /// The state, besides the leases, that the outcome depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Context {
+pub struct AssessmentContext {
     /// The numbers for the shoot.
-    pub rule: Rule,
+    pub rule: ExpiryRule,
     /// True if this replica reported a loss, or another replica may have, and no recovery was reported since.
     pub loss_may_stand: bool,
     /// Set while the external endpoint does not answer.
@@ -151,14 +151,14 @@ pub struct Context {
 /// Judges the leases at `now`. Without the nodes every lease that can be judged counts as a candidate.
 #[must_use]
 pub fn assess(
-    listed: &Leases,
+    listed: &ListedLeases,
     renewals: &Renewals,
     excluded: impl Fn(&str) -> Option<Exclusion>,
     nodes: Option<&NodeIndex>,
-    context: Context,
-    now: Moment,
+    context: AssessmentContext,
+    now: UnixTime,
 ) -> Assessment {
-    let Context { rule, external, .. } = context;
+    let AssessmentContext { rule, external, .. } = context;
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut evidence = Evidence {
         nodes: nodes.map_or(0, |nodes| count(nodes.len())),
@@ -198,7 +198,7 @@ pub fn assess(
     let required = required(evidence.candidates, rule.threshold);
     // One candidate is too little evidence for a loss: nothing to be on time for.
     let several = evidence.candidates > 1;
-    let mut expiries: Vec<Moment> = ages.iter().map(|age| age.expired_from).collect();
+    let mut expiries: Vec<UnixTime> = ages.iter().map(|age| age.expired_from).collect();
     let nth = (required as usize).saturating_sub(1);
     let crossing = several.then(|| *expiries.select_nth_unstable(nth).1);
     let by_external = external

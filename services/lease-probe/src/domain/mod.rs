@@ -4,7 +4,6 @@
 pub mod answered;
 pub mod assessment;
 pub mod candidates;
-pub mod moment;
 pub mod outcome;
 pub mod probe_state;
 pub mod renewals;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use watchdog_api::duration::format;
 use watchdog_api::eligibility::SkipReason;
 
 /// The outcome of the last probe of a shoot.
@@ -53,14 +54,14 @@ impl Outcome {
 
 /// A permission that a probe needs in a shoot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Permission {
+pub enum ShootPermission {
     /// For every probe.
     ListLeases,
     /// When a lease looks expired.
     ListNodes,
 }
 
-impl Permission {
+impl ShootPermission {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::ListLeases, Self::ListNodes];
 
@@ -75,35 +76,49 @@ impl Permission {
 }
 
 /// Why a request to a shoot's API server gave no answer that can be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeFailure {
     /// The kubeconfig is missing or cannot be used.
+    #[error("The kubeconfig cannot be used: {0}.")]
     Kubeconfig(String),
     /// The name does not resolve, nobody listens, or the connection broke.
+    #[error("The API server cannot be reached: {0}.")]
     Connect(String),
-    /// The TLS handshake failed: wrong authority, wrong name, expired certificate.
+    /// Wrong authority, wrong name, or expired certificate.
+    #[error("The TLS handshake with the API server failed: {0}.")]
     Tls(String),
-    /// The list and GET /version both failed: an API server that fails all requests, or something else in its place.
+    /// The list and GET /version both failed.
+    #[error("The API server fails every request, or something else answers in its place: {0}.")]
     VersionFailed(String),
     /// No answer in time, not even to GET /version.
+    #[error("The API server did not answer within {}.", format(*.0))]
     Timeout(Duration),
-    /// The API server was not asked: for this long the request waited in this process for a permit to open a connection.
+    /// Queueing in this process, which says nothing about the API server.
+    #[error("The API server was not asked: the request waited for {} until this replica could open a connection.", format(*.0))]
     ConnectQueueTimeout(Duration),
-    /// 429, with the wait that the server asks for, if any.
+    /// With the wait that the server asks for, if any.
+    #[error("The API server throttles (429){}.", requested_wait(*.0))]
     Throttled(Option<Duration>),
-    /// 401: the token or the client certificate is not accepted (any more).
+    /// The token or the client certificate is not accepted (any more).
+    #[error("The API server does not accept the credentials of the kubeconfig (401): they may have expired.")]
     Unauthorized,
-    /// 403: the permissions that are missing, the one that was refused first.
-    Forbidden(Vec<Permission>),
-    /// The server lives but could not list: its status code and message, or an answer that is no list.
+    /// The permissions that are missing, the one that was refused first.
+    #[error("The kubeconfig's user lacks a permission (403): {}.", names(.0))]
+    Forbidden(Vec<ShootPermission>),
+    /// A status code and message, or a response that is no list.
+    #[error("The API server answers, but the list failed: {0}.")]
     ListFailed(String),
-    /// The list began well and broke off at a later page: what is known is not all.
+    /// Failed at a later page, so the list is incomplete.
+    #[error("The API server answers, but the list broke off half way: {0}.")]
     ListBrokeOff(String),
-    /// The server lives but did not list in time.
+    /// No list in time, although GET /version is answered.
+    #[error("The API server answers, but the list took longer than {}.", format(*.0))]
     ListTimeout(Duration),
-    /// The machines could not be listed on the seed.
+    /// Any failure of that list except 429.
+    #[error("The machines cannot be listed on the seed: {0}.")]
     Machines(String),
-    /// The seed's API server answered 429 to the list of the machines, with the wait that it asks for, if any.
+    /// With the wait that the seed's API server asks for, if any.
+    #[error("The machines cannot be listed on the seed: it throttles (429){}.", requested_wait(*.0))]
     MachinesThrottled(Option<Duration>),
 }
 
@@ -122,7 +137,7 @@ pub enum FailureEvidence {
     None,
 }
 
-impl Failure {
+impl ProbeFailure {
     /// The outcome of a probe that failed this way. It never leads to a scale-down.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
@@ -189,58 +204,16 @@ impl Failure {
     }
 }
 
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Kubeconfig(why) => write!(f, "The kubeconfig cannot be used: {why}."),
-            Self::Connect(why) => write!(f, "The API server cannot be reached: {why}."),
-            Self::Tls(why) => write!(f, "The TLS handshake with the API server failed: {why}."),
-            Self::VersionFailed(why) => write!(f, "The API server fails every request, or something else answers in its place: {why}."),
-            Self::Timeout(limit) => {
-                write!(f, "The API server did not answer within {}.", watchdog_api::duration::format(*limit))
-            }
-            Self::ConnectQueueTimeout(limit) => write!(
-                f,
-                "The API server was not asked: the request waited for {} until this replica could open a connection.",
-                watchdog_api::duration::format(*limit)
-            ),
-            Self::Throttled(wait) => write!(f, "The API server throttles (429){}.", Asked(*wait)),
-            Self::Unauthorized => f.write_str(
-                "The API server does not accept the credentials of the kubeconfig (401): they may have expired.",
-            ),
-            Self::Forbidden(missing) => {
-                let names: Vec<&str> = missing.iter().map(|permission| permission.as_str()).collect();
-                write!(f, "The kubeconfig's user lacks a permission (403): {}.", names.join("; "))
-            }
-            Self::ListFailed(why) => write!(f, "The API server answers, but the list failed: {why}."),
-            Self::ListBrokeOff(why) => {
-                write!(f, "The API server answers, but the list broke off half way: {why}.")
-            }
-            Self::ListTimeout(limit) => write!(
-                f,
-                "The API server answers, but the list took longer than {}.",
-                watchdog_api::duration::format(*limit)
-            ),
-            Self::Machines(why) => write!(f, "The machines cannot be listed on the seed: {why}."),
-            Self::MachinesThrottled(wait) => {
-                write!(f, "The machines cannot be listed on the seed: it throttles (429){}.", Asked(*wait))
-            }
-        }
-    }
+fn names(missing: &[ShootPermission]) -> String {
+    missing
+        .iter()
+        .map(|permission| permission.as_str())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
-/// Displays the wait that a 429 asks for, if any.
-struct Asked(Option<Duration>);
-
-impl std::fmt::Display for Asked {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(wait) => write!(
-                f,
-                " and asks to wait for {}",
-                watchdog_api::duration::format(wait)
-            ),
-            None => Ok(()),
-        }
-    }
+fn requested_wait(wait: Option<Duration>) -> String {
+    wait.map_or_else(String::new, |wait| {
+        format!(" and asks to wait for {}", format(wait))
+    })
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::answered::{ListCounts, ListTimes, longest_pause};
-use super::assessment::{Assessment, Context, ExternalOutage, Leases, LookAhead, Rule, assess};
+use super::assessment::{
+    Assessment, AssessmentContext, ExpiryRule, ExternalOutage, ListedLeases, LookAhead, assess,
+};
 use super::candidates::{Exclusion, NodeIndex};
-use super::moment::Moment;
 use super::outcome::Outcome;
 use super::renewals::Renewals;
 use super::schedule::MIN_SPACING;
+use watchdog_api::unix_time::UnixTime;
 
 /// For this long an expired lease stays excluded without another list of the nodes, unless it is renewed: one orphaned
 /// lease must not make every probe list all nodes.
@@ -28,8 +30,8 @@ const GOOD_ENOUGH: f64 = 3.0;
 /// Why expired leases were excluded when the nodes were last listed, and when each had been renewed.
 #[derive(Debug, Clone)]
 struct Remembered {
-    excluded: HashMap<Arc<str>, (Exclusion, Moment)>,
-    as_of: Moment,
+    excluded: HashMap<Arc<str>, (Exclusion, UnixTime)>,
+    as_of: UnixTime,
 }
 
 /// The last verdict that settled whether the nodes are connected.
@@ -69,7 +71,7 @@ pub enum Next {
 impl ProbeState {
     /// Takes in a complete list of the leases and judges them as of when it was asked for: a lease that expired since
     /// then may have been renewed in the meantime.
-    pub fn leases(&mut self, times: ListTimes, listed: &Leases, rule: Rule) -> Next {
+    pub fn leases(&mut self, times: ListTimes, listed: &ListedLeases, rule: ExpiryRule) -> Next {
         self.renewals.observe(times, &listed.leases);
         let now = times.sent;
         let context = self.context(rule);
@@ -105,7 +107,7 @@ impl ProbeState {
 
     /// Assesses the leases without the nodes, with the remembered exclusions of expired leases. Exclusions older than
     /// `GOOD_ENOUGH` apply only if the shoot is healthy without them.
-    fn by_memory(&self, listed: &Leases, context: Context, now: Moment) -> Assessment {
+    fn by_memory(&self, listed: &ListedLeases, context: AssessmentContext, now: UnixTime) -> Assessment {
         let age = |lease: &str| self.renewals.age(lease, context.rule.expiry_age);
         let remembered = self
             .remembered
@@ -134,7 +136,12 @@ impl ProbeState {
 
     /// Assesses the leases with the last list of the nodes and machines. Returns none if that list is too old, or if
     /// there are leases that it does not cover, because their nodes joined later.
-    fn by_nodes(&self, listed: &Leases, context: Context, now: Moment) -> Option<Assessment> {
+    fn by_nodes(
+        &self,
+        listed: &ListedLeases,
+        context: AssessmentContext,
+        now: UnixTime,
+    ) -> Option<Assessment> {
         let (nodes, remembered) = (self.nodes.as_ref()?, self.remembered.as_ref()?);
         let covered = |lease: &str| nodes.knows(lease) || remembered.excluded.contains_key(lease);
         if !self.is_within(GOOD_ENOUGH, remembered.as_of, now)
@@ -148,20 +155,26 @@ impl ProbeState {
         (!turns || self.is_within(FRESH, remembered.as_of, now)).then_some(judged)
     }
 
-    fn is_within(&self, intervals: f64, as_of: Moment, now: Moment) -> bool {
+    fn is_within(&self, intervals: f64, as_of: UnixTime, now: UnixTime) -> bool {
         now.since(as_of) <= self.renew_interval().mul_f64(intervals)
     }
 
     /// How long before a crossing the nodes may be listed: early enough that listing them for all shoots of a seed can be
     /// spread, and not so early that a kubelet which is merely late looks lost. A live one renews every interval.
-    fn window(&self, rule: Rule) -> Duration {
+    fn window(&self, rule: ExpiryRule) -> Duration {
         let interval = self.renew_interval();
         interval.min(rule.expiry_age.saturating_sub(interval) / 2)
     }
 
     /// Judges the leases of the last list with the nodes and machines listed after it, as of the same moment `now`,
     /// however long that took.
-    pub fn judge(&mut self, listed: &Leases, nodes: NodeIndex, rule: Rule, now: Moment) -> Assessment {
+    pub fn judge(
+        &mut self,
+        listed: &ListedLeases,
+        nodes: NodeIndex,
+        rule: ExpiryRule,
+        now: UnixTime,
+    ) -> Assessment {
         let excluded = listed.leases.iter().filter_map(|lease| {
             let exclusion = nodes.exclusion(&lease.name)?;
             let age = self.renewals.age(&lease.name, rule.expiry_age);
@@ -179,8 +192,8 @@ impl ProbeState {
         assessment
     }
 
-    fn context(&self, rule: Rule) -> Context {
-        Context {
+    fn context(&self, rule: ExpiryRule) -> AssessmentContext {
+        AssessmentContext {
             rule,
             loss_may_stand: self.settled != Settled::Connected,
             external: self.external,
@@ -188,7 +201,7 @@ impl ProbeState {
     }
 
     /// The API server may have been away since then.
-    pub fn note_outage(&mut self, since: Moment) {
+    pub fn note_outage(&mut self, since: UnixTime) {
         self.renewals.note_outage(since);
     }
 
@@ -200,18 +213,18 @@ impl ProbeState {
 
     /// The connection to the API server was lost, and the server may have been away since then. If it fell silent, the
     /// connections of kubelets may also have died without a sign.
-    pub fn note_disconnect(&mut self, since: Moment, silent: bool) {
+    pub fn note_disconnect(&mut self, since: UnixTime, silent: bool) {
         self.renewals.note_disconnect(since, silent);
     }
 
     /// The API server throttles since then.
-    pub fn note_throttling(&mut self, since: Moment) {
+    pub fn note_throttling(&mut self, since: UnixTime) {
         self.renewals.note_throttling(since);
     }
 
     /// The external endpoint did or did not answer while the leases were listed at `now`; `threshold` is
     /// `failureThreshold`.
-    pub fn note_external(&mut self, answered: bool, threshold: u32, now: Moment) {
+    pub fn note_external(&mut self, answered: bool, threshold: u32, now: UnixTime) {
         if answered {
             (self.external, self.external_failures) = (None, 0);
             return;
@@ -260,22 +273,22 @@ mod tests {
     use super::super::renewals::ListedLease;
     use super::*;
 
-    const RULE: Rule = Rule {
+    const RULE: ExpiryRule = ExpiryRule {
         expiry_age: Duration::from_secs(30),
         threshold: 0.6,
     };
 
-    fn at(seconds: i64) -> Moment {
-        Moment(seconds * 1_000_000)
+    fn at(seconds: i64) -> UnixTime {
+        UnixTime(seconds * 1_000_000)
     }
 
-    fn listed(renewed: &[i64]) -> Leases {
+    fn listed(renewed: &[i64]) -> ListedLeases {
         let lease = |(i, t): (usize, &i64)| ListedLease {
             name: format!("n{i}").into(),
             renew_time: Some(at(*t)),
             duration_seconds: Some(40),
         };
-        Leases {
+        ListedLeases {
             leases: renewed.iter().enumerate().map(lease).collect(),
             malformed: 0,
         }
@@ -398,7 +411,7 @@ mod tests {
 
     const ALL: [&str; 3] = ["n0", "n1", "n2"];
 
-    fn judged(state: &mut ProbeState, listed: &Leases, seconds: i64) {
+    fn judged(state: &mut ProbeState, listed: &ListedLeases, seconds: i64) {
         state.judge(listed, index(&ALL), RULE, at(seconds));
     }
 
@@ -479,7 +492,7 @@ mod tests {
     #[test]
     fn looking_ahead_never_takes_a_kubelet_on_time_for_lost() {
         // A grace period that is hardly longer than the renew interval.
-        let rule = Rule {
+        let rule = ExpiryRule {
             expiry_age: Duration::from_secs(12),
             threshold: 0.6,
         };

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answered::{AnsweredTime, ListCounts, ListTimes, Mark};
-use super::moment::{Moment, micros};
+use super::answered::{AnsweredMark, AnsweredTime, ListCounts, ListTimes};
 use super::skew::{Arrival, Arrivals};
+use watchdog_api::unix_time::{UnixTime, micros};
 
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
 const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
@@ -24,7 +24,7 @@ pub struct ListedLease {
     /// Name of the lease, which is that of the node.
     pub name: Arc<str>,
     /// By the node's clock; none when the lease has none.
-    pub renew_time: Option<Moment>,
+    pub renew_time: Option<UnixTime>,
     /// As in the Lease.
     pub duration_seconds: Option<i32>,
 }
@@ -33,13 +33,13 @@ pub struct ListedLease {
 #[derive(Debug, Clone)]
 struct Renewal {
     // The newest.
-    renew_time: Moment,
+    renew_time: UnixTime,
     // The last one that was older than the newest: its clock was set, or the list was stale.
-    went_back: Option<Moment>,
+    went_back: Option<UnixTime>,
     // When it was made, by the prober's clock.
-    made: Moment,
+    made: UnixTime,
     // The answered time since then is the silence of its kubelet.
-    mark: Mark,
+    mark: AnsweredMark,
     renew_interval: Duration,
     arrivals: Arrivals,
 }
@@ -48,14 +48,14 @@ struct Renewal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseAge {
     /// When it was renewed, by the prober's clock.
-    pub renewed: Moment,
+    pub renewed: UnixTime,
     /// From then on a connected kubelet would have renewed it.
-    pub silent_from: Moment,
+    pub silent_from: UnixTime,
     /// From then on it is older than the expiry age, unless it is renewed.
-    pub old_from: Moment,
+    pub old_from: UnixTime,
     /// And from then on it is expired: old, and its kubelet's silence is proven. In the future it holds only if the API
     /// server answers until then.
-    pub expired_from: Moment,
+    pub expired_from: UnixTime,
     /// True if its kubelet has had no time to renew it since the API server was away.
     pub renewed_before_outage: bool,
 }
@@ -71,7 +71,7 @@ pub struct Renewals {
 
 impl Renewals {
     /// The API server may have been away since then: kubelets could not renew.
-    pub fn note_outage(&mut self, since: Moment) {
+    pub fn note_outage(&mut self, since: UnixTime) {
         self.answered.note_outage(since);
     }
 
@@ -81,12 +81,12 @@ impl Renewals {
     }
 
     /// The connection to the API server was lost: see [`AnsweredTime::note_disconnect`].
-    pub fn note_disconnect(&mut self, since: Moment, silent: bool) {
+    pub fn note_disconnect(&mut self, since: UnixTime, silent: bool) {
         self.answered.note_disconnect(since, silent);
     }
 
     /// The API server has been throttling since then, and may also throttle kubelets.
-    pub fn note_throttling(&mut self, since: Moment) {
+    pub fn note_throttling(&mut self, since: UnixTime) {
         self.answered.note_throttling(since);
     }
 
@@ -188,7 +188,12 @@ fn renew_interval(duration_seconds: Option<i32>) -> Duration {
 }
 
 impl Renewal {
-    fn first_seen(renew_time: Moment, renew_interval: Duration, times: ListTimes, mark: Mark) -> Self {
+    fn first_seen(
+        renew_time: UnixTime,
+        renew_interval: Duration,
+        times: ListTimes,
+        mark: AnsweredMark,
+    ) -> Self {
         let mut arrivals = Arrivals::default();
         // How old a renewal was that was not seen to arrive says nothing. But a time in the future proves a clock that
         // is ahead.
@@ -208,7 +213,7 @@ impl Renewal {
 
     /// Returns true if this is not a new renewal. If one of two API servers lags, their lists alternate between two
     /// times, and each list would otherwise look like a renewal.
-    fn has_seen(&self, renew_time: Moment) -> bool {
+    fn has_seen(&self, renew_time: UnixTime) -> bool {
         self.renew_time == renew_time || self.went_back == Some(renew_time)
     }
 
@@ -217,11 +222,11 @@ impl Renewal {
     /// is wrong.
     fn renewed(
         &self,
-        renew_time: Moment,
+        renew_time: UnixTime,
         renew_interval: Duration,
         previous: ListTimes,
         times: ListTimes,
-    ) -> (Moment, Arrivals) {
+    ) -> (UnixTime, Arrivals) {
         let mut arrivals = self.arrivals;
         arrivals.note(arrival(times, renew_time));
         let earliest = previous.sent.before(TOLERANCE);
@@ -237,8 +242,8 @@ impl Renewal {
 }
 
 /// How old a renewal was when it was first listed.
-fn arrival(times: ListTimes, renew_time: Moment) -> Arrival {
-    let age = |at: Moment| at.0.saturating_sub(renew_time.0);
+fn arrival(times: ListTimes, renew_time: UnixTime) -> Arrival {
+    let age = |at: UnixTime| at.0.saturating_sub(renew_time.0);
     Arrival {
         asked: age(times.sent),
         answered: age(times.received),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 
 use super::assessment::LookAhead;
-use super::moment::Moment;
-use super::outcome::{Failure, FailureEvidence, Outcome};
+use super::outcome::{FailureEvidence, Outcome, ProbeFailure};
+use watchdog_api::unix_time::UnixTime;
 
 /// Two probes of one shoot are never closer than this, except for those due at a crossing and [`TENSE_RETRY`].
 pub const MIN_SPACING: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ pub const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
 
 /// The configured pace.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pace {
+pub struct ProbePace {
     /// `probeInterval`.
     pub interval: Duration,
     /// `backoffJitterFactor`: an interval grows by a random share of up to this much.
@@ -69,7 +69,7 @@ pub struct Pace {
     pub close: usize,
 }
 
-impl Pace {
+impl ProbePace {
     /// At the multiples of this, probes of different shoots meet.
     fn tick(self) -> Duration {
         tick(self.interval, self.shoots)
@@ -100,12 +100,12 @@ pub fn tick(interval: Duration, shoots: usize) -> Duration {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recent {
     // Newest first.
-    starts: [Option<Moment>; CLOSE_PROBES],
+    starts: [Option<UnixTime>; CLOSE_PROBES],
 }
 
 impl Recent {
     /// A probe starts now.
-    pub fn note(&mut self, start: Moment) {
+    pub fn note(&mut self, start: UnixTime) {
         self.starts.rotate_right(1);
         if let Some(newest) = self.starts.first_mut() {
             *newest = Some(start);
@@ -114,7 +114,7 @@ impl Recent {
 
     /// The first moment from `wanted` on that keeps the distance from the last probe.
     #[must_use]
-    pub fn spaced(&self, wanted: Moment) -> Moment {
+    pub fn spaced(&self, wanted: UnixTime) -> UnixTime {
         match self.starts.first() {
             Some(Some(newest)) => wanted.max(newest.after(MIN_SPACING)),
             _ => wanted,
@@ -122,7 +122,7 @@ impl Recent {
     }
 
     /// The first moment from `wanted` on at which a crossing may be looked at: at once, unless that were a storm.
-    fn allow(&self, wanted: Moment) -> Moment {
+    fn allow(&self, wanted: UnixTime) -> UnixTime {
         match self.starts.last() {
             Some(Some(oldest)) => wanted.max(oldest.after(MIN_SPACING)),
             _ => wanted,
@@ -132,14 +132,14 @@ impl Recent {
 
 /// The failures of a shoot's probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failures {
+pub struct FailureStreak {
     /// Failed probes in a row, at least 1.
     pub in_a_row: u32,
     /// Set while a loss stands or seconds decide.
     pub close: bool,
 }
 
-impl Failures {
+impl FailureStreak {
     /// One failure, of a shoot of which nothing else is known.
     pub const FIRST: Self = Self {
         in_a_row: 1,
@@ -149,7 +149,7 @@ impl Failures {
 
 /// The parts of an assessment that decide when to list the leases again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen<'a> {
+pub struct ScheduleInputs<'a> {
     /// The reported outcome.
     pub outcome: &'a Outcome,
     /// True while more probes in a row must find the same before it is reported.
@@ -157,9 +157,9 @@ pub struct Seen<'a> {
     /// True if seconds decide; see [`Assessment::tense`](super::assessment::Assessment::tense).
     pub tense: bool,
     /// The moment at which the leases were judged.
-    pub judged: Moment,
+    pub judged: UnixTime,
     /// When the threshold was crossed or would be if no lease were renewed; while `look_ahead` is set, not before that.
-    pub crossing: Option<Moment>,
+    pub crossing: Option<UnixTime>,
     /// The pace of the shoot's kubelets.
     pub renew_interval: Duration,
     /// When the nodes must be listed ahead of a crossing.
@@ -173,7 +173,13 @@ pub struct Seen<'a> {
 /// probes follow each other closely. Except for the crossing itself, probes are aligned to a shared [`tick`], which halves
 /// CPU (ADR 0012).
 #[must_use]
-pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent, random: f64) -> Moment {
+pub fn after_assessment(
+    now: UnixTime,
+    pace: ProbePace,
+    seen: ScheduleInputs<'_>,
+    recent: &Recent,
+    random: f64,
+) -> UnixTime {
     let mut due = now.after(jittered(pace.interval, pace.jitter, random));
     // From list to list, however long one takes.
     let mut within = |interval: Duration| due = due.min(seen.judged.after(interval));
@@ -218,13 +224,13 @@ pub fn after_assessment(now: Moment, pace: Pace, seen: Seen<'_>, recent: &Recent
 /// When to probe again after `failures`, of a probe that began at `started`. `random` is in [0, 1).
 #[must_use]
 pub fn after_failure(
-    (started, now): (Moment, Moment),
-    pace: Pace,
-    failure: &Failure,
-    failures: Failures,
+    (started, now): (UnixTime, UnixTime),
+    pace: ProbePace,
+    failure: &ProbeFailure,
+    failures: FailureStreak,
     random: f64,
-) -> Moment {
-    if let Failure::Throttled(wait) | Failure::MachinesThrottled(wait) = failure {
+) -> UnixTime {
+    if let ProbeFailure::Throttled(wait) | ProbeFailure::MachinesThrottled(wait) = failure {
         let wait = wait
             .unwrap_or_default()
             .clamp(BACK_OFF_FOR_THROTTLED_REQUESTS, LONGEST_THROTTLE);
@@ -239,14 +245,14 @@ pub fn after_failure(
     // A missing permission or Secret is not back sooner for asking every second; an API server is, and what an outage hides
     // is as long as the outage and the pause after it.
     let (growth, most) = match failure {
-        Failure::Connect(_)
-        | Failure::VersionFailed(_)
-        | Failure::Tls(_)
-        | Failure::Timeout(_)
-        | Failure::ListFailed(_)
-        | Failure::ListBrokeOff(_)
-        | Failure::ListTimeout(_)
-        | Failure::ConnectQueueTimeout(_) => {
+        ProbeFailure::Connect(_)
+        | ProbeFailure::VersionFailed(_)
+        | ProbeFailure::Tls(_)
+        | ProbeFailure::Timeout(_)
+        | ProbeFailure::ListFailed(_)
+        | ProbeFailure::ListBrokeOff(_)
+        | ProbeFailure::ListTimeout(_)
+        | ProbeFailure::ConnectQueueTimeout(_) => {
             (1.25, pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE))
         }
         _ => (2.0, pace.interval),
@@ -266,14 +272,14 @@ pub fn after_failure(
 /// When the first probe of a shoot is due, for one of `shoots` that may all start at once: they are spread so that
 /// about a thousand start in a second, over at most `initialDelay`. `random` is in [0, 1).
 #[must_use]
-pub fn first(now: Moment, initial_delay: Duration, shoots: usize, random: f64) -> Moment {
+pub fn first(now: UnixTime, initial_delay: Duration, shoots: usize, random: f64) -> UnixTime {
     let spread = Duration::from_millis(u64::try_from(shoots).unwrap_or(u64::MAX)).min(initial_delay);
     now.after(spread.mul_f64(random.clamp(0.0, 1.0)))
 }
 
 /// Until when a verdict may be acted upon: until the next probe must have ended, and a little more for its way.
 #[must_use]
-pub fn valid_until(next_due: Moment, probe_timeout: Duration) -> Moment {
+pub fn valid_until(next_due: UnixTime, probe_timeout: Duration) -> UnixTime {
     const WAY: Duration = Duration::from_secs(5);
     next_due.after(probe_timeout).after(WAY)
 }
@@ -290,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    const PACE: Pace = Pace {
+    const PACE: ProbePace = ProbePace {
         interval: Duration::from_secs(30),
         jitter: 0.2,
         failure_back_off: Duration::from_secs(30),
@@ -299,12 +305,12 @@ mod tests {
     };
     const RENEW: Duration = Duration::from_secs(10);
 
-    fn at(seconds: i64) -> Moment {
-        Moment(seconds * 1_000_000)
+    fn at(seconds: i64) -> UnixTime {
+        UnixTime(seconds * 1_000_000)
     }
 
-    fn seen(outcome: &Outcome, counting: bool, crossing: Option<Moment>) -> Seen<'_> {
-        Seen {
+    fn seen(outcome: &Outcome, counting: bool, crossing: Option<UnixTime>) -> ScheduleInputs<'_> {
+        ScheduleInputs {
             outcome,
             counting,
             tense: false,
@@ -315,7 +321,7 @@ mod tests {
         }
     }
 
-    fn next(outcome: &Outcome, counting: bool, crossing: Option<i64>) -> Moment {
+    fn next(outcome: &Outcome, counting: bool, crossing: Option<i64>) -> UnixTime {
         let seen = seen(outcome, counting, crossing.map(at));
         after_assessment(at(0), PACE, seen, &Recent::default(), 0.0)
     }
@@ -360,7 +366,7 @@ mod tests {
             })
         };
         let ahead = |random, list_by| {
-            let seen = Seen {
+            let seen = ScheduleInputs {
                 look_ahead: look_ahead(list_by),
                 ..seen(&Outcome::Healthy, false, Some(at(25)))
             };
@@ -398,18 +404,18 @@ mod tests {
     fn probes_of_different_shoots_meet() {
         let due = |now: i64, crossing| {
             let seen = seen(&Outcome::Healthy, false, crossing);
-            after_assessment(Moment(now), PACE, seen, &Recent::default(), 0.0)
+            after_assessment(UnixTime(now), PACE, seen, &Recent::default(), 0.0)
         };
         assert_eq!(due(120_000, None), at(30), "120 ms before the interval is over");
         assert_eq!(due(249_999, None), at(30));
-        assert_eq!(due(250_000, None), Moment(30_250_000));
+        assert_eq!(due(250_000, None), UnixTime(30_250_000));
         assert_eq!(
-            due(120_000, Some(Moment(22_123_456))),
-            Moment(22_123_456),
+            due(120_000, Some(UnixTime(22_123_456))),
+            UnixTime(22_123_456),
             "a crossing is looked at when it comes"
         );
-        let (first_expiry, window) = (Moment(20_123_456), Duration::from_secs(1));
-        let healthy = Seen {
+        let (first_expiry, window) = (UnixTime(20_123_456), Duration::from_secs(1));
+        let healthy = ScheduleInputs {
             look_ahead: Some(LookAhead {
                 crossing: at(24),
                 window,
@@ -430,65 +436,65 @@ mod tests {
     #[test]
     fn a_crossing_waits_for_nobody_but_a_storm_is_bounded() {
         let mut recent = Recent::default();
-        let soon = Moment(5);
-        let due = |recent: &Recent, now: Moment| {
+        let soon = UnixTime(5);
+        let due = |recent: &Recent, now: UnixTime| {
             after_assessment(now, PACE, seen(&Outcome::Healthy, false, Some(soon)), recent, 0.0)
         };
-        for start in [-300_000, -200_000, -100_000].map(Moment) {
+        for start in [-300_000, -200_000, -100_000].map(UnixTime) {
             recent.note(start);
             assert_eq!(due(&recent, at(0)), soon);
         }
         // Since the leases were judged: nobody has looked at it yet.
-        assert_eq!(due(&recent, Moment(9)), Moment(9));
+        assert_eq!(due(&recent, UnixTime(9)), UnixTime(9));
         recent.note(at(0));
         assert_eq!(
             due(&recent, at(0)),
-            Moment(700_000),
+            UnixTime(700_000),
             "a second after the fourth last"
         );
     }
 
     #[test]
     fn after_a_failure() {
-        let connect = Failure::Connect(String::new());
+        let connect = ProbeFailure::Connect(String::new());
         let pauses: Vec<_> = (1..=4)
             .map(|in_a_row| {
-                let failures = Failures {
+                let failures = FailureStreak {
                     in_a_row,
-                    ..Failures::FIRST
+                    ..FailureStreak::FIRST
                 };
                 after_failure((at(0), at(0)), PACE, &connect, failures, 0.0)
             })
             .collect();
         assert_eq!(
             pauses,
-            [1.0, 1.25, 1.5625, 1.953_125].map(|seconds| Moment((seconds * 1e6) as i64))
+            [1.0, 1.25, 1.5625, 1.953_125].map(|seconds| UnixTime((seconds * 1e6) as i64))
         );
         assert_eq!(
             after_failure(
                 (at(0), at(0)),
                 PACE,
-                &Failure::Throttled(None),
-                Failures::FIRST,
+                &ProbeFailure::Throttled(None),
+                FailureStreak::FIRST,
                 0.0
             ),
             at(10)
         );
-        let long = Failure::Throttled(Some(Duration::from_secs(25)));
+        let long = ProbeFailure::Throttled(Some(Duration::from_secs(25)));
         assert_eq!(
-            after_failure((at(0), at(0)), PACE, &long, Failures::FIRST, 0.0),
+            after_failure((at(0), at(0)), PACE, &long, FailureStreak::FIRST, 0.0),
             at(25),
             "Retry-After is honoured"
         );
-        let short = Failure::Throttled(Some(Duration::from_secs(1)));
+        let short = ProbeFailure::Throttled(Some(Duration::from_secs(1)));
         assert_eq!(
-            after_failure((at(0), at(0)), PACE, &short, Failures::FIRST, 0.0),
+            after_failure((at(0), at(0)), PACE, &short, FailureStreak::FIRST, 0.0),
             at(10),
             "but 10 s is the least"
         );
-        let failed = Failure::ListFailed("500".into());
-        let alone = Pace { close: 1, ..PACE };
-        let close = Failures {
+        let failed = ProbeFailure::ListFailed("500".into());
+        let alone = ProbePace { close: 1, ..PACE };
+        let close = FailureStreak {
             in_a_row: 9,
             close: true,
         };
@@ -514,10 +520,10 @@ mod tests {
             Duration::MAX,
         ] {
             for failure in [
-                Failure::Throttled(Some(asked)),
-                Failure::MachinesThrottled(Some(asked)),
+                ProbeFailure::Throttled(Some(asked)),
+                ProbeFailure::MachinesThrottled(Some(asked)),
             ] {
-                let due = after_failure((at(0), at(0)), PACE, &failure, Failures::FIRST, 0.0);
+                let due = after_failure((at(0), at(0)), PACE, &failure, FailureStreak::FIRST, 0.0);
                 assert_eq!(due, at(300), "{failure}");
                 assert_eq!(valid_until(due, Duration::from_secs(30)), at(335));
             }
@@ -551,7 +557,7 @@ mod tests {
                 let crossing = millis.map(|millis| now.shifted(millis * 1_000));
                 let look_ahead = crossing.filter(|_| !known);
                 let look_ahead = look_ahead.map(|crossing| LookAhead { crossing, window: RENEW, list_by: crossing });
-                let seen = Seen { judged: now, look_ahead, ..seen(&Outcome::Healthy, counting, crossing) };
+                let seen = ScheduleInputs { judged: now, look_ahead, ..seen(&Outcome::Healthy, counting, crossing) };
                 let due = after_assessment(now, PACE, seen, &recent, random);
                 prop_assert!(due <= now.after(Duration::from_secs(36)));
                 if !counting && crossing.is_none() {

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::moment::micros;
+use watchdog_api::unix_time::micros;
 
 /// Renewals that the estimate looks back on. Four renewals span at least 40 s: a single late one cannot look like a
 /// clock that is off, and a clock that was set is believed soon.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use watchdog_api::eligibility::SkipReason;
 
 use super::assessment::{Assessment, Evidence};
-use super::moment::Moment;
-use super::outcome::{Failure, Outcome};
+use super::outcome::{Outcome, ProbeFailure};
 use super::renewals::{is_notable, magnitude};
+use watchdog_api::unix_time::UnixTime;
 
 /// The state of a shoot.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,11 +22,11 @@ pub struct Verdict {
     /// The evidence for the outcome.
     pub evidence: Option<Arc<Evidence>>,
     /// When it was observed.
-    pub observed_at: Moment,
+    pub observed_at: UnixTime,
     /// Until when it may be acted upon.
-    pub valid_until: Moment,
+    pub valid_until: UnixTime,
     /// When the outcome last changed.
-    pub outcome_since: Moment,
+    pub outcome_since: UnixTime,
     /// Name of the replica that observed it.
     pub observer: Arc<str>,
     /// The trace that the probe which changed the outcome began, if it is traced.
@@ -48,7 +48,7 @@ pub struct Thresholds {
 pub struct Streak {
     finding: Option<Outcome>,
     length: u32,
-    counted_at: Moment,
+    counted_at: UnixTime,
 }
 
 /// A finding after the thresholds were applied.
@@ -69,7 +69,7 @@ impl Streak {
         found: &Outcome,
         last_reported: &Outcome,
         thresholds: Thresholds,
-        now: Moment,
+        now: UnixTime,
         renew_interval: Duration,
     ) -> ThresholdResult {
         let repeated = self.finding.as_ref() == Some(found);
@@ -175,13 +175,13 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
 pub struct VerdictBuilder {
     observer: Arc<str>,
     last_reported: Outcome,
-    since: Moment,
+    since: UnixTime,
 }
 
 impl VerdictBuilder {
     /// For a shoot about which nothing was reported yet.
     #[must_use]
-    pub const fn new(observer: Arc<str>, now: Moment) -> Self {
+    pub const fn new(observer: Arc<str>, now: UnixTime) -> Self {
         Self {
             observer,
             last_reported: Outcome::Pending,
@@ -201,8 +201,8 @@ impl VerdictBuilder {
         outcome: Outcome,
         message: String,
         evidence: Evidence,
-        observed_at: Moment,
-        valid_until: Moment,
+        observed_at: UnixTime,
+        valid_until: UnixTime,
     ) -> Verdict {
         self.build(
             outcome,
@@ -215,7 +215,12 @@ impl VerdictBuilder {
     }
 
     /// A verdict that says why there is none.
-    pub fn failed(&mut self, failure: &Failure, observed_at: Moment, valid_until: Moment) -> Verdict {
+    pub fn failed(
+        &mut self,
+        failure: &ProbeFailure,
+        observed_at: UnixTime,
+        valid_until: UnixTime,
+    ) -> Verdict {
         self.build(
             failure.outcome(),
             failure.as_str(),
@@ -227,7 +232,7 @@ impl VerdictBuilder {
     }
 
     /// A verdict about a shoot that is not probed. It holds until something changes.
-    pub fn skipped(&mut self, reason: &SkipReason, now: Moment) -> Verdict {
+    pub fn skipped(&mut self, reason: &SkipReason, now: UnixTime) -> Verdict {
         self.build(
             Outcome::Skipped(reason.clone()),
             "",
@@ -239,7 +244,7 @@ impl VerdictBuilder {
     }
 
     /// A verdict about a shoot whose first probe has not come to a result yet.
-    pub fn pending(&mut self, now: Moment) -> Verdict {
+    pub fn pending(&mut self, now: UnixTime) -> Verdict {
         self.build(
             Outcome::Pending,
             "",
@@ -256,8 +261,8 @@ impl VerdictBuilder {
         failure: &'static str,
         message: String,
         evidence: Option<Arc<Evidence>>,
-        observed_at: Moment,
-        valid_until: Moment,
+        observed_at: UnixTime,
+        valid_until: UnixTime,
     ) -> Verdict {
         if self.last_reported != outcome {
             self.since = observed_at;
@@ -288,7 +293,7 @@ mod tests {
     /// The reported outcomes of probes that find `found`, `apart` seconds apart.
     fn reported(found: &[Outcome], apart: u64, thresholds: Thresholds) -> Vec<Outcome> {
         let mut streak = Streak::default();
-        let (mut reported, mut now) = (P, Moment(1_000_000_000_000));
+        let (mut reported, mut now) = (P, UnixTime(1_000_000_000_000));
         let mut all = Vec::new();
         for found in found {
             now = now.after(Duration::from_secs(apart));

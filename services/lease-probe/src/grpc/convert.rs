@@ -10,13 +10,13 @@ use watchdog_watch_stream::wire::{self, duration, micros, signed, timestamp};
 
 use crate::domain::assessment::Evidence;
 use crate::domain::candidates::Exclusion;
-use crate::domain::moment::Moment;
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::Verdict;
+use watchdog_api::unix_time::UnixTime;
 
 /// Converts a verdict to its wire form, with its age as of `now`.
 #[must_use]
-pub fn verdict(shoot: &str, verdict: &Verdict, now: Moment) -> pb::Verdict {
+pub fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verdict {
     pb::Verdict {
         shoot: shoot.to_owned(),
         outcome: outcome(&verdict.outcome).into(),

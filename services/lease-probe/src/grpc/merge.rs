@@ -9,13 +9,13 @@ use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::wire::micros;
 
 use super::convert;
-use crate::domain::moment::Moment;
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::Verdict;
+use watchdog_api::unix_time::UnixTime;
 
 /// A verdict of this replica or of another.
 #[derive(Debug, Clone)]
-pub enum Seen {
+pub enum ReplicaVerdict {
     /// Of this replica.
     Local(Arc<Verdict>),
     /// Of another one, as it was when it was sent.
@@ -25,24 +25,24 @@ pub enum Seen {
 /// The verdicts on one shoot.
 #[derive(Debug, Default)]
 pub struct ShootVerdicts {
-    by_replica: BTreeMap<Arc<str>, Seen>,
+    by_replica: BTreeMap<Arc<str>, ReplicaVerdict>,
     /// The newest verdict of the replicas that no longer report this shoot.
-    left_behind: Option<Seen>,
+    left_behind: Option<ReplicaVerdict>,
 }
 
 // === impl Seen ===
 
-impl Seen {
+impl ReplicaVerdict {
     /// Converts the verdict to its wire form, with its age as of `now`.
     #[must_use]
-    pub fn told(&self, shoot: &str, now: Moment) -> pb::Verdict {
+    pub fn told(&self, shoot: &str, now: UnixTime) -> pb::Verdict {
         match self {
             Self::Local(verdict) => convert::verdict(shoot, verdict, now),
             Self::Remote(verdict, sent_at) => convert::aged(verdict, sent_at.elapsed()),
         }
     }
 
-    fn observed(&self, now: Moment) -> Moment {
+    fn observed(&self, now: UnixTime) -> UnixTime {
         match self {
             Self::Local(verdict) => verdict.observed_at,
             Self::Remote(verdict, sent_at) => now
@@ -51,7 +51,7 @@ impl Seen {
         }
     }
 
-    fn is_valid(&self, now: Moment) -> bool {
+    fn is_valid(&self, now: UnixTime) -> bool {
         match self {
             Self::Local(verdict) => now < verdict.valid_until,
             Self::Remote(verdict, sent_at) => {
@@ -74,8 +74,8 @@ impl Seen {
 
 impl ShootVerdicts {
     /// A replica says this now.
-    pub fn upsert(&mut self, replica: &Arc<str>, seen: Seen, now: Moment) {
-        let supersedes = |old: &Seen| !seen.is_pending() && seen.observed(now) >= old.observed(now);
+    pub fn upsert(&mut self, replica: &Arc<str>, seen: ReplicaVerdict, now: UnixTime) {
+        let supersedes = |old: &ReplicaVerdict| !seen.is_pending() && seen.observed(now) >= old.observed(now);
         if self.left_behind.as_ref().is_some_and(supersedes) {
             self.left_behind = None;
         }
@@ -83,7 +83,7 @@ impl ShootVerdicts {
     }
 
     /// A replica speaks of the shoot no more. True when it did.
-    pub fn remove(&mut self, replica: &str, now: Moment) -> bool {
+    pub fn remove(&mut self, replica: &str, now: UnixTime) -> bool {
         let Some(seen) = self.by_replica.remove(replica) else {
             return false;
         };
@@ -103,7 +103,7 @@ impl ShootVerdicts {
     }
 
     /// Forgets what was left behind, if it has run out or the shoot is gone. True when there was something to forget.
-    pub fn tidy(&mut self, now: Moment, exists: impl FnOnce() -> bool) -> bool {
+    pub fn tidy(&mut self, now: UnixTime, exists: impl FnOnce() -> bool) -> bool {
         let Some(seen) = &self.left_behind else {
             return false;
         };
@@ -116,7 +116,7 @@ impl ShootVerdicts {
 
     /// The newest verdict. A pending verdict counts only if there is no other.
     #[must_use]
-    pub fn newest(&self, now: Moment) -> Option<&Seen> {
+    pub fn newest(&self, now: UnixTime) -> Option<&ReplicaVerdict> {
         let known = self.by_replica.values().chain(&self.left_behind);
         known.max_by_key(|seen| (!seen.is_pending(), seen.observed(now)))
     }
@@ -134,22 +134,22 @@ mod tests {
 
     const SECOND: i64 = 1_000_000;
 
-    fn seen(outcome: Outcome, observed: i64, valid_until: i64) -> Seen {
-        Seen::Local(Arc::new(Verdict {
+    fn seen(outcome: Outcome, observed: i64, valid_until: i64) -> ReplicaVerdict {
+        ReplicaVerdict::Local(Arc::new(Verdict {
             outcome,
             failure: "",
             message: String::new(),
             evidence: None,
-            observed_at: Moment(observed * SECOND),
-            valid_until: Moment(valid_until * SECOND),
-            outcome_since: Moment::default(),
+            observed_at: UnixTime(observed * SECOND),
+            valid_until: UnixTime(valid_until * SECOND),
+            outcome_since: UnixTime::default(),
             observer: "x".into(),
             traceparent: None,
         }))
     }
 
     fn outcome(of: &ShootVerdicts, now: i64) -> Option<pb::Outcome> {
-        let now = Moment(now * SECOND);
+        let now = UnixTime(now * SECOND);
         of.newest(now).map(|seen| seen.told("s", now).outcome())
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn what_a_replica_said_outlives_it_until_another_knows_more() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let mut of = ShootVerdicts::default();
-        let at = |seconds: i64| Moment(seconds * SECOND);
+        let at = |seconds: i64| UnixTime(seconds * SECOND);
         of.upsert(&a, seen(Outcome::LeasesExpired, 10, 40), at(10));
         assert!(of.remove("a", at(12)) && !of.remove("a", at(12)));
         assert_eq!(outcome(&of, 12), Some(pb::Outcome::LeasesExpired));
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn it_ends_with_its_validity_and_with_the_shoot() {
         let a: Arc<str> = "a".into();
-        let at = |seconds: i64| Moment(seconds * SECOND);
+        let at = |seconds: i64| UnixTime(seconds * SECOND);
         for (now, exists) in [(40, true), (20, false)] {
             let mut of = ShootVerdicts::default();
             of.upsert(&a, seen(Outcome::Healthy, 10, 40), at(10));
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn of_two_that_speak_the_newest_counts() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        let at = |seconds: i64| Moment(seconds * SECOND);
+        let at = |seconds: i64| UnixTime(seconds * SECOND);
         let mut of = ShootVerdicts::default();
         of.upsert(&b, seen(Outcome::Healthy, 12, 40), at(12));
         of.upsert(&a, seen(Outcome::LeasesExpired, 10, 40), at(12));

@@ -12,19 +12,19 @@ use watchdog_watch_stream::server::{Page, StateStore};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::convert;
-use super::view::{Seen, View};
-use crate::domain::moment::Moment;
+use super::view::{MergedVerdicts, ReplicaVerdict};
 use crate::domain::verdict::Verdict;
+use watchdog_api::unix_time::UnixTime;
 
 /// Says whether it is certain that the seed has no Cluster of a name.
 pub type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// Serves the verdicts.
-pub struct Service {
+pub struct LeaseProbeApi {
     /// Of this replica.
     pub local: StateStore<String, Verdict>,
     /// Of all replicas.
-    pub view: View,
+    pub view: MergedVerdicts,
     /// Tells a shoot that does not exist from one on which there is no verdict yet.
     pub is_unknown: IsUnknown,
     /// Open streams.
@@ -33,13 +33,13 @@ pub struct Service {
     pub clock: Clock,
 }
 
-impl std::fmt::Debug for Service {
+impl std::fmt::Debug for LeaseProbeApi {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Service").finish_non_exhaustive()
     }
 }
 
-impl Service {
+impl LeaseProbeApi {
     /// The answer for a shoot on which there is no verdict.
     fn without_verdict(&self, shoot: &str) -> Status {
         if (self.is_unknown)(shoot) {
@@ -50,13 +50,13 @@ impl Service {
         ))
     }
 
-    fn now(&self) -> Moment {
-        Moment(self.clock.now_micros())
+    fn now(&self) -> UnixTime {
+        UnixTime(self.clock.now_micros())
     }
 }
 
 #[tonic::async_trait]
-impl LeaseProbeService for Service {
+impl LeaseProbeService for LeaseProbeApi {
     type WatchVerdictsStream = Responses<pb::WatchVerdictsResponse>;
 
     async fn watch_verdicts(
@@ -70,14 +70,16 @@ impl LeaseProbeService for Service {
         let clock = self.clock;
         let stream = match scope {
             pb::Scope::Cluster => {
-                let encode = move |shoot: &str, seen: Arc<Seen>| seen.told(shoot, Moment(clock.now_micros()));
+                let encode = move |shoot: &str, seen: Arc<ReplicaVerdict>| {
+                    seen.told(shoot, UnixTime(clock.now_micros()))
+                };
                 let encode = move |message| convert::response(message, encode);
                 self.streams
                     .serve("WatchVerdicts", self.view.merged.subscribe(matches), encode)?
             }
             pb::Scope::Local | pb::Scope::Unspecified => {
                 let encode = move |shoot: &str, verdict: Arc<Verdict>| {
-                    convert::verdict(shoot, &verdict, Moment(clock.now_micros()))
+                    convert::verdict(shoot, &verdict, UnixTime(clock.now_micros()))
                 };
                 let encode = move |message| convert::response(message, encode);
                 self.streams
@@ -119,8 +121,8 @@ impl LeaseProbeService for Service {
                     .view
                     .merged
                     .page(after.as_ref(), limit, |_, seen| match seen {
-                        Seen::Local(verdict) => asked(convert::outcome(&verdict.outcome)),
-                        Seen::Remote(verdict, _) => asked(verdict.outcome()),
+                        ReplicaVerdict::Local(verdict) => asked(convert::outcome(&verdict.outcome)),
+                        ReplicaVerdict::Remote(verdict, _) => asked(verdict.outcome()),
                     });
                 list_response(page, |shoot, seen| seen.told(shoot, now))
             }
@@ -182,9 +184,9 @@ mod tests {
     /// Clients take NOT_FOUND for an answer and UNAVAILABLE for a reason to ask again.
     #[tokio::test]
     async fn a_shoot_is_not_found_only_when_it_is_certain_that_there_is_none() {
-        let service = Service {
+        let service = LeaseProbeApi {
             local: StateStore::new(),
-            view: View::default(),
+            view: MergedVerdicts::default(),
             is_unknown: Box::new(|shoot| shoot == "none"),
             streams: Streams::new(CancellationToken::new()),
             clock: Clock::start(),

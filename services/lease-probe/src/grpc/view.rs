@@ -13,39 +13,36 @@ use watchdog_watch_stream::message::Event;
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::verdicts::ReplicaHandler;
 
-pub use super::merge::Seen;
+pub use super::merge::ReplicaVerdict;
 use super::merge::ShootVerdicts;
-use crate::domain::moment::Moment;
 use crate::domain::verdict::Verdict;
+use watchdog_api::unix_time::UnixTime;
 
 /// How often verdicts that were left behind are looked at: they end that much late at most.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The merged verdicts. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct View {
+pub struct MergedVerdicts {
     /// One verdict a shoot: the newest of all replicas.
-    pub merged: StateStore<String, Seen>,
+    pub merged: StateStore<String, ReplicaVerdict>,
     by_shoot: Arc<Mutex<HashMap<String, ShootVerdicts>>>,
 }
 
-impl View {
+impl MergedVerdicts {
     /// Forgets what replicas said that speak of a shoot no more, when it has run out or when the shoot is gone, until
     /// `stop` is cancelled.
-    ///
-    /// # Errors
-    /// Never; the type is that of a critical task.
     pub async fn tidy(
         self,
         exists: impl Fn(&str) -> bool,
-        now: impl Fn() -> Moment,
+        now: impl Fn() -> UnixTime,
         stop: CancellationToken,
-    ) -> anyhow::Result<()> {
+    ) {
         let mut ticks = tokio::time::interval(TIDY_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => return,
                 _ = ticks.tick() => {}
             }
             let now = now();
@@ -59,16 +56,13 @@ impl View {
     }
 
     /// Takes over the verdicts of this replica until `stop` is cancelled.
-    ///
-    /// # Errors
-    /// When the subscription fails, which it does not while the process lives.
     pub async fn follow_local(
         self,
         identity: Arc<str>,
         verdicts: StateStore<String, Verdict>,
-        now: impl Fn() -> Moment,
+        now: impl Fn() -> UnixTime,
         stop: CancellationToken,
-    ) -> anyhow::Result<()> {
+    ) {
         let mut behind = true;
         let mut subscription = verdicts.subscribe(|_| true);
         loop {
@@ -77,11 +71,13 @@ impl View {
                 self.forget(&identity, now());
             }
             let next = tokio::select! {
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => return,
                 next = subscription.next() => next,
             };
             match next.map(|(message, _)| message.event) {
-                Ok(Event::Upsert(shoot, verdict)) => self.set(&identity, &shoot, Seen::Local(verdict), now()),
+                Ok(Event::Upsert(shoot, verdict)) => {
+                    self.set(&identity, &shoot, ReplicaVerdict::Local(verdict), now())
+                }
                 Ok(Event::Removed(shoot)) => self.unset(&identity, &shoot, now()),
                 Ok(Event::SnapshotComplete(_) | Event::Heartbeat) => {}
                 Err(_) => behind = true,
@@ -89,14 +85,14 @@ impl View {
         }
     }
 
-    fn set(&self, replica: &Arc<str>, shoot: &str, seen: Seen, now: Moment) {
+    fn set(&self, replica: &Arc<str>, shoot: &str, seen: ReplicaVerdict, now: UnixTime) {
         let mut all = self.by_shoot.lock();
         let of = all.entry(shoot.to_owned()).or_default();
         of.upsert(replica, seen, now);
         self.publish(shoot, of, now);
     }
 
-    fn unset(&self, replica: &Arc<str>, shoot: &str, now: Moment) {
+    fn unset(&self, replica: &Arc<str>, shoot: &str, now: UnixTime) {
         let mut all = self.by_shoot.lock();
         if let Some(of) = all.get_mut(shoot) {
             if of.remove(replica, now) {
@@ -108,11 +104,16 @@ impl View {
         }
     }
 
-    fn forget(&self, replica: &Arc<str>, now: Moment) {
+    fn forget(&self, replica: &Arc<str>, now: UnixTime) {
         self.forget_except(replica, &BTreeMap::new(), now);
     }
 
-    fn forget_except(&self, replica: &Arc<str>, keep: &BTreeMap<String, Received<pb::Verdict>>, now: Moment) {
+    fn forget_except(
+        &self,
+        replica: &Arc<str>,
+        keep: &BTreeMap<String, Received<pb::Verdict>>,
+        now: UnixTime,
+    ) {
         self.by_shoot.lock().retain(|shoot, of| {
             if !keep.contains_key(shoot) && of.remove(replica, now) {
                 self.publish(shoot, of, now);
@@ -122,7 +123,7 @@ impl View {
     }
 
     /// Publishes what counts of the verdicts on a shoot.
-    fn publish(&self, shoot: &str, of: &ShootVerdicts, now: Moment) {
+    fn publish(&self, shoot: &str, of: &ShootVerdicts, now: UnixTime) {
         match of.newest(now) {
             Some(newest) => self.merged.upsert(shoot.to_owned(), newest.clone()),
             None => self.merged.remove(&shoot.to_owned()),
@@ -130,20 +131,20 @@ impl View {
     }
 }
 
-fn remote(received: Received<pb::Verdict>) -> Seen {
-    Seen::Remote(Arc::new(received.value), received.sent_at)
+fn remote(received: Received<pb::Verdict>) -> ReplicaVerdict {
+    ReplicaVerdict::Remote(Arc::new(received.value), received.sent_at)
 }
 
 /// Receives the verdicts of the other replicas for a view.
 #[derive(Clone)]
-pub struct Peers<N> {
+pub struct PeerHandler<N> {
     /// The view.
-    pub view: View,
+    pub view: MergedVerdicts,
     /// Tells the time.
     pub now: N,
 }
 
-impl<N: Fn() -> Moment + Clone + Send + Sync + 'static> ReplicaHandler for Peers<N> {
+impl<N: Fn() -> UnixTime + Clone + Send + Sync + 'static> ReplicaHandler for PeerHandler<N> {
     fn on_join(&self, _replica: &Arc<str>) {}
 
     fn on_leave(&self, replica: &Arc<str>) {

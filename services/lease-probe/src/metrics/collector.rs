@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use watchdog_runtime::metrics::{Collector, Exposition};
 
-use crate::controller::prober::{Endpoint, Shared};
-use crate::controller::prober_manager::{ProberManager, Verdicts};
-use crate::domain::outcome::{Outcome, Permission};
+use crate::controller::prober::{Endpoint, ProbeContext};
+use crate::controller::prober_manager::{ProberManager, VerdictStore};
+use crate::domain::outcome::{Outcome, ShootPermission};
 use crate::domain::renewals::is_notable;
 use crate::metrics;
 
 /// Reads the verdicts of this replica.
 pub(crate) struct VerdictCollector {
     pub(crate) manager: Arc<ProberManager>,
-    pub(crate) verdicts: Verdicts,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) verdicts: VerdictStore,
+    pub(crate) shared: Arc<ProbeContext>,
 }
 
 impl Collector for VerdictCollector {
@@ -100,8 +100,9 @@ impl Collector for VerdictCollector {
         out.family(&metrics::PROBE_FAILURES, series);
         let denied = self.manager.denied();
         let series = denied.iter().flat_map(|(shoot, missing)| {
-            let labels =
-                |permission: &Permission| [("shoot", shoot.as_str()), ("permission", permission.as_str())];
+            let labels = |permission: &ShootPermission| {
+                [("shoot", shoot.as_str()), ("permission", permission.as_str())]
+            };
             missing.iter().map(move |permission| (labels(permission), 1.0))
         });
         out.family(&metrics::SHOOT_PERMISSION_MISSING, series);

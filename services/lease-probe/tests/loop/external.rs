@@ -8,10 +8,9 @@ use std::time::Duration;
 use lease_probe::cluster::connection::Observations;
 use lease_probe::cluster::kubeconfig::Access;
 use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
-use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
-use lease_probe::domain::assessment::Leases;
-use lease_probe::domain::moment::Moment;
-use lease_probe::domain::outcome::{Failure, Outcome};
+use lease_probe::controller::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
+use lease_probe::domain::assessment::ListedLeases;
+use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
@@ -21,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::machine::{MachineItem, MachinePhase};
 use watchdog_api::node::NodeItem;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::trace::Tracer;
 
@@ -35,23 +35,23 @@ struct World {
     began: i64,
     /// For how long the nodes renew every ten seconds.
     renew_for: Duration,
-    answers: Arc<Mutex<VecDeque<Result<(), Failure>>>>,
+    answers: Arc<Mutex<VecDeque<Result<(), ProbeFailure>>>>,
     observed: Arc<Mutex<Observed>>,
 }
 
 #[derive(Default)]
 struct Observed {
-    reported: Vec<(Moment, Outcome)>,
+    reported: Vec<(UnixTime, Outcome)>,
     failures: Vec<(Endpoint, &'static str)>,
 }
 
-impl Report for World {
+impl ProbeReporter for World {
     fn verdict(&self, verdict: Verdict) {
         let reported = (verdict.observed_at, verdict.outcome);
         self.observed.lock().reported.push(reported);
     }
 
-    fn failure(&self, endpoint: Endpoint, failure: &Failure) {
+    fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
         self.observed.lock().failures.push((endpoint, failure.as_str()));
     }
 }
@@ -59,23 +59,23 @@ impl Report for World {
 const RENEW_INTERVAL: i64 = 10_000_000;
 
 impl ShootClient for World {
-    async fn leases(&mut self, _: &Access, _: Budget) -> Result<(Leases, Instant), Failure> {
+    async fn leases(&mut self, _: &Access, _: Budget) -> Result<(ListedLeases, Instant), ProbeFailure> {
         let alive = i64::try_from(self.renew_for.as_micros()).unwrap();
         let since = (self.clock.now_micros() - self.began).min(alive);
         let lease = |number| ListedLease {
             name: format!("node-{number}").into(),
-            renew_time: Some(Moment(self.began + since / RENEW_INTERVAL * RENEW_INTERVAL)),
+            renew_time: Some(UnixTime(self.began + since / RENEW_INTERVAL * RENEW_INTERVAL)),
             duration_seconds: Some(40),
         };
         let leases = (0..3).map(lease).collect();
-        Ok((Leases { leases, malformed: 0 }, Instant::now()))
+        Ok((ListedLeases { leases, malformed: 0 }, Instant::now()))
     }
 
     async fn nodes_and_machines(
         &mut self,
         _: &Access,
         _: Budget,
-    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), Failure> {
+    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
         let both = (0..3).map(|number| {
             let name: Arc<str> = format!("node-{number}").into();
             let node = NodeItem {
@@ -105,7 +105,7 @@ impl ShootClient for World {
 }
 
 impl ExternalEndpoint for World {
-    async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), Failure> {
+    async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), ProbeFailure> {
         let next = self.answers.lock().pop_front();
         match next {
             Some(answer) => answer,
@@ -118,7 +118,7 @@ impl ExternalEndpoint for World {
 const FOREVER: Duration = Duration::from_secs(86_400);
 
 /// Probes until all answers were given.
-async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(), Failure>>) -> Observed {
+async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(), ProbeFailure>>) -> Observed {
     let clock = Clock::start();
     let world = World {
         clock,
@@ -129,7 +129,7 @@ async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(),
     };
     // Nobody talks to it.
     let seed = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
-    let shared = Shared {
+    let shared = ProbeContext {
         seed: kube::Client::try_from(seed).unwrap(),
         clock,
         identity: "lease-probe-0".into(),
@@ -138,8 +138,8 @@ async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     };
-    let none = || Err(Failure::Kubeconfig("none is needed".to_owned()));
-    let (_changes, inputs) = watch::channel(Inputs {
+    let none = || Err(ProbeFailure::Kubeconfig("none is needed".to_owned()));
+    let (_changes, inputs) = watch::channel(ProbeInputs {
         settings: Arc::new(ShootSettings::default()),
         // Without jitter, so that it is known which renewals come before which probe.
         config: Arc::new(config("10s\nbackoffJitterFactor: 0")),
@@ -166,8 +166,8 @@ fn outcomes(observed: &Observed) -> Vec<Outcome> {
     reported.map(|(_, outcome)| outcome.clone()).collect()
 }
 
-fn unanswered() -> Result<(), Failure> {
-    Err(Failure::Timeout(LIMIT))
+fn unanswered() -> Result<(), ProbeFailure> {
+    Err(ProbeFailure::Timeout(LIMIT))
 }
 
 /// A broken resolver or egress on the seed takes the external endpoints of all shoots away at once.
@@ -205,7 +205,7 @@ async fn it_makes_a_loss_known_earlier() {
 /// It is this process that waited for itself.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_was_not_asked_is_not_unreachable() {
-    let queued = || Err(Failure::ConnectQueueTimeout(LIMIT));
+    let queued = || Err(ProbeFailure::ConnectQueueTimeout(LIMIT));
     let observed = probe(Duration::from_secs(20), std::iter::repeat_with(queued).take(60)).await;
     let found = outcomes(&observed);
     assert!(!found.contains(&Outcome::ExternalUnreachable), "{found:?}");
@@ -217,8 +217,8 @@ async fn an_endpoint_that_was_not_asked_is_not_unreachable() {
 async fn a_429_of_the_external_endpoint_is_heeded() {
     let asked = Duration::from_secs(45);
     let answers = [
-        Err(Failure::Throttled(Some(asked))),
-        Err(Failure::Throttled(None)),
+        Err(ProbeFailure::Throttled(Some(asked))),
+        Err(ProbeFailure::Throttled(None)),
         Ok(()),
         Ok(()),
     ];

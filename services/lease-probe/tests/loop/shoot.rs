@@ -7,10 +7,9 @@ use std::time::Duration;
 use lease_probe::cluster::connection::Observations;
 use lease_probe::cluster::kubeconfig::Access;
 use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
-use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
-use lease_probe::domain::assessment::Leases;
-use lease_probe::domain::moment::Moment;
-use lease_probe::domain::outcome::{Failure, Outcome};
+use lease_probe::controller::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
+use lease_probe::domain::assessment::ListedLeases;
+use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
@@ -21,6 +20,7 @@ use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::machine::{MachineItem, MachinePhase};
 use watchdog_api::node::NodeItem;
 use watchdog_api::prober::{self, ProberConfig};
+use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::trace::Tracer;
 
@@ -125,7 +125,7 @@ async fn probe(shoot: Shoot, config: ProberConfig) -> Observed {
     };
     // Nobody talks to it.
     let seed = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
-    let shared = Shared {
+    let shared = ProbeContext {
         seed: kube::Client::try_from(seed).unwrap(),
         clock,
         identity: "lease-probe-0".into(),
@@ -134,10 +134,10 @@ async fn probe(shoot: Shoot, config: ProberConfig) -> Observed {
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
     };
-    let inputs = Inputs {
+    let inputs = ProbeInputs {
         settings: Arc::new(ShootSettings::default()),
         config: Arc::new(config),
-        internal: Err(Failure::Kubeconfig("none is needed".to_owned())),
+        internal: Err(ProbeFailure::Kubeconfig("none is needed".to_owned())),
         external: None,
     };
     let (_changes, inputs) = watch::channel(inputs);
@@ -176,7 +176,7 @@ impl World {
     }
 }
 
-impl Report for World {
+impl ProbeReporter for World {
     fn verdict(&self, verdict: Verdict) {
         let now = self.now();
         let mut observed = self.observed.lock();
@@ -186,13 +186,13 @@ impl Report for World {
         observed.told.push((now, verdict.outcome));
     }
 
-    fn failure(&self, endpoint: Endpoint, failure: &Failure) {
+    fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
         panic!("{endpoint:?}: {failure}");
     }
 }
 
 impl ShootClient for World {
-    async fn leases(&mut self, _: &Access, _: Budget) -> Result<(Leases, Instant), Failure> {
+    async fn leases(&mut self, _: &Access, _: Budget) -> Result<(ListedLeases, Instant), ProbeFailure> {
         let (started, sent) = (self.now(), Instant::now());
         self.observed.lock().probes.push((started, Millis::MAX));
         let half = Duration::from_millis(self.shoot.leases_take.unsigned_abs()) / 2;
@@ -203,12 +203,12 @@ impl ShootClient for World {
             renew_time: self
                 .shoot
                 .last(node, now)
-                .map(|millis| Moment(self.began + millis * 1_000)),
+                .map(|millis| UnixTime(self.began + millis * 1_000)),
             duration_seconds: Some(40),
         };
         let leases = (0..self.shoot.renewals.len()).map(lease).collect();
         tokio::time::sleep(half).await;
-        let leases = Leases { leases, malformed: 0 };
+        let leases = ListedLeases { leases, malformed: 0 };
         Ok((leases, sent))
     }
 
@@ -216,7 +216,7 @@ impl ShootClient for World {
         &mut self,
         _: &Access,
         _: Budget,
-    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), Failure> {
+    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
         tokio::time::sleep(Duration::from_millis(self.shoot.nodes_take.unsigned_abs())).await;
         let names = (0..self.shoot.renewals.len()).map(Self::name);
         let both = names.map(|name| {
@@ -247,7 +247,7 @@ impl ShootClient for World {
 }
 
 impl ExternalEndpoint for World {
-    async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), Failure> {
+    async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), ProbeFailure> {
         Ok(())
     }
 }

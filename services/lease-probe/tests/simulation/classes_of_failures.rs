@@ -102,6 +102,16 @@ pub(crate) fn unauthorized_loss(class: &'static str, seed: u64) -> History {
     with_loss(refusing_token(class, seed))
 }
 
+/// Authentication or authorization is broken for a while, for kubelets too.
+pub(crate) fn refused_to_everybody(class: &'static str, seed: u64) -> History {
+    let mut history = Builder::new(class, seed);
+    let (at, lasts) = (history.some_time(), history.random.seconds(5.0, 60.0));
+    let (share, of) = (1.0, FailsFor::Everybody);
+    let status = history.random.pick(&[401, 403]);
+    history.server(at, lasts, Behaviour::Fails { share, status, of });
+    history.build()
+}
+
 fn slowed(class: &'static str, seed: u64) -> Builder {
     let mut history = Builder::new(class, seed);
     let by = history.random.pick(&[300, 1_000, 3_000, 6_000, 9_000]) * MILLISECOND;
@@ -154,6 +164,29 @@ pub(crate) fn closes(class: &'static str, seed: u64) -> History {
 
 pub(crate) fn closes_loss(class: &'static str, seed: u64) -> History {
     with_loss(closing(class, seed))
+}
+
+/// Something on the way closes connections that are idle for a few seconds.
+fn closing_idle(class: &'static str, seed: u64) -> Builder {
+    let mut history = Builder::new(class, seed);
+    let after = history.random.seconds(0.5, 9.0);
+    history.server(-60 * SECOND, 230 * SECOND, Behaviour::ClosesIdle { after });
+    history
+}
+
+pub(crate) fn closes_idle(class: &'static str, seed: u64) -> History {
+    let mut history = closing_idle(class, seed);
+    let (at, lasts, kind) = (
+        history.some_time(),
+        history.random.seconds(0.5, 40.0),
+        history.any_outage(),
+    );
+    history.outage(at, lasts, kind);
+    history.build()
+}
+
+pub(crate) fn closes_idle_loss(class: &'static str, seed: u64) -> History {
+    with_loss(closing_idle(class, seed))
 }
 
 /// Lists come from a watch cache that lags behind, now and then or all the time.

@@ -53,6 +53,20 @@ pub(crate) fn between_probes(class: &'static str, seed: u64) -> History {
     history.build()
 }
 
+/// Two outages, one soon after the other, in a shoot in which two nodes are a loss.
+pub(crate) fn two_in_small_shoot(class: &'static str, seed: u64) -> History {
+    let mut history = Builder::new(class, seed);
+    let nodes = history.random.pick(&[2, 3]);
+    let mut history = history.nodes(nodes);
+    let (lasts, kind) = (history.random.seconds(0.5, 30.0), history.any_outage());
+    let at = history.some_time();
+    let end = history.outage(at, lasts, kind);
+    let at = end + history.random.seconds(0.5, 30.0);
+    let (lasts, kind) = (history.random.seconds(0.5, 30.0), history.any_outage());
+    history.outage(at, lasts, kind);
+    history.build()
+}
+
 /// A history with an outage, from its start to its end.
 fn away(mut history: Builder) -> (Builder, Micros, Micros) {
     let (at, lasts, kind) = (

@@ -33,6 +33,8 @@ pub(crate) enum Behaviour {
     RefusesWrites,
     /// Every answer is the last on its connection.
     ClosesAfterAnswers,
+    /// Connections are closed when they have been idle for this long.
+    ClosesIdle { after: Micros },
 }
 
 /// Whose requests fail.
@@ -164,6 +166,14 @@ impl ServerTimeline {
             .any(|segment| matches!(segment.behaviour, Behaviour::ClosesAfterAnswers))
     }
 
+    /// How long a connection may be idle before it is closed.
+    pub(crate) fn closes_idle(&self, at: Micros) -> Option<Micros> {
+        self.during(at).find_map(|segment| match segment.behaviour {
+            Behaviour::ClosesIdle { after } => Some(after),
+            _ => None,
+        })
+    }
+
     /// For how long of the time between `from` and `to` it served everybody.
     pub(crate) fn served(&self, from: Micros, to: Micros) -> Micros {
         let fails = |segment: &&Segment| match segment.behaviour {
@@ -173,7 +183,10 @@ impl ServerTimeline {
             | Behaviour::RefusesWrites => true,
             // Of the ten PUTs of a turn one gets through in 97 of 100 turns where this share of the requests fails.
             Behaviour::Fails { of, share, .. } => of == FailsFor::Everybody && share > 0.7,
-            Behaviour::Slow { .. } | Behaviour::ListsStale { .. } | Behaviour::ClosesAfterAnswers => false,
+            Behaviour::Slow { .. }
+            | Behaviour::ListsStale { .. }
+            | Behaviour::ClosesAfterAnswers
+            | Behaviour::ClosesIdle { .. } => false,
         };
         let mut failing: Vec<_> = self.segments.iter().filter(fails).collect();
         failing.sort_unstable_by_key(|segment| segment.from);

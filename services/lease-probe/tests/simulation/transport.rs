@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
 use lease_probe::cluster::transport::{ApiRequest, Connector, End, Link};
-use lease_probe::domain::outcome::Failure;
+use lease_probe::domain::outcome::ProbeFailure;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use watchdog_api::kubeconfig::ShootAccess;
@@ -65,11 +65,11 @@ impl Connector for SimConnector {
     type Target = ();
     type Link = SimLink;
 
-    fn target(&self, _: &ShootAccess) -> Result<(), Failure> {
+    fn target(&self, _: &ShootAccess) -> Result<(), ProbeFailure> {
         Ok(())
     }
 
-    async fn open(&self, _: &()) -> Result<SimLink, Failure> {
+    async fn open(&self, _: &()) -> Result<SimLink, ProbeFailure> {
         let peer = &self.0;
         let began = peer.clock.now();
         peer.log("connects");
@@ -78,7 +78,7 @@ impl Connector for SimConnector {
             Opening::Opened(at) if peer.path().closed(began, at + MILLISECOND).is_some() => {
                 peer.clock.sleep_until(at).await;
                 peer.log("cannot connect");
-                Err(Failure::Connect("reset".to_owned()))
+                Err(ProbeFailure::Connect("reset".to_owned()))
             }
             Opening::Opened(at) => {
                 peer.clock.sleep_until(at).await;
@@ -95,7 +95,7 @@ impl Connector for SimConnector {
             Opening::Failed(at) => {
                 peer.clock.sleep_until(at).await;
                 peer.log("cannot connect");
-                Err(Failure::Connect("refused".to_owned()))
+                Err(ProbeFailure::Connect("refused".to_owned()))
             }
         }
     }
@@ -126,7 +126,7 @@ impl Peer {
 impl Link for SimLink {
     type Body = Full<Bytes>;
 
-    async fn send(&mut self, request: &ApiRequest) -> Result<Response<Full<Bytes>>, Failure> {
+    async fn send(&mut self, request: &ApiRequest) -> Result<Response<Full<Bytes>>, ProbeFailure> {
         let peer = self.peer.clone();
         let (clock, path) = (peer.clock, peer.path());
         let sent = clock.now();
@@ -141,9 +141,13 @@ impl Link for SimLink {
             writes: false,
             nonce: self.opened.unsigned_abs() << 8 | self.requests,
         };
-        let broken = || Failure::Connect("connection reset".to_owned());
+        let broken = || ProbeFailure::Connect("connection reset".to_owned());
         if self.ends_at().is_some_and(|(at, _)| at <= sent) {
             return Err(broken());
+        }
+        if path.server.closes_idle(sent).is_some() {
+            // It is not idle any more.
+            self.closed = None;
         }
         let exchange = path.request(self.opened, sent, kind);
         let dead = self.ends_at().map_or(FOREVER, |(at, _)| at);
@@ -207,6 +211,9 @@ impl SimLink {
         }
         if closes {
             self.closed = Some(at + MILLISECOND);
+        }
+        if let Some(idle) = server.closes_idle(at) {
+            self.closed = Some(at + idle);
         }
         if status == 429 {
             response = response.header(header::RETRY_AFTER, "1");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lease_probe::cluster::connect_limiter::ConnectLimiter;
 use lease_probe::cluster::kubeconfig::{Access, Kubeconfig, access};
 use lease_probe::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
-use lease_probe::controller::prober::{Endpoint, Inputs, Prober, Report, Shared};
-use lease_probe::domain::outcome::{Failure, Outcome};
+use lease_probe::controller::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
+use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -142,7 +142,7 @@ impl ProberProcess<'_> {
 
     async fn run(&self, number: usize, run: ProberRun) {
         let clock = self.clock;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProbeContext {
             seed: objects::seed_client(clock, self.shoots),
             clock: clock.0,
             identity: format!("lease-probe-{number}").into(),
@@ -157,7 +157,7 @@ impl ProberProcess<'_> {
         let mut senders = Vec::new();
         for (shoot, probed) in self.shoots.iter().zip(self.probed) {
             let connector = |external| SimConnector::new(clock, shoot.clone(), external, probed.clone());
-            let (sender, receiver) = watch::channel(Inputs {
+            let (sender, receiver) = watch::channel(ProbeInputs {
                 settings: Arc::new(ShootSettings::default()),
                 config: self.config.clone(),
                 internal: kubeconfig(),
@@ -207,12 +207,12 @@ fn kubeconfig() -> Access {
 
 struct Recorder {
     clock: VirtualClock,
-    shared: Arc<Shared>,
+    shared: Arc<ProbeContext>,
     shoots: usize,
     probed: Arc<Mutex<ProbedShoot>>,
 }
 
-impl Report for Recorder {
+impl ProbeReporter for Recorder {
     fn verdict(&self, verdict: Verdict) {
         // As the prober manager does.
         self.shared.probing.store(self.shoots, Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl Report for Recorder {
         });
     }
 
-    fn failure(&self, _: Endpoint, _: &Failure) {}
+    fn failure(&self, _: Endpoint, _: &ProbeFailure) {}
 }
 
 /// As tokio has it.

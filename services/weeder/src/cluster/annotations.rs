@@ -1,4 +1,4 @@
-//! Watches the dependants that Services declare by an annotation.
+//! SeedWatches the dependants that Services declare by an annotation.
 //!
 //! The API cannot select by annotation, so all Services of the seed are watched, but only their metadata. Of a Service
 //! without the annotation only the name is kept.
@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use k8s_openapi::api::core::v1::{ObjectReference, Service};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::core::PartialObjectMeta;
@@ -20,7 +20,7 @@ use watchdog_kube::watch::Watch;
 use watchdog_runtime::readiness::Readiness;
 
 use super::trimmed::malformed;
-use super::{ObjectUpdate, updates};
+use super::{ObjectUpdate, service_reference, updates};
 use crate::domain::namespaced_name::NamespacedName;
 
 /// Services in one page of a list: a seed may have tens of thousands.
@@ -29,7 +29,7 @@ const PAGE: u32 = 500;
 /// The dependants that a Service declares; none if it declares none.
 type Declaration = (NamespacedName, Option<Vec<Selector>>);
 
-/// Watches the Services of all namespaces until `stop` is cancelled.
+/// SeedWatches the Services of all namespaces until `stop` is cancelled.
 ///
 /// # Errors
 /// As [`Watch::run`].
@@ -108,14 +108,7 @@ impl MalformedReports {
     fn report(&self, key: &NamespacedName, uid: Option<String>, errors: &str) {
         malformed("annotation", &key.namespace, &key.name, errors);
         self.events.publish(Notice {
-            about: ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("Service".to_owned()),
-                namespace: Some(key.namespace.to_string()),
-                name: Some(key.name.to_string()),
-                uid,
-                ..ObjectReference::default()
-            },
+            about: service_reference(key, uid),
             warning: true,
             reason: "MalformedDependants",
             action: "Ignored",

@@ -1,4 +1,4 @@
-//! Watches the endpoints of services in all namespaces.
+//! SeedWatches the endpoints of services in all namespaces.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const CATCH_UP: Duration = Duration::from_secs(5);
 /// A slice, and how it was received.
 type SliceUpdate = ObjectUpdate<(Slice, ReceivedBy)>;
 
-/// Watches the endpoints of services until `stop` is cancelled. An update comes with the service whose watch brought
+/// SeedWatches the endpoints of services until `stop` is cancelled. An update comes with the service whose watch brought
 /// it; none stands for a watch on all of them.
 ///
 /// # Errors

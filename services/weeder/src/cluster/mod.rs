@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use watchdog_kube::key::ObjectKey;
 use watchdog_kube::watch::Change;
@@ -40,6 +41,18 @@ fn updates<K: Resource, T>(
             .for_each(|object| on_update(ObjectUpdate::Applied(object))),
         Change::Deleted(object) => on_update(ObjectUpdate::Removed(name_of(ObjectKey::of(&object)))),
         Change::Synced(keys) => on_update(ObjectUpdate::Synced(keys.into_iter().map(name_of).collect())),
+    }
+}
+
+/// The Service, as an Event names it.
+pub(crate) fn service_reference(service: &NamespacedName, uid: Option<String>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Service".to_owned()),
+        namespace: Some(service.namespace.to_string()),
+        name: Some(service.name.to_string()),
+        uid,
+        ..ObjectReference::default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Watches the namespaces: a weeder ends with its own.
+//! SeedWatches the namespaces: a weeder ends with its own.
 
 use kube::Api;
 use kube::runtime::watcher::Config;
@@ -9,7 +9,7 @@ use watchdog_runtime::readiness::Readiness;
 use super::objects::NamespaceObject;
 use super::{ObjectUpdate, updates};
 
-/// Watches the namespaces until `stop` is cancelled. An update has the name, and whether the namespace is terminating.
+/// SeedWatches the namespaces until `stop` is cancelled. An update has the name, and whether the namespace is terminating.
 ///
 /// # Errors
 /// As [`Watch::run`].

@@ -2,21 +2,19 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{ContainerStatus, EndpointSubset, ObjectReference, PodStatus};
-use k8s_openapi::api::discovery::v1::Endpoint;
+use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, ObjectReference, PodStatus};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use kube::core::ClusterResourceScope;
 use serde::Deserialize;
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::SERVICE_NAME_LABEL;
 
-use super::trimmed::{malformed, meta, resource};
+use super::trimmed::{malformed, meta, trimmed};
 use crate::domain::evidence::EndpointPod;
-use crate::domain::moment::Moment;
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::pods::{CrashLoop, Owner, Pod};
+use crate::domain::pods::{ControllerRef, CrashLoop, Pod};
 use crate::domain::readiness::{Endpoints, Slice};
+use watchdog_api::unix_time::UnixTime;
 
 /// Characters of a termination message that are kept; the kubelet allows 4 KiB.
 const MAX_EXIT_MESSAGE: usize = 200;
@@ -27,7 +25,7 @@ pub(crate) struct PodObject {
     #[serde(default, deserialize_with = "meta")]
     metadata: ObjectMeta,
     #[serde(default = "absent")]
-    status: Lenient<Status>,
+    status: Lenient<TrimmedPodStatus>,
 }
 
 /// A `discovery.k8s.io/v1` `EndpointSlice`.
@@ -57,7 +55,7 @@ pub(crate) struct NamespaceObject {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(transparent)]
-struct Status(PodStatus);
+struct TrimmedPodStatus(PodStatus);
 
 /// The endpoints of a slice. Null is how Go writes none.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -81,7 +79,7 @@ impl PodObject {
         };
         let (mut restarted, mut containers) = (Vec::new(), Vec::new());
         match self.status {
-            Lenient::Ok(Status(status)) => {
+            Lenient::Ok(TrimmedPodStatus(status)) => {
                 let init = status.init_container_statuses.unwrap_or_default().into_iter();
                 let main = status.container_statuses.unwrap_or_default().into_iter();
                 let init = init.map(|status| (true, status));
@@ -100,7 +98,7 @@ impl PodObject {
             uid: meta.uid?,
             resource_version: meta.resource_version.unwrap_or_default(),
             labels: meta.labels.unwrap_or_default(),
-            owner: owner.map(|owner| Owner {
+            owner: owner.map(|owner| ControllerRef {
                 api_version: owner.api_version.clone(),
                 kind: owner.kind.clone(),
                 name: owner.name.clone(),
@@ -118,7 +116,10 @@ impl PodObject {
     pub(crate) fn endpoint_pod(&self) -> EndpointPod {
         let owner = controller(self.metadata.owner_references.as_deref());
         let status = self.status.as_result().ok();
-        let mut conditions = status.and_then(|Status(status)| status.conditions.as_ref()).into_iter().flatten();
+        let mut conditions = status
+            .and_then(|TrimmedPodStatus(status)| status.conditions.as_ref())
+            .into_iter()
+            .flatten();
         let ready = conditions.find(|condition| condition.type_ == "Ready");
         EndpointPod {
             created: moment(self.metadata.creation_timestamp.as_ref()),
@@ -138,8 +139,8 @@ fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
         .find(|owner| owner.controller == Some(true))
 }
 
-fn moment(time: Option<&Time>) -> Option<Moment> {
-    time.map(|Time(time)| Moment(time.as_microsecond()))
+fn moment(time: Option<&Time>) -> Option<UnixTime> {
+    time.map(|Time(time)| UnixTime(time.as_microsecond()))
 }
 
 /// The reason for which a container waits, and how its last run ended.
@@ -254,35 +255,14 @@ impl NamespaceObject {
 
 // === kinds ===
 
-resource!(PodObject, NamespaceResourceScope, "", "v1", "Pod", "pods");
-resource!(
-    SliceObject,
-    NamespaceResourceScope,
-    "discovery.k8s.io",
-    "v1",
-    "EndpointSlice",
-    "endpointslices"
-);
-resource!(
-    EndpointsObject,
-    NamespaceResourceScope,
-    "",
-    "v1",
-    "Endpoints",
-    "endpoints"
-);
-resource!(
-    NamespaceObject,
-    ClusterResourceScope,
-    "",
-    "v1",
-    "Namespace",
-    "namespaces"
-);
+trimmed!(PodObject, v1::Pod);
+trimmed!(SliceObject, EndpointSlice);
+trimmed!(EndpointsObject, v1::Endpoints);
+trimmed!(NamespaceObject, v1::Namespace);
 
 // === reading ===
 
-impl Subset for Status {
+impl Subset for TrimmedPodStatus {
     const KEEP: Keep = Keep::Fields(&[
         (
             "conditions",

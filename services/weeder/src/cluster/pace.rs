@@ -26,7 +26,7 @@ pub(crate) fn paced(client: kube::Client, rate: NonZeroU32) -> kube::Client {
     kube::Client::new(Paced::new(send, rate), namespace)
 }
 
-type Answer = BoxFuture<'static, kube::Result<Response<Body>>>;
+type ResponseFuture = BoxFuture<'static, kube::Result<Response<Body>>>;
 
 /// There are as many slots as requests a second. A request holds one until [`WINDOW`] after its answer began. When it is
 /// sent in between is not known, because a connection may have to be opened first; the next one in the same slot is
@@ -37,13 +37,13 @@ struct Paced<F> {
     free: mpsc::Receiver<Instant>,
     ended: mpsc::Sender<Instant>,
     wait: Option<Pin<Box<Sleep>>>,
-    slot: Option<Slot>,
+    slot: Option<RequestSlot>,
 }
 
 /// Is free again [`WINDOW`] after it was dropped.
-struct Slot(mpsc::Sender<Instant>);
+struct RequestSlot(mpsc::Sender<Instant>);
 
-impl Drop for Slot {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
         // There is room for every slot; without a receiver nothing is sent any more.
         let _ = self.0.try_send(Instant::now() + WINDOW);
@@ -67,17 +67,17 @@ impl<F> Paced<F> {
     }
 }
 
-impl<F: Fn(Request<Body>) -> Answer> Service<Request<Body>> for Paced<F> {
+impl<F: Fn(Request<Body>) -> ResponseFuture> Service<Request<Body>> for Paced<F> {
     type Response = Response<Body>;
     type Error = kube::Error;
-    type Future = Answer;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         while self.slot.is_none() {
             if let Some(wait) = &mut self.wait {
                 ready!(wait.as_mut().poll(cx));
                 self.wait = None;
-                self.slot = Some(Slot(self.ended.clone()));
+                self.slot = Some(RequestSlot(self.ended.clone()));
             } else if let Some(from) = ready!(self.free.poll_recv(cx)) {
                 self.wait = Some(Box::pin(tokio::time::sleep_until(from)));
             }

@@ -18,9 +18,9 @@ use watchdog_runtime::failure::chain;
 
 use super::objects::PodObject;
 use crate::domain::evidence::OutageEvidence;
-use crate::domain::failure::Failure;
-use crate::domain::moment::Moment;
+use crate::domain::failure::RequestFailure;
 use crate::domain::pods::Pod;
+use watchdog_api::unix_time::UnixTime;
 
 /// A service with more endpoints counts as ready since an unknown time: Gardener's have at most a handful.
 const MAX_ENDPOINT_PODS: usize = 16;
@@ -34,12 +34,12 @@ const MAX_MESSAGE: usize = 300;
 /// Reads the pods behind the endpoints of a service, by name. A pod that is gone leaves the evidence empty.
 ///
 /// # Errors
-/// Why not; never [`Failure::Gone`] or [`Failure::Changed`].
+/// Why not; never [`RequestFailure::Gone`] or [`RequestFailure::Changed`].
 pub(crate) async fn read_endpoint_pods(
     client: &kube::Client,
     namespace: &str,
     names: &BTreeSet<Arc<str>>,
-) -> Result<OutageEvidence, Failure> {
+) -> Result<OutageEvidence, RequestFailure> {
     if names.len() > MAX_ENDPOINT_PODS {
         return Ok(OutageEvidence::default());
     }
@@ -51,10 +51,11 @@ pub(crate) async fn read_endpoint_pods(
         let permission = || Permission::new("list", "", "pods").in_namespace(namespace);
         let answer = send(client, request.list(&params), permission).await;
         let (_, body) = answer.map_err(|failure| match failure {
-            Failure::Gone | Failure::Changed => Failure::Failed(failure.to_string()),
+            RequestFailure::Gone | RequestFailure::Changed => RequestFailure::Failed(failure.to_string()),
             other => other,
         })?;
-        let list = ItemList::<PodObject>::from_slice(&body).map_err(|e| Failure::Failed(e.to_string()))?;
+        let list =
+            ItemList::<PodObject>::from_slice(&body).map_err(|e| RequestFailure::Failed(e.to_string()))?;
         let found = list.items.into_iter().find_map(|item| match item {
             Item::Ok(pod) => Some(pod.endpoint_pod()),
             Item::Malformed { .. } => None,
@@ -71,7 +72,7 @@ pub(crate) async fn read_endpoint_pods(
 ///
 /// # Errors
 /// Why not.
-pub(crate) async fn delete(client: &kube::Client, pod: &Pod) -> Result<Option<Moment>, Failure> {
+pub(crate) async fn delete(client: &kube::Client, pod: &Pod) -> Result<Option<UnixTime>, RequestFailure> {
     let namespace = &*pod.key.namespace;
     let request = kube::core::Request::new(PodObject::url_path(&(), Some(namespace)));
     let params = DeleteParams::default().preconditions(Preconditions {
@@ -87,8 +88,8 @@ async fn send(
     client: &kube::Client,
     request: Result<Request<Vec<u8>>, kube::core::request::Error>,
     permission: impl Fn() -> Permission,
-) -> Result<(Parts, Bytes), Failure> {
-    let request = request.map_err(|error| Failure::Failed(error.to_string()))?;
+) -> Result<(Parts, Bytes), RequestFailure> {
+    let request = request.map_err(|error| RequestFailure::Failed(error.to_string()))?;
     let exchange = async {
         let answer = client.send(request.map(Body::from)).await.map_err(|e| lost(&e))?;
         let (head, body) = answer.into_parts();
@@ -100,23 +101,25 @@ async fn send(
     };
     let (head, body) = tokio::time::timeout(REQUEST_DEADLINE, exchange)
         .await
-        .unwrap_or_else(|_| Err(Failure::Failed("no answer within 10s".to_owned())))?;
+        .unwrap_or_else(|_| Err(RequestFailure::Failed("no answer within 10s".to_owned())))?;
     if head.status.is_success() {
         return Ok((head, body));
     }
     let status = serde_json::from_slice::<Status>(&body).ok();
     Err(match head.status {
-        StatusCode::NOT_FOUND => Failure::Gone,
-        StatusCode::CONFLICT => Failure::Changed,
-        StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(retry_after(&head.headers, status.as_ref())),
+        StatusCode::NOT_FOUND => RequestFailure::Gone,
+        StatusCode::CONFLICT => RequestFailure::Changed,
+        StatusCode::TOO_MANY_REQUESTS => {
+            RequestFailure::Throttled(retry_after(&head.headers, status.as_ref()))
+        }
         StatusCode::FORBIDDEN => {
             let server_message = server_message(status.as_ref(), &body);
-            Failure::Forbidden(format!(
+            RequestFailure::Forbidden(format!(
                 "grant this service {}; the API server says: {server_message}",
                 permission()
             ))
         }
-        code => Failure::Failed(format!(
+        code => RequestFailure::Failed(format!(
             "{} ({})",
             server_message(status.as_ref(), &body),
             code.as_u16()
@@ -125,9 +128,9 @@ async fn send(
 }
 
 /// The time of an answer, in whole seconds.
-fn server_time(date: &HeaderValue) -> Option<Moment> {
+fn server_time(date: &HeaderValue) -> Option<UnixTime> {
     let date = jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok()?;
-    Some(Moment(date.timestamp().as_microsecond()))
+    Some(UnixTime(date.timestamp().as_microsecond()))
 }
 
 fn server_message(status: Option<&Status>, body: &Bytes) -> String {
@@ -149,8 +152,8 @@ fn server_message(status: Option<&Status>, body: &Bytes) -> String {
 }
 
 /// The chain says what failed and why, in one line.
-fn lost(error: &(dyn std::error::Error + 'static)) -> Failure {
-    Failure::Failed(chain(error).chars().take(MAX_MESSAGE).collect())
+fn lost(error: &(dyn std::error::Error + 'static)) -> RequestFailure {
+    RequestFailure::Failed(chain(error).chars().take(MAX_MESSAGE).collect())
 }
 
 #[cfg(test)]
@@ -175,7 +178,7 @@ mod tests {
         let time = |date: &'static str| server_time(&HeaderValue::from_static(date));
         assert_eq!(
             time("Sat, 21 Nov 2026 08:00:01 GMT"),
-            Some(Moment(1_795_248_001_000_000))
+            Some(UnixTime(1_795_248_001_000_000))
         );
         assert_eq!(time("yesterday"), None);
     }

@@ -65,27 +65,27 @@ pub(super) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectM
     })
 }
 
-/// Makes a type an object of the API.
-macro_rules! resource {
-    ($type:ident, $scope:ident, $group:literal, $version:literal, $kind:literal, $plural:literal) => {
+/// Makes a type an object of the API: the same as `$of`, reduced to what the weeder reads of it.
+macro_rules! trimmed {
+    ($type:ident, $of:ty) => {
         impl ::kube::Resource for $type {
             type DynamicType = ();
-            type Scope = $scope;
+            type Scope = <$of as ::kube::Resource>::Scope;
 
             fn kind((): &()) -> std::borrow::Cow<'_, str> {
-                $kind.into()
+                <$of as ::kube::Resource>::kind(&())
             }
 
             fn group((): &()) -> std::borrow::Cow<'_, str> {
-                $group.into()
+                <$of as ::kube::Resource>::group(&())
             }
 
             fn version((): &()) -> std::borrow::Cow<'_, str> {
-                $version.into()
+                <$of as ::kube::Resource>::version(&())
             }
 
             fn plural((): &()) -> std::borrow::Cow<'_, str> {
-                $plural.into()
+                <$of as ::kube::Resource>::plural(&())
             }
 
             fn meta(&self) -> &ObjectMeta {
@@ -99,4 +99,4 @@ macro_rules! resource {
     };
 }
 
-pub(super) use resource;
+pub(super) use trimmed;

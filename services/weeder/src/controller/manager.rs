@@ -14,13 +14,13 @@ use super::task::{Deletion, EndpointRead, Finding, Task};
 use crate::domain::attempts::{Attempt, Attempts, Subject};
 use crate::domain::dependants::{Dependants, PodQuery};
 use crate::domain::evidence::OutageEvidence;
-use crate::domain::failure::Failure;
+use crate::domain::failure::RequestFailure;
 use crate::domain::flapping::Recoveries;
-use crate::domain::moment::Moment;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
-use crate::domain::pods::{DeletableKinds, Pod};
+use crate::domain::pods::Pod;
 use crate::domain::schedule::Schedule;
 use crate::domain::weeder::{Phase, Stop, Weeder};
+use watchdog_api::unix_time::UnixTime;
 
 mod decision;
 
@@ -33,28 +33,26 @@ pub(crate) const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 /// state before.
 const WATCH_DELAY: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WeederManager {
-    weeders: BTreeMap<NamespacedName, Entry>,
+    weeders: BTreeMap<NamespacedName, ManagedWeeder>,
     pods: BTreeMap<NamespacedName, CrashingPod>,
     attempts: Attempts,
-    kinds: DeletableKinds,
-    watch_duration: Duration,
-    ready_for: Duration,
+    config: WeederConfig,
     due_pods: Schedule<NamespacedName>,
     due_reads: Schedule<NamespacedName>,
     // When each weeder activates, ends or is forgotten.
     due_phases: Schedule<NamespacedName>,
     // Since when the first deletion of each is under way.
-    in_flight: BTreeMap<Subject, Moment>,
-    throttled_until: Moment,
+    in_flight: BTreeMap<Subject, UnixTime>,
+    throttled_until: UnixTime,
     generations: u64,
     changed: BTreeSet<NamespacedName>,
     findings: Vec<Finding>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ManagedWeeder {
     weeder: Weeder,
     // Tells it from the one that it replaced.
     generation: u64,
@@ -65,21 +63,13 @@ struct Entry {
 
 /// How a weeder knows that its service was not ready before.
 #[derive(Debug)]
-enum OutageProof {
+pub(crate) enum OutageProof {
+    /// The service was seen to become ready.
     Observed,
-    /// The pods behind the endpoints tell; none has asked yet.
+    /// It was ready when it was first seen; these pods behind its endpoints say since when, and are read when it matters.
     Unread(BTreeSet<Arc<str>>),
     Reading,
     Read(OutageEvidence),
-}
-
-/// How a service was found to be ready.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Recovery {
-    /// It was seen to become ready.
-    Observed,
-    /// It was ready when it was first seen; these are the pods behind its endpoints, none when they are not known.
-    FirstSight(Option<BTreeSet<Arc<str>>>),
 }
 
 #[derive(Debug)]
@@ -87,7 +77,7 @@ struct CrashingPod {
     pod: Arc<Pod>,
     // The watch that saw it last.
     query: Arc<PodQuery>,
-    found_at: Moment,
+    found_at: UnixTime,
     state: DeletionState,
     failures: u32,
 }
@@ -104,21 +94,26 @@ enum DeletionState {
 impl WeederManager {
     pub(crate) fn new(config: &WeederConfig) -> Self {
         Self {
-            kinds: DeletableKinds::new(config),
-            watch_duration: config.watch_duration,
-            ready_for: config.ready_for,
-            ..Self::default()
+            weeders: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            attempts: Attempts::default(),
+            config: config.clone(),
+            due_pods: Schedule::default(),
+            due_reads: Schedule::default(),
+            due_phases: Schedule::default(),
+            in_flight: BTreeMap::new(),
+            throttled_until: UnixTime::default(),
+            generations: 0,
+            changed: BTreeSet::new(),
+            findings: Vec::new(),
         }
     }
 
     /// Durations hold for weeders that start from now on, kinds for all.
-    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: Moment) {
-        self.watch_duration = config.watch_duration;
-        self.ready_for = config.ready_for;
-        let kinds = DeletableKinds::new(config);
-        if self.kinds != kinds {
-            self.kinds = kinds;
-            let keys: Vec<NamespacedName> = self.pods.keys().cloned().collect();
+    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: UnixTime) {
+        if self.config != *config {
+            self.config = config.clone();
+            let keys: Vec<_> = self.pods.keys().cloned().collect();
             self.schedule(keys, now);
         }
     }
@@ -128,8 +123,8 @@ impl WeederManager {
         &mut self,
         key: NamespacedName,
         dependants: Arc<Dependants>,
-        recovery: Recovery,
-        now: Moment,
+        proof: OutageProof,
+        now: UnixTime,
     ) {
         let old = self.weeders.remove(&key);
         let was_flapping = old.as_ref().is_some_and(|old| old.recoveries.is_flapping());
@@ -139,31 +134,26 @@ impl WeederManager {
             self.findings.push(Finding::Flapping(key.clone()));
         }
         self.generations += 1;
-        let first_sight = recovery != Recovery::Observed;
-        let pause = recoveries.pause(self.ready_for);
+        let first_sight = !matches!(proof, OutageProof::Observed);
+        let pause = recoveries.pause(self.config.ready_for);
         let mut weeder = Weeder::new(
             key.clone(),
             dependants,
             first_sight,
             pause,
-            self.watch_duration,
+            self.config.watch_duration,
             now,
         );
-        let proof = match recovery {
-            Recovery::Observed => OutageProof::Observed,
-            Recovery::FirstSight(Some(pods)) => OutageProof::Unread(pods),
-            Recovery::FirstSight(None) => {
-                weeder.message = unknown_since(&key);
-                OutageProof::Read(OutageEvidence::default())
-            }
-        };
+        if matches!(proof, OutageProof::Read(_)) {
+            weeder.message = unknown_since(&key);
+        }
         if pause.is_zero() {
             weeder.activate();
             self.due_phases.insert(key.clone(), weeder.ends_at);
         } else {
             self.due_phases.insert(key.clone(), weeder.deletes_from);
         }
-        let entry = Entry {
+        let entry = ManagedWeeder {
             weeder,
             generation: self.generations,
             proof,
@@ -185,15 +175,13 @@ impl WeederManager {
         }
     }
 
-    /// Stops the live weeders that `which` names.
-    pub(crate) fn cancel(&mut self, why: Stop, now: Moment, which: impl Fn(&NamespacedName) -> bool) {
+    pub(crate) fn cancel(&mut self, why: Stop, now: UnixTime, which: impl Fn(&NamespacedName) -> bool) {
         for key in self.live().into_iter().filter(|key| which(key)) {
             self.finish(&key, now, |weeder| weeder.cancel(why, now));
         }
     }
 
-    /// A service has other dependants now.
-    pub(crate) fn reselect(&mut self, key: &NamespacedName, dependants: &Arc<Dependants>, now: Moment) {
+    pub(crate) fn reselect(&mut self, key: &NamespacedName, dependants: &Arc<Dependants>, now: UnixTime) {
         let live = self.weeders.get_mut(key).filter(|entry| entry.weeder.is_live());
         if let Some(entry) = live.filter(|entry| entry.weeder.dependants != *dependants) {
             entry.weeder.dependants = dependants.clone();
@@ -202,14 +190,12 @@ impl WeederManager {
         }
     }
 
-    /// The services whose weeders live.
     pub(crate) fn live(&self) -> Vec<NamespacedName> {
         let live = self.weeders.iter().filter(|(_, entry)| entry.weeder.is_live());
         live.map(|(key, _)| key.clone()).collect()
     }
 
-    /// A watch brought a pod.
-    pub(crate) fn pod_seen(&mut self, pod: Pod, query: &Arc<PodQuery>, now: Moment) {
+    pub(crate) fn pod_applied(&mut self, pod: Pod, query: &Arc<PodQuery>, now: UnixTime) {
         self.judge_by(&pod, now);
         if pod.crash_loop().is_none() {
             self.pod_gone(&pod.key);
@@ -260,7 +246,7 @@ impl WeederManager {
     }
 
     /// Activates, ends and forgets what is due.
-    pub(crate) fn expire(&mut self, now: Moment) {
+    pub(crate) fn expire(&mut self, now: UnixTime) {
         while let Some(key) = self.due_phases.pop_due(now) {
             let Some(entry) = self.weeders.get_mut(&key) else {
                 continue;
@@ -285,7 +271,7 @@ impl WeederManager {
     }
 
     /// The next request, if one is due.
-    pub(crate) fn next(&mut self, now: Moment) -> Option<Task> {
+    pub(crate) fn next(&mut self, now: UnixTime) -> Option<Task> {
         self.expire(now);
         if now < self.throttled_until {
             return None;
@@ -327,7 +313,7 @@ impl WeederManager {
     }
 
     /// When [`WeederManager::next`] must be asked again; requests count only if there is `room` for them.
-    pub(crate) fn next_due(&self, room: bool) -> Option<Moment> {
+    pub(crate) fn next_due(&self, room: bool) -> Option<UnixTime> {
         let requests = [self.due_pods.next_due(), self.due_reads.next_due()];
         let requests = requests.into_iter().flatten().filter(|_| room);
         let requests = requests.map(|due| due.max(self.throttled_until));
@@ -335,14 +321,13 @@ impl WeederManager {
         requests.chain(changes.into_iter().flatten()).min()
     }
 
-    /// The pods behind the endpoints were read.
     pub(crate) fn endpoints_read(
         &mut self,
         read: &EndpointRead,
-        answer: Result<OutageEvidence, Failure>,
-        now: Moment,
+        answer: Result<OutageEvidence, RequestFailure>,
+        now: UnixTime,
     ) {
-        let same = |entry: &&mut Entry| entry.generation == read.generation;
+        let same = |entry: &&mut ManagedWeeder| entry.generation == read.generation;
         let Some(entry) = self.weeders.get_mut(&read.key).filter(same) else {
             return;
         };
@@ -371,13 +356,13 @@ impl WeederManager {
     pub(crate) fn deleted(
         &mut self,
         deletion: &Deletion,
-        answer: &Result<Option<Moment>, Failure>,
-        now: Moment,
+        answer: &Result<Option<UnixTime>, RequestFailure>,
+        now: UnixTime,
     ) {
         let subject = Subject::of(&deletion.pod, &deletion.crash.container);
         self.in_flight.remove(&subject);
         // A deletion without an answer may have taken place.
-        if matches!(answer, Ok(_) | Err(Failure::Failed(_))) {
+        if matches!(answer, Ok(_) | Err(RequestFailure::Failed(_))) {
             let attempt = Attempt {
                 weeder: deletion.generation,
                 ends_at: deletion.ends_at,
@@ -387,7 +372,7 @@ impl WeederManager {
             self.attempts.deleted(&subject, &deletion.pod, attempt, now);
         }
         self.settle(deletion, answer, now);
-        let same = |entry: &&mut Entry| entry.generation == deletion.generation;
+        let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
         if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
             let result = answer.as_ref().map(drop).map_err(Clone::clone);
             let (pod, crash, since) = (&deletion.pod, &deletion.crash, deletion.service_ready_since);
@@ -420,7 +405,6 @@ impl WeederManager {
         weeders.filter(|entry| entry.weeder.phase == phase).count()
     }
 
-    /// Pods in a crash loop that the watches have seen.
     pub(crate) fn crashing_pods(&self) -> usize {
         self.pods.len()
     }
@@ -431,8 +415,12 @@ impl WeederManager {
         self.due_pods.len() + self.pods.values().filter(in_flight).count()
     }
 
-    /// Updates the pod after an answer.
-    fn settle(&mut self, deletion: &Deletion, answer: &Result<Option<Moment>, Failure>, now: Moment) {
+    fn settle(
+        &mut self,
+        deletion: &Deletion,
+        answer: &Result<Option<UnixTime>, RequestFailure>,
+        now: UnixTime,
+    ) {
         let key = &deletion.pod.key;
         let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
         let Some(known) = self.pods.get_mut(key).filter(same) else {
@@ -445,8 +433,8 @@ impl WeederManager {
         match answer {
             // Its watch will bring the end.
             Ok(_) => known.state = DeletionState::Deleted,
-            Err(Failure::Gone) => self.pod_gone(key),
-            Err(Failure::Changed) => {
+            Err(RequestFailure::Gone) => self.pod_gone(key),
+            Err(RequestFailure::Changed) => {
                 let newer = known.pod.resource_version != deletion.pod.resource_version;
                 let again = if newer { now } else { now.after(WATCH_DELAY) };
                 self.due_pods.insert(key.clone(), again);
@@ -460,7 +448,7 @@ impl WeederManager {
         }
     }
 
-    fn leave_alone(&mut self, service: &NamespacedName, key: &NamespacedName, now: Moment) {
+    fn leave_alone(&mut self, service: &NamespacedName, key: &NamespacedName, now: UnixTime) {
         let (Some(entry), Some(known)) = (self.weeders.get_mut(service), self.pods.get(key)) else {
             return;
         };
@@ -478,8 +466,8 @@ impl WeederManager {
     }
 
     /// Judges the last deletion by a pod that may be the successor.
-    fn judge_by(&mut self, pod: &Pod, now: Moment) {
-        if self.attempts.successor_seen(pod, now) {
+    fn judge_by(&mut self, pod: &Pod, now: UnixTime) {
+        if self.attempts.judge(pod, now) {
             self.findings.push(Finding::Useless);
             self.mark_useless(pod);
         }
@@ -496,20 +484,20 @@ impl WeederManager {
         }
     }
 
-    fn schedule_namespace(&mut self, namespace: &str, now: Moment) {
+    fn schedule_namespace(&mut self, namespace: &str, now: UnixTime) {
         let keys: Vec<_> = in_namespace(&self.pods, namespace)
             .map(|(key, _)| key.clone())
             .collect();
         self.schedule(keys, now);
     }
 
-    fn schedule(&mut self, keys: impl IntoIterator<Item = NamespacedName>, now: Moment) {
+    fn schedule(&mut self, keys: impl IntoIterator<Item = NamespacedName>, now: UnixTime) {
         for key in keys {
             self.due_pods.expedite(key, now);
         }
     }
 
-    fn finish(&mut self, key: &NamespacedName, now: Moment, how: impl FnOnce(&mut Weeder)) {
+    fn finish(&mut self, key: &NamespacedName, now: UnixTime, how: impl FnOnce(&mut Weeder)) {
         let Some(entry) = self.weeders.get_mut(key) else {
             return;
         };
@@ -519,8 +507,8 @@ impl WeederManager {
     }
 
     /// All requests wait when the API server throttles one: it would refuse the others too.
-    fn throttle(&mut self, failure: &Failure, until: Moment) {
-        if matches!(failure, Failure::Throttled(_)) {
+    fn throttle(&mut self, failure: &RequestFailure, until: UnixTime) {
+        if matches!(failure, RequestFailure::Throttled(_)) {
             self.throttled_until = self.throttled_until.max(until);
         }
     }

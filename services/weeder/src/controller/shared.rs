@@ -9,28 +9,24 @@ use watchdog_api::weeder::WeederConfig;
 use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::server::StateStore;
 
-use super::state::{Changes, Owns, WeederState};
+use super::state::{Changes, OwnsNamespace, WeederState};
+use super::weeder_span;
 use crate::domain::declared::WatchedServices;
 use crate::domain::dependants::PodQuery;
-use crate::domain::moment::Moment;
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::readiness::{Readiness, ServiceState};
+use crate::domain::readiness::{ServiceReadiness, ServiceState};
 use crate::domain::weeder::{Phase, Weeder};
 use crate::metrics;
-
-/// The readiness of services.
-pub(crate) type Services = StateStore<NamespacedName, ServiceState>;
-
-/// The weeders.
-pub(crate) type Weeders = StateStore<NamespacedName, Weeder>;
+use watchdog_api::unix_time::UnixTime;
 
 /// The lock is never held across an await.
 pub(crate) struct SharedState {
     state: Mutex<WeederState>,
     clock: Clock,
     owns: Box<dyn Fn(&str) -> bool + Send + Sync>,
-    services: Services,
-    weeders: Weeders,
+    /// The readiness of the services in the namespaces of this replica.
+    pub(crate) services: StateStore<NamespacedName, ServiceState>,
+    pub(crate) weeders: StateStore<NamespacedName, Weeder>,
     pod_queries: watch::Sender<BTreeSet<PodQuery>>,
     watched_services: watch::Sender<WatchedServices>,
     work: Notify,
@@ -62,45 +58,35 @@ impl SharedState {
         }
     }
 
-    /// The readiness of the services in the namespaces of this replica.
-    pub(crate) const fn services(&self) -> &Services {
-        &self.services
-    }
-
-    /// The weeders of this replica.
-    pub(crate) const fn weeders(&self) -> &Weeders {
-        &self.weeders
-    }
-
-    /// The watches on pods that are needed.
     pub(crate) fn pod_queries(&self) -> watch::Receiver<BTreeSet<PodQuery>> {
         self.pod_queries.subscribe()
     }
 
-    /// The services whose endpoints must be watched.
     pub(crate) fn watched_services(&self) -> watch::Receiver<WatchedServices> {
         self.watched_services.subscribe()
     }
 
-    /// Now.
-    pub(crate) fn now(&self) -> Moment {
-        Moment(self.clock.now_micros())
+    pub(crate) fn now(&self) -> UnixTime {
+        UnixTime(self.clock.now_micros())
     }
 
     /// When the clock will show `moment`.
-    pub(crate) fn instant(&self, moment: Moment) -> Instant {
+    pub(crate) fn instant(&self, moment: UnixTime) -> Instant {
         self.clock.instant_at(moment.0)
     }
 
     /// Changes the state and notifies the worker.
-    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut WeederState, Owns<'_>, Moment) -> T) -> T {
+    pub(crate) fn update<T>(
+        &self,
+        change: impl FnOnce(&mut WeederState, OwnsNamespace<'_>, UnixTime) -> T,
+    ) -> T {
         let result = self.change(change);
         self.work.notify_one();
         result
     }
 
     /// Changes the state on behalf of the worker.
-    pub(crate) fn plan<T>(&self, change: impl FnOnce(&mut WeederState, Moment) -> T) -> T {
+    pub(crate) fn plan<T>(&self, change: impl FnOnce(&mut WeederState, UnixTime) -> T) -> T {
         self.change(|state, _, now| change(state, now))
     }
 
@@ -113,7 +99,7 @@ impl SharedState {
         self.work.notified()
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut WeederState, Owns<'_>, Moment) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut WeederState, OwnsNamespace<'_>, UnixTime) -> T) -> T {
         let mut state = self.state.lock();
         let result = change(&mut state, &*self.owns, self.now());
         // Under the lock, so that two changes cannot be published in the wrong order.
@@ -127,9 +113,9 @@ impl SharedState {
         for (key, state) in changes.services {
             match state {
                 Some(state) => {
-                    let ready = state.readiness() == Readiness::Ready;
-                    let (namespace, service) = (&*key.namespace, &*key.name);
-                    tracing::debug!(namespace, service, ready, endpoints = ?state.endpoints, "service seen");
+                    let ready = state.readiness() == ServiceReadiness::Ready;
+                    let _span = weeder_span(&key).entered();
+                    tracing::debug!(ready, endpoints = ?state.endpoints, "readiness of the service changed");
                     self.services.upsert(key, state);
                 }
                 None => self.services.remove(&key),
@@ -148,7 +134,7 @@ impl SharedState {
 
     /// Logs and counts the start and the end of a weeder.
     fn report(&self, weeder: &Weeder) {
-        let (namespace, service) = (&*weeder.key.namespace, &*weeder.key.name);
+        let _span = weeder_span(&weeder.key).entered();
         let before = self.weeders.get(&weeder.key);
         let before = before.filter(|before| before.started_at == weeder.started_at);
         let was = before.map_or(Phase::Queued, |before| before.phase);
@@ -156,9 +142,9 @@ impl SharedState {
             metrics::STARTED.inc(&[]);
             if weeder.first_sight {
                 // Thousands at a start.
-                tracing::debug!(namespace, service, "service was ready already, weeder started");
+                tracing::debug!("service was ready already, weeder started");
             } else {
-                tracing::info!(namespace, service, "service became ready, weeder started");
+                tracing::info!("service became ready, weeder started");
             }
         }
         if !weeder.is_live() && matches!(was, Phase::Queued | Phase::Active) {
@@ -169,9 +155,9 @@ impl SharedState {
             metrics::ENDED.inc(&[("how", how.to_owned())]);
             let (deleted, why) = (weeder.deleted, &*weeder.message);
             if weeder.first_sight && deleted == 0 {
-                tracing::debug!(namespace, service, how, why, "weeder ended");
+                tracing::debug!(how, why, "weeder ended");
             } else {
-                tracing::info!(namespace, service, how, deleted, why, "weeder ended");
+                tracing::info!(how, deleted, why, "weeder ended");
             }
         }
     }

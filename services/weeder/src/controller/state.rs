@@ -6,17 +6,18 @@ use std::sync::Arc;
 use watchdog_api::selector::Selector;
 use watchdog_api::weeder::WeederConfig;
 
-use super::manager::{Recovery, WeederManager};
+use super::manager::{OutageProof, WeederManager};
 use crate::domain::declared::{Declared, WatchedServices};
 use crate::domain::dependants::PodQuery;
-use crate::domain::moment::Moment;
+use crate::domain::evidence::OutageEvidence;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::namespaces::Namespaces;
-use crate::domain::readiness::{Change, Index, Readiness, ReceivedBy, ServiceState, Slice};
+use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, ServiceReadiness, ServiceState, Slice};
 use crate::domain::weeder::{Stop, Weeder};
+use watchdog_api::unix_time::UnixTime;
 
 /// True for the namespaces that this replica owns.
-pub(crate) type Owns<'a> = &'a dyn Fn(&str) -> bool;
+pub(crate) type OwnsNamespace<'a> = &'a dyn Fn(&str) -> bool;
 
 /// The readiness of services, the weeders, and who owns their namespaces.
 #[derive(Debug)]
@@ -58,19 +59,17 @@ impl WeederState {
         }
     }
 
-    /// The watches that see all dependants in the namespaces of this replica.
     pub(crate) const fn pod_queries(&self) -> &BTreeSet<PodQuery> {
         &self.queries
     }
 
-    /// The services whose endpoints must be watched.
     pub(crate) const fn watched_services(&self) -> &WatchedServices {
         &self.watched_services
     }
 
     /// The configuration has changed. Weeders of services that have no dependants any more stop, the others take
     /// their new dependants; new durations hold for weeders that start from now on.
-    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: Moment) {
+    pub(crate) fn reconfigure(&mut self, config: &WeederConfig, now: UnixTime) {
         self.manager.reconfigure(config, now);
         // An annotation lets slices of a service be known that the file did not name: they are first seen now.
         let known: Vec<(NamespacedName, bool)> = self
@@ -91,7 +90,7 @@ impl WeederState {
 
     /// A service declares these dependants by its annotation, or none. One that is ready and had no dependants counts
     /// as first seen ready.
-    pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>, now: Moment) {
+    pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>, now: UnixTime) {
         let before = self.declared.of(key).cloned();
         self.declared.set_dependants(key, own);
         if before.as_ref() == self.declared.of(key) {
@@ -106,8 +105,7 @@ impl WeederState {
         self.plan_watches();
     }
 
-    /// These services exist and no others.
-    pub(crate) fn annotations_synced(&mut self, live: &BTreeSet<NamespacedName>, now: Moment) {
+    pub(crate) fn annotations_synced(&mut self, live: &BTreeSet<NamespacedName>, now: UnixTime) {
         let gone = self.declared.annotated().filter(|key| !live.contains(key));
         let gone: Vec<NamespacedName> = gone.cloned().collect();
         for key in gone {
@@ -119,7 +117,7 @@ impl WeederState {
 
     /// Only slices of these services are watched from now on: those of others are forgotten. Some of them may have no
     /// dependants; their slices start nothing, but are known when dependants are declared.
-    pub(crate) fn keep_services(&mut self, watched: impl Fn(&str) -> bool, now: Moment) {
+    pub(crate) fn keep_services(&mut self, watched: impl Fn(&str) -> bool, now: UnixTime) {
         // Their removal was published when they lost their dependants.
         self.index.keep_services(watched, now);
         let Self {
@@ -130,21 +128,19 @@ impl WeederState {
         owned_namespaces.retain(|namespace, _| index.services_in(namespace).next().is_some());
     }
 
-    /// A slice is new, changed or seen again.
     pub(crate) fn slice_applied(
         &mut self,
         slice: Slice,
         received_by: ReceivedBy,
-        owns: Owns<'_>,
-        now: Moment,
+        owns: OwnsNamespace<'_>,
+        now: UnixTime,
     ) {
         for change in self.index.apply(slice, now) {
             self.changed(change, received_by, owns, now);
         }
     }
 
-    /// A slice is gone.
-    pub(crate) fn slice_removed(&mut self, key: &NamespacedName, owns: Owns<'_>, now: Moment) {
+    pub(crate) fn slice_removed(&mut self, key: &NamespacedName, owns: OwnsNamespace<'_>, now: UnixTime) {
         if let Some(change) = self.index.remove(key, now) {
             self.changed(change, ReceivedBy::Watch, owns, now);
         }
@@ -155,8 +151,8 @@ impl WeederState {
         &mut self,
         service: Option<&str>,
         live: &BTreeSet<NamespacedName>,
-        owns: Owns<'_>,
-        now: Moment,
+        owns: OwnsNamespace<'_>,
+        now: UnixTime,
     ) {
         for change in self.index.synced(service, live, now) {
             self.changed(change, ReceivedBy::List, owns, now);
@@ -164,21 +160,18 @@ impl WeederState {
         self.plan_watches();
     }
 
-    /// A namespace was seen.
-    pub(crate) fn namespace_applied(&mut self, name: &str, terminating: bool, now: Moment) {
+    pub(crate) fn namespace_applied(&mut self, name: &str, terminating: bool, now: UnixTime) {
         if self.namespaces.applied(name, terminating) {
             self.namespace_ended(name, now);
         }
     }
 
-    /// A namespace is gone.
-    pub(crate) fn namespace_removed(&mut self, name: &str, now: Moment) {
+    pub(crate) fn namespace_removed(&mut self, name: &str, now: UnixTime) {
         self.namespaces.removed(name);
         self.namespace_ended(name, now);
     }
 
-    /// These namespaces exist and no others.
-    pub(crate) fn namespaces_synced(&mut self, live: &BTreeSet<Arc<str>>, now: Moment) {
+    pub(crate) fn namespaces_synced(&mut self, live: &BTreeSet<Arc<str>>, now: UnixTime) {
         for name in self.namespaces.synced(live) {
             self.namespace_ended(&name, now);
         }
@@ -186,7 +179,7 @@ impl WeederState {
 
     /// Other namespaces belong to this replica now. Of a namespace that comes from another replica the services that are
     /// ready count as first seen ready.
-    pub(crate) fn ownership_changed(&mut self, owns: Owns<'_>, now: Moment) {
+    pub(crate) fn ownership_changed(&mut self, owns: OwnsNamespace<'_>, now: UnixTime) {
         let (mut gained, mut lost) = (BTreeSet::new(), BTreeSet::new());
         for (namespace, owned) in &mut self.owned_namespaces {
             let owns = owns(namespace);
@@ -207,7 +200,7 @@ impl WeederState {
                 .declared_in(namespace)
                 .map(|(key, state)| (key.clone(), *state));
             for (key, state) in services.collect::<Vec<_>>() {
-                if state.readiness() == Readiness::Ready {
+                if state.readiness() == ServiceReadiness::Ready {
                     self.start(&key, ReceivedBy::List, now);
                 }
                 self.published.push((key, Some(state)));
@@ -224,7 +217,13 @@ impl WeederState {
         }
     }
 
-    fn changed(&mut self, change: Change, received_by: ReceivedBy, owns: Owns<'_>, now: Moment) {
+    fn changed(
+        &mut self,
+        change: ServiceChange,
+        received_by: ReceivedBy,
+        owns: OwnsNamespace<'_>,
+        now: UnixTime,
+    ) {
         let namespace = change.key.namespace.clone();
         // A namespace that is seen for the first time may belong to any replica.
         let owned = match self.owned_namespaces.get(&namespace) {
@@ -250,16 +249,19 @@ impl WeederState {
         }
     }
 
-    fn start(&mut self, key: &NamespacedName, received_by: ReceivedBy, now: Moment) {
+    fn start(&mut self, key: &NamespacedName, received_by: ReceivedBy, now: UnixTime) {
         if self.namespaces.is_terminating(&key.namespace) {
             return;
         }
         if let Some(dependants) = self.declared.of(key) {
-            let recovery = match received_by {
-                ReceivedBy::Watch => Recovery::Observed,
-                ReceivedBy::List => Recovery::FirstSight(self.index.endpoint_pods(key)),
+            let proof = match received_by {
+                ReceivedBy::Watch => OutageProof::Observed,
+                ReceivedBy::List => match self.index.endpoint_pods(key) {
+                    Some(pods) => OutageProof::Unread(pods),
+                    None => OutageProof::Read(OutageEvidence::default()),
+                },
             };
-            self.manager.start(key.clone(), dependants.clone(), recovery, now);
+            self.manager.start(key.clone(), dependants.clone(), proof, now);
         }
     }
 
@@ -283,7 +285,7 @@ impl WeederState {
     }
 
     /// A service got its first dependants, or lost its last.
-    fn redeclared(&mut self, key: &NamespacedName, before: bool, now: Moment) {
+    fn redeclared(&mut self, key: &NamespacedName, before: bool, now: UnixTime) {
         let after = self.declared.of(key).is_some();
         let Some(state) = self.index.get(key).copied() else {
             return;
@@ -291,27 +293,27 @@ impl WeederState {
         if before == after || !self.is_owned(key) {
             return;
         }
-        if after && state.readiness() == Readiness::Ready {
+        if after && state.readiness() == ServiceReadiness::Ready {
             self.start(key, ReceivedBy::List, now);
         }
         self.published.push((key.clone(), after.then_some(state)));
     }
 
     /// Stops the weeders of services without dependants.
-    fn declaration_lost(&mut self, why: Stop, now: Moment) {
+    fn declaration_lost(&mut self, why: Stop, now: UnixTime) {
         let Self {
             declared, manager, ..
         } = self;
         manager.cancel(why, now, |key| declared.of(key).is_none());
     }
 
-    fn reselect(&mut self, key: &NamespacedName, now: Moment) {
+    fn reselect(&mut self, key: &NamespacedName, now: UnixTime) {
         if let Some(dependants) = self.declared.of(key) {
             self.manager.reselect(key, dependants, now);
         }
     }
 
-    fn namespace_ended(&mut self, name: &str, now: Moment) {
+    fn namespace_ended(&mut self, name: &str, now: UnixTime) {
         self.manager
             .cancel(Stop::NamespaceEnded, now, |key| *key.namespace == *name);
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::domain::moment::Moment;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{CrashLoop, Pod};
+use watchdog_api::unix_time::UnixTime;
 
 /// A request that must be made.
 #[derive(Debug, Clone)]
@@ -14,23 +14,21 @@ pub(crate) enum Task {
     ReadEndpoints(EndpointRead),
 }
 
-/// Delete a pod, if it is still the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Deletion {
     pub(crate) pod: Arc<Pod>,
     pub(crate) crash: CrashLoop,
     /// The weeder that is responsible.
     pub(crate) key: NamespacedName,
-    pub(crate) service_ready_since: Moment,
+    pub(crate) service_ready_since: UnixTime,
     /// True when the pod crashed after its weeder had started.
     pub(crate) crashed_later: bool,
     /// Since when the pod could have been deleted.
-    pub(crate) waiting_since: Moment,
+    pub(crate) waiting_since: UnixTime,
     pub(super) generation: u64,
-    pub(super) ends_at: Moment,
+    pub(super) ends_at: UnixTime,
 }
 
-/// Read the pods behind the endpoints of a service.
 #[derive(Debug, Clone)]
 pub(crate) struct EndpointRead {
     pub(crate) key: NamespacedName,

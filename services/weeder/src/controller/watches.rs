@@ -23,14 +23,14 @@ const GATHER: Duration = Duration::from_secs(1);
 
 /// The watches of one seed.
 #[derive(Clone)]
-pub(crate) struct Watches {
+pub(crate) struct SeedWatches {
     pub(crate) client: kube::Client,
     pub(crate) state: Arc<SharedState>,
     pub(crate) readiness: Readiness,
     pub(crate) stop: CancellationToken,
 }
 
-impl Watches {
+impl SeedWatches {
     /// Takes up the configuration whenever it changes, until `stop` is cancelled.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Watches {
         }
     }
 
-    /// Watches the endpoints of the services that have dependants. All of them are listed again when the services change.
+    /// SeedWatches the endpoints of the services that have dependants. All of them are listed again when the services change.
     ///
     /// # Errors
     /// When a watch ends.
@@ -95,7 +95,7 @@ impl Watches {
         }
     }
 
-    /// Watches the pods in a crash loop.
+    /// SeedWatches the pods in a crash loop.
     ///
     /// One watch for each selector, over all namespaces and for as long as the weeder runs, so that these pods are known at
     /// the moment at which their service becomes ready. A list for each recovery would take 20,000 requests when a seed
@@ -147,7 +147,7 @@ impl Watches {
         let (state, known) = (self.state, Arc::new(query.clone()));
         let on_update = move |update| {
             state.update(|state, _, now| match update {
-                ObjectUpdate::Applied(pod) => state.manager.pod_seen(pod, &known, now),
+                ObjectUpdate::Applied(pod) => state.manager.pod_applied(pod, &known, now),
                 ObjectUpdate::Removed(pod) => state.manager.pod_gone(&pod),
                 ObjectUpdate::Synced(live) => state.manager.pods_synced(&known, &live),
             });
@@ -155,7 +155,7 @@ impl Watches {
         pods::watch(self.client, &query, readiness, stop, on_update).await
     }
 
-    /// Watches the namespaces.
+    /// SeedWatches the namespaces.
     ///
     /// # Errors
     /// When the watch ends.
@@ -176,7 +176,7 @@ impl Watches {
         namespaces::watch(self.client, self.readiness, self.stop, on_update).await
     }
 
-    /// Watches the dependants that Services declare.
+    /// SeedWatches the dependants that Services declare.
     ///
     /// # Errors
     /// When the watch ends.

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 use watchdog_kube::events::{EventSink, Notice};
 
 use super::shared::SharedState;
 use super::task::{Deletion, EndpointRead, Finding, Task};
-use crate::cluster::pod_requests;
+use super::weeder_span;
+use crate::cluster::{pod_requests, service_reference};
 use crate::domain::attempts::MAX_DELETIONS;
 use crate::domain::backoff;
-use crate::domain::failure::Failure;
+use crate::domain::failure::RequestFailure;
 use crate::domain::flapping::SETTLED;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{CrashLoop, Pod};
@@ -23,7 +25,7 @@ use crate::metrics;
 pub(crate) const MAX_REQUESTS: usize = 32;
 
 #[derive(Clone)]
-pub(crate) struct Worker {
+pub(crate) struct RequestWorker {
     pub(crate) state: Arc<SharedState>,
     pub(crate) client: kube::Client,
     pub(crate) events: EventSink,
@@ -31,15 +33,15 @@ pub(crate) struct Worker {
     pub(crate) max_requests: usize,
 }
 
-impl std::fmt::Debug for Worker {
+impl std::fmt::Debug for RequestWorker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker")
+        f.debug_struct("RequestWorker")
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
 
-impl Worker {
+impl RequestWorker {
     /// Makes requests until `stop` is cancelled, then waits for those that are under way; each has a deadline.
     ///
     /// # Errors
@@ -88,18 +90,23 @@ impl Worker {
 
     async fn request(self, task: Task) {
         match task {
-            Task::Delete(deletion) => self.delete(&deletion).await,
-            Task::ReadEndpoints(read) => self.read_endpoints(read).await,
+            Task::Delete(deletion) => {
+                let span = weeder_span(&deletion.key);
+                self.delete(&deletion).instrument(span).await;
+            }
+            Task::ReadEndpoints(read) => {
+                let span = weeder_span(&read.key);
+                self.read_endpoints(read).instrument(span).await;
+            }
         }
     }
 
     async fn read_endpoints(self, read: EndpointRead) {
-        let (namespace, service) = (&*read.key.namespace, &*read.key.name);
-        let answer = pod_requests::read_endpoint_pods(&self.client, namespace, &read.pods).await;
+        let answer = pod_requests::read_endpoint_pods(&self.client, &read.key.namespace, &read.pods).await;
         let result = match &answer {
             Ok(_) => "ok",
             Err(failure) => {
-                tracing::warn!(namespace, service, error = %failure, "endpoint pods cannot be read, trying again");
+                tracing::warn!(error = %failure, "endpoint pods cannot be read, trying again");
                 failure.as_str()
             }
         };
@@ -115,7 +122,7 @@ impl Worker {
             now
         });
         let Deletion { pod, crash, .. } = deletion;
-        let (namespace, name, service) = (&*pod.key.namespace, &*pod.key.name, &*deletion.key.name);
+        let name = &*pod.key.name;
         let result = match &answer {
             Ok(_) => {
                 let saved = backoff::left(crash.restarts, crash.ended_at, now);
@@ -127,11 +134,9 @@ impl Worker {
                 let delay = now.since(deletion.waiting_since);
                 metrics::DELETION_DELAY.record(&[("discovered", found.to_owned())], delay);
                 metrics::SAVED.add(&[], saved.as_secs());
-                metrics::count_deleted_pod(service, crash);
+                metrics::count_deleted_pod(&deletion.key.name, crash);
                 tracing::info!(
-                    namespace,
                     pod = name,
-                    service,
                     service_ready_since = %deletion.service_ready_since,
                     container = crash.container,
                     exit_code = crash.exit_code,
@@ -144,12 +149,12 @@ impl Worker {
                 self.events.publish(deleted_notice(deletion));
                 "deleted"
             }
-            Err(failure @ (Failure::Gone | Failure::Changed)) => {
-                tracing::info!(namespace, pod = name, service, why = %failure, "pod left alone");
+            Err(failure @ (RequestFailure::Gone | RequestFailure::Changed)) => {
+                tracing::info!(pod = name, why = %failure, "pod left alone");
                 failure.as_str()
             }
             Err(failure) => {
-                tracing::warn!(namespace, pod = name, service, error = %failure, "pod cannot be deleted, trying again");
+                tracing::warn!(pod = name, error = %failure, "pod cannot be deleted, trying again");
                 failure.as_str()
             }
         };
@@ -162,20 +167,15 @@ impl Worker {
             Finding::Useless => metrics::OUTCOMES.inc(&[("outcome", "useless".to_owned())]),
             Finding::Flapping(key) => {
                 metrics::FLAPPING.inc(&[]);
-                let (namespace, service) = (&*key.namespace, &*key.name);
-                tracing::warn!(
-                    namespace,
-                    service,
-                    "service became ready four times in a minute, waiting until it stays ready"
-                );
+                let _span = weeder_span(&key).entered();
+                tracing::warn!("service became ready four times in a minute, waiting until it stays ready");
                 self.events.publish(flapping_notice(&key));
             }
             Finding::LeftAlone { key, pod, crash } => {
                 metrics::LEFT_ALONE.inc(&[]);
+                let _span = weeder_span(&key).entered();
                 tracing::warn!(
-                    namespace = &*pod.key.namespace,
                     pod = &*pod.key.name,
-                    service = &*key.name,
                     container = crash.container,
                     exit_code = crash.exit_code,
                     exit_reason = crash.reason,
@@ -246,13 +246,7 @@ fn left_alone_notice(key: &NamespacedName, pod: &Pod, crash: &CrashLoop) -> Noti
 
 fn flapping_notice(key: &NamespacedName) -> Notice {
     Notice {
-        about: ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Service".to_owned()),
-            namespace: Some(key.namespace.to_string()),
-            name: Some(key.name.to_string()),
-            ..ObjectReference::default()
-        },
+        about: service_reference(key, None),
         warning: true,
         reason: "ServiceFlapping",
         action: "Waiting",

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use watchdog_api::duration::doubled;
 
-use super::moment::Moment;
 use super::pods::Pod;
 use super::schedule::Schedule;
+use watchdog_api::unix_time::UnixTime;
 
 /// The pods of a controller are deleted this many times in a weeder's life.
 pub(crate) const MAX_DELETIONS: u32 = 3;
@@ -41,10 +41,10 @@ pub(crate) struct Subject {
 
 /// The answer for a pod that could be deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Permit {
+pub(crate) enum DeletionPermit {
     Now,
     /// Not before then.
-    At(Moment),
+    At(UnixTime),
     /// Not while this weeder lives.
     Exhausted,
 }
@@ -54,9 +54,9 @@ pub(crate) enum Permit {
 pub(crate) struct Attempt {
     /// The weeder that deleted the pod, and its end.
     pub(crate) weeder: u64,
-    pub(crate) ends_at: Moment,
+    pub(crate) ends_at: UnixTime,
     /// When the API server deleted the pod, by its own clock; none when it did not say.
-    pub(crate) deleted_at: Option<Moment>,
+    pub(crate) deleted_at: Option<UnixTime>,
     /// False when the API server did not answer.
     pub(crate) certain: bool,
 }
@@ -75,13 +75,13 @@ struct Record {
     deletions: u32,
     weeder: u64,
     in_life: u32,
-    last: Moment,
+    last: UnixTime,
     // The pod that was deleted last, and when by the API server's clock: pods that existed then are no successors.
     uid: String,
-    deleted_at: Option<Moment>,
+    deleted_at: Option<UnixTime>,
     // Whether it is not known yet if the last deletion was of use.
     open: bool,
-    keep_until: Moment,
+    keep_until: UnixTime,
 }
 
 impl Subject {
@@ -100,21 +100,20 @@ impl Subject {
 
 impl Attempts {
     /// The answer for a pod that this weeder could delete.
-    pub(crate) fn permit(&self, subject: &Subject, pod: &Pod, weeder: u64, now: Moment) -> Permit {
+    pub(crate) fn permit(&self, subject: &Subject, pod: &Pod, weeder: u64, now: UnixTime) -> DeletionPermit {
         let Some(record) = self.records.get(subject).filter(|record| !record.includes(pod)) else {
-            return Permit::Now;
+            return DeletionPermit::Now;
         };
         if record.in_life_of(weeder) >= MAX_DELETIONS {
-            return Permit::Exhausted;
+            return DeletionPermit::Exhausted;
         }
         match record.pause() {
-            Some(pause) if now < record.last.after(pause) => Permit::At(record.last.after(pause)),
-            _ => Permit::Now,
+            Some(pause) if now < record.last.after(pause) => DeletionPermit::At(record.last.after(pause)),
+            _ => DeletionPermit::Now,
         }
     }
 
-    /// A pod was deleted.
-    pub(crate) fn deleted(&mut self, subject: &Subject, pod: &Pod, attempt: Attempt, now: Moment) {
+    pub(crate) fn deleted(&mut self, subject: &Subject, pod: &Pod, attempt: Attempt, now: UnixTime) {
         let keep_until = now.after(REMEMBERED).max(attempt.ends_at);
         let record = self.records.entry(subject.clone()).or_insert(Record {
             deletions: 0,
@@ -142,7 +141,7 @@ impl Attempts {
 
     /// A pod was seen. Says whether it shows that the last deletion was of no use, because a successor crashed within a
     /// minute. Each deletion is judged once.
-    pub(crate) fn successor_seen(&mut self, pod: &Pod, now: Moment) -> bool {
+    pub(crate) fn judge(&mut self, pod: &Pod, now: UnixTime) -> bool {
         if self.records.is_empty() || pod.restarted.is_empty() {
             return false;
         }
@@ -161,7 +160,7 @@ impl Attempts {
     }
 
     /// Judges and forgets what is due. Gives the number of deletions that have proved useful.
-    pub(crate) fn expire(&mut self, now: Moment) -> u64 {
+    pub(crate) fn expire(&mut self, now: UnixTime) -> u64 {
         let mut useful = 0;
         while let Some(subject) = self.due.pop_due(now) {
             let Some(record) = self.records.get_mut(&subject) else {
@@ -183,7 +182,7 @@ impl Attempts {
     }
 
     /// When [`Attempts::expire`] has something to do next.
-    pub(crate) fn next_due(&self) -> Option<Moment> {
+    pub(crate) fn next_due(&self) -> Option<UnixTime> {
         self.due.next_due()
     }
 }
@@ -222,7 +221,7 @@ mod tests {
         pod
     }
 
-    fn permit(attempts: &Attempts, pod: &Pod, weeder: u64, now: f64) -> Permit {
+    fn permit(attempts: &Attempts, pod: &Pod, weeder: u64, now: f64) -> DeletionPermit {
         attempts.permit(&Subject::of(pod, "main"), pod, weeder, at(now))
     }
 
@@ -239,29 +238,32 @@ mod tests {
     #[test]
     fn at_once_then_later_and_three_times_in_a_life() {
         let mut attempts = Attempts::default();
-        assert_eq!(permit(&attempts, &pod("1", 0.0), 1, 100.0), Permit::Now);
+        assert_eq!(permit(&attempts, &pod("1", 0.0), 1, 100.0), DeletionPermit::Now);
         delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
         assert_eq!(
             permit(&attempts, &pod("2", 101.0), 1, 105.0),
-            Permit::At(at(110.0))
+            DeletionPermit::At(at(110.0))
         );
-        assert_eq!(permit(&attempts, &pod("2", 101.0), 1, 110.0), Permit::Now);
+        assert_eq!(permit(&attempts, &pod("2", 101.0), 1, 110.0), DeletionPermit::Now);
         delete(&mut attempts, &pod("2", 101.0), 1, 110.0);
         assert_eq!(
             permit(&attempts, &pod("3", 111.0), 1, 115.0),
-            Permit::At(at(130.0))
+            DeletionPermit::At(at(130.0))
         );
         delete(&mut attempts, &pod("3", 111.0), 1, 130.0);
-        assert_eq!(permit(&attempts, &pod("4", 131.0), 1, 299.0), Permit::Exhausted);
+        assert_eq!(
+            permit(&attempts, &pod("4", 131.0), 1, 299.0),
+            DeletionPermit::Exhausted
+        );
         // The service became ready once more.
         assert_eq!(
             permit(&attempts, &pod("4", 131.0), 2, 140.0),
-            Permit::At(at(170.0))
+            DeletionPermit::At(at(170.0))
         );
         delete(&mut attempts, &pod("4", 131.0), 2, 170.0);
         assert_eq!(
             permit(&attempts, &pod("5", 171.0), 2, 171.0),
-            Permit::At(at(210.0)),
+            DeletionPermit::At(at(210.0)),
             "40 s at most"
         );
     }
@@ -271,17 +273,23 @@ mod tests {
         let mut attempts = Attempts::default();
         delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
         for replica in ["2", "3"] {
-            assert_eq!(permit(&attempts, &pod(replica, 50.0), 1, 101.0), Permit::Now);
+            assert_eq!(
+                permit(&attempts, &pod(replica, 50.0), 1, 101.0),
+                DeletionPermit::Now
+            );
             delete(&mut attempts, &pod(replica, 50.0), 1, 101.0);
         }
         assert_eq!(
             permit(&attempts, &pod("4", 102.0), 1, 103.0),
-            Permit::At(at(110.0)),
+            DeletionPermit::At(at(110.0)),
             "one deletion"
         );
         let mut unknown = pod("5", 0.0);
         unknown.created = None;
-        assert_eq!(permit(&attempts, &unknown, 1, 103.0), Permit::At(at(110.0)));
+        assert_eq!(
+            permit(&attempts, &unknown, 1, 103.0),
+            DeletionPermit::At(at(110.0))
+        );
     }
 
     #[test]
@@ -290,10 +298,13 @@ mod tests {
         delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
         let successor = pod("2", 101.0);
         let other = Subject::of(&successor, "sidecar");
-        assert_eq!(attempts.permit(&other, &successor, 1, at(101.0)), Permit::Now);
+        assert_eq!(
+            attempts.permit(&other, &successor, 1, at(101.0)),
+            DeletionPermit::Now
+        );
         let mut elsewhere = successor;
         elsewhere.owner.as_mut().unwrap().uid = "another".to_owned();
-        assert_eq!(permit(&attempts, &elsewhere, 1, 101.0), Permit::Now);
+        assert_eq!(permit(&attempts, &elsewhere, 1, 101.0), DeletionPermit::Now);
         elsewhere.owner = None;
         delete(&mut attempts, &elsewhere, 1, 102.0);
         let mut again = elsewhere.clone();
@@ -301,7 +312,7 @@ mod tests {
         again.created = Some(at(103.0));
         assert_eq!(
             permit(&attempts, &again, 1, 104.0),
-            Permit::At(at(112.0)),
+            DeletionPermit::At(at(112.0)),
             "the same name"
         );
     }
@@ -315,12 +326,15 @@ mod tests {
         assert_eq!(attempts.expire(at(160.0)), 1);
         assert_eq!(attempts.expire(at(160.0)), 0, "once");
         for (uid, created, now) in [("2", 101.0, 161.0), ("3", 162.0, 230.0)] {
-            assert_eq!(permit(&attempts, &pod(uid, created), 1, now), Permit::Now);
+            assert_eq!(permit(&attempts, &pod(uid, created), 1, now), DeletionPermit::Now);
             delete(&mut attempts, &pod(uid, created), 1, now);
             attempts.expire(at(now + 60.0));
         }
-        assert_eq!(permit(&attempts, &pod("4", 231.0), 1, 299.0), Permit::Exhausted);
-        assert_eq!(permit(&attempts, &pod("4", 231.0), 2, 299.0), Permit::Now);
+        assert_eq!(
+            permit(&attempts, &pod("4", 231.0), 1, 299.0),
+            DeletionPermit::Exhausted
+        );
+        assert_eq!(permit(&attempts, &pod("4", 231.0), 2, 299.0), DeletionPermit::Now);
         attempts.expire(at(1e6));
         assert_eq!((attempts.records.len(), attempts.next_due()), (0, None));
     }
@@ -331,21 +345,18 @@ mod tests {
         delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
         let mut replica = pod("2", 50.0);
         replica.restarted = vec!["main".to_owned()];
-        assert!(
-            !attempts.successor_seen(&replica, at(101.0)),
-            "it is no successor"
-        );
+        assert!(!attempts.judge(&replica, at(101.0)), "it is no successor");
         let mut successor = pod("3", 101.0);
         successor.restarted.clear();
-        assert!(!attempts.successor_seen(&successor, at(110.0)), "it runs");
+        assert!(!attempts.judge(&successor, at(110.0)), "it runs");
         successor.restarted = vec!["other".to_owned(), "main".to_owned()];
-        assert!(attempts.successor_seen(&successor, at(120.0)));
-        assert!(!attempts.successor_seen(&successor, at(121.0)), "once");
+        assert!(attempts.judge(&successor, at(120.0)));
+        assert!(!attempts.judge(&successor, at(121.0)), "once");
         assert_eq!(attempts.expire(at(200.0)), 0);
         delete(&mut attempts, &successor, 1, 201.0);
         let mut late = pod("4", 202.0);
         late.restarted = vec!["main".to_owned()];
-        assert!(!attempts.successor_seen(&late, at(261.0)));
+        assert!(!attempts.judge(&late, at(261.0)));
         assert_eq!(attempts.expire(at(261.0)), 1);
     }
 
@@ -366,9 +377,9 @@ mod tests {
                 }
                 let mut crashing = pod(&created.to_string(), created);
                 crashing.restarted = vec!["main".to_owned()];
-                attempts.successor_seen(&crashing, at(now));
+                attempts.judge(&crashing, at(now));
                 attempts.expire(at(now));
-                if permit(&attempts, &crashing, weeder, now) == Permit::Now {
+                if permit(&attempts, &crashing, weeder, now) == DeletionPermit::Now {
                     delete(&mut attempts, &crashing, weeder, now);
                     in_life += 1;
                     prop_assert!(in_life <= MAX_DELETIONS);

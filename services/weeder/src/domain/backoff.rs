@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use watchdog_api::duration::doubled;
 
-use super::moment::Moment;
+use watchdog_api::unix_time::UnixTime;
 
 /// kubelet's first back-off after a crash. Source: Kubernetes, `pkg/kubelet/kubelet.go` (`initialBackOff`,
 /// `backOffPeriod`).
@@ -22,7 +22,7 @@ pub(crate) fn pause(restarts: i32) -> Duration {
 
 /// The rest of the pause. Where it is not known when the container ended, half of the pause: that is how much is
 /// left on average at a moment that has nothing to do with it. Never more than the pause, whatever the clocks say.
-pub(crate) fn left(restarts: i32, ended_at: Option<Moment>, now: Moment) -> Duration {
+pub(crate) fn left(restarts: i32, ended_at: Option<UnixTime>, now: UnixTime) -> Duration {
     let pause = pause(restarts);
     match ended_at {
         Some(ended_at) => pause.saturating_sub(now.since(ended_at)),
@@ -34,8 +34,8 @@ pub(crate) fn left(restarts: i32, ended_at: Option<Moment>, now: Moment) -> Dura
 mod tests {
     use super::*;
 
-    fn at(seconds: i64) -> Moment {
-        Moment(seconds * 1_000_000)
+    fn at(seconds: i64) -> UnixTime {
+        UnixTime(seconds * 1_000_000)
     }
 
     #[test]

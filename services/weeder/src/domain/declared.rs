@@ -14,7 +14,6 @@ use super::namespaced_name::NamespacedName;
 /// services are watched.
 const MAX_NAMES: usize = 64;
 
-/// The dependants of all services.
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     file: BTreeMap<Arc<str>, Arc<Dependants>>,
@@ -36,7 +35,6 @@ struct Annotated {
 }
 
 impl Declared {
-    /// Takes up another configuration.
     pub(crate) fn configure(&mut self, config: &WeederConfig) {
         let entry = |(service, selectors): (&String, &Vec<_>)| {
             (service.as_str().into(), Arc::new(Dependants::new(selectors)))
@@ -87,7 +85,6 @@ impl Declared {
         all.flat_map(|dependants| dependants.queries().cloned()).collect()
     }
 
-    /// The services that are annotated.
     pub(crate) fn annotated(&self) -> impl Iterator<Item = &NamespacedName> {
         self.annotated.keys()
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use watchdog_api::selector::{Selector, SelectorExt};
 
-/// Watches on pods at most. Gardener's file has two selectors; with more than eight, one watch on all pods takes the place
+/// SeedWatches on pods at most. Gardener's file has two selectors; with more than eight, one watch on all pods takes the place
 /// of all of them.
 pub(crate) const MAX_WATCHES: usize = 8;
 
@@ -26,7 +26,6 @@ pub(crate) struct PodQuery {
 // === impl Dependants ===
 
 impl Dependants {
-    /// By their selectors.
     pub(crate) fn new(selectors: &[Selector]) -> Self {
         Self {
             selectors: selectors
@@ -36,7 +35,6 @@ impl Dependants {
         }
     }
 
-    /// These and those that more selectors name.
     pub(crate) fn and(&self, more: &[Selector]) -> Self {
         let mut all = self.clone();
         for (selector, query) in Self::new(more).selectors {

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::moment::Moment;
+use watchdog_api::unix_time::UnixTime;
 
 /// Nodes keep their clocks this close, and the times of pods are in whole seconds.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
@@ -15,9 +15,9 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 /// The pod behind an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndpointPod {
-    pub(crate) created: Option<Moment>,
+    pub(crate) created: Option<UnixTime>,
     /// Readiness of the pod and the time of its last change; none when the status does not have them.
-    pub(crate) ready: Option<(bool, Moment)>,
+    pub(crate) ready: Option<(bool, UnixTime)>,
     /// True when a predecessor is gone before the pod exists, as with a `StatefulSet`.
     pub(crate) replaces_in_place: bool,
 }
@@ -28,20 +28,20 @@ pub(crate) struct OutageEvidence(pub(crate) Vec<EndpointPod>);
 
 impl OutageEvidence {
     /// Since when the service is ready at the latest.
-    pub(crate) fn ready_since(&self) -> Option<Moment> {
+    pub(crate) fn ready_since(&self) -> Option<UnixTime> {
         let ready = self.0.iter().filter_map(|pod| pod.ready);
         ready.filter_map(|(ready, since)| ready.then_some(since)).min()
     }
 
     /// True when the service became ready after a container had ended at `crashed_at`, by the clock of its node. No
     /// endpoint may have been ready all the time since then.
-    pub(crate) fn shows_recovery_after(&self, crashed_at: Moment) -> bool {
+    pub(crate) fn shows_recovery_after(&self, crashed_at: UnixTime) -> bool {
         self.ready_since().is_some() && self.0.iter().all(|pod| pod.recovered_after(crashed_at))
     }
 }
 
 impl EndpointPod {
-    fn recovered_after(&self, moment: Moment) -> bool {
+    fn recovered_after(&self, moment: UnixTime) -> bool {
         // A pod that a Deployment created since then may have taken over from one that was ready.
         let existed = self
             .created

@@ -19,7 +19,7 @@ const LONGEST_THROTTLE: Duration = Duration::from_secs(30);
 
 /// Why a list or a deletion did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     /// 404: there is no such pod.
     Gone,
     /// 409: a precondition does not hold, the pod is another one or has changed.
@@ -32,7 +32,7 @@ pub(crate) enum Failure {
     Failed(String),
 }
 
-impl Failure {
+impl RequestFailure {
     /// As a label value: a closed set.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Failure {
     }
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for RequestFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Gone => f.write_str("the pod is gone (404)"),
@@ -78,17 +78,20 @@ mod tests {
 
     #[test]
     fn pauses() {
-        let seconds = |failure: Failure, n| failure.pause(n).as_secs();
+        let seconds = |failure: RequestFailure, n| failure.pause(n).as_secs();
         let failed: Vec<u64> = (1..8)
-            .map(|n| seconds(Failure::Failed(String::new()), n))
+            .map(|n| seconds(RequestFailure::Failed(String::new()), n))
             .collect();
         assert_eq!(failed, [1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(seconds(Failure::Throttled(Some(Duration::from_secs(7))), 1), 7);
         assert_eq!(
-            seconds(Failure::Throttled(Some(Duration::from_secs(7000))), 1),
+            seconds(RequestFailure::Throttled(Some(Duration::from_secs(7))), 1),
+            7
+        );
+        assert_eq!(
+            seconds(RequestFailure::Throttled(Some(Duration::from_secs(7000))), 1),
             30
         );
-        assert_eq!(seconds(Failure::Throttled(None), 9), 1);
-        assert_eq!(seconds(Failure::Forbidden(String::new()), 1), 10);
+        assert_eq!(seconds(RequestFailure::Throttled(None), 9), 1);
+        assert_eq!(seconds(RequestFailure::Forbidden(String::new()), 1), 10);
     }
 }

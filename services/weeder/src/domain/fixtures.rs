@@ -6,13 +6,13 @@ use std::sync::Arc;
 use watchdog_api::weeder::WeederConfig;
 
 use super::dependants::Dependants;
-use super::moment::Moment;
 use super::namespaced_name::NamespacedName;
-use super::pods::{CrashLoop, Owner, Pod};
+use super::pods::{ControllerRef, CrashLoop, Pod};
+use watchdog_api::unix_time::UnixTime;
 
 /// A moment.
-pub(crate) fn at(seconds: f64) -> Moment {
-    Moment((seconds * 1e6) as i64)
+pub(crate) fn at(seconds: f64) -> UnixTime {
+    UnixTime((seconds * 1e6) as i64)
 }
 
 /// etcd, needed by kube-apiserver, which is needed by the control plane.
@@ -31,8 +31,8 @@ pub(crate) fn dependants(service: &str) -> Arc<Dependants> {
     Arc::new(Dependants::new(&config().services[service]))
 }
 
-pub(crate) fn owner(kind: &str, uid: &str) -> Owner {
-    Owner {
+pub(crate) fn owner(kind: &str, uid: &str) -> ControllerRef {
+    ControllerRef {
         api_version: "apps/v1".to_owned(),
         kind: kind.to_owned(),
         name: format!("{uid}-controller"),

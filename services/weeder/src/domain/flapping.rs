@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::moment::Moment;
+use watchdog_api::unix_time::UnixTime;
 
 /// A service that became ready more often than this within [`WINDOW`] comes and goes.
 const MAX_RECOVERIES: usize = 3;
@@ -15,11 +15,10 @@ pub(crate) const SETTLED: Duration = Duration::from_secs(30);
 
 /// The latest moments at which a service became ready.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Recoveries(Vec<Moment>);
+pub(crate) struct Recoveries(Vec<UnixTime>);
 
 impl Recoveries {
-    /// The service became ready.
-    pub(crate) fn add(&mut self, now: Moment) {
+    pub(crate) fn add(&mut self, now: UnixTime) {
         self.0.retain(|at| now.since(*at) < WINDOW);
         // The oldest ones say nothing that the others do not say.
         if self.0.len() > MAX_RECOVERIES {
@@ -28,7 +27,6 @@ impl Recoveries {
         self.0.push(now);
     }
 
-    /// True for a service that comes and goes.
     pub(crate) fn is_flapping(&self) -> bool {
         self.0.len() > MAX_RECOVERIES
     }

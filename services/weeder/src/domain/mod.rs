@@ -10,7 +10,6 @@ pub(crate) mod failure;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub(crate) mod flapping;
-pub mod moment;
 pub mod namespaced_name;
 pub(crate) mod namespaces;
 pub mod pods;

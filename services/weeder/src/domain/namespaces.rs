@@ -16,7 +16,6 @@ impl Namespaces {
         terminating && was != Some(true)
     }
 
-    /// A namespace is gone.
     pub(crate) fn removed(&mut self, name: &str) {
         self.terminating.remove(name);
     }
@@ -36,7 +35,6 @@ impl Namespaces {
         gone
     }
 
-    /// True while a namespace is terminating.
     pub(crate) fn is_terminating(&self, name: &str) -> bool {
         self.terminating.get(name) == Some(&true)
     }

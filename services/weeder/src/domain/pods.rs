@@ -1,12 +1,12 @@
 //! Decides which pods may be deleted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use watchdog_api::names::CRASH_LOOP_BACK_OFF;
 use watchdog_api::weeder::WeederConfig;
 
-use super::moment::Moment;
 use super::namespaced_name::NamespacedName;
+use watchdog_api::unix_time::UnixTime;
 
 /// The fields of a pod that the rules need.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub(crate) struct Pod {
     pub(crate) resource_version: String,
     pub(crate) labels: BTreeMap<String, String>,
     /// The controller that replaces the pod when it is deleted.
-    pub(crate) owner: Option<Owner>,
+    pub(crate) owner: Option<ControllerRef>,
     /// By the API server's clock.
-    pub(crate) created: Option<Moment>,
+    pub(crate) created: Option<UnixTime>,
     /// True when the pod has a deletionTimestamp.
     pub(crate) deleting: bool,
     /// Containers that have ended at least once.
@@ -27,9 +27,8 @@ pub(crate) struct Pod {
     pub(crate) crash: Option<CrashLoop>,
 }
 
-/// The controller of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct ControllerRef {
     pub(crate) api_version: String,
     pub(crate) kind: String,
     pub(crate) name: String,
@@ -52,15 +51,7 @@ pub struct CrashLoop {
     /// The termination message, cut; may be empty.
     pub message: String,
     /// When the last run ended, by the node's clock.
-    pub ended_at: Option<Moment>,
-}
-
-/// The pods that the configuration allows to delete, by the kind of their controller.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct DeletableKinds {
-    excluded: BTreeSet<String>,
-    without_controller: bool,
-    of_jobs: bool,
+    pub ended_at: Option<UnixTime>,
 }
 
 // === impl Pod ===
@@ -110,26 +101,14 @@ impl std::fmt::Display for CrashLoop {
     }
 }
 
-// === impl DeletableKinds ===
-
-impl DeletableKinds {
-    pub(crate) fn new(config: &WeederConfig) -> Self {
-        Self {
-            excluded: config.exclude_kinds.clone(),
-            without_controller: config.delete_pods_without_controller,
-            of_jobs: config.delete_pods_of_jobs,
-        }
-    }
-
-    /// True when pods of this controller may be deleted. A pod without one is gone for good, and deleting the pod of a
-    /// Job counts as a failure of the Job.
-    pub(crate) fn include(&self, owner: Option<&Owner>) -> bool {
-        match owner {
-            None => self.without_controller,
-            Some(owner) if self.excluded.contains(&owner.kind) => false,
-            Some(owner) if owner.kind == "Job" => self.of_jobs,
-            Some(_) => true,
-        }
+/// True when pods of this controller may be deleted. A pod without one is gone for good, and deleting the pod of a Job
+/// counts as a failure of the Job.
+pub(crate) fn may_delete_pods_of(owner: Option<&ControllerRef>, config: &WeederConfig) -> bool {
+    match owner {
+        None => config.delete_pods_without_controller,
+        Some(owner) if config.exclude_kinds.contains(&owner.kind) => false,
+        Some(owner) if owner.kind == "Job" => config.delete_pods_of_jobs,
+        Some(_) => true,
     }
 }
 
@@ -182,7 +161,7 @@ mod tests {
     fn what_is_not_replaced_is_deleted_only_when_the_configuration_says_so() {
         let mut file = config();
         let includes =
-            |file: &WeederConfig, owner: Option<Owner>| DeletableKinds::new(file).include(owner.as_ref());
+            |file: &WeederConfig, owner: Option<ControllerRef>| may_delete_pods_of(owner.as_ref(), file);
         assert!(includes(&file, Some(owner("ReplicaSet", "1"))));
         assert!(includes(&file, Some(owner("StatefulSet", "1"))));
         assert!(!includes(&file, Some(owner("Job", "1"))));

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::moment::Moment;
 use super::namespaced_name::{NamespacedName, in_namespace};
+use watchdog_api::unix_time::UnixTime;
 
-/// Readiness of a service.
+/// ServiceReadiness of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readiness {
+pub enum ServiceReadiness {
     /// At least one endpoint over all slices is ready.
     Ready,
     /// No endpoint is.
@@ -52,13 +52,12 @@ pub struct ServiceState {
     /// Its endpoints over all slices.
     pub endpoints: Endpoints,
     /// When its readiness last changed, or when it was first seen.
-    pub since: Moment,
-    slices: u32,
+    pub since: UnixTime,
 }
 
 /// A service before and after an event; none when it has no slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct ServiceChange {
     /// Key of the service.
     pub key: NamespacedName,
     /// The state before.
@@ -70,15 +69,8 @@ pub struct Change {
 /// The slices of all configured services, and the readiness that follows from them.
 #[derive(Debug, Default)]
 pub struct Index {
-    slices: BTreeMap<NamespacedName, IndexedSlice>,
+    slices: BTreeMap<NamespacedName, Slice>,
     services: BTreeMap<NamespacedName, ServiceState>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct IndexedSlice {
-    service: Arc<str>,
-    endpoints: Endpoints,
-    pods: Option<Vec<Arc<str>>>,
 }
 
 // === impl Endpoints ===
@@ -93,11 +85,11 @@ impl Endpoints {
     }
 
     /// The rule: one ready endpoint is enough, and none is none, no endpoint at all included.
-    pub const fn readiness(self) -> Readiness {
+    pub const fn readiness(self) -> ServiceReadiness {
         if self.ready > 0 {
-            Readiness::Ready
+            ServiceReadiness::Ready
         } else {
-            Readiness::NotReady
+            ServiceReadiness::NotReady
         }
     }
 
@@ -107,38 +99,31 @@ impl Endpoints {
             total: self.total.saturating_add(other.total),
         }
     }
-
-    const fn minus(self, other: Self) -> Self {
-        Self {
-            ready: self.ready.saturating_sub(other.ready),
-            total: self.total.saturating_sub(other.total),
-        }
-    }
 }
 
 // === impl ServiceState ===
 
 impl ServiceState {
-    /// Readiness over all slices.
-    pub const fn readiness(&self) -> Readiness {
+    /// ServiceReadiness over all slices.
+    pub const fn readiness(&self) -> ServiceReadiness {
         self.endpoints.readiness()
     }
 }
 
-// === impl Change ===
+// === impl ServiceChange ===
 
-impl Change {
+impl ServiceChange {
     /// True when the service is not ready, or has no slice.
     pub fn is_not_ready(&self) -> bool {
         self.after
             .as_ref()
-            .is_none_or(|state| state.readiness() == Readiness::NotReady)
+            .is_none_or(|state| state.readiness() == ServiceReadiness::NotReady)
     }
 
     /// True when a weeder starts: the service is ready and was not, or was not known. Losing readiness, losing slices
     /// and changes among the endpoints of a ready service start nothing.
     pub fn became_ready(&self) -> bool {
-        let ready = |state: &ServiceState| state.readiness() == Readiness::Ready;
+        let ready = |state: &ServiceState| state.readiness() == ServiceReadiness::Ready;
         self.after.as_ref().is_some_and(ready) && !self.before.as_ref().is_some_and(ready)
     }
 }
@@ -148,44 +133,20 @@ impl Change {
 impl Index {
     /// A slice is new, changed or seen again. Gives the services that changed by it: none, one, or two when the slice
     /// moved from one service to another.
-    pub fn apply(&mut self, slice: Slice, now: Moment) -> Vec<Change> {
-        let Slice {
-            key,
-            service,
-            endpoints,
-            pods,
-        } = slice;
-        let namespace = key.namespace.clone();
-        let new = service.map(|service| IndexedSlice {
-            service,
-            endpoints,
-            pods,
-        });
-        let old = match &new {
-            Some(slice) => self.slices.insert(key, slice.clone()),
-            None => self.slices.remove(&key),
-        };
-        match (old, new) {
-            (Some(old), Some(new)) if old.service == new.service => {
-                let key = NamespacedName::new(namespace, new.service);
-                let replace = |sum: Endpoints| sum.minus(old.endpoints).plus(new.endpoints);
-                self.update(key, now, replace, 0).into_iter().collect()
-            }
-            (old, new) => {
-                let lost = old.and_then(|old| self.lose(&namespace, &old, now));
-                let gained = new.and_then(|new| {
-                    let key = NamespacedName::new(namespace, new.service);
-                    self.update(key, now, |sum| sum.plus(new.endpoints), 1)
-                });
-                lost.into_iter().chain(gained).collect()
-            }
-        }
+    pub fn apply(&mut self, slice: Slice, now: UnixTime) -> Vec<ServiceChange> {
+        let (key, service) = (slice.key.clone(), slice.service.clone());
+        let old = self.slices.insert(key.clone(), slice).and_then(|old| old.service);
+        let lost = old.filter(|old| Some(old) != service.as_ref());
+        let services = lost.into_iter().chain(service);
+        services
+            .filter_map(|service| self.update(NamespacedName::new(key.namespace.clone(), service), now))
+            .collect()
     }
 
     /// A slice is gone.
-    pub fn remove(&mut self, key: &NamespacedName, now: Moment) -> Option<Change> {
-        let slice = self.slices.remove(key)?;
-        self.lose(&key.namespace, &slice, now)
+    pub fn remove(&mut self, key: &NamespacedName, now: UnixTime) -> Option<ServiceChange> {
+        let service = self.slices.remove(key)?.service?;
+        self.update(NamespacedName::new(key.namespace.clone(), service), now)
     }
 
     /// These slices exist and no others, of this service or of all of them.
@@ -193,16 +154,17 @@ impl Index {
         &mut self,
         service: Option<&str>,
         live: &BTreeSet<NamespacedName>,
-        now: Moment,
-    ) -> Vec<Change> {
+        now: UnixTime,
+    ) -> Vec<ServiceChange> {
         self.remove_where(now, |key, slice| {
-            service.is_none_or(|service| *slice.service == *service) && !live.contains(key)
+            let listed = service.is_none_or(|service| slice.service.as_deref() == Some(service));
+            listed && !live.contains(key)
         })
     }
 
     /// Only these services matter from now on.
-    pub fn keep_services(&mut self, configured: impl Fn(&str) -> bool, now: Moment) -> Vec<Change> {
-        self.remove_where(now, |_, slice| !configured(&slice.service))
+    pub fn keep_services(&mut self, configured: impl Fn(&str) -> bool, now: UnixTime) -> Vec<ServiceChange> {
+        self.remove_where(now, |_, slice| !slice.service.as_deref().is_some_and(&configured))
     }
 
     /// All services that have a slice.
@@ -218,8 +180,7 @@ impl Index {
     /// The names of the pods behind all endpoints of a service; none when one of them has no pod.
     pub fn endpoint_pods(&self, key: &NamespacedName) -> Option<BTreeSet<Arc<str>>> {
         let mut pods = BTreeSet::new();
-        let slices = in_namespace(&self.slices, &key.namespace);
-        for (_, slice) in slices.filter(|(_, slice)| slice.service == key.name) {
+        for slice in self.slices_of(key) {
             pods.extend(slice.pods.as_ref()?.iter().cloned());
         }
         Some(pods)
@@ -235,9 +196,9 @@ impl Index {
 
     fn remove_where(
         &mut self,
-        now: Moment,
-        gone: impl Fn(&NamespacedName, &IndexedSlice) -> bool,
-    ) -> Vec<Change> {
+        now: UnixTime,
+        gone: impl Fn(&NamespacedName, &Slice) -> bool,
+    ) -> Vec<ServiceChange> {
         let keys: Vec<NamespacedName> = self
             .slices
             .iter()
@@ -247,38 +208,26 @@ impl Index {
         keys.iter().filter_map(|key| self.remove(key, now)).collect()
     }
 
-    fn lose(&mut self, namespace: &Arc<str>, slice: &IndexedSlice, now: Moment) -> Option<Change> {
-        let key = NamespacedName::new(namespace.clone(), slice.service.clone());
-        self.update(key, now, |sum| sum.minus(slice.endpoints), -1)
+    fn slices_of<'a>(&'a self, service: &'a NamespacedName) -> impl Iterator<Item = &'a Slice> {
+        let slices = in_namespace(&self.slices, &service.namespace).map(|(_, slice)| slice);
+        slices.filter(|slice| slice.service.as_ref() == Some(&service.name))
     }
 
-    fn update(
-        &mut self,
-        key: NamespacedName,
-        now: Moment,
-        endpoints: impl FnOnce(Endpoints) -> Endpoints,
-        slices: i32,
-    ) -> Option<Change> {
+    fn update(&mut self, key: NamespacedName, now: UnixTime) -> Option<ServiceChange> {
         let before = self.services.get(&key).copied();
-        let slices = before
-            .map_or(0, |state| state.slices)
-            .saturating_add_signed(slices);
-        let endpoints = endpoints(before.map(|state| state.endpoints).unwrap_or_default());
-        let since = match before {
-            Some(before) if before.readiness() == endpoints.readiness() => before.since,
-            _ => now,
-        };
-        let after = (slices > 0).then_some(ServiceState {
-            endpoints,
-            since,
-            slices,
+        let endpoints = self.slices_of(&key).map(|slice| slice.endpoints);
+        let after = endpoints.reduce(Endpoints::plus).map(|endpoints| {
+            let unchanged = before.filter(|before| before.readiness() == endpoints.readiness());
+            ServiceState {
+                endpoints,
+                since: unchanged.map_or(now, |before| before.since),
+            }
         });
         match after {
             Some(state) => self.services.insert(key.clone(), state),
             None => self.services.remove(&key),
         };
-        let shown = |state: Option<ServiceState>| state.map(|state| (state.endpoints, state.since));
-        (shown(before) != shown(after)).then_some(Change { key, before, after })
+        (before != after).then_some(ServiceChange { key, before, after })
     }
 }
 

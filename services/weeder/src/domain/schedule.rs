@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::moment::Moment;
+use watchdog_api::unix_time::UnixTime;
 
 /// Keys with the moment at which each is due; what is due at the same moment comes in the order in which it was put
 /// in. A key is in it once.
 #[derive(Debug)]
 pub(crate) struct Schedule<K> {
-    order: BTreeSet<(Moment, u64, K)>,
-    due: BTreeMap<K, (Moment, u64)>,
+    order: BTreeSet<(UnixTime, u64, K)>,
+    due: BTreeMap<K, (UnixTime, u64)>,
     counter: u64,
 }
 
@@ -25,7 +25,7 @@ impl<K> Default for Schedule<K> {
 
 impl<K: Ord + Clone> Schedule<K> {
     /// Puts a key in, in place of where it was.
-    pub(crate) fn insert(&mut self, key: K, due: Moment) {
+    pub(crate) fn insert(&mut self, key: K, due: UnixTime) {
         self.remove(&key);
         self.counter += 1;
         self.due.insert(key.clone(), (due, self.counter));
@@ -33,13 +33,12 @@ impl<K: Ord + Clone> Schedule<K> {
     }
 
     /// Puts a key in, or moves it forward; never back.
-    pub(crate) fn expedite(&mut self, key: K, due: Moment) {
+    pub(crate) fn expedite(&mut self, key: K, due: UnixTime) {
         if self.due.get(&key).is_none_or(|(already, _)| *already > due) {
             self.insert(key, due);
         }
     }
 
-    /// Takes a key out.
     pub(crate) fn remove(&mut self, key: &K) {
         if let Some((due, counter)) = self.due.remove(key) {
             self.order.remove(&(due, counter, key.clone()));
@@ -47,7 +46,7 @@ impl<K: Ord + Clone> Schedule<K> {
     }
 
     /// Takes out the key that has been due for longest.
-    pub(crate) fn pop_due(&mut self, now: Moment) -> Option<K> {
+    pub(crate) fn pop_due(&mut self, now: UnixTime) -> Option<K> {
         let (_, _, key) = self.order.first().filter(|(due, _, _)| *due <= now)?;
         let key = key.clone();
         self.remove(&key);
@@ -59,7 +58,7 @@ impl<K: Ord + Clone> Schedule<K> {
     }
 
     /// When the next key is due.
-    pub(crate) fn next_due(&self) -> Option<Moment> {
+    pub(crate) fn next_due(&self) -> Option<UnixTime> {
         self.order.first().map(|(due, _, _)| *due)
     }
 }
@@ -71,20 +70,20 @@ mod tests {
     #[test]
     fn gives_what_is_due_in_order() {
         let mut schedule = Schedule::default();
-        schedule.insert("late", Moment(9));
-        schedule.insert("b", Moment(5));
-        schedule.insert("a", Moment(5));
-        schedule.insert("moved", Moment(1));
-        schedule.insert("moved", Moment(7));
-        schedule.insert("gone", Moment(1));
+        schedule.insert("late", UnixTime(9));
+        schedule.insert("b", UnixTime(5));
+        schedule.insert("a", UnixTime(5));
+        schedule.insert("moved", UnixTime(1));
+        schedule.insert("moved", UnixTime(7));
+        schedule.insert("gone", UnixTime(1));
         schedule.remove(&"gone");
-        assert_eq!(schedule.next_due(), Some(Moment(5)));
-        let popped: Vec<_> = std::iter::from_fn(|| schedule.pop_due(Moment(8))).collect();
+        assert_eq!(schedule.next_due(), Some(UnixTime(5)));
+        let popped: Vec<_> = std::iter::from_fn(|| schedule.pop_due(UnixTime(8))).collect();
         assert_eq!(popped, ["b", "a", "moved"]);
-        schedule.expedite("late", Moment(10));
-        assert_eq!(schedule.next_due(), Some(Moment(9)), "never back");
-        schedule.expedite("late", Moment(8));
-        assert_eq!(schedule.pop_due(Moment(8)), Some("late"));
+        schedule.expedite("late", UnixTime(10));
+        assert_eq!(schedule.next_due(), Some(UnixTime(9)), "never back");
+        schedule.expedite("late", UnixTime(8));
+        assert_eq!(schedule.pop_due(UnixTime(8)), Some("late"));
         assert_eq!(schedule.next_due(), None);
     }
 }

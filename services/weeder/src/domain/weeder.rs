@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dependants::Dependants;
-use super::failure::Failure;
-use super::moment::Moment;
+use super::failure::RequestFailure;
 use super::namespaced_name::NamespacedName;
-use super::pods::{CrashLoop, Owner, Pod};
+use super::pods::{ControllerRef, CrashLoop, Pod};
+use watchdog_api::unix_time::UnixTime;
 
 /// Entries of each list that a weeder keeps; the log and the metrics have all of them.
 pub(crate) const KEPT_ENTRIES: usize = 32;
 
-/// How far a weeder is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The service has not been ready for long enough.
@@ -25,7 +24,6 @@ pub(crate) enum Phase {
     Cancelled,
 }
 
-/// Why a weeder was stopped before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The namespace is terminating or gone.
@@ -37,10 +35,8 @@ pub(crate) enum Stop {
     NotAnnotated,
 }
 
-/// Result of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeletionResult {
-    /// The pod was deleted.
     Deleted,
     /// The pod was gone, replaced or changed: left alone.
     Obsolete,
@@ -48,31 +44,30 @@ pub(crate) enum DeletionResult {
     Refused,
 }
 
-/// One deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodDeletion {
     /// Counts the deletions of the weeder, from 1.
     pub(crate) sequence: u64,
     pub(crate) pod: Arc<str>,
     pub(crate) uid: String,
-    pub(crate) owner: Option<Owner>,
+    pub(crate) owner: Option<ControllerRef>,
     pub(crate) crash: CrashLoop,
-    pub(crate) service_ready_since: Moment,
+    pub(crate) service_ready_since: UnixTime,
     pub(crate) result: DeletionResult,
     /// True when a successor crashed within a minute.
     pub(crate) useless: bool,
     /// The result in a sentence for people.
     pub(crate) message: String,
-    pub(crate) at: Moment,
+    pub(crate) at: UnixTime,
 }
 
 /// A container that keeps crashing although the service is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LeftAlone {
     pub(crate) pod: Arc<str>,
-    pub(crate) owner: Option<Owner>,
+    pub(crate) owner: Option<ControllerRef>,
     pub(crate) crash: CrashLoop,
-    pub(crate) at: Moment,
+    pub(crate) at: UnixTime,
 }
 
 /// For a while after a service became ready, a weeder deletes the crash-looping dependants of that service.
@@ -80,14 +75,13 @@ pub(crate) struct LeftAlone {
 pub(crate) struct Weeder {
     pub(crate) key: NamespacedName,
     pub(crate) phase: Phase,
-    pub(crate) started_at: Moment,
-    pub(crate) deletes_from: Moment,
+    pub(crate) started_at: UnixTime,
+    pub(crate) deletes_from: UnixTime,
     /// When it ends or ended.
-    pub(crate) ends_at: Moment,
+    pub(crate) ends_at: UnixTime,
     /// True when the service was found ready, and was not seen to become ready.
     pub(crate) first_sight: bool,
     pub(crate) dependants: Arc<Dependants>,
-    /// Pods deleted so far.
     pub(crate) deleted: u64,
     /// The latest deletions, oldest first.
     pub(crate) deletions: VecDeque<PodDeletion>,
@@ -103,7 +97,6 @@ pub(crate) struct Weeder {
 // === impl Stop ===
 
 impl Stop {
-    /// In a sentence for people.
     pub(crate) const fn sentence(self) -> &'static str {
         match self {
             Self::NamespaceEnded => "The namespace is terminating or gone.",
@@ -117,11 +110,10 @@ impl Stop {
 // === impl DeletionResult ===
 
 impl DeletionResult {
-    /// From the answer of the API server.
-    pub(crate) const fn of(answer: &Result<(), Failure>) -> Self {
+    pub(crate) const fn of(answer: &Result<(), RequestFailure>) -> Self {
         match answer {
             Ok(()) => Self::Deleted,
-            Err(Failure::Gone | Failure::Changed) => Self::Obsolete,
+            Err(RequestFailure::Gone | RequestFailure::Changed) => Self::Obsolete,
             Err(_) => Self::Refused,
         }
     }
@@ -137,7 +129,7 @@ impl Weeder {
         first_sight: bool,
         pause: Duration,
         watch_duration: Duration,
-        now: Moment,
+        now: UnixTime,
     ) -> Self {
         let deletes_from = now.after(pause);
         let service = &key.name;
@@ -179,8 +171,7 @@ impl Weeder {
         self.is_weeding() && self.dependants.include(labels)
     }
 
-    /// The rest of its life.
-    pub(crate) fn remaining(&self, now: Moment) -> Duration {
+    pub(crate) fn remaining(&self, now: UnixTime) -> Duration {
         if self.is_live() {
             self.ends_at.since(now)
         } else {
@@ -188,7 +179,6 @@ impl Weeder {
         }
     }
 
-    /// It may delete from now on.
     pub(crate) fn activate(&mut self) {
         self.phase = Phase::Active;
         if self.is_weeding() && !self.first_sight {
@@ -214,8 +204,7 @@ impl Weeder {
         };
     }
 
-    /// Stops it before its time.
-    pub(crate) fn cancel(&mut self, why: Stop, now: Moment) {
+    pub(crate) fn cancel(&mut self, why: Stop, now: UnixTime) {
         self.phase = Phase::Cancelled;
         self.ends_at = now;
         why.sentence().clone_into(&mut self.message);
@@ -227,9 +216,9 @@ impl Weeder {
         &mut self,
         pod: &Pod,
         crash: &CrashLoop,
-        service_ready_since: Moment,
-        answer: &Result<(), Failure>,
-        at: Moment,
+        service_ready_since: UnixTime,
+        answer: &Result<(), RequestFailure>,
+        at: UnixTime,
     ) {
         let result = DeletionResult::of(answer);
         self.deleted += u64::from(result == DeletionResult::Deleted);
@@ -271,7 +260,7 @@ impl Weeder {
     }
 
     /// It gives up a container. False when it did so before.
-    pub(crate) fn leave_alone(&mut self, pod: &Pod, crash: &CrashLoop, at: Moment) -> bool {
+    pub(crate) fn leave_alone(&mut self, pod: &Pod, crash: &CrashLoop, at: UnixTime) -> bool {
         let same = |left: &LeftAlone| left.owner == pod.owner && left.crash.container == crash.container;
         if self.left_alone.iter().any(same) {
             return false;
@@ -286,7 +275,7 @@ impl Weeder {
         true
     }
 
-    fn sentence(&self, crash: &CrashLoop, answer: &Result<(), Failure>) -> String {
+    fn sentence(&self, crash: &CrashLoop, answer: &Result<(), RequestFailure>) -> String {
         let service = &self.key.name;
         let why = format!("CrashLoopBackOff of {crash} while service {service} is ready again");
         match (DeletionResult::of(answer), answer) {

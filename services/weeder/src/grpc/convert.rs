@@ -8,13 +8,12 @@ use watchdog_proto::weeder::v1 as pb;
 use watchdog_watch_stream::message::{Event, Message};
 use watchdog_watch_stream::wire::{self, duration};
 
-use crate::domain::moment::Moment;
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::pods::Owner;
-use crate::domain::readiness::{Readiness, ServiceState};
+use crate::domain::pods::ControllerRef;
+use crate::domain::readiness::{ServiceReadiness, ServiceState};
 use crate::domain::weeder::{DeletionResult, LeftAlone, Phase, PodDeletion, Weeder};
+use watchdog_api::unix_time::UnixTime;
 
-/// One message of the stream of `WatchEndpointReadiness`.
 pub(crate) fn readiness_response(
     message: Message<NamespacedName, Arc<ServiceState>>,
     observer: &str,
@@ -36,7 +35,7 @@ pub(crate) fn readiness_response(
 pub(crate) fn weeders_response(
     message: Message<NamespacedName, Arc<Weeder>>,
     owner: &str,
-    now: Moment,
+    now: UnixTime,
 ) -> pb::WatchWeedersResponse {
     use pb::watch_weeders_response::Event as PbEvent;
     let event = match message.event {
@@ -52,7 +51,7 @@ pub(crate) fn weeders_response(
 }
 
 /// A weeder as the API shows it at `now`.
-pub(crate) fn weeder_message(weeder: &Weeder, owner: &str, now: Moment) -> pb::Weeder {
+pub(crate) fn weeder_message(weeder: &Weeder, owner: &str, now: UnixTime) -> pb::Weeder {
     let state = match weeder.phase {
         Phase::Queued => pb::WeederState::Queued,
         Phase::Active => pb::WeederState::Active,
@@ -78,8 +77,8 @@ pub(crate) fn weeder_message(weeder: &Weeder, owner: &str, now: Moment) -> pb::W
 
 fn readiness(service: &NamespacedName, state: &ServiceState, observer: &str) -> pb::EndpointReadiness {
     let readiness = match state.readiness() {
-        Readiness::Ready => pb::Readiness::Ready,
-        Readiness::NotReady => pb::Readiness::NotReady,
+        ServiceReadiness::Ready => pb::Readiness::Ready,
+        ServiceReadiness::NotReady => pb::Readiness::NotReady,
     };
     pb::EndpointReadiness {
         key: Some(key(service)),
@@ -115,7 +114,7 @@ fn deletion(deletion: &PodDeletion) -> pb::PodDeletion {
 }
 
 fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
-    let controller = |owner: &Owner| format!("{}/{}", owner.kind, owner.name);
+    let controller = |owner: &ControllerRef| format!("{}/{}", owner.kind, owner.name);
     pb::LeftAlone {
         pod: left.pod.to_string(),
         container: left.crash.container.clone(),
@@ -134,7 +133,7 @@ fn key(service: &NamespacedName) -> pb::ServiceKey {
     }
 }
 
-const fn timestamp(moment: Moment) -> Timestamp {
+const fn timestamp(moment: UnixTime) -> Timestamp {
     wire::timestamp(moment.0)
 }
 
@@ -143,7 +142,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::failure::Failure;
+    use crate::domain::failure::RequestFailure;
     use crate::domain::fixtures::{at, crashing, dependants};
 
     #[test]
@@ -161,7 +160,7 @@ mod tests {
         weeder.activate();
         let pod = crashing("kcm", "kcm", "u", "7");
         let crash = pod.crash.clone().unwrap();
-        let refused = Err(Failure::Forbidden("no".to_owned()));
+        let refused = Err(RequestFailure::Forbidden("no".to_owned()));
         weeder.record(&pod, &crash, at(100.5), &refused, at(101.0));
         weeder.record(&pod, &crash, at(100.5), &Ok(()), at(102.0));
         assert!(weeder.mark_useless(&pod) && !weeder.mark_useless(&pod));

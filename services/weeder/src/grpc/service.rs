@@ -43,7 +43,7 @@ impl WeederService for Service {
         let matches = filter(request.namespace, request.service)?;
         let identity = self.identity.clone();
         let encode = move |message| convert::readiness_response(message, &identity);
-        let changes = self.state.services().subscribe(matches);
+        let changes = self.state.services.subscribe(matches);
         Ok(Response::new(self.streams.serve(
             "WatchEndpointReadiness",
             changes,
@@ -59,7 +59,7 @@ impl WeederService for Service {
         let matches = filter(request.namespace, request.service)?;
         let (identity, state) = (self.identity.clone(), self.state.clone());
         let encode = move |message| convert::weeders_response(message, &identity, state.now());
-        let changes = self.state.weeders().subscribe(matches);
+        let changes = self.state.weeders.subscribe(matches);
         Ok(Response::new(self.streams.serve(
             "WatchWeeders",
             changes,
@@ -77,7 +77,7 @@ impl WeederService for Service {
         let limit = request::page_size(request.page_size);
         let page = self
             .state
-            .weeders()
+            .weeders
             .page(after.as_ref(), limit, |key, _| matches(key));
         let now = self.state.now();
         let mut response = pb::ListWeedersResponse {

@@ -11,17 +11,17 @@ use anyhow::{Context, ensure};
 use clap::Parser;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio_util::task::AbortOnDropHandle;
 use watchdog_bench::usage::load_average;
 use watchdog_bench::{Spread, peak_memory};
-use watchdog_e2e::coordinator::{Coordinator, FakeProbe, Outcome};
-use watchdog_e2e::fixtures::{self, CA, KCM, MCM};
-use watchdog_e2e::scratch::Scratch;
-use watchdog_e2e::wait;
 use watchdog_proto::scaling::v1::{Direction, FlowState, ListScalingRequest};
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::store::{ListQuery, Part, WatchStep, WriteOptions};
 use watchdog_sandbox::{ApiOptions, ApiServer, AuditEntry, Fault, FaultAction};
+use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome};
+use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
+use watchdog_test_support::sandboxed;
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::wait;
+use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
 /// The dependants and their replicas.
 const DEPENDANTS: [(&str, i64); 3] = [(KCM, 2), (MCM, 1), (CA, 1)];
@@ -67,7 +67,7 @@ struct Rig {
     probe: FakeProbe,
     coordinator: Coordinator,
     names: Vec<String>,
-    _controller: AbortOnDropHandle<()>,
+    _workloads: WorkloadController,
 }
 
 #[tokio::main]
@@ -118,7 +118,8 @@ impl Rig {
                 api.create(&keys::DEPLOYMENTS, name, deployment(dependant, replicas))?;
             }
         }
-        let controller = AbortOnDropHandle::new(tokio::spawn(run_controller(api.clone())));
+        let seed = sandboxed::client(&api.kubeconfig("controllers")).await?;
+        let workloads = WorkloadController::start(&seed, WorkloadOptions::new(Duration::ZERO));
         let scratch = Scratch::new("coordinator-incident")?;
         let probe = FakeProbe::start().await?;
         probe.say(names.iter().map(String::as_str), Outcome::Healthy);
@@ -130,11 +131,11 @@ impl Rig {
             probe,
             coordinator,
             names,
-            _controller: controller,
+            _workloads: workloads,
         };
         rig.until_all(Direction::Up).await?;
         let delay = FaultAction::Delay { millis: args.delay };
-        rig.api.inject(Fault::always(delay).path("/apis/"));
+        rig.api.inject(Fault::always(delay).path("/apis/").user(USER));
         Ok(rig)
     }
 
@@ -352,54 +353,4 @@ fn deployment(name: &str, replicas: i64) -> Value {
             },
         },
     })
-}
-
-/// Brings every Deployment to its replicas as soon as they are wanted: pods that start and stop at once.
-async fn run_controller(api: ApiServer) {
-    let Ok(mut watch) = api.store().watch(&keys::DEPLOYMENTS, ListQuery::default(), None) else {
-        return;
-    };
-    loop {
-        match watch.step() {
-            WatchStep::Events(events) => {
-                for event in events {
-                    let object = event.object;
-                    let (generation, replicas) = (
-                        object.number("/metadata/generation"),
-                        object.number("/spec/replicas"),
-                    );
-                    let observed = object.number("/status/observedGeneration");
-                    if observed == generation && object.number("/status/readyReplicas") == replicas {
-                        continue;
-                    }
-                    let change = |value: &mut Value| {
-                        let status = json!({
-                            "observedGeneration": generation, "replicas": replicas, "readyReplicas": replicas,
-                        });
-                        if let Some(fields) = value.as_object_mut() {
-                            fields.insert("status".to_owned(), status);
-                        }
-                        Ok(())
-                    };
-                    let (namespace, name) = (object.namespace(), object.name());
-                    let options = WriteOptions::default();
-                    // It may have been changed meanwhile; that change also comes here.
-                    let _ = api.store().modify(
-                        &keys::DEPLOYMENTS,
-                        namespace,
-                        name,
-                        Part::Status,
-                        &options,
-                        change,
-                    );
-                }
-            }
-            WatchStep::Idle(_) => {
-                if !watch.changed().await {
-                    return;
-                }
-            }
-            WatchStep::Gone(_) => return,
-        }
-    }
 }

@@ -4,15 +4,19 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use watchdog_bench::fleet::controllers::Controllers;
 use watchdog_bench::fleet::listener::Listener;
 use watchdog_bench::fleet::seeding::{self, Reached, Seeding};
 use watchdog_bench::fleet::{Fleet, admin};
-use watchdog_e2e::scratch::Scratch;
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
+
+/// From the wish for other replicas to ready ones: pods that are pulled already.
+const WORKLOAD_DELAY: Duration = Duration::from_millis(200);
 
 /// Simulates API servers of shoots with their nodes, and puts the shoots on a seed.
 ///
@@ -85,7 +89,7 @@ async fn start(args: Args, fleet: Arc<Fleet>, reached: Reached) -> anyhow::Resul
     if let Some(file) = &args.write_kubeconfig {
         std::fs::write(file, reached.kubeconfig(0, &fleet.token)?)?;
     }
-    let mut controllers = None;
+    let mut workloads = None;
     if let Some(file) = &args.seed_kubeconfig {
         let client = seeding::client(file).await?;
         let what = Seeding {
@@ -93,13 +97,14 @@ async fn start(args: Args, fleet: Arc<Fleet>, reached: Reached) -> anyhow::Resul
             dependants: args.dependants,
         };
         if what.dependants {
-            controllers = Some(Controllers::start(&client));
+            let options = WorkloadOptions::new(WORKLOAD_DELAY);
+            workloads = Some(Arc::new(WorkloadController::start(&client, options)));
         }
         seeding::seed(&fleet, &client, &reached, what)
             .await
             .context("put the shoots on the seed")?;
     }
-    let admin = admin::serve(args.admin_addr, fleet.clone(), controllers).await?;
+    let admin = admin::serve(args.admin_addr, fleet.clone(), workloads).await?;
     let mut out = std::io::stdout().lock();
     // One line of JSON, the last thing to appear: a reader that waits for it finds everything in place.
     let ready = serde_json::json!({

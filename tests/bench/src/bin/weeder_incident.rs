@@ -12,11 +12,11 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use watchdog_bench::{Spread, peak_memory};
-use watchdog_e2e::scratch::Scratch;
-use watchdog_e2e::watchdog::{Service, Setup};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::store::{Part, WriteOptions};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::watchdog::{Service, Setup};
 
 const SERVICE: &str = "kube-apiserver";
 const WEEDER_CONFIG: &str = "

@@ -19,8 +19,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
+use watchdog_test_support::workload_controller::{ReplicasChange, WorkloadController};
 
-use super::controllers::{Change, Controllers};
 use super::{Fleet, OutageMode, Report, Shoot, ShootReport};
 
 /// The nodes to cut off.
@@ -71,10 +71,37 @@ pub struct Effective {
     pub at: i64,
 }
 
+/// Replicas of a dependant changed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Change {
+    /// When, in microseconds since 1970.
+    pub at: i64,
+    /// The shoot's namespace.
+    pub shoot: String,
+    /// The Deployment.
+    pub name: String,
+    /// Replicas that are wanted (`ready` false) or ready (`ready` true) from now on.
+    pub replicas: i64,
+    /// True if they are ready, false if they are only wanted.
+    pub ready: bool,
+}
+
+impl From<ReplicasChange> for Change {
+    fn from(change: ReplicasChange) -> Self {
+        Self {
+            at: change.at.as_microsecond(),
+            shoot: change.namespace,
+            name: change.name,
+            replicas: change.replicas,
+            ready: change.is_ready,
+        }
+    }
+}
+
 #[derive(Clone)]
 struct Steered {
     fleet: Arc<Fleet>,
-    controllers: Option<Controllers>,
+    workloads: Option<Arc<WorkloadController>>,
 }
 
 /// Serves until the process ends; port 0 picks a free one. Returns the address.
@@ -84,7 +111,7 @@ struct Steered {
 pub async fn serve(
     address: SocketAddr,
     fleet: Arc<Fleet>,
-    controllers: Option<Controllers>,
+    workloads: Option<Arc<WorkloadController>>,
 ) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
@@ -97,7 +124,7 @@ pub async fn serve(
         .route("/mark", post(mark))
         .route("/outage/begin", post(begin_outage))
         .route("/outage/end", post(end_outage))
-        .with_state(Steered { fleet, controllers });
+        .with_state(Steered { fleet, workloads });
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, routes).await {
             eprintln!("the admin endpoint ended: {error}");
@@ -115,7 +142,8 @@ async fn shoots(State(steered): State<Steered>) -> Json<Vec<ShootReport>> {
 }
 
 async fn scales(State(steered): State<Steered>) -> Json<Vec<Change>> {
-    Json(steered.controllers.map(|c| c.changes()).unwrap_or_default())
+    let changes = steered.workloads.map(|workloads| workloads.changes());
+    Json(changes.into_iter().flatten().map(Change::from).collect())
 }
 
 async fn lose(State(steered): State<Steered>, Json(loss): Json<Loss>) {

@@ -17,9 +17,9 @@ use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
-use watchdog_e2e::certs::{Authority, TlsFiles};
-use watchdog_e2e::scratch::Scratch;
 use watchdog_sandbox::io::Wire;
+use watchdog_test_support::certs::{Authority, TlsFiles};
+use watchdog_test_support::scratch::Scratch;
 
 use super::{Availability, DOMAIN, Fleet, http};
 

@@ -4,14 +4,13 @@
 //!   listener ── TLS; the server name tells the shoot ── http ── objects written from templates
 //!   admin    ── cuts nodes off and heals them, reports what was seen
 //!   seeding  ── puts Clusters, kubeconfigs, Machines and dependants of the shoots on any seed
-//!   controllers ── plays the seed's Deployment controller and notes when dependants were scaled
+//!   workloads ──── plays the seed's Deployment controller and notes when dependants were scaled
 //! ```
 //!
 //! Nothing is stored per node. Kubelets are arithmetic ([`kubelets`]), objects are text with holes ([`template`]), so
 //! that ten thousand shoots cost less than what probes them.
 
 pub mod admin;
-pub mod controllers;
 pub mod http;
 pub mod kubelets;
 pub mod listener;

@@ -8,8 +8,8 @@ use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::json;
-use watchdog_e2e::fixtures::{self, CA, KCM, MCM, PROBE_SECRET};
-use watchdog_e2e::real::{
+use watchdog_test_support::fixtures::{self, CA, KCM, MCM, PROBE_SECRET};
+use watchdog_test_support::real::{
     cluster_resource, create_cluster, create_deployment, create_kubeconfig_secret, create_namespace,
     install_seed_crds, kubeconfig, machine_resource,
 };

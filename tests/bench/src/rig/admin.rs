@@ -8,8 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::fleet::admin::{Effective, Loss, OutageBegin, OutageEnd};
-use crate::fleet::controllers::Change;
+use crate::fleet::admin::{Change, Effective, Loss, OutageBegin, OutageEnd};
 use crate::fleet::{OutageMode, Report, ShootReport};
 
 /// A report on a million nodes takes a moment.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use watchdog_e2e::binaries;
-use watchdog_e2e::process::{Command, Process};
-use watchdog_e2e::scratch::Scratch;
-use watchdog_e2e::watchdog::{Service, Setup};
+use watchdog_test_support::binaries;
+use watchdog_test_support::process::{Command, Process};
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::watchdog::{Service, Setup};
 
 use admin::FleetAdmin;
 use seed::Seed;

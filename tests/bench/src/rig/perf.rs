@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use watchdog_e2e::process::{Command, Process};
-use watchdog_e2e::scratch::Scratch;
-use watchdog_e2e::watchdog::Service;
+use watchdog_test_support::process::{Command, Process};
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::watchdog::Service;
 
 /// Samples per second and thread: odd, so that it beats with no timer.
 const FREQUENCY: &str = "499";
@@ -47,7 +47,7 @@ impl Perf {
         ensure!(
             file.is_file(),
             "perf wrote nothing: {}",
-            watchdog_e2e::log::tail(self.0.log_path())
+            watchdog_test_support::log::tail(self.0.log_path())
         );
         Ok(())
     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Deserialize;
 use serde_json::Value;
-use watchdog_e2e::binaries;
-use watchdog_e2e::process::{Command, Process};
-use watchdog_e2e::real::{ApiServer, RealControlPlane};
-use watchdog_e2e::scratch::Scratch;
-use watchdog_e2e::wait;
+use watchdog_test_support::binaries;
+use watchdog_test_support::process::{Command, Process};
+use watchdog_test_support::real::{ApiServer, RealControlPlane};
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::wait;
 
 use super::admin;
 

@@ -15,11 +15,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
-use watchdog_e2e::wait;
-use watchdog_e2e::watchdog::{Service, Setup};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+use watchdog_test_support::wait;
+use watchdog_test_support::watchdog::{Service, Setup};
 
 use crate::fleet::now;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Serialize;
 use tokio::time::Instant;
-use watchdog_e2e::watchdog::Service;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::watchdog::Service;
 
 use super::{Histogram, peak_of, prober_config, round, share, usage_of};
 use crate::fleet::{self, Report};

@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
-use watchdog_e2e::fixtures::KCM;
-use watchdog_e2e::wait;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::fixtures::KCM;
+use watchdog_test_support::wait;
 
 use super::healthy::{self, Start};
 use super::loss::crossing;
 use super::{Millis, round};
-use crate::fleet::admin::Loss;
-use crate::fleet::controllers::Change;
+use crate::fleet::admin::{Change, Loss};
 use crate::fleet::{self, ShootReport};
 use crate::rig::{Rig, RigOptions};
 use crate::usage::{self, load_average};
@@ -139,7 +138,7 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
 }
 
 /// Waits until this many dependants have become ready at a count since a time.
-async fn until_ready(rig: &Rig, since: i64, replicas: i32, wanted: usize, what: &str) -> anyhow::Result<()> {
+async fn until_ready(rig: &Rig, since: i64, replicas: i64, wanted: usize, what: &str) -> anyhow::Result<()> {
     wait::until_true(what, BOUND, || async {
         let changes = rig.admin.scales().await?;
         let found: BTreeSet<_> = changes
@@ -156,7 +155,7 @@ async fn until_ready(rig: &Rig, since: i64, replicas: i32, wanted: usize, what: 
 }
 
 /// The first time of every change of a dependant, in microseconds since 1970.
-struct Scales(BTreeMap<(String, String, i32, bool), i64>);
+struct Scales(BTreeMap<(String, String, i64, bool), i64>);
 
 impl Scales {
     fn since(changes: &[Change], since: i64) -> Self {
@@ -173,14 +172,14 @@ impl Scales {
         Self(first)
     }
 
-    fn at(&self, shoot: &str, name: &str, replicas: i32, ready: bool) -> Option<i64> {
+    fn at(&self, shoot: &str, name: &str, replicas: i64, ready: bool) -> Option<i64> {
         self.0
             .get(&(shoot.to_owned(), name.to_owned(), replicas, ready))
             .copied()
     }
 
     fn of<'a>(&'a self, shoot: &'a str) -> impl Iterator<Item = (bool, i64)> + 'a {
-        let from = (shoot.to_owned(), String::new(), i32::MIN, false);
+        let from = (shoot.to_owned(), String::new(), i64::MIN, false);
         let of_shoot = self.0.range(from..).take_while(move |(key, _)| key.0 == shoot);
         of_shoot.map(|((_, _, _, ready), at)| (*ready, *at))
     }

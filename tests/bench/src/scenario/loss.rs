@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde::Serialize;
-use watchdog_e2e::watchdog::Service;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::watchdog::Service;
 
 use super::healthy::{self, Start};
 use super::{Millis, prober_config, round, share, usage_of};

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
-use watchdog_e2e::fixtures;
-use watchdog_e2e::watchdog::Service;
+use watchdog_test_support::fixtures;
+use watchdog_test_support::watchdog::Service;
 
 use crate::usage::{self, Usage};
 use crate::{Spread, peak_memory};

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::Serialize;
-use watchdog_e2e::wait;
-use watchdog_e2e::watchdog::Service;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::wait;
+use watchdog_test_support::watchdog::Service;
 
 use super::healthy::{self, Start};
 use super::{Millis, peak_of, prober_config, round, usage_of};

@@ -15,14 +15,14 @@ use watchdog_proto::scaling::v1::{Direction, FlowState, GetScalingRequest};
 
 use super::COUNTS;
 use super::backend::{Backend, Plan, SandboxBackend};
-use super::footprint::Footprint;
-use super::planes::{API_SERVER, Plane, Planes};
+use super::control_plane::{API_SERVER, ControlPlane, ControlPlanes};
+use super::fixture::Fixture;
 use super::seed::Seed;
 use super::shoot::Shoot;
-use super::slot::Slot;
-use super::stage::Stage;
-use crate::history::History;
-use crate::wait;
+use watchdog_test_support::history::History;
+use watchdog_test_support::resource_usage::ResourceUsage;
+use watchdog_test_support::restartable_service::RestartableService;
+use watchdog_test_support::wait;
 
 /// How long things go wrong.
 const STORM: Duration = Duration::from_secs(60);
@@ -72,26 +72,29 @@ fn schedule(seed: u64, services: usize) -> Vec<(Duration, Event)> {
 /// # Errors
 /// Whatever is wrong in the end.
 pub async fn play(seed: u64) -> anyhow::Result<()> {
-    let backend = Arc::new(Backend::Sandbox(SandboxBackend::start_behind_front().await?));
+    let backend = Arc::new(Backend::Sandbox(SandboxBackend::start_behind_proxy().await?));
     let shared = backend.seed().0;
     // Verdicts are missed while lease-probe is dead.
-    shared.chronicle.note_gap();
-    let Replicas { slots, coordinators } = Replicas::start(&backend, &shared).await?;
-    let (planes, _following) = Planes::start(&shared).await?;
-    let stage = Stage::new(backend.clone(), planes, &format!("c{seed}"));
+    shared.timeline.note_gap();
+    let Replicas {
+        services,
+        coordinators,
+    } = Replicas::start(&backend, &shared).await?;
+    let (control_planes, _following) = ControlPlanes::start(&shared).await?;
+    let fixture = Fixture::new(backend.clone(), control_planes, &format!("c{seed}"));
     let mut shoots = Vec::new();
     for _ in 0..SHOOTS {
-        shoots.push(stage.healthy_shoot(Plan::nodes(3)).await?);
+        shoots.push(fixture.healthy_shoot(Plan::nodes(3)).await?);
     }
-    let plane = stage.plane(1).await?;
+    let plane = fixture.control_plane(1).await?;
     let mut before = Vec::new();
-    for slot in &slots {
-        before.push(Footprint::of(&slot.get()).await?);
+    for service in &services {
+        before.push(ResourceUsage::of(&service.get()).await?);
     }
 
     let over = CancellationToken::new();
     let crashing = tokio::spawn(crash_and_recover(plane.clone(), over.clone()));
-    storm(seed, &shared, &slots, &shoots).await?;
+    storm(seed, &shared, &services, &shoots).await?;
     over.cancel();
     crashing.await??;
     for shoot in &shoots {
@@ -104,15 +107,15 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
         wait_settled(&shared, &coordinators, shoot).await?;
         shoot.wait_restored().await?;
     }
-    plane.wait_runs(stage.times().bound).await?;
+    plane.wait_runs(fixture.times().bound).await?;
 
-    let mut wrong = stage.judge().await;
+    let mut wrong = fixture.judge().await;
     let counts = COUNTS.map(|(name, count)| (name, u32::try_from(count).unwrap_or_default()));
     let report = History::new(backend.writes()).judge(&counts);
     wrong.extend(report.violations.iter().map(|breach| format!("S5: {breach:?}")));
     anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    for (slot, before) in slots.iter().zip(&before) {
-        Footprint::wait_for(before, &slot.get()).await?;
+    for (service, before) in services.iter().zip(&before) {
+        ResourceUsage::wait_for(before, &service.get()).await?;
     }
     eprintln!("seed {seed}: {:?} by {:?}", report.handovers, report.actions);
     Ok(())
@@ -121,9 +124,9 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
 /// Two of each but the weeder: a watchdog as it is deployed.
 struct Replicas {
     /// All services.
-    slots: Vec<Arc<Slot>>,
+    services: Vec<Arc<RestartableService>>,
     /// Those that are scaling-coordinators.
-    coordinators: [Arc<Slot>; 2],
+    coordinators: [Arc<RestartableService>; 2],
 }
 
 impl Replicas {
@@ -141,25 +144,32 @@ impl Replicas {
         for service in [&probe, &coordinator] {
             service.wait_ready().await?;
         }
-        let coordinators = [seed.coordinator.clone(), Slot::new(coordinator)];
+        let coordinators = [seed.coordinator.clone(), RestartableService::new(coordinator)];
         let [_, second] = &coordinators;
-        let mut slots: Vec<_> = seed.services().into_iter().cloned().collect();
-        slots.extend([Slot::new(probe), second.clone()]);
-        Ok(Self { slots, coordinators })
+        let mut services: Vec<_> = seed.services().into_iter().cloned().collect();
+        services.extend([RestartableService::new(probe), second.clone()]);
+        Ok(Self {
+            services,
+            coordinators,
+        })
     }
 }
 
 /// Waits until one coordinator owns the shoot, wants its dependants up and has nothing left to do.
-async fn wait_settled(seed: &Seed, coordinators: &[Arc<Slot>], shoot: &Shoot) -> anyhow::Result<()> {
+async fn wait_settled(
+    seed: &Seed,
+    coordinators: &[Arc<RestartableService>],
+    shoot: &Shoot,
+) -> anyhow::Result<()> {
     let what = format!("{} is settled", shoot.namespace());
     wait::until_true(&what, shoot.times().bound, || async {
         let mut owners = 0;
-        for slot in coordinators {
-            let mut client = ScalingServiceClient::new(slot.channel(&seed.setup)?);
+        for service in coordinators {
+            let mut client = ScalingServiceClient::new(service.channel(&seed.setup)?);
             let shoot = shoot.namespace().to_owned();
             let answer = client.get_scaling(GetScalingRequest { shoot }).await?;
             let scaling = answer.into_inner().scaling.context("no scaling in the answer")?;
-            if scaling.owner != slot.get().process.name() {
+            if scaling.owner != service.get().process.name() {
                 continue;
             }
             let state = (scaling.direction(), scaling.state());
@@ -173,10 +183,16 @@ async fn wait_settled(seed: &Seed, coordinators: &[Arc<Slot>], shoot: &Shoot) ->
     .await
 }
 
-async fn storm(seed: u64, shared: &Seed, slots: &[Arc<Slot>], shoots: &[Arc<Shoot>]) -> anyhow::Result<()> {
+async fn storm(
+    seed: u64,
+    shared: &Seed,
+    services: &[Arc<RestartableService>],
+    shoots: &[Arc<Shoot>],
+) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let mut dead: Vec<Option<AbortOnDropHandle<anyhow::Result<()>>>> = slots.iter().map(|_| None).collect();
-    for (at, event) in schedule(seed, slots.len()) {
+    let mut dead: Vec<Option<AbortOnDropHandle<anyhow::Result<()>>>> =
+        services.iter().map(|_| None).collect();
+    for (at, event) in schedule(seed, services.len()) {
         tokio::time::sleep_until(begin + at).await;
         match event {
             Event::Cut(index) => {
@@ -190,18 +206,18 @@ async fn storm(seed: u64, shared: &Seed, slots: &[Arc<Slot>], shoots: &[Arc<Shoo
                 }
             }
             Event::Kill(index, pause) => {
-                let (Some(slot), Some(dead)) = (slots.get(index), dead.get_mut(index)) else {
+                let (Some(service), Some(dead)) = (services.get(index), dead.get_mut(index)) else {
                     continue;
                 };
                 // Dead already: it dies again when it is back.
                 if let Some(starting) = dead.take() {
                     starting.await??;
                 }
-                slot.kill().await?;
-                let (slot, setup) = (slot.clone(), shared.setup.clone());
+                service.kill().await?;
+                let (service, setup) = (service.clone(), shared.setup.clone());
                 *dead = Some(AbortOnDropHandle::new(tokio::spawn(async move {
                     sleep(pause).await;
-                    slot.start(&setup).await
+                    service.start(&setup).await
                 })));
             }
         }
@@ -213,7 +229,7 @@ async fn storm(seed: u64, shared: &Seed, slots: &[Arc<Slot>], shoots: &[Arc<Shoo
 }
 
 /// Gives the weeder something to do all the time.
-async fn crash_and_recover(plane: Arc<Plane>, over: CancellationToken) -> anyhow::Result<()> {
+async fn crash_and_recover(plane: Arc<ControlPlane>, over: CancellationToken) -> anyhow::Result<()> {
     while !over.is_cancelled() {
         plane.down(API_SERVER).await?;
         plane.up(API_SERVER).await?;

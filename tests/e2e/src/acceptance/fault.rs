@@ -6,11 +6,11 @@ mod play;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::front::{Canned, Mood};
+use super::fixture::Fixture;
 use super::shoot::Shoot;
-use super::slot::Slot;
-use super::stage::Stage;
-use crate::tools;
+use watchdog_test_support::fault_proxy::{Behaviour, Canned};
+use watchdog_test_support::restartable_service::RestartableService;
+use watchdog_test_support::tools;
 
 pub use self::play::{play, play_all};
 
@@ -114,28 +114,28 @@ impl Fault {
         }
     }
 
-    const fn shoot_mood(self) -> Option<Mood> {
+    const fn shoot_behaviour(self) -> Option<Behaviour> {
         match self {
-            Self::ShootSilent => Some(Mood::Silent),
-            Self::ShootTrickles => Some(Mood::Trickle(BYTE)),
-            Self::ShootGarbage => Some(Mood::Answer(Canned::Garbage)),
-            Self::ShootHtml => Some(Mood::Answer(Canned::Html)),
-            Self::ShootRedirects => Some(Mood::Answer(Canned::Redirect)),
+            Self::ShootSilent => Some(Behaviour::Silent),
+            Self::ShootTrickles => Some(Behaviour::Trickle(BYTE)),
+            Self::ShootGarbage => Some(Behaviour::Answer(Canned::Garbage)),
+            Self::ShootHtml => Some(Behaviour::Answer(Canned::Html)),
+            Self::ShootRedirects => Some(Behaviour::Answer(Canned::Redirect)),
             _ => None,
         }
     }
 
-    const fn seed_mood(self) -> Option<Mood> {
+    const fn seed_behaviour(self) -> Option<Behaviour> {
         match self {
-            Self::SeedPartitioned => Some(Mood::Silent),
-            Self::SeedSlow => Some(Mood::Slow(SLOW)),
-            Self::SeedThrottles => Some(Mood::Answer(Canned::Throttled(1))),
+            Self::SeedPartitioned => Some(Behaviour::Silent),
+            Self::SeedSlow => Some(Behaviour::Slow(SLOW)),
+            Self::SeedThrottles => Some(Behaviour::Answer(Canned::Throttled(1))),
             _ => None,
         }
     }
 
-    fn victim(self, stage: &Stage) -> Option<Arc<Slot>> {
-        let seed = stage.seed();
+    fn victim(self, fixture: &Fixture) -> Option<Arc<RestartableService>> {
+        let seed = fixture.seed();
         match self {
             Self::LeaseProbeKilled | Self::ProbeClockJumps => Some(seed.lease_probe.clone()),
             Self::CoordinatorKilled | Self::CoordinatorClockJumps => Some(seed.coordinator.clone()),
@@ -149,16 +149,16 @@ impl Fault {
     }
 
     /// The settings that must apply from the start.
-    async fn prepare(self, stage: &Stage) -> anyhow::Result<()> {
-        let seed = stage.seed();
+    async fn prepare(self, fixture: &Fixture) -> anyhow::Result<()> {
+        let seed = fixture.seed();
         if self == Self::LogsOnFullDisk {
-            for slot in seed.services() {
-                slot.restart_without_log(&seed.setup).await?;
+            for service in seed.services() {
+                service.restart_without_log(&seed.setup).await?;
             }
-            seed.chronicle.note_gap();
+            seed.timeline.note_gap();
         }
-        if let (true, Some(victim)) = (self.is_clock(), self.victim(stage)) {
-            seed.chronicle.note_gap();
+        if let (true, Some(victim)) = (self.is_clock(), self.victim(fixture)) {
+            seed.timeline.note_gap();
             self.set_clock(&victim, "+0")?;
             let file = clock_file(&victim);
             let variables = [
@@ -173,27 +173,27 @@ impl Fault {
     }
 
     /// Strikes.
-    async fn begin(self, stage: &Stage, shoots: &[Arc<Shoot>]) -> anyhow::Result<()> {
-        let backend = stage.backend();
-        if let Some(mood) = self.shoot_mood() {
+    async fn begin(self, fixture: &Fixture, shoots: &[Arc<Shoot>]) -> anyhow::Result<()> {
+        let backend = fixture.backend();
+        if let Some(behaviour) = self.shoot_behaviour() {
             for shoot in shoots {
-                shoot.front()?.set(mood.clone());
+                shoot.proxy()?.set(behaviour.clone());
             }
         }
-        if let Some(mood) = self.seed_mood() {
-            backend.seed_front()?.set(mood);
+        if let Some(behaviour) = self.seed_behaviour() {
+            backend.seed_proxy()?.set(behaviour);
         }
-        match (self, self.victim(stage)) {
+        match (self, self.victim(fixture)) {
             (Self::SeedRestarted, _) => backend.stop_seed().await,
             (Self::HistoryCompacted, _) => {
                 backend.compact_seed().await?;
-                backend.seed_front()?.cut_connections();
+                backend.seed_proxy()?.cut_connections();
                 Ok(())
             }
             (Self::EtcdLeaderLost, _) => backend.lose_etcd_leader().await,
             (_, Some(victim)) if self.is_clock() => self.set_clock(&victim, "+60"),
             (_, Some(victim)) => {
-                stage.seed().chronicle.note_gap();
+                fixture.seed().timeline.note_gap();
                 victim.kill().await
             }
             _ => Ok(()),
@@ -201,16 +201,16 @@ impl Fault {
     }
 
     /// Stays for this time.
-    async fn last(self, stage: &Stage, period: Duration) -> anyhow::Result<()> {
+    async fn last(self, fixture: &Fixture, period: Duration) -> anyhow::Result<()> {
         if self == Self::WatchesDropped {
             for _ in 0..DROPS {
-                stage.backend().seed_front()?.cut_connections();
+                fixture.backend().seed_proxy()?.cut_connections();
                 tokio::time::sleep(period / DROPS).await;
             }
             return Ok(());
         }
         tokio::time::sleep(period / 2).await;
-        if let (true, Some(victim)) = (self.is_clock(), self.victim(stage)) {
+        if let (true, Some(victim)) = (self.is_clock(), self.victim(fixture)) {
             self.set_clock(&victim, "-60")?;
         }
         tokio::time::sleep(period / 2).await;
@@ -218,31 +218,31 @@ impl Fault {
     }
 
     /// Is over.
-    async fn end(self, stage: &Stage, shoots: &[Arc<Shoot>]) -> anyhow::Result<()> {
-        let backend = stage.backend();
-        if self.shoot_mood().is_some() {
+    async fn end(self, fixture: &Fixture, shoots: &[Arc<Shoot>]) -> anyhow::Result<()> {
+        let backend = fixture.backend();
+        if self.shoot_behaviour().is_some() {
             for shoot in shoots {
-                shoot.front()?.set(Mood::Pass);
+                shoot.proxy()?.set(Behaviour::Pass);
             }
         }
-        if self.seed_mood().is_some() {
-            backend.seed_front()?.set(Mood::Pass);
+        if self.seed_behaviour().is_some() {
+            backend.seed_proxy()?.set(Behaviour::Pass);
         }
-        match (self, self.victim(stage)) {
+        match (self, self.victim(fixture)) {
             (Self::SeedRestarted, _) => backend.start_seed().await,
             (_, Some(victim)) if self.is_clock() => self.set_clock(&victim, "+0"),
-            (_, Some(victim)) => victim.start(&stage.seed().setup).await,
+            (_, Some(victim)) => victim.start(&fixture.seed().setup).await,
             _ => Ok(()),
         }
     }
 
-    fn set_clock(self, victim: &Slot, offset: &str) -> anyhow::Result<()> {
+    fn set_clock(self, victim: &RestartableService, offset: &str) -> anyhow::Result<()> {
         Ok(std::fs::write(clock_file(victim), offset)?)
     }
 }
 
 /// In the folder of the service.
-fn clock_file(victim: &Slot) -> std::path::PathBuf {
+fn clock_file(victim: &RestartableService) -> std::path::PathBuf {
     let service = victim.get();
     let name = format!("{}.clock", service.process.name());
     service.process.scratch().join(name)

@@ -2,36 +2,31 @@
 //! sandbox and on real kube-apiservers with the services started as their users start them.
 //!
 //! ```text
-//!   runner ─ Stage (one per scenario) ─ Shoot ─ Site: sandbox | real API server, kubelets, machines
-//!                    │                    ├─ Front: an API server's bad moods
+//!   runner ─ Fixture (one per scenario) ─ Shoot ─ Site: sandbox | real API server, kubelets, machines
+//!                    │                    ├─ FaultProxy: an API server's bad behaviours
 //!                    │                    └─ twin: the same without the watchdog ─ accounting
-//!                    └─ Seed: the services, and the chronicle of all that happens ─ invariants S1 to S6
+//!                    └─ Seed: the services, and the timeline of all that happens ─ invariants S1 to S6
 //! ```
 
 pub mod accounting;
 pub mod backend;
 pub mod chaos;
-pub mod chronicle;
+pub mod control_plane;
 pub mod fault;
-pub mod footprint;
-pub mod front;
-pub mod invariants;
-pub mod neighbours;
-pub mod planes;
+pub mod fixture;
 pub mod report;
 pub mod results;
 pub mod runner;
 pub mod seed;
 pub mod shoot;
-pub mod slot;
 pub mod soak;
-pub mod stage;
 pub mod times;
+pub mod version_skew;
 
 #[path = "../../scenarios/mod.rs"]
 pub mod scenarios;
 
-use crate::fixtures::{CA, KCM, MCM};
+use watchdog_test_support::fixtures::{CA, KCM, MCM};
 
 /// Project of all shoots of the suite.
 pub const PROJECT: &str = "accept";

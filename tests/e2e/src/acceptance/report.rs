@@ -27,7 +27,7 @@ in-memory sandbox and on real kube-apiservers with etcd, with the three services
 
 Each scenario is a file under [tests/e2e/scenarios](../tests/e2e/scenarios) that says in a few lines what happens and what
 must be. After each of them, and after each fault, the recorded history of the shoot is judged by the safety invariants
-S1 to S6 ([tests/e2e/src/acceptance/invariants.rs](../tests/e2e/src/acceptance/invariants.rs)).
+S1 to S6 ([tests/support/src/history](../tests/support/src/history)).
 
 Time is scaled: a grace period of 40 s is 10 s on the sandbox and 16 s on real API servers. Durations below are those of
 the run, on a machine with two cores, preparation included; many scenarios are played at once.
@@ -45,7 +45,7 @@ const FAULTS: &str = "\
 Each fault strikes while one shoot is being lost, another one recovers, a third one is calm, and crashed pods wait for
 their Service; it lasts for a grace period where it does not end by itself. Afterwards the invariants hold, all is down
 that should be and up that should be, and no service has more tasks, file descriptors or memory than before. Services
-that are killed at random times: [tests/e2e/tests/chaos.rs](../tests/e2e/tests/chaos.rs).
+that are killed at random times: [tests/e2e/tests/nightly/chaos.rs](../tests/e2e/tests/nightly/chaos.rs).
 ";
 
 /// The whole page.

@@ -9,9 +9,9 @@ use tokio::time::timeout;
 
 use super::accounting::Account;
 use super::backend::Backend;
-use super::planes::Planes;
+use super::control_plane::ControlPlanes;
+use super::fixture::Fixture;
 use super::results::{Results, Row};
-use super::stage::Stage;
 
 /// The source of a scenario: a file under `tests/e2e/scenarios`.
 pub struct Scenario {
@@ -20,7 +20,7 @@ pub struct Scenario {
     /// Its text; the comment at its head is what it is about.
     pub source: &'static str,
     /// Plays it.
-    pub play: fn(Arc<Stage>) -> BoxFuture<'static, anyhow::Result<()>>,
+    pub play: fn(Arc<Fixture>) -> BoxFuture<'static, anyhow::Result<()>>,
 }
 
 /// Scenarios that hold several API servers, or hold them for long: on a bounded pool they begin.
@@ -73,7 +73,7 @@ impl Scenario {
 /// When the control planes of the weeder cannot be followed.
 pub async fn play_all(backend: Backend, scenarios: &[Scenario]) -> anyhow::Result<Results> {
     let backend = Arc::new(backend);
-    let (planes, _following) = Planes::start(&backend.seed().0).await?;
+    let (control_planes, _following) = ControlPlanes::start(&backend.seed().0).await?;
     let mut order: Vec<_> = scenarios.iter().filter(|scenario| scenario.is_wanted()).collect();
     let place = |number: u8| {
         FIRST
@@ -83,7 +83,7 @@ pub async fn play_all(backend: Backend, scenarios: &[Scenario]) -> anyhow::Resul
     };
     order.sort_by_key(|scenario| place(scenario.number()));
     let rows = join_all(order.into_iter().map(|scenario| async {
-        let row = play(&backend, &planes, scenario).await;
+        let row = play(&backend, &control_planes, scenario).await;
         eprintln!(
             "{:2} {:6.1} s  {}{}",
             row.number,
@@ -102,11 +102,11 @@ pub async fn play_all(backend: Backend, scenarios: &[Scenario]) -> anyhow::Resul
     Ok(results)
 }
 
-async fn play(backend: &Arc<Backend>, planes: &Arc<Planes>, scenario: &Scenario) -> Row {
+async fn play(backend: &Arc<Backend>, control_planes: &Arc<ControlPlanes>, scenario: &Scenario) -> Row {
     let name = format!("s{:02}", scenario.number());
-    let stage = Arc::new(Stage::new(backend.clone(), planes.clone(), &name));
+    let fixture = Arc::new(Fixture::new(backend.clone(), control_planes.clone(), &name));
     let bound = backend.times().bound * 10;
-    let played = AssertUnwindSafe((scenario.play)(stage.clone())).catch_unwind();
+    let played = AssertUnwindSafe((scenario.play)(fixture.clone())).catch_unwind();
     let failure = match timeout(bound, played).await {
         Ok(Ok(Ok(()))) => None,
         Ok(Ok(Err(error))) => Some(format!("{error:#}")),
@@ -114,24 +114,24 @@ async fn play(backend: &Arc<Backend>, planes: &Arc<Planes>, scenario: &Scenario)
         Err(_) => Some(format!("it took longer than {bound:?}")),
     };
     let (failure, account) = match failure {
-        None => finish(&stage).await,
+        None => finish(&fixture).await,
         failure => (failure, None),
     };
     Row {
         number: scenario.number(),
         title: scenario.title().to_owned(),
-        seconds: stage.elapsed().as_secs_f64(),
+        seconds: fixture.elapsed().as_secs_f64(),
         failure,
         account,
     }
 }
 
 /// The broken rules, and the cost.
-async fn finish(stage: &Stage) -> (Option<String>, Option<Account>) {
-    let account = match stage.account().await {
+async fn finish(fixture: &Fixture) -> (Option<String>, Option<Account>) {
+    let account = match fixture.account().await {
         Ok(account) => account,
         Err(error) => return (Some(format!("{error:#}")), None),
     };
-    let wrong = stage.judge().await;
+    let wrong = fixture.judge().await;
     ((!wrong.is_empty()).then(|| wrong.join("\n   ")), account)
 }

@@ -1,4 +1,4 @@
-//! A seed with the three services on it, and its chronicle.
+//! A seed with the three services on it, and its timeline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 
-use super::chronicle::{Chronicle, Fact, Recorder};
-use super::slot::Slot;
 use super::times::Times;
-use crate::fixtures;
-use crate::scratch::Scratch;
-use crate::watchdog::Setup;
+use watchdog_test_support::fixtures;
+use watchdog_test_support::history::timeline::{Fact, Recorder, Timeline};
+use watchdog_test_support::restartable_service::RestartableService;
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::watchdog::Setup;
 
 /// After a broken stream.
 const RETRY: Duration = Duration::from_millis(100);
@@ -28,15 +28,15 @@ pub struct Seed {
     /// An administrator's client.
     pub client: Client,
     /// The event.
-    pub chronicle: Arc<Chronicle>,
+    pub timeline: Arc<Timeline>,
     /// Starts services, and calls them.
     pub setup: Arc<Setup>,
     /// lease-probe.
-    pub lease_probe: Arc<Slot>,
+    pub lease_probe: Arc<RestartableService>,
     /// scaling-coordinator.
-    pub coordinator: Arc<Slot>,
+    pub coordinator: Arc<RestartableService>,
     /// weeder.
-    pub weeder: Arc<Slot>,
+    pub weeder: Arc<RestartableService>,
     // Held for their end.
     verdicts: Option<AbortOnDropHandle<()>>,
     recorder: Option<Recorder>,
@@ -55,19 +55,19 @@ impl Seed {
         kubeconfig: impl Fn(&str) -> String,
         times: &Times,
     ) -> anyhow::Result<Self> {
-        let (chronicle, recorder) = Chronicle::start(&client).await?;
-        let mut seed = Self::start_services(scratch, client, kubeconfig, times, chronicle).await?;
+        let (timeline, recorder) = Timeline::start(&client).await?;
+        let mut seed = Self::start_services(scratch, client, kubeconfig, times, timeline).await?;
         seed.recorder = Some(recorder);
         let verdicts = listen(
             seed.setup.clone(),
             seed.lease_probe.clone(),
-            seed.chronicle.clone(),
+            seed.timeline.clone(),
         );
         seed.verdicts = Some(AbortOnDropHandle::new(tokio::spawn(verdicts)));
         Ok(seed)
     }
 
-    /// The same without a chronicle, which grows with all that happens.
+    /// The same without a timeline, which grows with all that happens.
     ///
     /// # Errors
     /// When one does not come up.
@@ -77,8 +77,8 @@ impl Seed {
         kubeconfig: impl Fn(&str) -> String,
         times: &Times,
     ) -> anyhow::Result<Self> {
-        let chronicle = Arc::new(Chronicle::default());
-        Self::start_services(scratch, client, kubeconfig, times, chronicle).await
+        let timeline = Arc::new(Timeline::default());
+        Self::start_services(scratch, client, kubeconfig, times, timeline).await
     }
 
     async fn start_services(
@@ -86,7 +86,7 @@ impl Seed {
         client: Client,
         kubeconfig: impl Fn(&str) -> String,
         times: &Times,
-        chronicle: Arc<Chronicle>,
+        timeline: Arc<Timeline>,
     ) -> anyhow::Result<Self> {
         let prober = fixtures::prober(&times.prober_head(), "500ms");
         let setup = Arc::new(Setup::new(scratch, &prober, &fixtures::weeder("2m"))?);
@@ -102,11 +102,11 @@ impl Seed {
         }
         Ok(Self {
             client,
-            chronicle,
+            timeline,
             setup,
-            lease_probe: Slot::new(lease_probe),
-            coordinator: Slot::new(coordinator),
-            weeder: Slot::new(weeder),
+            lease_probe: RestartableService::new(lease_probe),
+            coordinator: RestartableService::new(coordinator),
+            weeder: RestartableService::new(weeder),
             verdicts: None,
             recorder: None,
         })
@@ -114,7 +114,7 @@ impl Seed {
 
     /// All services.
     #[must_use]
-    pub fn services(&self) -> [&Arc<Slot>; 3] {
+    pub fn services(&self) -> [&Arc<RestartableService>; 3] {
         [&self.lease_probe, &self.coordinator, &self.weeder]
     }
 
@@ -133,22 +133,22 @@ impl Seed {
     }
 }
 
-/// Writes every verdict into the chronicle.
-async fn listen(setup: Arc<Setup>, lease_probe: Arc<Slot>, chronicle: Arc<Chronicle>) {
+/// Writes every verdict into the timeline.
+async fn listen(setup: Arc<Setup>, lease_probe: Arc<RestartableService>, timeline: Arc<Timeline>) {
     loop {
         // Broken streams are opened again; what was missed is in the snapshot.
-        let _ = stream(&setup, &lease_probe, &chronicle).await;
+        let _ = stream(&setup, &lease_probe, &timeline).await;
         tokio::time::sleep(RETRY).await;
     }
 }
 
-async fn stream(setup: &Setup, lease_probe: &Slot, chronicle: &Chronicle) -> anyhow::Result<()> {
+async fn stream(setup: &Setup, lease_probe: &RestartableService, timeline: &Timeline) -> anyhow::Result<()> {
     let mut client = LeaseProbeServiceClient::new(lease_probe.channel(setup)?);
     let request = probe::WatchVerdictsRequest::default();
     let mut stream = client.watch_verdicts(request).await?.into_inner();
     while let Some(message) = stream.message().await? {
         if let Some(Event::Upsert(verdict)) = message.event {
-            chronicle.add(&verdict.shoot, Fact::Verdict(verdict.outcome()));
+            timeline.add(&verdict.shoot, Fact::Verdict(verdict.outcome()));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! A shoot of a scenario: what the scenario does to it, and what it waits for.
 
-mod deeds;
+mod actions;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use watchdog_proto::probe::v1::{Outcome, Verdict};
 
 use super::accounting::{Account, Toll};
 use super::backend::{Count, Plan, Site};
-use super::chronicle::{Dependant, Fact};
-use super::front::Front;
-use super::invariants::{Expectation, judge};
 use super::seed::Seed;
 use super::times::Times;
 use super::{COUNTS, THRESHOLD};
-use crate::fixtures::{CA, KCM, MCM};
-use crate::real::{NodeRecorder, node_readiness};
-use crate::wait;
+use watchdog_test_support::fault_proxy::FaultProxy;
+use watchdog_test_support::fixtures::{CA, KCM, MCM};
+use watchdog_test_support::history::invariants::{Expectation, judge};
+use watchdog_test_support::history::timeline::{Dependant, Fact};
+use watchdog_test_support::real::{NodeRecorder, node_readiness};
+use watchdog_test_support::wait;
 
 /// A shoot that is watched over, perhaps with a twin that is not.
 pub struct Shoot {
@@ -29,7 +29,7 @@ pub struct Shoot {
     seed: Arc<Seed>,
     half: Arc<Half>,
     twin: Option<Arc<Half>>,
-    front: Option<Front>,
+    proxy: Option<FaultProxy>,
     plan: Plan,
     times: Times,
     state: Mutex<State>,
@@ -90,8 +90,8 @@ impl Shoot {
         times: Times,
     ) -> anyhow::Result<Self> {
         let namespace = site.namespace().to_owned();
-        let front = match plan.front {
-            true => Some(Front::start(site.upstream()).await?),
+        let proxy = match plan.proxy {
+            true => Some(FaultProxy::start(site.upstream()).await?),
             false => None,
         };
         let twin = match twin {
@@ -103,14 +103,14 @@ impl Shoot {
             namespace,
             seed,
             twin,
-            front,
+            proxy,
             plan,
             times,
             state: Mutex::default(),
         };
-        if let Some(front) = &shoot.front {
+        if let Some(proxy) = &shoot.proxy {
             shoot
-                .set_kubeconfig(&front.kubeconfig(&shoot.half.site.probe_kubeconfig()?))
+                .set_kubeconfig(&proxy.kubeconfig(&shoot.half.site.probe_kubeconfig()?))
                 .await?;
         }
         shoot.wait_counts("the control plane runs", &COUNTS).await?;
@@ -139,10 +139,10 @@ impl Shoot {
     ///
     /// # Errors
     /// When the plan does not.
-    pub fn front(&self) -> anyhow::Result<&Front> {
-        self.front
+    pub fn proxy(&self) -> anyhow::Result<&FaultProxy> {
+        self.proxy
             .as_ref()
-            .ok_or_else(|| anyhow::anyhow!("no front was planned"))
+            .ok_or_else(|| anyhow::anyhow!("no proxy was planned"))
     }
 
     /// Its objects of one kind on the seed.
@@ -240,18 +240,18 @@ impl Shoot {
     /// When it does not in time.
     pub async fn wait_dependants(&self, what: &str, good: impl Fn(&Dependant) -> bool) -> anyhow::Result<()> {
         let all = [KCM, MCM, CA];
-        let chronicle = &self.seed.chronicle;
+        let timeline = &self.seed.timeline;
         let condition = |_: &_| {
             all.iter().all(|name| {
-                chronicle
+                timeline
                     .dependant(&self.namespace, name)
                     .is_some_and(|found| good(&found))
             })
         };
         let what = format!("{what} ({})", self.namespace);
-        let waited = chronicle.until(&what, self.times.bound, condition).await;
+        let waited = timeline.until(&what, self.times.bound, condition).await;
         waited.map_err(|error| {
-            let now = all.map(|name| chronicle.dependant(&self.namespace, name));
+            let now = all.map(|name| timeline.dependant(&self.namespace, name));
             anyhow::anyhow!("{error}: {now:?}")
         })
     }
@@ -259,7 +259,7 @@ impl Shoot {
     /// A dependant as the seed has it.
     #[must_use]
     pub fn dependant(&self, name: &str) -> Dependant {
-        let found = self.seed.chronicle.dependant(&self.namespace, name);
+        let found = self.seed.timeline.dependant(&self.namespace, name);
         found.unwrap_or_default()
     }
 
@@ -312,9 +312,9 @@ impl Shoot {
             renew_interval: self.times.renew_interval(),
             threshold: THRESHOLD,
             restored: !self.state.lock().unrestored,
-            verdicts: self.seed.chronicle.is_complete(),
+            verdicts: self.seed.timeline.is_complete(),
         };
-        let wrong = judge(&self.seed.chronicle.of(&self.namespace), &expected);
+        let wrong = judge(&self.seed.timeline.of(&self.namespace), &expected);
         wrong
             .into_iter()
             .map(|what| format!("{}: {what}", self.namespace))
@@ -341,6 +341,6 @@ impl Shoot {
     }
 
     fn fact(&self, fact: Fact) {
-        self.seed.chronicle.add(&self.namespace, fact);
+        self.seed.timeline.add(&self.namespace, fact);
     }
 }

@@ -8,14 +8,14 @@ use rand::Rng;
 use tokio::time::{Instant, sleep};
 use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
 
-use super::footprint::Footprint;
 use super::seed::Seed;
-use super::slot::Slot;
 use super::times::Times;
-use crate::fixtures::{CA, KCM, MCM};
-use crate::sandboxed::client;
-use crate::scratch::Scratch;
-use crate::wait::{self, BOUND};
+use watchdog_test_support::fixtures::{CA, KCM, MCM};
+use watchdog_test_support::resource_usage::ResourceUsage;
+use watchdog_test_support::restartable_service::RestartableService;
+use watchdog_test_support::sandboxed::client;
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::wait::{self, BOUND};
 
 /// Shoots of the seed.
 const SHOOTS: usize = 200;
@@ -39,7 +39,7 @@ const TIMES: Times = Times {
 };
 
 /// The resources that one service used over time.
-type Measures = Vec<Footprint>;
+type Measures = Vec<ResourceUsage>;
 
 /// Lets incidents happen for this time; says what each service took in the first window after the warm-up and in the
 /// last.
@@ -65,8 +65,8 @@ pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
         }
         if now >= next_measure {
             next_measure = now + MEASURE;
-            for (slot, measures) in seed.services().iter().zip(&mut measures) {
-                measures.push(Footprint::of(&slot.get()).await?);
+            for (service, measures) in seed.services().iter().zip(&mut measures) {
+                measures.push(ResourceUsage::of(&service.get()).await?);
             }
         }
     }
@@ -77,7 +77,7 @@ pub async fn run(period: Duration) -> anyhow::Result<Vec<String>> {
     seed.services()
         .iter()
         .zip(&measures)
-        .map(|(slot, measures)| compare(slot, measures))
+        .map(|(service, measures)| compare(service, measures))
         .collect()
 }
 
@@ -144,8 +144,8 @@ async fn wait_whole(shoot: &Shoot) -> anyhow::Result<()> {
 
 /// The most that was taken in the first window after the warm-up, against the least in the last: what comes and goes
 /// with incidents is in both, what only grows is not.
-fn compare(slot: &Arc<Slot>, measures: &[Footprint]) -> anyhow::Result<String> {
-    let name = slot.get().process.name().to_owned();
+fn compare(service: &Arc<RestartableService>, measures: &[ResourceUsage]) -> anyhow::Result<String> {
+    let name = service.get().process.name().to_owned();
     let len = measures.len();
     #[expect(
         clippy::cast_precision_loss,
@@ -168,11 +168,11 @@ fn compare(slot: &Arc<Slot>, measures: &[Footprint]) -> anyhow::Result<String> {
 }
 
 fn extreme<'a>(
-    measures: impl Iterator<Item = &'a Footprint>,
+    measures: impl Iterator<Item = &'a ResourceUsage>,
     count: fn(usize, usize) -> usize,
     memory: fn(u64, u64) -> u64,
-) -> Option<Footprint> {
-    measures.copied().reduce(|a, b| Footprint {
+) -> Option<ResourceUsage> {
+    measures.copied().reduce(|a, b| ResourceUsage {
         tasks: count(a.tasks, b.tasks),
         descriptors: count(a.descriptors, b.descriptors),
         resident_kb: memory(a.resident_kb, b.resident_kb),

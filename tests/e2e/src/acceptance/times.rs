@@ -61,7 +61,7 @@ impl Times {
     /// After this time without a sign of it, nothing comes any more: a lease is expired after three quarters of the
     /// grace period, and the next probe is due then.
     #[must_use]
-    pub fn calm(&self) -> Duration {
+    pub fn observation_window(&self) -> Duration {
         self.grace * 5 / 4
     }
 

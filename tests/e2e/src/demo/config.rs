@@ -1,7 +1,7 @@
 //! The configuration of the demo, and what it prints for those who go on by hand.
 
-use crate::certs::TlsFiles;
-use crate::watchdog::{SERVER_NAME, Service};
+use watchdog_test_support::certs::TlsFiles;
+use watchdog_test_support::watchdog::{SERVER_NAME, Service};
 
 /// The configuration that Gardener deploys, except the times: the demo runs five times faster.
 pub(super) const PROBER: &str = "\

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::Context;
 use watchdog_sandbox::{Sandbox, SandboxConfig, ShootSpec, SimTiming};
 
-use crate::scratch::Scratch;
-use crate::watchdog::{Service, Setup};
 use story::Story;
 use tell::Teller;
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::watchdog::{Service, Setup};
 
 /// The whole demo; a newcomer's patience.
 const LIMIT: Duration = Duration::from_secs(90);

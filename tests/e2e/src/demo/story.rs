@@ -8,8 +8,8 @@ use watchdog_sandbox::{Cut, Sandbox, Shoot};
 use super::tell::Teller;
 use super::witness::Witness;
 use super::{NODES, SHOOTS, Watchdog, timing};
-use crate::wait::{holds, until, until_true};
-use crate::watchdog::Setup;
+use watchdog_test_support::wait::{holds, until, until_true};
+use watchdog_test_support::watchdog::Setup;
 
 /// One thing that had to be so.
 struct Check {
@@ -261,7 +261,7 @@ impl<'a> Story<'a> {
         audit
             .iter()
             .filter(|entry| entry.is_write() && entry.code < 300)
-            .filter_map(|entry| crate::sandboxed::scaled(entry, &prefix))
+            .filter_map(|entry| watchdog_test_support::sandboxed::scaled(entry, &prefix))
             .collect()
     }
 

@@ -16,7 +16,7 @@ use watchdog_sandbox::Shoot;
 
 use super::Watchdog;
 use super::tell::Teller;
-use crate::watchdog::Setup;
+use watchdog_test_support::watchdog::Setup;
 
 /// Reports replicas this often: they are read from the store, in this process.
 const LOOK: Duration = Duration::from_millis(50);

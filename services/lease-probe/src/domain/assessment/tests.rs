@@ -3,28 +3,28 @@ use proptest::prelude::*;
 use super::super::answered::ListTimes;
 use super::*;
 
-const RULE: Rule = Rule {
+const RULE: ExpiryRule = ExpiryRule {
     expiry_age: Duration::from_secs(30),
     threshold: 0.6,
 };
-const CONTEXT: Context = Context {
+const CONTEXT: AssessmentContext = AssessmentContext {
     rule: RULE,
     loss_may_stand: false,
     external: None,
 };
 const S: i64 = 1_000_000;
 
-fn at(seconds: i64) -> Moment {
-    Moment(seconds * S)
+fn at(seconds: i64) -> UnixTime {
+    UnixTime(seconds * S)
 }
 
 /// Leases with the given ages in seconds at second 1000, all of them seen renewing before.
-fn leases(ages: &[i64]) -> (Leases, Renewals) {
+fn leases(ages: &[i64]) -> (ListedLeases, Renewals) {
     leases_that_last(ages, |_| 40)
 }
 
 /// The same with lease durations in seconds.
-fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (Leases, Renewals) {
+fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (ListedLeases, Renewals) {
     let lease = |(i, age): (usize, &i64)| ListedLease {
         name: format!("n{i}").into(),
         renew_time: Some(at(1000 - age)),
@@ -68,7 +68,7 @@ fn leases_that_last(ages: &[i64], duration: impl Fn(usize) -> i32) -> (Leases, R
         &now,
     );
     (
-        Leases {
+        ListedLeases {
             leases: now,
             malformed: 0,
         },
@@ -102,8 +102,8 @@ fn the_threshold_at_its_boundary() {
 /// Otherwise, a shoot with two kinds of pools would be probed every second for as long as it exists.
 #[test]
 fn seconds_decide_when_kubelets_are_silent_at_their_own_pace() {
-    let context = Context {
-        rule: Rule {
+    let context = AssessmentContext {
+        rule: ExpiryRule {
             threshold: 0.3,
             ..RULE
         },
@@ -163,7 +163,7 @@ fn what_is_not_confirmed_holds_the_verdict() {
         renew_time: Some(at(0)),
         duration_seconds: None,
     };
-    let listed = Leases {
+    let listed = ListedLeases {
         leases: (0..3).map(lease).collect(),
         malformed: 0,
     };
@@ -190,7 +190,7 @@ fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
     let (listed, renewals) = leases(&[31, 31, 31, 5]);
     let judge = |exclusion: Exclusion, names: &[&str], loss_may_stand| {
         let excluded = |name: &str| names.contains(&name).then_some(exclusion);
-        let context = Context {
+        let context = AssessmentContext {
             loss_may_stand,
             ..CONTEXT
         };
@@ -240,7 +240,7 @@ fn an_external_endpoint_makes_a_loss_known_earlier() {
             };
             renewals.observe(times, &listed.leases);
         }
-        let context = Context {
+        let context = AssessmentContext {
             external: Some(outage),
             ..CONTEXT
         };

@@ -5,8 +5,8 @@ use super::*;
 const EXPIRY: Duration = Duration::from_secs(30);
 const S: i64 = 1_000_000;
 
-fn at(seconds: i64) -> Moment {
-    Moment(1_700_000_000 * S + seconds * S)
+fn at(seconds: i64) -> UnixTime {
+    UnixTime(1_700_000_000 * S + seconds * S)
 }
 
 fn lease(renewed: i64) -> ListedLease {
@@ -25,7 +25,7 @@ fn list(seconds: i64) -> ListTimes {
 }
 
 /// From when on the lease is expired.
-fn expired_from(renewals: &Renewals) -> Moment {
+fn expired_from(renewals: &Renewals) -> UnixTime {
     renewals.age("n", EXPIRY).unwrap().expired_from
 }
 

@@ -43,13 +43,13 @@ fn pods() {
         (crash.container.as_str(), crash.init, crash.restarts),
         ("main", false, 4)
     );
-    assert_eq!(crash.ended_at, Some(Moment(1_795_248_001_000_000)));
+    assert_eq!(crash.ended_at, Some(UnixTime(1_795_248_001_000_000)));
     assert_eq!(
         (crash.exit_code, crash.reason.as_str(), crash.message.as_str()),
         (Some(137), "OOMKilled", "first line second line")
     );
     assert_eq!(crashing.restarted, ["main"]);
-    assert_eq!(crashing.created, Some(Moment(1_795_244_400_000_000)));
+    assert_eq!(crashing.created, Some(UnixTime(1_795_244_400_000_000)));
     assert_eq!(crashing.owner.unwrap().name, "kube-apiserver");
     let init = pod(json!({
         "initContainerStatuses": [waiting("setup", "CrashLoopBackOff")],
@@ -194,10 +194,10 @@ fn since_when_a_pod_is_ready() {
             {"type": "Ready", "status": status, "lastTransitionTime": "2026-11-21T08:00:01Z"},
         ])
     };
-    let since = Moment(1_795_248_001_000_000);
+    let since = UnixTime(1_795_248_001_000_000);
     let etcd = endpoint_pod("StatefulSet", ready("True"));
     assert_eq!((etcd.ready, etcd.replaces_in_place), (Some((true, since)), true));
-    assert_eq!(etcd.created, Some(Moment(1_795_244_400_000_000)));
+    assert_eq!(etcd.created, Some(UnixTime(1_795_244_400_000_000)));
     let apiserver = endpoint_pod("ReplicaSet", ready("False"));
     assert_eq!(
         (apiserver.ready, apiserver.replaces_in_place),

@@ -2,15 +2,16 @@
 
 use std::cmp::Reverse;
 
-use super::{DeletionState, Entry, OutageProof, WATCH_DELAY, WeederManager};
+use super::{DeletionState, ManagedWeeder, OutageProof, WATCH_DELAY, WeederManager};
 use crate::controller::task::Deletion;
-use crate::domain::attempts::{Permit, Subject};
-use crate::domain::moment::Moment;
+use crate::domain::attempts::{DeletionPermit, Subject};
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
+use crate::domain::pods::may_delete_pods_of;
+use watchdog_api::unix_time::UnixTime;
 
 pub(super) enum PodDecision {
     Delete(Box<Deletion>),
-    Wait(Moment),
+    Wait(UnixTime),
     Read(NamespacedName),
     LeaveAlone(NamespacedName),
     Nothing,
@@ -19,7 +20,7 @@ pub(super) enum PodDecision {
 impl WeederManager {
     /// Of several weeders one that saw its service become ready comes first, and the youngest of those: its service is the
     /// last that the pod was missing.
-    pub(super) fn decide(&self, key: &NamespacedName, now: Moment) -> PodDecision {
+    pub(super) fn decide(&self, key: &NamespacedName, now: UnixTime) -> PodDecision {
         let Some(known) = self
             .pods
             .get(key)
@@ -30,18 +31,19 @@ impl WeederManager {
         let pod = &known.pod;
         let Some(crash) = pod
             .crash_loop()
-            .filter(|_| self.kinds.include(pod.owner.as_ref()))
+            .filter(|_| may_delete_pods_of(pod.owner.as_ref(), &self.config))
         else {
             return PodDecision::Nothing;
         };
         let responsible = in_namespace(&self.weeders, &key.namespace)
             .map(|(_, entry)| entry)
             .filter(|entry| entry.weeder.weeds(&pod.labels));
-        let mut responsible: Vec<&Entry> = responsible.collect();
+        let mut responsible: Vec<&ManagedWeeder> = responsible.collect();
         responsible.sort_by_key(|entry| (entry.weeder.first_sight, Reverse(entry.generation)));
         let subject = Subject::of(pod, &crash.container);
-        let (mut wait, mut read, mut exhausted) = (None::<Moment>, None, None);
-        let later = |wait: Option<Moment>, until: Moment| Some(wait.map_or(until, |wait| wait.min(until)));
+        let (mut wait, mut read, mut exhausted) = (None::<UnixTime>, None, None);
+        let later =
+            |wait: Option<UnixTime>, until: UnixTime| Some(wait.map_or(until, |wait| wait.min(until)));
         for entry in responsible {
             let weeder = &entry.weeder;
             if now < weeder.deletes_from {
@@ -56,7 +58,7 @@ impl WeederManager {
                 }
                 OutageProof::Reading => continue,
                 OutageProof::Read(evidence) => {
-                    let proven = |crashed_at: &Moment| evidence.shows_recovery_after(*crashed_at);
+                    let proven = |crashed_at: &UnixTime| evidence.shows_recovery_after(*crashed_at);
                     match (crash.ended_at.filter(proven), evidence.ready_since()) {
                         (Some(_), Some(since)) => since,
                         _ => continue,
@@ -73,7 +75,7 @@ impl WeederManager {
                 continue;
             }
             match self.attempts.permit(&subject, pod, entry.generation, now) {
-                Permit::Now => {
+                DeletionPermit::Now => {
                     let waiting_since = known.found_at.max(weeder.deletes_from);
                     return PodDecision::Delete(Box::new(Deletion {
                         pod: pod.clone(),
@@ -86,8 +88,8 @@ impl WeederManager {
                         ends_at: weeder.ends_at,
                     }));
                 }
-                Permit::At(until) => wait = later(wait, until),
-                Permit::Exhausted => exhausted = exhausted.or(Some(weeder.key.clone())),
+                DeletionPermit::At(until) => wait = later(wait, until),
+                DeletionPermit::Exhausted => exhausted = exhausted.or(Some(weeder.key.clone())),
             }
         }
         match (wait, read, exhausted) {

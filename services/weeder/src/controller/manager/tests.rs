@@ -17,11 +17,11 @@ fn query() -> Arc<PodQuery> {
 }
 
 fn seen(manager: &mut WeederManager, pod: Pod, now: f64) {
-    manager.pod_seen(pod, &query(), at(now));
+    manager.pod_applied(pod, &query(), at(now));
 }
 
 fn start(manager: &mut WeederManager, service: &str, now: f64) {
-    manager.start(key(service), dependants(service), Recovery::Observed, at(now));
+    manager.start(key(service), dependants(service), OutageProof::Observed, at(now));
 }
 
 /// A weeder of etcd that started at 0.
@@ -212,7 +212,7 @@ fn a_successor_waits_for_the_answer_about_its_predecessor() {
     nothing(&mut manager, 3.0);
     manager.deleted(
         &first,
-        &Err(Failure::Failed("no answer within 10s".to_owned())),
+        &Err(RequestFailure::Failed("no answer within 10s".to_owned())),
         at(11.0),
     );
     nothing(&mut manager, 11.0);
@@ -302,16 +302,16 @@ fn a_pod_that_changed_is_tried_again_in_its_newer_state() {
     let mut manager = started();
     seen(&mut manager, crashing("api", "apiserver", "1", "10"), 0.1);
     let first = delete(&mut manager, 0.1);
-    manager.deleted(&first, &Err(Failure::Changed), at(0.2));
+    manager.deleted(&first, &Err(RequestFailure::Changed), at(0.2));
     nothing(&mut manager, 0.2);
     seen(&mut manager, crashing("api", "apiserver", "1", "11"), 0.5);
     let second = delete(&mut manager, 0.5);
     assert_eq!(second.pod.resource_version, "11", "its watch brought it");
     seen(&mut manager, crashing("api", "apiserver", "1", "12"), 0.6);
-    manager.deleted(&second, &Err(Failure::Changed), at(0.7));
+    manager.deleted(&second, &Err(RequestFailure::Changed), at(0.7));
     let third = delete(&mut manager, 0.7);
     assert_eq!(third.pod.resource_version, "12", "the watch was faster");
-    manager.deleted(&third, &Err(Failure::Gone), at(0.8));
+    manager.deleted(&third, &Err(RequestFailure::Gone), at(0.8));
     nothing(&mut manager, 299.0);
     let weeder = weeder(&manager, "etcd");
     assert_eq!(weeder.deleted, 0);
@@ -327,7 +327,7 @@ fn a_refused_deletion_is_tried_again_at_its_pace_and_remembered_once() {
     let mut manager = started();
     seen(&mut manager, crashing("a", "apiserver", "1", "10"), 0.1);
     seen(&mut manager, crashing("b", "apiserver", "2", "10"), 0.1);
-    let forbidden = || Err(Failure::Forbidden("grant it".to_owned()));
+    let forbidden = || Err(RequestFailure::Forbidden("grant it".to_owned()));
     let first = delete(&mut manager, 0.1);
     manager.deleted(&first, &forbidden(), at(0.2));
     let other = delete(&mut manager, 0.2);
@@ -353,7 +353,7 @@ fn throttling_pauses_everything_but_the_clock() {
     seen(&mut manager, crashing("a", "apiserver", "1", "10"), 0.1);
     seen(&mut manager, crashing("b", "apiserver", "2", "10"), 0.1);
     let throttled = delete(&mut manager, 0.1);
-    let wait = Failure::Throttled(Some(Duration::from_secs(3)));
+    let wait = RequestFailure::Throttled(Some(Duration::from_secs(3)));
     manager.deleted(&throttled, &Err(wait), at(299.0));
     nothing(&mut manager, 300.9);
     assert_eq!(weeder(&manager, "etcd").phase, Phase::Ended);
@@ -370,7 +370,7 @@ fn first_sight(manager: &mut WeederManager, now: f64) {
     manager.start(
         key("etcd"),
         dependants("etcd"),
-        Recovery::FirstSight(Some(pods)),
+        OutageProof::Unread(pods),
         at(now),
     );
 }
@@ -429,7 +429,7 @@ fn at_first_sight_nothing_is_deleted_without_evidence() {
     manager.start(
         key("etcd"),
         dependants("etcd"),
-        Recovery::FirstSight(None),
+        OutageProof::Read(OutageEvidence::default()),
         at(0.0),
     );
     seen(&mut manager, crashed_at("a", -50.0), 1.0);
@@ -455,7 +455,7 @@ fn evidence_that_cannot_be_read_is_asked_for_again() {
     let first = read(&mut manager, 1.0);
     manager.endpoints_read(
         &first,
-        Err(Failure::Failed("no answer within 10s".to_owned())),
+        Err(RequestFailure::Failed("no answer within 10s".to_owned())),
         at(11.0),
     );
     assert_eq!(
@@ -643,13 +643,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..120)
 }
 
-fn answer(how: u8) -> Result<(), Failure> {
+fn answer(how: u8) -> Result<(), RequestFailure> {
     match how {
-        0 => Err(Failure::Gone),
-        1 => Err(Failure::Changed),
-        2 => Err(Failure::Forbidden(String::new())),
-        3 => Err(Failure::Throttled(None)),
-        4 => Err(Failure::Failed(String::new())),
+        0 => Err(RequestFailure::Gone),
+        1 => Err(RequestFailure::Changed),
+        2 => Err(RequestFailure::Forbidden(String::new())),
+        3 => Err(RequestFailure::Throttled(None)),
+        4 => Err(RequestFailure::Failed(String::new())),
         _ => Ok(()),
     }
 }
@@ -666,12 +666,12 @@ proptest! {
         for step in steps {
             match step {
                 Step::Start(service, how) => {
-                    let recovery = match how {
-                        0 => Recovery::Observed,
-                        1 => Recovery::FirstSight(None),
-                        _ => Recovery::FirstSight(Some(BTreeSet::new())),
+                    let proof = match how {
+                        0 => OutageProof::Observed,
+                        1 => OutageProof::Read(OutageEvidence::default()),
+                        _ => OutageProof::Unread(BTreeSet::new()),
                     };
-                    manager.start(key(service), dependants(service), recovery, now);
+                    manager.start(key(service), dependants(service), proof, now);
                 }
                 Step::Pause(service) => manager.pause(&key(service)),
                 Step::Cancel => manager.cancel(Stop::NotOwned, now, |key| &*key.name == "etcd"),
@@ -680,7 +680,7 @@ proptest! {
                     let uid = format!("{name}-{uid}");
                     let mut pod = crashing(&name.to_string(), role, &uid, &version.to_string());
                     pod.created = None;
-                    manager.pod_seen(if crashes { pod } else { running(pod) }, &query(), now);
+                    manager.pod_applied(if crashes { pod } else { running(pod) }, &query(), now);
                 }
                 Step::Gone(name) => {
                     manager.pod_gone(&NamespacedName { namespace: "shoot".into(), name: name.to_string().into() });

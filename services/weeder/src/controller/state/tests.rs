@@ -22,8 +22,8 @@ fn slice(service: &str, ready: u32) -> Slice {
     }
 }
 
-const OURS: Owns<'static> = &|_| true;
-const THEIRS: Owns<'static> = &|_| false;
+const OURS: OwnsNamespace<'static> = &|_| true;
+const THEIRS: OwnsNamespace<'static> = &|_| false;
 
 /// Names of services, with what is shown of each.
 type Shown<T> = Vec<(String, Option<T>)>;
@@ -50,7 +50,7 @@ fn shown<T>(service: &str, what: T) -> (String, T) {
 /// A pod that needs etcd crashes; says whether it would be deleted now.
 fn deletes(state: &mut WeederState, now: f64) -> bool {
     let pod = crashing("kube-apiserver", "apiserver", "1", "1");
-    state.manager.pod_seen(pod, &Arc::default(), at(now));
+    state.manager.pod_applied(pod, &Arc::default(), at(now));
     let mut deletes = false;
     while let Some(task) = state.manager.next(at(now)) {
         deletes |= matches!(task, Task::Delete(_));

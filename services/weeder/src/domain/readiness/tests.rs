@@ -24,11 +24,11 @@ fn slice(name: &str, service: &str, conditions: &[Option<bool>]) -> Slice {
     }
 }
 
-fn at(seconds: i64) -> Moment {
-    Moment(seconds * 1_000_000)
+fn at(seconds: i64) -> UnixTime {
+    UnixTime(seconds * 1_000_000)
 }
 
-fn readiness(index: &Index, service: &str) -> Option<Readiness> {
+fn readiness(index: &Index, service: &str) -> Option<ServiceReadiness> {
     index
         .services
         .get(&NamespacedName::new("shoot", service))
@@ -41,11 +41,11 @@ const BAD: Option<bool> = Some(false);
 #[test]
 fn one_ready_endpoint_is_enough() {
     for (conditions, wanted) in [
-        (&[][..], Readiness::NotReady),
-        (&[BAD], Readiness::NotReady),
-        (&[None], Readiness::Ready),
-        (&[READY, BAD, READY], Readiness::Ready),
-        (&[BAD, BAD, READY], Readiness::Ready),
+        (&[][..], ServiceReadiness::NotReady),
+        (&[BAD], ServiceReadiness::NotReady),
+        (&[None], ServiceReadiness::Ready),
+        (&[READY, BAD, READY], ServiceReadiness::Ready),
+        (&[BAD, BAD, READY], ServiceReadiness::Ready),
     ] {
         assert_eq!(
             Endpoints::of(conditions.iter().map(|ready| ready.unwrap_or(true))).readiness(),
@@ -76,7 +76,7 @@ fn readiness_is_over_all_slices() {
     let empty = index.apply(slice("v4", "etcd", &[]), at(6));
     assert_eq!(
         empty[0].after.unwrap().readiness(),
-        Readiness::NotReady,
+        ServiceReadiness::NotReady,
         "an empty slice"
     );
     let gone = index.remove(&key("v4"), at(7)).unwrap();
@@ -95,8 +95,8 @@ fn a_slice_moves_to_another_service() {
     let moved = index.apply(slice("a", "kube-apiserver", &[READY]), at(2));
     assert_eq!(moved.len(), 2);
     assert!(!moved[0].became_ready() && moved[1].became_ready());
-    assert_eq!(readiness(&index, "etcd"), Some(Readiness::NotReady));
-    assert_eq!(readiness(&index, "kube-apiserver"), Some(Readiness::Ready));
+    assert_eq!(readiness(&index, "etcd"), Some(ServiceReadiness::NotReady));
+    assert_eq!(readiness(&index, "kube-apiserver"), Some(ServiceReadiness::Ready));
     let nameless = Slice {
         service: None,
         ..slice("a", "", &[READY])
@@ -122,7 +122,7 @@ fn a_sync_of_one_service_leaves_the_others_alone() {
     index.apply(slice("kube-apiserver", "kube-apiserver", &[READY]), at(1));
     let gone = index.synced(Some("etcd"), &BTreeSet::new(), at(2));
     assert_eq!(gone.len(), 1);
-    assert_eq!(readiness(&index, "kube-apiserver"), Some(Readiness::Ready));
+    assert_eq!(readiness(&index, "kube-apiserver"), Some(ServiceReadiness::Ready));
     assert_eq!(index.keep_services(|_| false, at(3)).len(), 1);
     assert_eq!(index.services().count(), 0);
 }
@@ -150,16 +150,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The readiness of a service, straight from the rule.
-fn by_the_rule(slices: &BTreeMap<NamespacedName, Slice>, service: &str) -> Option<Readiness> {
+fn by_the_rule(slices: &BTreeMap<NamespacedName, Slice>, service: &str) -> Option<ServiceReadiness> {
     let of_service: Vec<_> = slices
         .values()
         .filter(|s| s.service.as_deref() == Some(service))
         .collect();
     let any_ready = of_service.iter().any(|slice| slice.endpoints.ready > 0);
     (!of_service.is_empty()).then_some(if any_ready {
-        Readiness::Ready
+        ServiceReadiness::Ready
     } else {
-        Readiness::NotReady
+        ServiceReadiness::NotReady
     })
 }
 
@@ -185,7 +185,7 @@ proptest! {
                 let is = by_the_rule(&slices, service);
                 prop_assert_eq!(readiness(&index, service), is);
                 let starts = changes.iter().any(|c| *c.key.name == *service && c.became_ready());
-                let wanted = is == Some(Readiness::Ready) && was != Some(Readiness::Ready);
+                let wanted = is == Some(ServiceReadiness::Ready) && was != Some(ServiceReadiness::Ready);
                 prop_assert_eq!(starts, wanted, "{} was {:?}, is {:?}", service, was, is);
             }
         }
@@ -207,7 +207,7 @@ proptest! {
             let mut started: Vec<_> = slices
                 .into_iter()
                 .flat_map(|slice| index.apply(slice, at(0)))
-                .filter(Change::became_ready)
+                .filter(ServiceChange::became_ready)
                 .map(|change| change.key)
                 .collect();
             started.sort();

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::nodes::{Nodes, node_name};
 use crate::acceptance::times::Times;
-use crate::real::{machine_resource, node_readiness};
+use watchdog_test_support::real::{machine_resource, node_readiness};
 
 /// Where kubelets keep their Leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";

@@ -15,10 +15,10 @@ use kube::Client;
 pub use self::pool::Lent;
 pub use self::real::{RealBackend, RealSite};
 pub use self::sandbox::{SandboxBackend, SandboxSite};
-use super::front::{Front, Upstream};
 use super::seed::Seed;
 use super::times::Times;
-use crate::history::{Write, from_sandbox};
+use watchdog_test_support::fault_proxy::{FaultProxy, Upstream};
+use watchdog_test_support::history::{Write, from_sandbox};
 
 /// True if what an outage costs is counted. It takes a kube-controller-manager, and a twin takes an API server more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ pub struct Plan {
     pub zones: usize,
     /// True if nodes and machines that are lost are counted, here and at a twin that nobody watches over.
     pub toll: Count,
-    /// True if a [`super::front::Front`] stands before its API server.
-    pub front: bool,
+    /// True if a [`watchdog_test_support::fault_proxy::FaultProxy`] stands before its API server.
+    pub proxy: bool,
     /// Its grace period, in those of everybody else.
     pub grace: f64,
 }
@@ -54,7 +54,7 @@ impl Plan {
             nodes,
             zones: 1,
             toll: Count::No,
-            front: false,
+            proxy: false,
             grace: 1.0,
         }
     }
@@ -80,10 +80,10 @@ impl Plan {
         self
     }
 
-    /// With a front before its API server.
+    /// With a fault proxy before its API server.
     #[must_use]
-    pub const fn behind_front(mut self) -> Self {
-        self.front = true;
+    pub const fn behind_proxy(mut self) -> Self {
+        self.proxy = true;
         self
     }
 
@@ -165,12 +165,12 @@ impl Backend {
     ///
     /// # Errors
     /// When nothing does.
-    pub fn seed_front(&self) -> anyhow::Result<&Front> {
-        let front = match self {
-            Self::Sandbox(backend) => backend.front(),
-            Self::Real(backend) => backend.front(),
+    pub fn seed_proxy(&self) -> anyhow::Result<&FaultProxy> {
+        let proxy = match self {
+            Self::Sandbox(backend) => backend.proxy(),
+            Self::Real(backend) => backend.proxy(),
         };
-        front.context("the seed has no front")
+        proxy.context("the seed has no proxy")
     }
 
     /// The writes to the seed, where they are recorded.
@@ -182,10 +182,10 @@ impl Backend {
         }
     }
 
-    /// A kubeconfig for one more replica of a service, through the front.
+    /// A kubeconfig for one more replica of a service, through the fault proxy.
     ///
     /// # Errors
-    /// When the seed has no front.
+    /// When the seed has no fault proxy.
     pub fn seed_kubeconfig(&self, identity: &str) -> anyhow::Result<String> {
         match self {
             Self::Sandbox(backend) => Ok(backend.kubeconfig(identity)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::Client;
 use tokio::sync::Mutex;
 
-use crate::real::{Fleet, FleetOptions, MachineOptions};
+use watchdog_test_support::real::{Fleet, FleetOptions, MachineOptions};
 
 /// All nodes of a shoot.
 pub(super) struct Nodes {

@@ -6,7 +6,7 @@ use anyhow::Context;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::real::ApiServer;
+use watchdog_test_support::real::ApiServer;
 
 /// Running API servers, for one borrower each at a time.
 pub(super) struct Pool {

@@ -18,18 +18,19 @@ use super::machines::Machines;
 use super::nodes::Nodes;
 use super::pool::{Lent, Pool};
 use super::{Count, Place, Plan, Stock};
-use crate::acceptance::front::{Front, Upstream};
 use crate::acceptance::seed::Seed;
 use crate::acceptance::times::Times;
 use crate::acceptance::{COUNTS, PROJECT};
-use crate::fixtures::{KCM, MCM, PROBE_SECRET, shoot as shoot_object};
-use crate::real::{
-    ApiServer, ApiServerOptions, ControllerManager, ControllerManagerOptions, DeploymentRunner,
-    DeploymentRunnerOptions, MachineOptions, RealControlPlane, create_cluster, create_deployment,
-    create_kubeconfig_secret, create_namespace, install_seed_crds,
+use watchdog_test_support::fault_proxy::{FaultProxy, Upstream};
+use watchdog_test_support::fixtures::{KCM, MCM, PROBE_SECRET, shoot as shoot_object};
+use watchdog_test_support::real::{
+    ApiServer, ApiServerOptions, ControllerManager, ControllerManagerOptions, MachineOptions,
+    RealControlPlane, create_cluster, create_deployment, create_kubeconfig_secret, create_namespace,
+    install_seed_crds,
 };
-use crate::scratch::Scratch;
-use crate::wait::BOUND;
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::wait::BOUND;
+use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
 const TIMES: Times = Times {
     // As short as leaves a real kube-controller-manager time to be stopped before it judges.
@@ -50,7 +51,7 @@ pub struct RealBackend {
     seed: Arc<Seed>,
     pool: Arc<Pool>,
     server: ApiServer,
-    front: Option<Front>,
+    proxy: Option<FaultProxy>,
     times: Times,
     // Last, so that etcd outlives what talks to it.
     plane: RealControlPlane,
@@ -62,16 +63,16 @@ pub struct RealSite {
     nodes: Arc<Nodes>,
     machines: Arc<Machines>,
     _tasks: AbortOnDropHandle<()>,
-    _runner: DeploymentRunner,
+    _workloads: WorkloadController,
     lent: Lent,
 }
 
-async fn watch_over(server: &ApiServer, name: &str, front: Option<&Front>) -> anyhow::Result<Arc<Seed>> {
+async fn watch_over(server: &ApiServer, name: &str, proxy: Option<&FaultProxy>) -> anyhow::Result<Arc<Seed>> {
     let client = server.client();
     install_seed_crds(&client).await?;
     create_namespace(&client, "garden").await?;
     let admin = server.kubeconfig_for("admin")?;
-    let admin = front.map(|front| front.kubeconfig(&admin)).unwrap_or(admin);
+    let admin = proxy.map(|proxy| proxy.kubeconfig(&admin)).unwrap_or(admin);
     let folder = Scratch::new(name)?;
     Ok(Arc::new(
         Seed::start(&folder, client, |_| admin.clone(), &TIMES).await?,
@@ -97,11 +98,11 @@ impl RealBackend {
         Self::start_on(plane, POOL, false, TIMES.impatient()).await
     }
 
-    /// The same for few shoots, with three members of etcd and a front between the services and the seed.
+    /// The same for few shoots, with three members of etcd and a fault proxy between the services and the seed.
     ///
     /// # Errors
     /// When something does not come up.
-    pub async fn start_behind_front(shoots: usize) -> anyhow::Result<Self> {
+    pub async fn start_behind_proxy(shoots: usize) -> anyhow::Result<Self> {
         let plane = RealControlPlane::start_with_etcd_of_three("acceptance-faults").await?;
         Self::start_on(plane, shoots, true, TIMES).await
     }
@@ -109,7 +110,7 @@ impl RealBackend {
     async fn start_on(
         plane: RealControlPlane,
         shoots: usize,
-        fronted: bool,
+        proxied: bool,
         times: Times,
     ) -> anyhow::Result<Self> {
         let shoots: Vec<_> = (0..shoots)
@@ -120,23 +121,23 @@ impl RealBackend {
             url: server.url().to_owned(),
             ca_pem: server.ca_pem().to_owned(),
         };
-        let front = match fronted {
-            true => Some(Front::start(upstream).await?),
+        let proxy = match proxied {
+            true => Some(FaultProxy::start(upstream).await?),
             false => None,
         };
-        let seed = watch_over(&server, "seed", front.as_ref()).await?;
+        let seed = watch_over(&server, "seed", proxy.as_ref()).await?;
         Ok(Self {
             seed,
             pool: Pool::new(shoots),
             server,
-            front,
+            proxy,
             times,
             plane,
         })
     }
 
-    pub(super) const fn front(&self) -> Option<&Front> {
-        self.front.as_ref()
+    pub(super) const fn proxy(&self) -> Option<&FaultProxy> {
+        self.proxy.as_ref()
     }
 
     pub(super) async fn stop_seed(&self) -> anyhow::Result<()> {
@@ -207,7 +208,7 @@ impl RealBackend {
             nodes.clone(),
             self.times,
         ));
-        let runner = self.run_control_plane(seed, &namespace, &lent.server, plan, &machines)?;
+        let workloads = self.run_control_plane(seed, &namespace, &lent.server, plan, &machines)?;
         for (name, replicas) in COUNTS {
             create_deployment(seed, &namespace, name, replicas).await?;
         }
@@ -216,7 +217,7 @@ impl RealBackend {
             namespace,
             nodes,
             machines,
-            _runner: runner,
+            _workloads: workloads,
             lent,
         };
         if cluster {
@@ -241,7 +242,7 @@ impl RealBackend {
         server: &ApiServer,
         plan: &Plan,
         machines: &Arc<Machines>,
-    ) -> anyhow::Result<DeploymentRunner> {
+    ) -> anyhow::Result<WorkloadController> {
         let options = ControllerManagerOptions {
             node_monitor_period: TIMES.grace / 8,
             node_monitor_grace_period: TIMES.grace.mul_f64(plan.grace),
@@ -252,20 +253,20 @@ impl RealBackend {
             false => None,
         };
         let machines = machines.clone();
-        let options = DeploymentRunnerOptions {
-            delay: Duration::from_millis(300),
-        };
-        Ok(DeploymentRunner::start(seed, namespace, options, move |change| {
-            let (program, machines) = (program.clone(), machines.clone());
-            async move {
-                match change.name.as_str() {
-                    KCM => follow(program.as_deref(), change.ready > 0).await?,
-                    MCM => machines.running.store(change.ready > 0, Ordering::SeqCst),
-                    _ => {}
+        let options = WorkloadOptions::new(Duration::from_millis(300))
+            .namespace(namespace)
+            .before_ready(move |change| {
+                let (program, machines) = (program.clone(), machines.clone());
+                async move {
+                    match change.name.as_str() {
+                        KCM => follow(program.as_deref(), change.replicas > 0).await?,
+                        MCM => machines.running.store(change.replicas > 0, Ordering::SeqCst),
+                        _ => {}
+                    }
+                    Ok(())
                 }
-                Ok(())
-            }
-        }))
+            });
+        Ok(WorkloadController::start(seed, options))
     }
 }
 

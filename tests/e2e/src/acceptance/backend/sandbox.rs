@@ -7,14 +7,14 @@ use kube::Client;
 use watchdog_sandbox::{AuditEntry, Cut, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
 
 use super::{Place, Plan};
-use crate::acceptance::front::{Front, Upstream};
 use crate::acceptance::seed::Seed;
 use crate::acceptance::times::Times;
 use crate::acceptance::{MCM_REPLICAS, PROJECT};
-use crate::fixtures::MCM;
-use crate::sandboxed::client;
-use crate::scratch::Scratch;
-use crate::wait::BOUND;
+use watchdog_test_support::fault_proxy::{FaultProxy, Upstream};
+use watchdog_test_support::fixtures::MCM;
+use watchdog_test_support::sandboxed::client;
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::wait::BOUND;
 
 /// Four times faster than a real shoot.
 const GRACE: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ pub struct SandboxBackend {
     watched: Arc<Sandbox>,
     twins: Arc<Sandbox>,
     seed: Arc<Seed>,
-    front: Option<Front>,
+    proxy: Option<FaultProxy>,
     times: Times,
 }
 
@@ -65,12 +65,12 @@ async fn sandbox(audit_log: usize) -> anyhow::Result<Arc<Sandbox>> {
 async fn watch_over(
     sandbox: &Sandbox,
     scratch: &Arc<Scratch>,
-    front: Option<&Front>,
+    proxy: Option<&FaultProxy>,
 ) -> anyhow::Result<Arc<Seed>> {
     let admin = client(&sandbox.seed().kubeconfig("administrator")).await?;
     let kubeconfig = |identity: &str| {
         let direct = sandbox.seed().kubeconfig(identity);
-        front.map(|front| front.kubeconfig(&direct)).unwrap_or(direct)
+        proxy.map(|proxy| proxy.kubeconfig(&direct)).unwrap_or(direct)
     };
     Ok(Arc::new(Seed::start(scratch, admin, kubeconfig, &TIMES).await?))
 }
@@ -86,39 +86,39 @@ impl SandboxBackend {
         Self::start_with(false, TIMES.impatient()).await
     }
 
-    /// The same with a front between the services and the seed's API server.
+    /// The same with a fault proxy between the services and the seed's API server.
     ///
     /// # Errors
     /// When something does not come up.
-    pub async fn start_behind_front() -> anyhow::Result<Self> {
+    pub async fn start_behind_proxy() -> anyhow::Result<Self> {
         Self::start_with(true, TIMES).await
     }
 
-    async fn start_with(fronted: bool, times: Times) -> anyhow::Result<Self> {
+    async fn start_with(proxied: bool, times: Times) -> anyhow::Result<Self> {
         let scratch = Scratch::new("acceptance")?;
-        let audit_log = if fronted { AUDIT_LOG } else { 0 };
+        let audit_log = if proxied { AUDIT_LOG } else { 0 };
         let (watched, twins) = tokio::try_join!(sandbox(audit_log), sandbox(0))?;
         let upstream = Upstream {
             url: watched.seed().url(),
             ca_pem: watched.seed().ca_pem().to_owned(),
         };
-        let front = match fronted {
-            true => Some(Front::start(upstream).await?),
+        let proxy = match proxied {
+            true => Some(FaultProxy::start(upstream).await?),
             false => None,
         };
-        let seed = watch_over(&watched, &scratch, front.as_ref()).await?;
+        let seed = watch_over(&watched, &scratch, proxy.as_ref()).await?;
         Ok(Self {
             watched,
             twins,
             seed,
-            front,
+            proxy,
             times,
         })
     }
 
     pub(super) fn kubeconfig(&self, identity: &str) -> String {
         let direct = self.watched.seed().kubeconfig(identity);
-        let through = self.front.as_ref().map(|front| front.kubeconfig(&direct));
+        let through = self.proxy.as_ref().map(|proxy| proxy.kubeconfig(&direct));
         through.unwrap_or(direct)
     }
 
@@ -126,8 +126,8 @@ impl SandboxBackend {
         self.watched.seed().audit()
     }
 
-    pub(super) const fn front(&self) -> Option<&Front> {
-        self.front.as_ref()
+    pub(super) const fn proxy(&self) -> Option<&FaultProxy> {
+        self.proxy.as_ref()
     }
 
     pub(super) async fn stop_seed(&self) -> anyhow::Result<()> {

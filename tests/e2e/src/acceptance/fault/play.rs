@@ -9,12 +9,12 @@ use watchdog_proto::probe::v1::Outcome;
 
 use super::Fault;
 use crate::acceptance::backend::{Backend, Plan, SandboxBackend};
-use crate::acceptance::chronicle::Fact;
-use crate::acceptance::footprint::Footprint;
-use crate::acceptance::planes::{API_SERVER, Planes};
+use crate::acceptance::control_plane::{API_SERVER, ControlPlanes};
+use crate::acceptance::fixture::Fixture;
 use crate::acceptance::results::{Results, Row};
 use crate::acceptance::shoot::Shoot;
-use crate::acceptance::stage::Stage;
+use watchdog_test_support::history::timeline::Fact;
+use watchdog_test_support::resource_usage::ResourceUsage;
 
 /// Worlds at once, each with three services of its own.
 const AT_ONCE: usize = 9;
@@ -31,7 +31,7 @@ pub async fn play_all(faults: &[Fault]) -> Results {
     let wanted = faults.iter().filter(|fault| format!("{fault:?}").contains(&only));
     let mut rows: Vec<_> = stream::iter(wanted.copied().zip(1..))
         .map(|(fault, number)| async move {
-            let backend = SandboxBackend::start_behind_front().await;
+            let backend = SandboxBackend::start_behind_proxy().await;
             match backend {
                 Ok(backend) => play(&Arc::new(Backend::Sandbox(backend)), fault, number).await,
                 Err(error) => row(fault, number, Instant::now(), Err(error)),
@@ -44,7 +44,7 @@ pub async fn play_all(faults: &[Fault]) -> Results {
     Results::new(rows)
 }
 
-/// Plays a fault on a back-end with a front before its seed.
+/// Plays a fault on a back-end with a fault proxy before its seed.
 pub async fn play(backend: &Arc<Backend>, fault: Fault, number: u8) -> Row {
     let begin = Instant::now();
     let played = timeout(BOUND, strike(backend, fault, number)).await;
@@ -67,15 +67,15 @@ fn row(fault: Fault, number: u8, begin: Instant, played: anyhow::Result<()>) -> 
 
 async fn strike(backend: &Arc<Backend>, fault: Fault, number: u8) -> anyhow::Result<()> {
     let seed = backend.seed().0;
-    let (planes, _following) = Planes::start(&seed).await?;
-    let stage = Stage::new(backend.clone(), planes, &format!("f{number:02}"));
-    fault.prepare(&stage).await?;
-    stage.reserve(3).await?;
-    let (seed, place) = stage.first_seed();
+    let (control_planes, _following) = ControlPlanes::start(&seed).await?;
+    let fixture = Fixture::new(backend.clone(), control_planes, &format!("f{number:02}"));
+    fault.prepare(&fixture).await?;
+    fixture.reserve(3).await?;
+    let (seed, place) = fixture.first_seed();
     let mut shoots = Vec::new();
     for _ in 0..3 {
-        let plan = Plan::nodes(3).behind_front();
-        shoots.push(stage.shoot_on(seed.clone(), &place, plan).await?);
+        let plan = Plan::nodes(3).behind_proxy();
+        shoots.push(fixture.shoot_on(seed.clone(), &place, plan).await?);
     }
     let [losing, recovering, calm] = shoots.as_slice() else {
         anyhow::bail!("three shoots");
@@ -83,23 +83,23 @@ async fn strike(backend: &Arc<Backend>, fault: Fault, number: u8) -> anyhow::Res
     for shoot in &shoots {
         shoot.hand_over_healthy().await?;
     }
-    let plane = stage.plane(1).await?;
+    let plane = fixture.control_plane(1).await?;
     plane.down(API_SERVER).await?;
     recovering.cut_all().await;
     recovering.wait_down().await?;
     let mut before = Vec::new();
-    for slot in seed.services() {
-        before.push(Footprint::of(&slot.get()).await?);
+    for service in seed.services() {
+        before.push(ResourceUsage::of(&service.get()).await?);
     }
 
-    let marks = [losing, recovering].map(|shoot| seed.chronicle.of(shoot.namespace()).len());
+    let marks = [losing, recovering].map(|shoot| seed.timeline.of(shoot.namespace()).len());
     losing.cut_all().await;
     // The loss is seen after three quarters of a grace period, a recovery within a renew interval or two: both at once.
-    tokio::time::sleep(stage.times().grace / 2).await;
+    tokio::time::sleep(fixture.times().grace / 2).await;
     recovering.reconnect().await;
     let begun = |_: &_| {
         let grown = |(shoot, mark): (&Arc<Shoot>, usize)| {
-            let entries = seed.chronicle.of(shoot.namespace());
+            let entries = seed.timeline.of(shoot.namespace());
             entries
                 .iter()
                 .skip(mark)
@@ -107,14 +107,14 @@ async fn strike(backend: &Arc<Backend>, fault: Fault, number: u8) -> anyhow::Res
         };
         [losing, recovering].into_iter().zip(marks).any(grown)
     };
-    seed.chronicle
-        .until("something is written", stage.times().bound, begun)
+    seed.timeline
+        .until("something is written", fixture.times().bound, begun)
         .await?;
-    fault.begin(&stage, &shoots).await?;
+    fault.begin(&fixture, &shoots).await?;
     // What crashed waits for its Service, which is back now; with the seed away that is only known later.
     let (up, lasted) = tokio::join!(plane.up(API_SERVER), async {
-        fault.last(&stage, stage.times().grace).await?;
-        fault.end(&stage, &shoots).await
+        fault.last(&fixture, fixture.times().grace).await?;
+        fault.end(&fixture, &shoots).await
     });
     lasted?;
     if up.is_err() {
@@ -128,12 +128,12 @@ async fn strike(backend: &Arc<Backend>, fault: Fault, number: u8) -> anyhow::Res
     for shoot in &shoots {
         shoot.wait_outcome(Outcome::Healthy).await?;
     }
-    plane.wait_runs(stage.times().bound).await?;
+    plane.wait_runs(fixture.times().bound).await?;
     calm.stays_untouched(Duration::ZERO).await?;
-    let wrong = stage.judge().await;
+    let wrong = fixture.judge().await;
     anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n   "));
-    for (slot, before) in seed.services().into_iter().zip(&before) {
-        Footprint::wait_for(before, &slot.get()).await?;
+    for (service, before) in seed.services().into_iter().zip(&before) {
+        ResourceUsage::wait_for(before, &service.get()).await?;
     }
     Ok(())
 }

@@ -1,0 +1,59 @@
+//! Points in time.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Microseconds since the Unix epoch: the resolution of a Lease's `renewTime`. Arithmetic saturates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct UnixTime(pub i64);
+
+impl UnixTime {
+    /// Later by `duration`.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(micros(duration)))
+    }
+
+    /// Earlier by `duration`.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(micros(duration)))
+    }
+
+    /// Time since `earlier`; zero when that is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0).max(0).unsigned_abs())
+    }
+
+    /// The last multiple of `period` since the epoch that is not later; itself when `period` is below a microsecond.
+    #[must_use]
+    pub fn at_multiple_of(self, period: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_sub(self.0.checked_rem_euclid(micros(period)).unwrap_or(0)),
+        )
+    }
+
+    /// Moved by a signed number of microseconds.
+    #[must_use]
+    pub const fn shifted(self, by: i64) -> Self {
+        Self(self.0.saturating_add(by))
+    }
+}
+
+impl fmt::Display for UnixTime {
+    /// RFC 3339 in whole seconds, as Kubernetes writes times.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_second(self.0.div_euclid(1_000_000)) {
+            Ok(time) => write!(f, "{time}"),
+            Err(_) => f.write_str("unknown"),
+        }
+    }
+}
+
+/// A duration in microseconds.
+#[must_use]
+pub fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,204 @@
+//! How the three services stop: SIGTERM turns readiness off, ends streams with UNAVAILABLE, hands the membership over
+//! at once and ends within the grace period with exit code 0; a second signal ends at once.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::ListParams;
+use tokio::time::Instant;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use watchdog_proto::probe::v1::WatchVerdictsRequest;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::scaling::v1::WatchScalingRequest;
+use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
+use watchdog_proto::weeder::v1::WatchEndpointReadinessRequest;
+use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
+use watchdog_sandbox::{Fault, FaultAction};
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::watchdog::{NAMESPACE, Service};
+
+/// `terminationGracePeriodSeconds` of a Pod, where nobody says otherwise.
+const GRACE_PERIOD: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    LeaseProbe,
+    Coordinator,
+    Weeder,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::LeaseProbe, Self::Coordinator, Self::Weeder];
+
+    async fn start(self, world: &World, name: &str) -> anyhow::Result<Service> {
+        let kubeconfig = world.sandbox.seed().kubeconfig(name);
+        let service = match self {
+            Self::LeaseProbe => world.setup.lease_probe(name, &kubeconfig).await?,
+            Self::Coordinator => world.setup.coordinator(name, &kubeconfig, &[]).await?,
+            Self::Weeder => world.setup.weeder(name, &kubeconfig).await?,
+        };
+        service.wait_ready().await?;
+        Ok(service)
+    }
+
+    /// Opens a stream, waits for its first message, and gives what ends it.
+    async fn stream(
+        self,
+        world: &World,
+        service: &Service,
+    ) -> anyhow::Result<tokio::task::JoinHandle<Option<tonic::Status>>> {
+        async fn end<T>(mut stream: tonic::Streaming<T>) -> Option<tonic::Status> {
+            loop {
+                match stream.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return None,
+                    Err(status) => return Some(status),
+                }
+            }
+        }
+        let channel = world.setup.channel(service)?;
+        Ok(match self {
+            Self::LeaseProbe => {
+                let request = WatchVerdictsRequest::default();
+                let mut client = LeaseProbeServiceClient::new(channel);
+                let mut stream = client.watch_verdicts(request).await?.into_inner();
+                stream.message().await?;
+                tokio::spawn(end(stream))
+            }
+            Self::Coordinator => {
+                let mut client = ScalingServiceClient::new(channel);
+                let request = WatchScalingRequest::default();
+                let mut stream = client.watch_scaling(request).await?.into_inner();
+                stream.message().await?;
+                tokio::spawn(end(stream))
+            }
+            Self::Weeder => {
+                let mut client = WeederServiceClient::new(channel);
+                let request = WatchEndpointReadinessRequest::default();
+                let mut stream = client.watch_endpoint_readiness(request).await?.into_inner();
+                stream.message().await?;
+                tokio::spawn(end(stream))
+            }
+        })
+    }
+}
+
+/// The holder of a replica's membership Lease; none once it is released.
+async fn holder(world: &World, identity: &str) -> anyhow::Result<Option<String>> {
+    let leases: Api<Lease> = Api::namespaced(world.seed.clone(), NAMESPACE);
+    let all = leases.list(&ListParams::default()).await?;
+    let own = all.into_iter().find(|lease| {
+        let name = lease.metadata.name.as_deref().unwrap_or_default();
+        name.ends_with(&format!("-{identity}"))
+    });
+    let own = anyhow::Context::context(own, "it has no Lease")?;
+    Ok(own
+        .spec
+        .and_then(|spec| spec.holder_identity)
+        .filter(|holder| !holder.is_empty()))
+}
+
+async fn health(world: &World, service: &Service) -> anyhow::Result<ServingStatus> {
+    let mut client = HealthClient::new(world.setup.channel(service)?);
+    Ok(client
+        .check(HealthCheckRequest::default())
+        .await?
+        .into_inner()
+        .status())
+}
+
+/// Its drain, while the seed is as it should be.
+async fn stops(world: &World, kind: Kind) -> anyhow::Result<()> {
+    let name = format!("{kind:?}").to_lowercase();
+    let service = kind.start(world, &name).await?;
+    anyhow::ensure!(health(world, &service).await? == ServingStatus::Serving);
+    anyhow::ensure!(holder(world, &name).await? == Some(name.clone()));
+    let stream = kind.stream(world, &service).await?;
+
+    let begin = Instant::now();
+    service.process.sigterm()?;
+    let status = tokio::time::timeout(BOUND, stream).await??;
+    let status = anyhow::Context::context(status, "the stream ended as if it were complete")?;
+    anyhow::ensure!(status.code() == Code::Unavailable, "{status:?}");
+    anyhow::ensure!(status.message().contains("stopping"), "{status:?}");
+    let exit = service.process.wait_exit(BOUND).await?;
+    eprintln!("{name} stopped after {:?}", begin.elapsed());
+    anyhow::ensure!(exit.code() == Some(0), "{exit}");
+    anyhow::ensure!(
+        holder(world, &name).await?.is_none(),
+        "its Lease was not released"
+    );
+    for line in ["draining", "left the membership", "stopped"] {
+        service.process.wait_for_text(&format!("{line:?}"), BOUND).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_ends_streams_releases_the_lease_and_exits_cleanly() {
+    let world = World::start("drain", &["one"]).await.unwrap();
+    tokio::try_join!(
+        stops(&world, Kind::LeaseProbe),
+        stops(&world, Kind::Coordinator),
+        stops(&world, Kind::Weeder)
+    )
+    .unwrap();
+}
+
+/// The seed does not answer: the Lease cannot be released, which is what holds up the drain.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
+    let world = World::start("drain-held", &["one"]).await.unwrap();
+    let drained = Kind::ALL.iter().map(async |kind| {
+        let name = format!("{kind:?}").to_lowercase();
+        let service = kind.start(&world, &name).await?;
+        world
+            .sandbox
+            .seed()
+            .inject(Fault::always(FaultAction::Hang).user(&name));
+        let begin = Instant::now();
+        service.process.sigterm()?;
+        // Readiness is the first to go, so that nobody is sent to it any more.
+        wait::until("it is not ready", BOUND, || async {
+            let (code, body) = service.admin_get("/readyz").await?;
+            anyhow::ensure!(body.contains("draining"), "{code} {body}");
+            Ok((code == 503).then_some(()))
+        })
+        .await?;
+        let exit = service.process.wait_exit(BOUND).await?;
+        // The machine may be busy, so this is only told: the bound that counts is that of the process itself.
+        eprintln!("{name} stopped after {:?}, of {GRACE_PERIOD:?}", begin.elapsed());
+        anyhow::ensure!(exit.code() == Some(0), "{exit}");
+        anyhow::Ok(())
+    });
+    futures::future::try_join_all(drained).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_at_once() {
+    let world = World::start("drain-twice", &["one"]).await.unwrap();
+    let ended = Kind::ALL.iter().map(async |kind| {
+        let name = format!("{kind:?}").to_lowercase();
+        let service = kind.start(&world, &name).await?;
+        world
+            .sandbox
+            .seed()
+            .inject(Fault::always(FaultAction::Hang).user(&name));
+        service.process.sigterm()?;
+        service.process.wait_for_text("\"draining\"", BOUND).await?;
+        service.process.sigint()?;
+        let exit = service.process.wait_exit(BOUND).await?;
+        anyhow::ensure!(exit.code() == Some(1), "{exit}");
+        service
+            .process
+            .wait_for_text("a second signal came while draining", BOUND)
+            .await?;
+        anyhow::Ok(())
+    });
+    futures::future::try_join_all(ended).await.unwrap();
+}

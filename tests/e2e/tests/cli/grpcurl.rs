@@ -1,0 +1,355 @@
+//! Every RPC exercised with the real grpcurl, over mutual TLS and by reflection, as people do.
+
+use std::process::Output;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::tools;
+use watchdog_test_support::wait::{BOUND, until};
+use watchdog_test_support::watchdog::{SERVER_NAME, Service};
+
+const SHOOT: &str = "shoot--sandbox--one";
+
+struct Grpcurl<'a> {
+    world: &'a World,
+    service: &'a Service,
+}
+
+impl Grpcurl<'_> {
+    async fn run(&self, arguments: &[&str]) -> Output {
+        let files = self.world.setup.client_files();
+        let mut command = tokio::process::Command::new(tools::path(tools::GRPCURL).unwrap());
+        command
+            .arg("-cacert")
+            .arg(&files.ca)
+            .arg("-cert")
+            .arg(&files.cert)
+            .arg("-key")
+            .arg(&files.key);
+        command.args([
+            "-servername",
+            SERVER_NAME,
+            "-connect-timeout",
+            "10",
+            "-max-time",
+            "20",
+        ]);
+        // Flags come before the address, verbs and symbols behind it.
+        let (flags, rest) = match arguments {
+            ["-d", data, rest @ ..] => (vec!["-d", data], rest),
+            rest => (vec![], rest),
+        };
+        command
+            .args(flags)
+            .arg(&self.service.grpc)
+            .args(rest)
+            .kill_on_drop(true);
+        tokio::time::timeout(Duration::from_secs(30), command.output())
+            .await
+            .unwrap()
+            .unwrap()
+    }
+
+    /// The text of a listing or description.
+    async fn text(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments).await;
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A unary call.
+    async fn call(&self, method: &str, request: Value) -> Value {
+        let text = self.text(&["-d", &request.to_string(), method]).await;
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// A call that is refused: its code and message.
+    async fn refused(&self, method: &str, request: Value) -> String {
+        let output = self.run(&["-d", &request.to_string(), method]).await;
+        assert!(!output.status.success(), "{method} accepted {request}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// The messages of a stream until one that `last` accepts.
+    async fn stream(&self, method: &str, request: Value, last: impl Fn(&Value) -> bool) -> Vec<Value> {
+        use tokio::io::{AsyncBufReadExt, BufReader};
+        let files = self.world.setup.client_files();
+        let mut child = tokio::process::Command::new(tools::path(tools::GRPCURL).unwrap())
+            .arg("-cacert")
+            .arg(&files.ca)
+            .arg("-cert")
+            .arg(&files.cert)
+            .arg("-key")
+            .arg(&files.key)
+            .args([
+                "-servername",
+                SERVER_NAME,
+                "-max-time",
+                "25",
+                "-d",
+                &request.to_string(),
+            ])
+            .args([self.service.grpc.as_str(), method])
+            .stdout(std::process::Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (mut text, mut messages) = (String::new(), Vec::new());
+        while let Some(line) = tokio::time::timeout(BOUND, lines.next_line())
+            .await
+            .unwrap()
+            .unwrap()
+        {
+            text.push_str(&line);
+            // Messages are printed on several lines; one is whole when it parses.
+            if let Ok(message) = serde_json::from_str::<Value>(&text) {
+                text.clear();
+                messages.push(message);
+                if last(messages.last().unwrap()) {
+                    return messages;
+                }
+            }
+        }
+        panic!("{method} ended before the message that was waited for: {messages:?}");
+    }
+}
+
+fn has(key: &'static str) -> impl Fn(&Value) -> bool {
+    move |message| message.get(key).is_some()
+}
+
+async fn described(grpcurl: &Grpcurl<'_>, service: &str, methods: &[&str]) {
+    let listed = grpcurl.text(&["list"]).await;
+    for name in [service, "grpc.health.v1.Health"] {
+        assert!(
+            listed.lines().any(|line| line == name),
+            "{name} is not in {listed}"
+        );
+    }
+    let described = grpcurl.text(&["describe", service]).await;
+    for method in methods {
+        assert!(
+            described.contains(&format!("rpc {method} ")),
+            "{method} is not in {described}"
+        );
+    }
+    let health = grpcurl
+        .call("grpc.health.v1.Health/Check", json!({"service": service}))
+        .await;
+    assert_eq!(health["status"], "SERVING");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lease_probe() {
+    let world = World::start("grpcurl-probe", &["one"]).await.unwrap();
+    let service = world.lease_probe().await.unwrap();
+    let grpcurl = Grpcurl {
+        world: &world,
+        service: &service,
+    };
+    let api = "gardener.watchdog.probe.v1.LeaseProbeService";
+    let method = |name: &str| format!("{api}/{name}");
+    described(&grpcurl, api, &["WatchVerdicts", "GetVerdict", "ListVerdicts"]).await;
+    until("the shoot is healthy", BOUND, || async {
+        let answer = grpcurl.call(&method("GetVerdict"), json!({"shoot": SHOOT})).await;
+        Ok((answer["verdict"]["outcome"] == "OUTCOME_HEALTHY").then_some(()))
+    })
+    .await
+    .unwrap();
+    let all = grpcurl
+        .call(
+            &method("ListVerdicts"),
+            json!({"pageSize": 1, "scope": "SCOPE_CLUSTER"}),
+        )
+        .await;
+    assert_eq!(
+        (&all["totalSize"], &all["verdicts"][0]["shoot"]),
+        (&json!(1), &json!(SHOOT))
+    );
+    for scope in ["SCOPE_LOCAL", "SCOPE_CLUSTER"] {
+        let request = json!({"shoots": [SHOOT], "scope": scope});
+        let messages = grpcurl
+            .stream(&method("WatchVerdicts"), request, has("snapshotComplete"))
+            .await;
+        assert_eq!(messages[0]["upsert"]["shoot"], SHOOT);
+    }
+    let nobody = json!({"shoots": ["shoot--no--such"]});
+    let messages = grpcurl
+        .stream(&method("WatchVerdicts"), nobody, has("heartbeat"))
+        .await;
+    assert_eq!(
+        messages.len(),
+        2,
+        "an empty snapshot, then a sign of life: {messages:?}"
+    );
+
+    let bad = grpcurl
+        .refused(&method("WatchVerdicts"), json!({"shoots": ["Not A Name"]}))
+        .await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("shoots[0]"),
+        "{bad}"
+    );
+    let bad = grpcurl.refused(&method("GetVerdict"), json!({})).await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("shoot: "),
+        "{bad}"
+    );
+    let absent = grpcurl
+        .refused(&method("GetVerdict"), json!({"shoot": "shoot--no--such"}))
+        .await;
+    assert!(absent.contains("NotFound"), "{absent}");
+    let bad = grpcurl
+        .refused(&method("ListVerdicts"), json!({"pageToken": "made up"}))
+        .await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("page_token"),
+        "{bad}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scaling_coordinator() {
+    let world = World::start("grpcurl-scaling", &["one"]).await.unwrap();
+    let _lease_probe = world.lease_probe().await.unwrap();
+    let service = world.coordinator().await.unwrap();
+    service.wait_ready().await.unwrap();
+    let grpcurl = Grpcurl {
+        world: &world,
+        service: &service,
+    };
+    let api = "gardener.watchdog.scaling.v1.ScalingService";
+    let method = |name: &str| format!("{api}/{name}");
+    described(
+        &grpcurl,
+        api,
+        &["WatchScaling", "GetScaling", "ListScaling", "PlanScaling"],
+    )
+    .await;
+    until("the direction is up", BOUND, || async {
+        let answer = grpcurl.call(&method("GetScaling"), json!({"shoot": SHOOT})).await;
+        Ok((answer["scaling"]["direction"] == "DIRECTION_UP").then_some(()))
+    })
+    .await
+    .unwrap();
+    let all = grpcurl.call(&method("ListScaling"), json!({})).await;
+    assert_eq!(all["scalings"][0]["resources"].as_array().unwrap().len(), 3);
+    let plan = grpcurl
+        .call(
+            &method("PlanScaling"),
+            json!({"shoot": SHOOT, "direction": "DIRECTION_DOWN"}),
+        )
+        .await;
+    let names = |level: &Value| {
+        let resources = level["resources"].as_array().unwrap();
+        resources
+            .iter()
+            .map(|r| r["resource"]["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let levels: Vec<_> = plan["levels"].as_array().unwrap().iter().map(names).collect();
+    assert_eq!(
+        levels,
+        [
+            vec!["machine-controller-manager", "cluster-autoscaler"],
+            vec!["kube-controller-manager"]
+        ]
+    );
+    assert!(
+        world.scale_writes(&world.shoot("one").unwrap()).is_empty(),
+        "a plan touches nothing"
+    );
+    let messages = grpcurl
+        .stream(
+            &method("WatchScaling"),
+            json!({"shoots": [SHOOT]}),
+            has("snapshotComplete"),
+        )
+        .await;
+    assert_eq!(messages[0]["upsert"]["shoot"], SHOOT);
+
+    let bad = grpcurl
+        .refused(
+            &method("PlanScaling"),
+            json!({"shoot": SHOOT, "direction": "DIRECTION_HOLD"}),
+        )
+        .await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("direction"),
+        "{bad}"
+    );
+    let bad = grpcurl
+        .refused(&method("WatchScaling"), json!({"shoots": ["-"]}))
+        .await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("shoots[0]"),
+        "{bad}"
+    );
+    let absent = grpcurl
+        .refused(&method("GetScaling"), json!({"shoot": "shoot--no--such"}))
+        .await;
+    assert!(absent.contains("NotFound"), "{absent}");
+    let bad = grpcurl
+        .refused(&method("ListScaling"), json!({"pageToken": "made up"}))
+        .await;
+    assert!(
+        bad.contains("InvalidArgument") && bad.contains("page_token"),
+        "{bad}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn weeder() {
+    let world = World::start("grpcurl-weeder", &["one"]).await.unwrap();
+    let service = world.weeder().await.unwrap();
+    service.wait_ready().await.unwrap();
+    let grpcurl = Grpcurl {
+        world: &world,
+        service: &service,
+    };
+    let api = "gardener.watchdog.weeder.v1.WeederService";
+    let method = |name: &str| format!("{api}/{name}");
+    described(
+        &grpcurl,
+        api,
+        &["WatchEndpointReadiness", "WatchWeeders", "ListWeeders"],
+    )
+    .await;
+    until("the services seen ready are weeded", BOUND, || async {
+        let answer = grpcurl
+            .call(&method("ListWeeders"), json!({"namespace": SHOOT}))
+            .await;
+        Ok((answer["totalSize"] == 2).then_some(()))
+    })
+    .await
+    .unwrap();
+    let request = json!({"namespace": SHOOT, "service": "kube-apiserver"});
+    let messages = grpcurl
+        .stream(
+            &method("WatchEndpointReadiness"),
+            request.clone(),
+            has("snapshotComplete"),
+        )
+        .await;
+    assert_eq!(messages[0]["upsert"]["readiness"], "READINESS_READY");
+    let messages = grpcurl
+        .stream(&method("WatchWeeders"), request, has("snapshotComplete"))
+        .await;
+    assert_eq!(messages[0]["upsert"]["key"]["service"], "kube-apiserver");
+
+    for name in ["WatchEndpointReadiness", "WatchWeeders", "ListWeeders"] {
+        let bad = grpcurl
+            .refused(&method(name), json!({"namespace": "Not A Name"}))
+            .await;
+        assert!(
+            bad.contains("InvalidArgument") && bad.contains("namespace"),
+            "{bad}"
+        );
+    }
+}

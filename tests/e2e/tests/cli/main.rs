@@ -1,0 +1,11 @@
+//! The programs as their users start them: command line, files, signals, logs, traces and the gRPC API.
+
+#![cfg(test)]
+
+mod config_files;
+mod demo;
+mod drain;
+mod grpcurl;
+mod lifecycle;
+mod probe_cost;
+mod traces;

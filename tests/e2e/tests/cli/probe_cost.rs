@@ -1,0 +1,50 @@
+//! The requests of a healthy probe: one small request on a kept connection, and nothing of the seed.
+
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_sandbox::ShootSpec;
+use watchdog_test_support::fixtures;
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::wait::{BOUND, until_true};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_healthy_probe_is_one_list_on_one_connection_and_asks_the_seed_nothing() {
+    let mut spec = ShootSpec::new("one", 20);
+    // Real times: a lease that is late on a busy machine is far from its expiry.
+    spec.states_grace_period = false;
+    let prober = fixtures::prober(
+        "probeInterval: 1s\nbackoffJitterFactor: 0\ninitialDelay: 1s",
+        "500ms",
+    );
+    let world = World::start_with("cost", vec![spec], &prober, &fixtures::weeder("1m"))
+        .await
+        .unwrap();
+    let shoot = world.shoot("one").unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    let api = shoot.api();
+    until_true("ten probes", BOUND, || async {
+        Ok(api.audit().iter().filter(|entry| entry.path == LEASES).count() >= 10)
+    })
+    .await
+    .unwrap();
+    let asked: Vec<_> = api
+        .audit()
+        .iter()
+        .map(|entry| format!("{} {}?{}", entry.verb, entry.path, entry.query))
+        .collect();
+    assert!(
+        asked
+            .iter()
+            .all(|request| *request == format!("list {LEASES}?limit=500")),
+        "{asked:?}"
+    );
+    assert_eq!(api.counters().connections, 1);
+    // The seed is asked for machines only when nodes matter.
+    let seed = world.sandbox.seed().audit();
+    assert!(seed.iter().all(|entry| !entry.path.ends_with("/machines")));
+}

@@ -1,0 +1,12 @@
+//! scaling-coordinator as a process, driven by verdicts that the test gives.
+
+#![cfg(test)]
+
+mod cost;
+mod crashes;
+mod kubernetes;
+mod kubernetes_half_open;
+mod kubernetes_restored;
+mod sandbox;
+mod sources;
+mod world;

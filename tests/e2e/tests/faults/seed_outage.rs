@@ -1,0 +1,223 @@
+//! Disturbances around a probe: the seed's API server goes away, a subscriber reads nothing, one node is left.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tonic::Code;
+use watchdog_proto::probe::v1 as probe;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::probe::v1::{Outcome, SkipReason};
+use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
+use watchdog_sandbox::{Cut, ShootSpec};
+use watchdog_test_support::fixtures;
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::wait::{BOUND, holds, until, until_true};
+use watchdog_test_support::watchdog::Service;
+
+async fn unknown(world: &World, lease_probe: &Service, shoot: &str) -> anyhow::Result<bool> {
+    let error = world.verdict(lease_probe, shoot).await.err();
+    let status = error
+        .as_ref()
+        .and_then(|error| error.downcast_ref::<tonic::Status>());
+    Ok(status.is_some_and(|status| status.code() == Code::NotFound))
+}
+
+/// A change during the outage is applied after it, in the same process.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_an_outage_of_the_seed_the_state_is_right_without_a_restart() {
+    let names = ["same", "hibernates", "vanishes", "rotates", "slower", "appears"];
+    let world = World::start("seed-outage", &names).await.unwrap();
+    let [same, hibernates, vanishes, rotates, slower, appears] = names.map(|name| world.shoot(name).unwrap());
+    appears.set_last_operation("Create", "Processing").unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    for shoot in [&same, &hibernates, &vanishes, &rotates, &slower] {
+        world
+            .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+            .await
+            .unwrap();
+    }
+    let seed = world.sandbox.seed();
+    seed.stop().await.unwrap();
+    let store = seed.store();
+    hibernates.set_hibernated(true).unwrap();
+    store
+        .delete(
+            &keys::CLUSTERS,
+            "",
+            vanishes.namespace(),
+            &Preconditions::default(),
+            false,
+        )
+        .unwrap();
+    rotates.rotate_kubeconfig().unwrap();
+    slower
+        .update_cluster(|cluster| {
+            let kubernetes = cluster.pointer_mut("/spec/shoot/spec/kubernetes").unwrap();
+            *kubernetes = json!({"kubeControllerManager": {"nodeMonitorGracePeriod": "40s"}});
+        })
+        .unwrap();
+    appears.set_last_operation("Create", "Succeeded").unwrap();
+    // The watches also miss this: history that the server does not remember.
+    seed.compact();
+    let observed = || async { anyhow::Ok(world.verdict(&lease_probe, same.namespace()).await?.observed_at) };
+    for _ in 0..2 {
+        let before = observed().await.unwrap();
+        until_true("the probes go on without the seed", BOUND, || async {
+            Ok(observed().await? != before)
+        })
+        .await
+        .unwrap();
+    }
+    seed.resume().await.unwrap();
+
+    let skipped = world
+        .wait_outcome(&lease_probe, hibernates.namespace(), Outcome::Skipped, BOUND)
+        .await
+        .unwrap();
+    assert_eq!(skipped.skip_reason(), SkipReason::Hibernating);
+    until_true("the Cluster that is gone is forgotten", BOUND, || {
+        unknown(&world, &lease_probe, vanishes.namespace())
+    })
+    .await
+    .unwrap();
+    for shoot in [&same, &rotates, &appears] {
+        world
+            .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+            .await
+            .unwrap();
+    }
+    until_true("the changed grace period is in effect", BOUND, || async {
+        let verdict = world.verdict(&lease_probe, slower.namespace()).await?;
+        let age = verdict.evidence.and_then(|evidence| evidence.expiry_age);
+        Ok(age.is_some_and(|age| age.seconds == 31))
+    })
+    .await
+    .unwrap();
+    // And what must be done is done, where the watches are new.
+    same.cut(Cut::All);
+    hibernates.cut(Cut::All);
+    world.wait_replicas(&same, 0, BOUND).await.unwrap();
+    same.heal();
+    world.wait_replicas(&same, 1, BOUND).await.unwrap();
+    for shoot in [&hibernates, &vanishes] {
+        assert_eq!(world.writes(shoot), Vec::<String>::new());
+    }
+    assert!(
+        lease_probe.process.exit_status().unwrap().is_none(),
+        "still the first process"
+    );
+}
+
+/// Shoots that sleep, with names as long as names may be: what one subscriber must take before it can stall.
+const SLEEPING: usize = 16_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_that_reads_nothing_is_closed_and_counted_and_disturbs_nobody() {
+    let prober = fixtures::prober("probeInterval: 2s\ninitialDelay: 1s\nprobeTimeout: 3s", "500ms");
+    let shoots = vec![ShootSpec::new("one", 3)];
+    let world = World::start_with("stalled", shoots, &prober, &fixtures::weeder("1m"))
+        .await
+        .unwrap();
+    for number in 0..SLEEPING {
+        let name = format!("shoot--sandbox--sleeping-with-a-name-as-long-as-may-be-{number:07}");
+        let cluster = json!({
+            "metadata": {"name": name},
+            "spec": {"shoot": {"spec": {"hibernation": {"enabled": true}}}},
+        });
+        world.sandbox.seed().create(&keys::CLUSTERS, "", cluster).unwrap();
+    }
+    let one = world.shoot("one").unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let request = || probe::WatchVerdictsRequest::default();
+    let mut stalled = LeaseProbeServiceClient::new(world.setup.channel(&lease_probe).unwrap());
+    // Held, and never read.
+    let _stalled = stalled.watch_verdicts(request()).await.unwrap();
+    let mut reader = LeaseProbeServiceClient::new(world.setup.channel(&lease_probe).unwrap());
+    let mut reader = reader.watch_verdicts(request()).await.unwrap().into_inner();
+    let dropped = "watchdog_feed_dropped_total{rpc=\"WatchVerdicts\",reason=\"stalled\"}";
+    let open = "watchdog_feed_subscribers{rpc=\"WatchVerdicts\"}";
+    let mut items = 0_usize;
+    let told = loop {
+        use probe::watch_verdicts_response::Event;
+        let message = tokio::time::timeout(BOUND, reader.message())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        match message.event.unwrap() {
+            Event::Upsert(_) => items += 1,
+            Event::SnapshotComplete(complete) => break complete.items,
+            other => panic!("{other:?} in a snapshot"),
+        }
+    };
+    assert_eq!((told as usize, items), (SLEEPING + 1, SLEEPING + 1));
+    tokio::spawn(async move { while reader.message().await.is_ok_and(|message| message.is_some()) {} });
+    one.cut(Cut::All);
+    world
+        .wait_outcome(&lease_probe, one.namespace(), Outcome::LeasesExpired, BOUND)
+        .await
+        .unwrap();
+    until("the stalled one is closed", BOUND, || async {
+        let found = lease_probe.metric(dropped).await?;
+        anyhow::ensure!(found == Some(1.0), "{found:?}");
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    until_true("the other one is still there, alone", BOUND, || async {
+        Ok(lease_probe.metric(open).await? == Some(1.0))
+    })
+    .await
+    .unwrap();
+}
+
+/// The reference stays stuck here: scaled down, and with one lease left that counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shoot_that_was_scaled_down_and_has_one_node_left_is_restored_by_it() {
+    let world = World::start("one-left", &["one"]).await.unwrap();
+    let shoot = world.shoot("one").unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    world
+        .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    shoot.cut(Cut::All);
+    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    for machine in shoot.machines().iter().skip(1) {
+        let store = world.sandbox.seed().store();
+        let (namespace, options) = (shoot.namespace(), WriteOptions::default());
+        store
+            .modify(
+                &keys::MACHINES,
+                namespace,
+                &machine.name,
+                Part::All,
+                &options,
+                |machine| {
+                    machine["status"]["currentStatus"]["phase"] = "Terminating".into();
+                    Ok(())
+                },
+            )
+            .unwrap();
+    }
+    let verdict = world
+        .wait_outcome(&lease_probe, shoot.namespace(), Outcome::TooFewCandidates, BOUND)
+        .await
+        .unwrap();
+    assert_eq!(verdict.evidence.unwrap().candidates, 1);
+    let before = world.writes(&shoot).len();
+    holds(
+        "one expired lease changes nothing",
+        Duration::from_secs(3),
+        || async { Ok(world.writes(&shoot).len() == before) },
+    )
+    .await
+    .unwrap();
+    shoot.heal();
+    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+}

@@ -1,0 +1,221 @@
+//! The weeder on a real API server: through EndpointSlices where `discovery.k8s.io/v1` is served (KUBEBUILDER_ASSETS of a
+//! newer Kubernetes), else through Endpoints (Kubernetes 1.20).
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Endpoints, Pod};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use watchdog_proto::weeder::v1 as weeder;
+use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
+use watchdog_test_support::fixtures;
+use watchdog_test_support::real::{RealControlPlane, create_namespace};
+use watchdog_test_support::wait::{BOUND, holds, until_true};
+use watchdog_test_support::watchdog::Setup;
+
+const SHOOT: &str = "shoot--real--one";
+const OTHER: &str = "shoot--real--two";
+
+/// Creates a pod of a control plane. `waiting` names the container list in which a container waits in
+/// `CrashLoopBackOff`.
+async fn pod(
+    seed: &Client,
+    namespace: &str,
+    name: &str,
+    role: &str,
+    waiting: Option<&str>,
+) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(seed.clone(), namespace);
+    let container = json!([{"name": "main", "image": "none"}]);
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {
+            "name": name, "labels": {"gardener.cloud/role": "controlplane", "role": role},
+            "ownerReferences": [{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": format!("{namespace}-{name}"),
+                "controller": true,
+            }],
+        },
+        "spec": {"containers": container, "initContainers": [{"name": "init", "image": "none"}]},
+    }))?;
+    pods.create(&PostParams::default(), &pod).await?;
+    if let Some(list) = waiting {
+        crash(&pods, name, list).await?;
+    }
+    Ok(())
+}
+
+async fn crash(pods: &Api<Pod>, name: &str, list: &str) -> anyhow::Result<()> {
+    let container = if list == "initContainerStatuses" {
+        "init"
+    } else {
+        "main"
+    };
+    let status: Value = json!([{
+        "name": container, "image": "none", "imageID": "", "ready": false, "restartCount": 7,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}},
+    }]);
+    let patch = Patch::Merge(json!({"status": {list: status}}));
+    pods.patch_status(name, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+/// Writes the endpoints of a service as the weeder reads them on this server.
+async fn endpoints(seed: &Client, namespace: &str, service: &str, ready: bool) -> anyhow::Result<()> {
+    let params = PatchParams::apply("test").force();
+    if fixtures::serves_endpoint_slices(seed).await? {
+        let slices: Api<EndpointSlice> = Api::namespaced(seed.clone(), namespace);
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
+            "ports": [{"port": 443}],
+        });
+        slices.patch(service, &params, &Patch::Apply(slice)).await?;
+        return Ok(());
+    }
+    let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), namespace);
+    let key = if ready { "addresses" } else { "notReadyAddresses" };
+    let subsets = json!([{key: [{"ip": "10.0.0.1"}], "ports": [{"port": 443}]}]);
+    let object =
+        json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": service}, "subsets": subsets});
+    endpoints.patch(service, &params, &Patch::Apply(object)).await?;
+    Ok(())
+}
+
+async fn pods(seed: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
+    let pods: Api<Pod> = Api::namespaced(seed.clone(), namespace);
+    let list = pods.list(&Default::default()).await?;
+    Ok(list
+        .items
+        .into_iter()
+        .filter_map(|pod| pod.metadata.name)
+        .collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crash_looping_dependants_are_deleted_when_their_service_is_back() {
+    let plane = RealControlPlane::start("weeder").await.unwrap();
+    let server = plane.api_server("seed").await.unwrap();
+    let seed = server.client();
+    for namespace in ["garden", SHOOT, OTHER] {
+        create_namespace(&seed, namespace).await.unwrap();
+    }
+    for namespace in [SHOOT, OTHER] {
+        endpoints(&seed, namespace, "etcd-main-client", false)
+            .await
+            .unwrap();
+        endpoints(&seed, namespace, "kube-apiserver", false)
+            .await
+            .unwrap();
+        pod(
+            &seed,
+            namespace,
+            "kube-apiserver",
+            "apiserver",
+            Some("containerStatuses"),
+        )
+        .await
+        .unwrap();
+        pod(
+            &seed,
+            namespace,
+            "controller-manager",
+            "controller-manager",
+            Some("containerStatuses"),
+        )
+        .await
+        .unwrap();
+        pod(
+            &seed,
+            namespace,
+            "scheduler",
+            "scheduler",
+            Some("initContainerStatuses"),
+        )
+        .await
+        .unwrap();
+        pod(&seed, namespace, "healthy", "controller-manager", None)
+            .await
+            .unwrap();
+    }
+    let setup = Setup::new(
+        plane.scratch(),
+        &fixtures::prober("", "1s"),
+        &fixtures::weeder("1m"),
+    )
+    .unwrap();
+    let service = setup
+        .weeder("weeder-0", &server.kubeconfig_for("admin").unwrap())
+        .await
+        .unwrap();
+    service.wait_ready().await.unwrap();
+    holds(
+        "nothing is deleted while the services are down",
+        Duration::from_secs(2),
+        || async { Ok(pods(&seed, SHOOT).await?.len() == 4) },
+    )
+    .await
+    .unwrap();
+
+    // The chain: etcd is back, so kube-apiserver is weeded, and only that.
+    endpoints(&seed, SHOOT, "etcd-main-client", true).await.unwrap();
+    until_true("the API server's pod is weeded", BOUND, || async {
+        Ok(pods(&seed, SHOOT).await? == ["controller-manager", "healthy", "scheduler"])
+    })
+    .await
+    .unwrap();
+    // kube-apiserver is back, so what needs it is weeded.
+    endpoints(&seed, SHOOT, "kube-apiserver", true).await.unwrap();
+    until_true("its dependants are weeded", BOUND, || async {
+        Ok(pods(&seed, SHOOT).await? == ["healthy"])
+    })
+    .await
+    .unwrap();
+    // A pod that crashes again is deleted again, 10 s later.
+    pod(
+        &seed,
+        SHOOT,
+        "controller-manager",
+        "controller-manager",
+        Some("containerStatuses"),
+    )
+    .await
+    .unwrap();
+    until_true("the pod that crashed again is weeded", BOUND, || async {
+        Ok(pods(&seed, SHOOT).await? == ["healthy"])
+    })
+    .await
+    .unwrap();
+    assert_eq!(
+        pods(&seed, OTHER).await.unwrap().len(),
+        4,
+        "the other control plane is still down: left alone"
+    );
+
+    let mut client = WeederServiceClient::new(setup.channel(&service).unwrap());
+    let listed = client
+        .list_weeders(weeder::ListWeedersRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    let deleted: Vec<_> = listed
+        .weeders
+        .iter()
+        .map(|weeding| (weeding.key.clone().unwrap_or_default().service, weeding.deleted))
+        .collect();
+    assert_eq!(
+        deleted,
+        [
+            ("etcd-main-client".to_owned(), 1),
+            ("kube-apiserver".to_owned(), 3)
+        ]
+    );
+    let metric = service
+        .metric("watchdog_weeder_deletions_total{result=\"deleted\"}")
+        .await
+        .unwrap();
+    assert_eq!(metric, Some(4.0));
+}

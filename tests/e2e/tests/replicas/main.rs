@@ -1,0 +1,12 @@
+//! Several replicas of one program.
+
+#![cfg(test)]
+
+mod coordinator;
+mod interrupted;
+mod kubernetes;
+mod probe;
+mod restart;
+mod rolling;
+mod support;
+mod weeder;

@@ -1,0 +1,84 @@
+//! A coordinator that is killed and started again in its Pod, as the kubelet does it, goes on at once (ADR 0009).
+
+use std::time::Duration;
+
+use crate::support::{BOUND, Field, Replica};
+use watchdog_test_support::coordinator::Outcome;
+use watchdog_test_support::wait;
+
+/// The log message of a process that waits for the end of the lease of another one with its name.
+const WAITS: &str = "waiting for its end";
+
+async fn start(field: &Field, name: &str, arguments: &[&str]) -> Replica {
+    let kubeconfig = field.world.sandbox.seed().kubeconfig(name);
+    Replica::start_with(&field.around("garden"), name, &kubeconfig, |command| {
+        command.args(arguments.iter().copied())
+    })
+    .await
+    .unwrap()
+}
+
+fn log(replica: &Replica) -> String {
+    std::fs::read_to_string(replica.process.log_path()).unwrap()
+}
+
+async fn until_joined(replica: &Replica) {
+    replica
+        .process
+        .wait_for_text("joined the membership", BOUND)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_in_the_same_pod_does_not_wait_for_the_lease_of_its_predecessor() {
+    let field = Field::start("restart", 6).await.unwrap();
+    let uids = [(); 2].map(|()| format!("{:032x}", rand::random::<u128>()));
+    let [in_pod_a, in_pod_b] = uids.each_ref().map(|uid| ["--pod-uid", uid.as_str()]);
+    let mut a = start(&field, "a", &in_pod_a).await;
+    let b = start(&field, "b", &in_pod_b).await;
+    let flips = field.flip();
+    field.until_all_acted_on().await.unwrap();
+    field.until_acting(&["a", "b"]).await.unwrap();
+    for _ in 0..2 {
+        a.process.kill_9().await.unwrap();
+        a = a.again().await.unwrap();
+        until_joined(&a).await;
+        assert!(!log(&a).contains(WAITS), "{}", log(&a));
+        field.until_acting(&["a", "b"]).await.unwrap();
+    }
+    drop(flips);
+    field.say_all(Outcome::Healthy);
+    field.until_restored().await.unwrap();
+    let report = field.report();
+    eprintln!("{report}");
+    report.check().unwrap();
+    drop(b);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_dead_predecessor_in_the_same_pod_is_inherited() {
+    let field = Field::start("restart-others", 1).await.unwrap();
+    let uid = format!("{:032x}", rand::random::<u128>());
+    let first = start(&field, "a", &["--pod-uid", &uid]).await;
+    until_joined(&first).await;
+    // Somebody starts a second one by hand in the running Pod.
+    let twin = start(&field, "a", &["--pod-uid", &uid]).await;
+    twin.process
+        .wait_for_text("not taking it for a predecessor", BOUND)
+        .await
+        .unwrap();
+    twin.process.wait_for_text(WAITS, BOUND).await.unwrap();
+    assert!(!log(&twin).contains("joined the membership"));
+    twin.process.kill_9().await.unwrap();
+    // Another Pod of the same name, as a StatefulSet makes it: the old one may still live on a node that is cut off.
+    first.process.kill_9().await.unwrap();
+    let other = format!("{:032x}", rand::random::<u128>());
+    let successor = start(&field, "a", &["--pod-uid", &other]).await;
+    successor.process.wait_for_text(WAITS, BOUND).await.unwrap();
+    wait::holds("it does not act", Duration::from_secs(3), || async {
+        Ok(!log(&successor).contains("joined the membership"))
+    })
+    .await
+    .unwrap();
+}

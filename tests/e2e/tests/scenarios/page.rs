@@ -1,0 +1,50 @@
+//! docs/acceptance.md names every scenario there is, and the suite plays every file there is.
+
+use std::path::Path;
+
+use watchdog_e2e::acceptance::fault::Fault;
+use watchdog_e2e::acceptance::scenarios;
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+#[test]
+fn every_scenario_is_played_and_has_a_row() {
+    let page = std::fs::read_to_string(root().join("docs/acceptance.md")).unwrap();
+    let mut files: Vec<String> = std::fs::read_dir(root().join("tests/e2e/scenarios"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "mod.rs")
+        .collect();
+    files.sort();
+    let played: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.file).collect();
+    assert_eq!(files, played);
+    for scenario in &scenarios::ALL {
+        let row = format!(
+            "| {} | [{}](../tests/e2e/scenarios/{}). {} |",
+            scenario.number(),
+            scenario.title(),
+            scenario.file,
+            scenario.text()
+        );
+        assert!(
+            page.contains(&row),
+            "make acceptance: docs/acceptance.md lacks {row}"
+        );
+    }
+    let numbers: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.number()).collect();
+    assert_eq!(numbers, (1..=26).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_fault_has_a_row() {
+    let page = std::fs::read_to_string(root().join("docs/acceptance.md")).unwrap();
+    for fault in Fault::SANDBOX.iter().chain(&Fault::REAL) {
+        let row = format!("| {} |", fault.title());
+        assert!(
+            page.contains(&row),
+            "make acceptance: docs/acceptance.md lacks {row}"
+        );
+    }
+}

@@ -1,0 +1,258 @@
+//! Every kind of kubeconfig that a Secret may hold: used over real TLS, or refused with the field named and nothing
+//! secret shown.
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_sandbox::Shoot;
+use watchdog_test_support::fixtures::PROBE_SECRET;
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::wait::BOUND;
+
+/// Secrets that no log, metric or message may show.
+const SECRET: &str = "hunter2-hunter2";
+
+/// The result for a kubeconfig.
+enum Expected {
+    /// The probe is this user.
+    User(&'static str),
+    /// The kubeconfig is refused, or does not work; the message says this.
+    Refused(Outcome, &'static str),
+}
+
+/// A kubeconfig of one cluster, user and context that works, with a token.
+fn plain(shoot: &Shoot) -> Value {
+    let api = shoot.api();
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {
+            "server": api.url(),
+            "certificate-authority-data": ByteString(api.ca_pem().as_bytes().to_vec()),
+        }}],
+        "users": [{"name": "u", "user": {"token": api.token("by-token")}}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+    })
+}
+
+fn edited(shoot: &Shoot, pointer: &str, value: Value) -> Value {
+    let mut config = plain(shoot);
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    config.pointer_mut(parent).unwrap()[field] = value;
+    config
+}
+
+/// The user of a kubeconfig with a client certificate, as JSON.
+fn certificate(shoot: &Shoot, user: &str) -> Value {
+    let text = shoot.api().kubeconfig_with_certificate(user).unwrap();
+    let field = |name: &str| {
+        let line = text.lines().find(|line| line.contains(name)).unwrap();
+        line.rsplit(' ').next().unwrap().to_owned()
+    };
+    json!({
+        "client-certificate-data": field("client-certificate-data"),
+        "client-key-data": field("client-key-data"),
+    })
+}
+
+/// Every case: the shoot's name, its kubeconfig, what becomes of it.
+fn cases(world: &World) -> Vec<(&'static str, Value, Expected)> {
+    use Expected::{Refused, User};
+    use Outcome::{ApiServerUnreachable, Inconclusive};
+    let shoot = |name: &str| world.shoot(name).unwrap();
+    let user = |name: &str, value| edited(&shoot(name), "/users/0/user", value);
+    let with =
+        |name: &str, field: &str, value| edited(&shoot(name), &format!("/clusters/0/cluster/{field}"), value);
+    let under_a_path = {
+        let shoot = shoot("path");
+        shoot.api().set_path_prefix("/shoots/one");
+        edited(
+            &shoot,
+            "/clusters/0/cluster/server",
+            json!(format!("{}/shoots/one/", shoot.api().url())),
+        )
+    };
+    let several = {
+        let mut config = plain(&shoot("contexts"));
+        let add = |list: &mut Value, item| list.as_array_mut().unwrap().insert(0, item);
+        let nowhere = json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
+        add(&mut config["clusters"], json!({"name": "a", "cluster": nowhere}));
+        add(
+            &mut config["users"],
+            json!({"name": "a", "user": {"exec": {"command": SECRET}}}),
+        );
+        add(
+            &mut config["contexts"],
+            json!({"name": "a", "context": {"cluster": "a", "user": "a"}}),
+        );
+        config
+    };
+    let both = {
+        let mut both = certificate(&shoot("both"), "by-certificate");
+        both["token"] = json!(shoot("both").api().token("by-token"));
+        both
+    };
+    let refused = |message| Refused(Inconclusive, message);
+    vec![
+        ("token", plain(&shoot("token")), User("by-token")),
+        (
+            "certificate",
+            user(
+                "certificate",
+                certificate(&shoot("certificate"), "by-certificate"),
+            ),
+            User("by-certificate"),
+        ),
+        // Both are sent. The sandbox looks at the token first, a real API server at the certificate.
+        ("both", user("both", both), User("by-token")),
+        ("path", under_a_path, User("by-token")),
+        ("contexts", several, User("by-token")),
+        (
+            "named",
+            with("named", "tls-server-name", json!("kubernetes")),
+            User("by-token"),
+        ),
+        (
+            "misnamed",
+            with("misnamed", "tls-server-name", json!("elsewhere.example.org")),
+            Refused(ApiServerUnreachable, "TLS handshake"),
+        ),
+        (
+            "no-authority",
+            with("no-authority", "certificate-authority-data", json!(null)),
+            Refused(ApiServerUnreachable, "TLS handshake"),
+        ),
+        (
+            "stranger",
+            user("stranger", json!({"token": SECRET})),
+            refused("(401)"),
+        ),
+        (
+            "exec",
+            user(
+                "exec",
+                json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": SECRET}}),
+            ),
+            refused("users[0].user.exec: is not supported: programs are not run"),
+        ),
+        (
+            "provider",
+            user("provider", json!({"auth-provider": {"name": SECRET}})),
+            refused("users[0].user.auth-provider: is not supported"),
+        ),
+        (
+            "token-file",
+            user("token-file", json!({"tokenFile": format!("/{SECRET}")})),
+            refused("users[0].user.tokenFile: is not supported: files are not read"),
+        ),
+        (
+            "key-file",
+            user("key-file", json!({"client-key": format!("/{SECRET}")})),
+            refused("users[0].user.client-key: is not supported: files are not read"),
+        ),
+        (
+            "ca-file",
+            with("ca-file", "certificate-authority", json!(format!("/{SECRET}"))),
+            refused("clusters[0].cluster.certificate-authority: is not supported: files are not read"),
+        ),
+        (
+            "password",
+            user("password", json!({"username": "admin", "password": SECRET})),
+            refused("is not supported: basic authentication is not used"),
+        ),
+        (
+            "insecure",
+            with("insecure", "insecure-skip-tls-verify", json!(true)),
+            refused(
+                "clusters[0].cluster.insecure-skip-tls-verify: is not supported: the server must be verified",
+            ),
+        ),
+        (
+            "http",
+            with("http", "server", json!("http://127.0.0.1:8080")),
+            refused("clusters[0].cluster.server"),
+        ),
+        (
+            "proxy",
+            with("proxy", "proxy-url", json!(format!("http://user:{SECRET}@proxy"))),
+            refused("clusters[0].cluster.proxy-url: is not supported: proxies are not used"),
+        ),
+    ]
+}
+
+const SHOOTS: [&str; 18] = [
+    "token",
+    "certificate",
+    "both",
+    "path",
+    "contexts",
+    "named",
+    "misnamed",
+    "no-authority",
+    "stranger",
+    "exec",
+    "provider",
+    "token-file",
+    "key-file",
+    "ca-file",
+    "password",
+    "insecure",
+    "http",
+    "proxy",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubeconfig_is_used_or_refused_as_documented() {
+    let world = World::start("kubeconfigs", &SHOOTS).await.unwrap();
+    let cases = cases(&world);
+    assert_eq!(cases.len(), SHOOTS.len());
+    for (name, kubeconfig, _) in &cases {
+        let data = json!({"data": {"kubeconfig": ByteString(kubeconfig.to_string().into_bytes())}});
+        let namespace = world.shoot(name).unwrap().namespace().to_owned();
+        let secrets: Api<Secret> = Api::namespaced(world.seed.clone(), &namespace);
+        secrets
+            .patch(PROBE_SECRET, &PatchParams::default(), &Patch::Merge(data))
+            .await
+            .unwrap();
+    }
+    let lease_probe = world.lease_probe().await.unwrap();
+    for (name, _, expected) in &cases {
+        let shoot = world.shoot(name).unwrap();
+        let (outcome, said) = match expected {
+            Expected::User(_) => (Outcome::Healthy, ""),
+            Expected::Refused(outcome, said) => (*outcome, *said),
+        };
+        let verdict = world
+            .wait_outcome(&lease_probe, shoot.namespace(), outcome, BOUND)
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        assert!(verdict.message.contains(said), "{name}: {}", verdict.message);
+        assert!(!verdict.message.contains(SECRET), "{name}: {}", verdict.message);
+        let users: Vec<String> = shoot.api().audit().into_iter().map(|entry| entry.user).collect();
+        if let Expected::User(user) = expected {
+            assert!(
+                !users.is_empty() && users.iter().all(|found| found == user),
+                "{name}: {users:?}"
+            );
+        }
+    }
+    let log = std::fs::read_to_string(lease_probe.process.log_path()).unwrap();
+    let (_, metrics) = lease_probe.admin_get("/metrics").await.unwrap();
+    for (text, what) in [(&log, "log"), (&metrics, "metrics")] {
+        assert!(!text.contains(SECRET), "the {what} shows a secret");
+        for (name, kubeconfig, _) in &cases {
+            let user = kubeconfig["users"].as_array().unwrap().last().unwrap()["user"].clone();
+            for field in ["token", "client-key-data"] {
+                let value = user[field].as_str().unwrap_or(SECRET);
+                assert!(!text.contains(value), "the {what} shows the {field} of {name}");
+            }
+        }
+    }
+    // The log also names what is refused.
+    assert!(
+        log.contains("insecure-skip-tls-verify: is not supported"),
+        "{log}"
+    );
+}

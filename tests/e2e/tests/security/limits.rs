@@ -1,0 +1,242 @@
+//! Callers who take more than they may: streams, messages, connections, time. Whatever they do, verdicts keep flowing to
+//! a subscriber who behaves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures::future::join_all;
+use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status, Streaming};
+use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_sandbox::ShootSpec;
+use watchdog_test_support::fixtures;
+use watchdog_test_support::proxy::Proxy;
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::watchdog::Service;
+use watchdog_test_support::{binaries, process::Command};
+
+/// See `services/common/feed/src/stream.rs`.
+const MAX_STREAMS: usize = 1024;
+/// See `services/common/runtime/src/grpc_server.rs`.
+const MAX_STREAMS_PER_CONNECTION: usize = 128;
+/// See `services/common/runtime/src/incoming.rs`.
+const MAX_CONNECTIONS: usize = 512;
+
+type Verdicts = Streaming<pb::WatchVerdictsResponse>;
+
+/// A lease-probe that tells something about every second, and a subscriber who behaves.
+struct Scene {
+    _world: World,
+    service: Service,
+    messages: Arc<AtomicU64>,
+    subscriber: AbortOnDropHandle<Option<Status>>,
+}
+
+fn endpoint(address: &str) -> Endpoint {
+    Channel::from_shared(format!("http://{address}")).unwrap()
+}
+
+async fn watch(channel: Channel) -> Result<Verdicts, Status> {
+    let request = pb::WatchVerdictsRequest::default();
+    Ok(LeaseProbeServiceClient::new(channel)
+        .watch_verdicts(request)
+        .await?
+        .into_inner())
+}
+
+// === impl Scene ===
+
+impl Scene {
+    async fn start(name: &str) -> Self {
+        let specs = (0..5).map(|i| ShootSpec::new(&format!("s{i}"), 2)).collect();
+        let prober = fixtures::prober("probeInterval: 1s\ninitialDelay: 1s\nprobeTimeout: 5s", "1s");
+        let world = World::start_with(name, specs, &prober, &fixtures::weeder("1m"))
+            .await
+            .unwrap();
+        let kubeconfig = world.scratch.write("kubeconfig", world.kubeconfig()).unwrap();
+        // In the clear: what is behind TLS must hold without it.
+        let command = Command::new(name, binaries::path(binaries::LEASE_PROBE).unwrap())
+            .args(["--insecure-plaintext", "--identity", name])
+            .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
+            .arg("--config-file")
+            .arg(world.setup.prober_file().as_os_str())
+            .arg("--kubeconfig")
+            .arg(kubeconfig.as_os_str());
+        let service = world.setup.custom(command).await.unwrap();
+        service.wait_ready().await.unwrap();
+        let mut stream = watch(endpoint(&service.grpc).connect_lazy()).await.unwrap();
+        let messages = Arc::new(AtomicU64::new(0));
+        let count = messages.clone();
+        let subscriber = AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                match stream.message().await {
+                    Ok(Some(_)) => count.fetch_add(1, Ordering::Relaxed),
+                    Ok(None) => return None,
+                    Err(status) => return Some(status),
+                };
+            }
+        }));
+        let scene = Self {
+            _world: world,
+            service,
+            messages,
+            subscriber,
+        };
+        scene.verdicts_flow().await;
+        scene
+    }
+
+    /// Waits for verdicts that come from now on, on the stream from before.
+    async fn verdicts_flow(&self) {
+        let before = self.messages.load(Ordering::Relaxed);
+        wait::until("verdicts keep flowing", BOUND, || async {
+            anyhow::ensure!(
+                !self.subscriber.is_finished(),
+                "the stream of who behaves has ended"
+            );
+            Ok((self.messages.load(Ordering::Relaxed) > before + 5).then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+
+    async fn until_metric(&self, series: &str, fits: impl Fn(f64) -> bool) {
+        wait::until(series, BOUND, || async {
+            let value = self.service.metric(series).await?.unwrap_or_default();
+            anyhow::ensure!(fits(value), "it is {value}");
+            Ok(Some(()))
+        })
+        .await
+        .unwrap();
+    }
+
+    async fn until_refused(&self, reason: &str) {
+        let series = format!("watchdog_grpc_connections_refused_total{{reason=\"{reason}\"}}");
+        self.until_metric(&series, |refused| refused > 0.0).await;
+    }
+
+    async fn until_dropped(&self, reason: &str) {
+        let series = format!("watchdog_feed_dropped_total{{rpc=\"WatchVerdicts\",reason=\"{reason}\"}}");
+        self.until_metric(&series, |dropped| dropped > 0.0).await;
+    }
+}
+
+const SUBSCRIBERS: &str = "watchdog_feed_subscribers{rpc=\"WatchVerdicts\"}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_streams_and_larger_messages_than_are_allowed() {
+    let scene = Scene::start("limits-streams").await;
+    let open = async || {
+        let channel = endpoint(&scene.service.grpc).connect_lazy();
+        join_all((0..MAX_STREAMS_PER_CONNECTION).map(|_| watch(channel.clone()))).await
+    };
+    let connections = MAX_STREAMS / MAX_STREAMS_PER_CONNECTION + 1;
+    let opened = join_all((0..connections).map(|_| open())).await;
+    let (streams, refused): (Vec<_>, Vec<_>) = opened.into_iter().flatten().partition(Result::is_ok);
+    // The one of who behaves counts too.
+    assert_eq!(streams.len(), MAX_STREAMS - 1);
+    for status in refused.into_iter().filter_map(Result::err) {
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        assert!(status.message().contains("1024 streams"), "{}", status.message());
+    }
+    scene.until_dropped("limit").await;
+    scene.verdicts_flow().await;
+    drop(streams);
+    scene.until_metric(SUBSCRIBERS, |open| open == 1.0).await;
+
+    let mut client = LeaseProbeServiceClient::new(endpoint(&scene.service.grpc).connect_lazy());
+    let huge = pb::WatchVerdictsRequest {
+        shoots: vec!["x".repeat(60); 100_000],
+        ..Default::default()
+    };
+    let status = client.watch_verdicts(huge).await.unwrap_err();
+    assert!(
+        matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted),
+        "{status:?}"
+    );
+    let many = pb::WatchVerdictsRequest {
+        shoots: vec!["x".into(); 1_001],
+        ..Default::default()
+    };
+    let status = client.watch_verdicts(many).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let mut heavy = Request::new(pb::ListVerdictsRequest::default());
+    let value: MetadataValue<_> = "x".repeat(64 * 1024).parse().unwrap();
+    heavy.metadata_mut().insert("x-heavy", value);
+    assert!(client.list_verdicts(heavy).await.is_err(), "headers have a limit");
+    // That cost it its connection; it may come again.
+    wait::until("it is served again", BOUND, || async {
+        client
+            .clone()
+            .list_verdicts(pb::ListVerdictsRequest::default())
+            .await?;
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    scene.verdicts_flow().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_read_or_has_vanished_is_let_go() {
+    let scene = Scene::start("limits-slow").await;
+    // No room for more than a message or two on the way: then it depends on the reader.
+    let narrow = endpoint(&scene.service.grpc)
+        .initial_stream_window_size(1_024)
+        .initial_connection_window_size(1_024);
+    let mut slow = Vec::new();
+    for _ in 0..10 {
+        slow.push(watch(narrow.connect_lazy()).await.unwrap());
+    }
+    let proxy = Proxy::start(scene.service.grpc.parse().unwrap()).await.unwrap();
+    let through = endpoint(&proxy.address().to_string());
+    let _vanished = watch(through.connect_lazy()).await.unwrap();
+    scene.until_metric(SUBSCRIBERS, |open| open == 12.0).await;
+    proxy.cut();
+    scene.until_metric(SUBSCRIBERS, |open| open == 11.0).await;
+    scene.verdicts_flow().await;
+    scene.until_dropped("stalled").await;
+    scene.until_metric(SUBSCRIBERS, |open| open == 1.0).await;
+    scene.verdicts_flow().await;
+    // Who comes back to read finds the reason at the end of what was on its way.
+    let mut first = slow.swap_remove(0);
+    let end = async {
+        loop {
+            if let Err(status) = first.message().await.map(|message| message.unwrap()) {
+                return status;
+            }
+        }
+    };
+    let status = tokio::time::timeout(BOUND, end).await.unwrap();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert!(status.message().contains("read faster"), "{}", status.message());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_connections_that_never_speak() {
+    let scene = Scene::start("limits-connections").await;
+    let connect = || TcpStream::connect(&scene.service.grpc);
+    let mut silent = Vec::new();
+    for _ in 0..MAX_CONNECTIONS + 50 {
+        silent.extend(connect().await);
+    }
+    scene.until_refused("limit").await;
+    scene.verdicts_flow().await;
+    // They stay, and their places come back all the same.
+    scene.until_refused("silent").await;
+    wait::until("others get in again", BOUND, || async {
+        let request = pb::ListVerdictsRequest::default();
+        let mut client = LeaseProbeServiceClient::new(endpoint(&scene.service.grpc).connect_lazy());
+        client.list_verdicts(request).await?;
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    scene.verdicts_flow().await;
+    drop(silent);
+}

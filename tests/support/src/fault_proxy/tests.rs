@@ -1,0 +1,72 @@
+//! Through the eyes of a Kubernetes client on the sandbox.
+
+use std::time::Duration;
+
+use kube::Client;
+use watchdog_sandbox::{ApiOptions, ApiServer};
+
+use super::*;
+use crate::sandboxed;
+use crate::wait;
+
+async fn pair() -> (ApiServer, FaultProxy, Client) {
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let proxy = FaultProxy::start(Upstream {
+        url: server.url(),
+        ca_pem: server.ca_pem().to_owned(),
+    })
+    .await
+    .unwrap();
+    let client = sandboxed::client(&proxy.kubeconfig(&server.kubeconfig("somebody")))
+        .await
+        .unwrap();
+    (server, proxy, client)
+}
+
+async fn version(client: &Client) -> Result<String, String> {
+    match tokio::time::timeout(Duration::from_secs(2), client.apiserver_version()).await {
+        Ok(Ok(version)) => Ok(version.git_version),
+        Ok(Err(error)) => Err(format!("{error:?}")),
+        Err(_) => Err("no answer".to_owned()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_passes_on_and_fails_in_every_way_and_recovers() {
+    let (_server, proxy, client) = pair().await;
+    version(&client).await.unwrap();
+    let behaviours = [
+        (Behaviour::Refuse, ""),
+        (Behaviour::Silent, "no answer"),
+        (Behaviour::Trickle(Duration::from_secs(1)), "no answer"),
+        (Behaviour::Answer(Canned::Garbage), ""),
+        (Behaviour::Answer(Canned::Html), ""),
+        (Behaviour::Answer(Canned::Redirect), ""),
+        (Behaviour::Answer(Canned::Throttled(3)), "429"),
+    ];
+    for (behaviour, sign) in behaviours {
+        proxy.set(behaviour.clone());
+        // The first to fail may be the connection that was open when the behaviour changed.
+        wait::until_true(
+            &format!("{behaviour:?} shows"),
+            Duration::from_secs(20),
+            || async { Ok(matches!(version(&client).await, Err(error) if error.contains(sign))) },
+        )
+        .await
+        .unwrap();
+        proxy.set(Behaviour::Pass);
+        wait::until_true("it passes on again", Duration::from_secs(20), || async {
+            Ok(version(&client).await.is_ok())
+        })
+        .await
+        .unwrap();
+    }
+    assert!(proxy.connections() > 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_one_answers_in_the_end() {
+    let (_server, proxy, client) = pair().await;
+    proxy.set(Behaviour::Slow(Duration::from_millis(50)));
+    version(&client).await.unwrap();
+}

@@ -1,0 +1,261 @@
+//! The record of each shoot, in order: what a watch of the seed saw, what the verdicts were, and what the test itself
+//! did. [`super::invariants`] judges it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::bail;
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::DynamicObject;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+use watchdog_proto::probe::v1::Outcome;
+
+use crate::real::cluster_resource;
+use crate::wait::BOUND;
+
+const PREFIX: &str = "dependency-watchdog.gardener.cloud/";
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// When it was seen or done, by the test's clock.
+    pub at: Timestamp,
+    /// The event.
+    pub fact: Fact,
+}
+
+/// The kinds of events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// A dependant has changed.
+    Dependant(Dependant),
+    /// The Cluster has changed. Versions order it against the dependants.
+    Cluster {
+        /// `resourceVersion`, which one counter gives to all objects of an API server.
+        version: u64,
+        /// Why the shoot must not be written to from now on; none when it may.
+        forbids: Option<&'static str>,
+    },
+    /// lease-probe said this of the shoot.
+    Verdict(Outcome),
+    /// A write by the test, in the part of an operator or of Gardener; it made this version.
+    Operator(u64),
+    /// From now on some nodes of a shoot are cut off.
+    Cut {
+        /// Nodes that are cut off.
+        cut: usize,
+        /// All nodes.
+        of: usize,
+    },
+}
+
+/// A Deployment as it was at a version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dependant {
+    /// `resourceVersion`.
+    pub version: u64,
+    /// Its name.
+    pub name: String,
+    /// Replicas wanted.
+    pub wanted: i32,
+    /// Replicas ready.
+    pub ready: i32,
+    /// The annotation with the recorded count, as it stands there.
+    pub recorded: Option<String>,
+    /// True if it is marked as held down.
+    pub held: bool,
+    /// True if it should be left alone.
+    pub ignored: bool,
+}
+
+/// The records of all shoots of a seed.
+#[derive(Debug, Default)]
+pub struct Timeline {
+    entries: Mutex<BTreeMap<String, Vec<Entry>>>,
+    /// Tells that something was added.
+    changed: watch::Sender<()>,
+    /// True if verdicts may have been missed.
+    has_gaps: AtomicBool,
+}
+
+/// Keeps a timeline written while it lives.
+#[derive(Debug)]
+pub struct Recorder {
+    _tasks: [AbortOnDropHandle<()>; 2],
+}
+
+// === impl Timeline ===
+
+impl Timeline {
+    /// Watches the Deployments and Clusters of a seed; when this returns, all that there are have been seen.
+    ///
+    /// # Errors
+    /// When the first lists do not come to an end.
+    pub async fn start(seed: &Client) -> anyhow::Result<(Arc<Self>, Recorder)> {
+        let timeline = Arc::new(Self::default());
+        let (started, mut both) = watch::channel(0_u8);
+        let deployments = Api::<Deployment>::all(seed.clone());
+        let clusters = Api::<DynamicObject>::all_with(seed.clone(), &cluster_resource());
+        let (one, two) = (timeline.clone(), timeline.clone());
+        let tasks = [
+            tokio::spawn(follow(deployments, started.clone(), move |object, _| {
+                let namespace = object.namespace().unwrap_or_default();
+                one.add(&namespace, Fact::Dependant(dependant(object)));
+            })),
+            tokio::spawn(follow(clusters, started, move |object, deleted| {
+                let forbids = if deleted { Some("gone") } else { forbids(object) };
+                let version = version(object);
+                two.add(&object.name_any(), Fact::Cluster { version, forbids });
+            })),
+        ];
+        let recorder = Recorder {
+            _tasks: tasks.map(AbortOnDropHandle::new),
+        };
+        match timeout(BOUND, both.wait_for(|count| *count == 2)).await {
+            Ok(Ok(_)) => Ok((timeline, recorder)),
+            _ => bail!("the seed could not be listed within {BOUND:?}"),
+        }
+    }
+
+    /// Adds a fact about a shoot, by its namespace.
+    pub fn add(&self, shoot: &str, fact: Fact) {
+        let entry = Entry {
+            at: Timestamp::now(),
+            fact,
+        };
+        self.entries
+            .lock()
+            .entry(shoot.to_owned())
+            .or_default()
+            .push(entry);
+        self.changed.send_replace(());
+    }
+
+    /// From now on verdicts may be missed: lease-probe comes and goes.
+    pub fn note_gap(&self) {
+        self.has_gaps.store(true, Ordering::SeqCst);
+    }
+
+    /// True if every verdict was received.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        !self.has_gaps.load(Ordering::SeqCst)
+    }
+
+    /// All that is known of a shoot.
+    #[must_use]
+    pub fn of(&self, shoot: &str) -> Vec<Entry> {
+        self.entries.lock().get(shoot).cloned().unwrap_or_default()
+    }
+
+    /// A dependant as it was last seen.
+    #[must_use]
+    pub fn dependant(&self, shoot: &str, name: &str) -> Option<Dependant> {
+        let entries = self.entries.lock();
+        let found = entries
+            .get(shoot)?
+            .iter()
+            .rev()
+            .find_map(|entry| match &entry.fact {
+                Fact::Dependant(dependant) if dependant.name == name => Some(dependant),
+                _ => None,
+            });
+        found.cloned()
+    }
+
+    /// Waits until `condition` holds, looking whenever something was added.
+    ///
+    /// # Errors
+    /// When `bound` passes; names `what` was waited for.
+    pub async fn until(
+        &self,
+        what: &str,
+        bound: Duration,
+        mut condition: impl FnMut(&Self) -> bool,
+    ) -> anyhow::Result<()> {
+        let mut changed = self.changed.subscribe();
+        match timeout(bound, changed.wait_for(|()| condition(self))).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => bail!("waited {bound:?} in vain: {what}"),
+        }
+    }
+}
+
+/// Tells everything that a watch tells. What is listed again after a break comes as it is then.
+async fn follow<K>(api: Api<K>, started: watch::Sender<u8>, mut tell: impl FnMut(&K, bool))
+where
+    K: Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    let mut first = Some(started);
+    let events = watcher(api, watcher::Config::default()).default_backoff();
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Apply(object) | Event::InitApply(object)) => tell(&object, false),
+            Ok(Event::Delete(object)) => tell(&object, true),
+            Ok(Event::InitDone) => {
+                if let Some(started) = first.take() {
+                    started.send_modify(|count| *count += 1);
+                }
+            }
+            // The watcher lists again by itself.
+            Ok(Event::Init) | Err(_) => {}
+        }
+    }
+}
+
+fn version(object: &impl Resource) -> u64 {
+    object
+        .meta()
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default()
+}
+
+fn dependant(object: &Deployment) -> Dependant {
+    let annotation = |name: &str| object.annotations().get(&format!("{PREFIX}{name}"));
+    let status = object.status.as_ref();
+    Dependant {
+        version: version(object),
+        name: object.name_any(),
+        wanted: object
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.replicas)
+            .unwrap_or_default(),
+        ready: status
+            .and_then(|status| status.ready_replicas)
+            .unwrap_or_default(),
+        recorded: annotation("replicas").cloned(),
+        held: annotation("meltdown-protection-active").is_some(),
+        ignored: annotation("ignore-scaling")
+            .is_some_and(|value| ["1", "t", "T", "TRUE", "true", "True"].contains(&value.as_str())),
+    }
+}
+
+/// Why a shoot in this state is never written to (rule S4).
+fn forbids(cluster: &DynamicObject) -> Option<&'static str> {
+    let shoot = cluster.data.pointer("/spec/shoot")?;
+    let at = |pointer: &str| shoot.pointer(pointer);
+    if cluster.metadata.deletion_timestamp.is_some() || at("/metadata/deletionTimestamp").is_some() {
+        Some("being deleted")
+    } else if at("/spec/hibernation/enabled") == Some(&Value::Bool(true)) {
+        Some("hibernating")
+    } else if at("/status/lastOperation/type").and_then(Value::as_str) == Some("Migrate") {
+        Some("migrating")
+    } else {
+        None
+    }
+}

@@ -1,0 +1,27 @@
+//! What the end-to-end tests, the demo and the benchmarks share, one of each: child processes that never outlive their
+//! test, waiting with a bound, proxies, the services as processes, real Kubernetes control planes ([`real`]), and the
+//! checker of what happened ([`history`]).
+//!
+//! Errors are `anyhow` throughout: a test or the demo shows them to a person and stops, nobody matches on them.
+
+pub mod binaries;
+pub mod certs;
+pub mod coordinator;
+pub mod fault_proxy;
+pub mod fixtures;
+pub mod history;
+pub mod log;
+pub mod ports;
+pub mod process;
+pub mod proxy;
+pub mod real;
+pub mod resource_usage;
+pub mod restartable_service;
+pub mod sandboxed;
+pub mod scratch;
+mod spawner;
+pub mod tools;
+pub mod wait;
+pub mod watch_proxy;
+pub mod watchdog;
+pub mod workload_controller;

@@ -1,0 +1,178 @@
+//! Real Kubernetes control planes: etcd, any number of kube-apiservers on it (one as the seed, others as shoots) and
+//! kube-controller-managers, with simulated kubelets in front and a simulated deployment controller for the seed.
+//!
+//! ```text
+//!   RealControlPlane ── etcd
+//!     ├─ ApiServer "seed"    CRDs, WorkloadController (what the seed's own kubelets and controllers would do)
+//!     └─ ApiServer "shoot"   ControllerManager (the real node lifecycle), Fleet (kubelets: Nodes and Leases),
+//!                            NodeRecorder (every change of a node's readiness, none missed)
+//! ```
+//!
+//! The binaries come from `tests/tools/real-kubernetes`.
+
+mod api_server;
+mod assets;
+mod controller_manager;
+mod crds;
+mod etcd;
+mod fleet;
+mod kubeconfig;
+mod kubelet;
+mod node_recorder;
+mod pki;
+mod seed_objects;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::time::timeout;
+
+pub use api_server::{ApiServer, ApiServerOptions};
+pub use assets::Assets;
+pub use controller_manager::{ControllerManager, ControllerManagerOptions};
+pub use crds::{cluster_resource, install_seed_crds, machine_resource};
+pub use etcd::EtcdBackup;
+pub use fleet::{Fleet, FleetOptions, MachineOptions};
+pub use kubeconfig::kubeconfig;
+pub use node_recorder::{NodeRecorder, NodeTransition, node_readiness};
+pub use seed_objects::{
+    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, delete_cluster, scale_of,
+};
+
+use crate::scratch::Scratch;
+use etcd::Etcd;
+use pki::Pki;
+
+/// How long any single request of the test's own to an API server may take.
+const REQUEST_BOUND: Duration = Duration::from_secs(30);
+
+/// An etcd and the certificates that its API servers share. Start API servers on it; all of them stop working when
+/// it is dropped.
+#[derive(Debug)]
+#[must_use = "etcd stops when this is dropped"]
+pub struct RealControlPlane {
+    scratch: Arc<Scratch>,
+    assets: Assets,
+    pki: Pki,
+    etcd: Etcd,
+}
+
+impl RealControlPlane {
+    /// Finds the binaries and starts etcd: below a second. `name` is part of the name of the temporary folder.
+    ///
+    /// # Errors
+    /// When the binaries are not there (names the command that brings them) or etcd does not start.
+    pub async fn start(name: &str) -> anyhow::Result<Self> {
+        Self::start_with(name, 1).await
+    }
+
+    /// The same with three members of etcd, so that one can be lost.
+    ///
+    /// # Errors
+    /// As [`RealControlPlane::start`].
+    pub async fn start_with_etcd_of_three(name: &str) -> anyhow::Result<Self> {
+        Self::start_with(name, 3).await
+    }
+
+    async fn start_with(name: &str, members: usize) -> anyhow::Result<Self> {
+        let assets = Assets::find()?;
+        let scratch = Scratch::new(name)?;
+        let pki = Pki::new(&scratch)?;
+        let etcd = Etcd::start(&assets, &scratch, members).await?;
+        Ok(Self {
+            scratch,
+            assets,
+            pki,
+            etcd,
+        })
+    }
+
+    /// Starts an API server with the default options and waits until it is ready: about ten seconds. Start several
+    /// at once with `tokio::try_join!`.
+    ///
+    /// # Errors
+    /// When it does not get ready; shows the end of its log.
+    pub async fn api_server(&self, name: &str) -> anyhow::Result<ApiServer> {
+        self.api_server_with(ApiServerOptions::new(name)).await
+    }
+
+    /// Starts an API server and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not get ready; shows the end of its log.
+    pub async fn api_server_with(&self, options: ApiServerOptions) -> anyhow::Result<ApiServer> {
+        ApiServer::start(&self.assets, &self.pki, &self.etcd, &self.scratch, options).await
+    }
+
+    /// Prepares a kube-controller-manager for an API server; [`ControllerManager::start`] starts it.
+    ///
+    /// # Errors
+    /// When its kubeconfig file cannot be written.
+    pub fn controller_manager(
+        &self,
+        api_server: &ApiServer,
+        options: &ControllerManagerOptions,
+    ) -> anyhow::Result<ControllerManager> {
+        ControllerManager::new(&self.assets, &self.pki, &self.scratch, api_server, options)
+    }
+
+    /// Makes etcd forget everything but the newest revision.
+    ///
+    /// # Errors
+    /// When etcd does not answer.
+    pub async fn compact_etcd(&self) -> anyhow::Result<()> {
+        self.etcd.compact().await
+    }
+
+    /// Kills the leader of etcd and starts it again.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn kill_etcd_leader(&self) -> anyhow::Result<()> {
+        self.etcd.kill_leader().await
+    }
+
+    /// Copies the data of etcd, which is away for a moment. `name` is that of the copy.
+    ///
+    /// # Errors
+    /// When etcd has several members, or does not come back.
+    pub async fn back_up_etcd(&self, name: &str) -> anyhow::Result<EtcdBackup> {
+        self.etcd.back_up(name).await
+    }
+
+    /// Takes etcd back to a backup: revisions become lower than they were. The API servers must be stopped, because they
+    /// remember what is no longer true.
+    ///
+    /// # Errors
+    /// When etcd does not come back.
+    pub async fn restore_etcd(&self, backup: &EtcdBackup) -> anyhow::Result<()> {
+        self.etcd.restore(backup).await
+    }
+
+    /// The test's folder.
+    #[must_use]
+    pub fn scratch(&self) -> &Arc<Scratch> {
+        &self.scratch
+    }
+
+    /// Where the binaries are.
+    #[must_use]
+    pub fn assets(&self) -> &Assets {
+        &self.assets
+    }
+}
+
+/// Gives a request to an API server a deadline and its error a name.
+async fn bounded<T>(what: &str, request: impl Future<Output = kube::Result<T>>) -> anyhow::Result<T> {
+    match timeout(REQUEST_BOUND, request).await {
+        Ok(answer) => answer.with_context(|| what.to_owned()),
+        Err(_) => bail!("{what}: no answer within {REQUEST_BOUND:?}"),
+    }
+}
+
+/// True if a write failed because the object is already there.
+fn exists_already(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.is_already_exists())
+}
