@@ -12,29 +12,29 @@ use kube::Api;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 
-use crate::acceptance::planes::{API_SERVER, Plane, Planes};
+use crate::acceptance::control_plane::{API_SERVER, ControlPlane, ControlPlanes};
+use crate::acceptance::fixture::Fixture;
 use crate::acceptance::seed::Seed;
-use crate::acceptance::stage::Stage;
-use crate::wait;
-use crate::watchdog::Service;
+use watchdog_test_support::wait;
+use watchdog_test_support::watchdog::Service;
 
 const OWN: &str = "kube-controller-manager";
 
 /// Deletions of a pod in a weeder's life at most.
 const AT_MOST: usize = 3;
 
-pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
+pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     // The weeder is restarted, so it must not be the one that all scenarios share.
-    stage.reserve(1).await?;
-    let (seed, _) = stage.second_seed().await?;
-    let (planes, _following) = Planes::start(&seed).await?;
-    let namespace = format!("shoot--{}--plane", stage.name());
+    fixture.reserve(1).await?;
+    let (seed, _) = fixture.second_seed().await?;
+    let (planes, _following) = ControlPlanes::start(&seed).await?;
+    let namespace = format!("shoot--{}--plane", fixture.name());
     let plane = planes.add(&namespace, 1).await?;
     plane.down(API_SERVER).await?;
     plane.breaks(OWN).await?;
     plane.up(API_SERVER).await?;
 
-    let left = wait::until("the weeder gives up", stage.times().bound * 4, || async {
+    let left = wait::until("the weeder gives up", fixture.times().bound * 4, || async {
         let weeder = weeder_of(&seed, &seed.weeder.get(), &namespace).await?;
         Ok(weeder.left_alone.first().cloned())
     })
@@ -49,7 +49,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
         .metric("watchdog_weeder_left_alone_total")
         .await?;
     ensure!(metric == Some(1.0), "{metric:?}");
-    warned(stage, &seed, &namespace).await?;
+    warned(fixture, &seed, &namespace).await?;
     ensure!(
         deletions(&plane).await == (AT_MOST, 2),
         "{:?}",
@@ -61,12 +61,14 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
     let command = old.command().clone().option("--identity", "weeder-1");
     let new = seed.setup.custom(command).await?;
     new.wait_ready().await?;
-    old.process.stop(stage.times().bound).await?;
-    wait::until_true("the new replica has taken over", stage.times().bound, || async {
-        Ok(weeder_of(&seed, &new, &namespace).await?.first_sight)
-    })
+    old.process.stop(fixture.times().bound).await?;
+    wait::until_true(
+        "the new replica has taken over",
+        fixture.times().bound,
+        || async { Ok(weeder_of(&seed, &new, &namespace).await?.first_sight) },
+    )
     .await?;
-    wait::holds("nothing is weeded", stage.calm(), || async {
+    wait::holds("nothing is weeded", fixture.observation_window(), || async {
         Ok(deletions(&plane).await == (AT_MOST, 2))
     })
     .await?;
@@ -75,7 +77,7 @@ pub(super) async fn play(stage: &Stage) -> anyhow::Result<()> {
 }
 
 /// How often the pod was deleted that crashes for its own reasons, and how often others were.
-async fn deletions(plane: &Plane) -> (usize, usize) {
+async fn deletions(plane: &ControlPlane) -> (usize, usize) {
     let deleted = plane.deleted_components().await;
     let own = deleted.iter().filter(|component| **component == OWN).count();
     (own, deleted.len() - own)
@@ -92,9 +94,9 @@ async fn weeder_of(seed: &Arc<Seed>, weeder: &Service, namespace: &str) -> anyho
     weeders.into_iter().find(of_service).context("no weeder")
 }
 
-async fn warned(stage: &Stage, seed: &Seed, namespace: &str) -> anyhow::Result<()> {
+async fn warned(fixture: &Fixture, seed: &Seed, namespace: &str) -> anyhow::Result<()> {
     let events = Api::<Event>::namespaced(seed.client.clone(), namespace);
-    wait::until_true("an Event warns", stage.times().bound, || async {
+    wait::until_true("an Event warns", fixture.times().bound, || async {
         let listed = events.list(&Default::default()).await?;
         Ok(listed.items.iter().any(|event| {
             event.type_.as_deref() == Some("Warning")
