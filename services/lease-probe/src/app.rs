@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_kube::membership::{Discovery, Ownership, Timing};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
@@ -25,7 +26,6 @@ use crate::controller::prober_manager::{ProberManager, VerdictStore};
 use crate::grpc::service::LeaseProbeApi;
 use crate::grpc::view::{MergedVerdicts, PeerHandler};
 use crate::metrics::{self, VerdictCollector};
-use watchdog_api::unix_time::UnixTime;
 
 /// Name of the service in membership Leases and in its requests.
 pub const SERVICE: &str = "lease-probe";
@@ -112,7 +112,7 @@ fn spawn_watches(
     base.tasks.critical("permissions", endless(preflight));
 }
 
-/// Keeps the verdicts of this replica in the merged view, and drops from it those that nobody vouches for any more.
+/// Keeps the verdicts of this replica in the merged view, and drops expired ones that no replica reports any more.
 fn spawn_merging(
     base: &ServiceBuilder,
     view: &MergedVerdicts,

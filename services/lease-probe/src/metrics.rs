@@ -6,121 +6,102 @@ use watchdog_runtime::metrics::{Metric, describe};
 
 pub(crate) use self::collector::VerdictCollector;
 
-/// Probes.
-pub const PROBES: Metric = Metric::counter(
+pub(crate) const PROBES: Metric = Metric::counter(
     "watchdog_probes_total",
     "Probes of shoots, by outcome of the probe (before thresholds).",
 );
 
-/// Duration of a probe.
-pub const PROBE_DURATION: Metric = Metric::histogram(
+pub(crate) const PROBE_DURATION: Metric = Metric::histogram(
     "watchdog_probe_duration_seconds",
     "Time from the start of a probe to its result, its requests included.",
 );
 
-/// Delay of the start of a probe.
-pub const SCHEDULE_LAG: Metric = Metric::histogram(
+pub(crate) const SCHEDULE_LAG: Metric = Metric::histogram(
     "watchdog_probe_schedule_lag_seconds",
     "Time from when a probe was due until it started.",
 );
 
-/// Delay from the loss to its verdict.
-pub const DETECTION_LAG: Metric = Metric::histogram(
+pub(crate) const DETECTION_LAG: Metric = Metric::histogram(
     "watchdog_detection_lag_seconds",
     "Time from the moment at which the share of expired leases crossed the threshold until the verdict was published.",
 );
 
-/// Requests to shoots.
-pub const SHOOT_REQUESTS: Metric = Metric::counter(
+pub(crate) const SHOOT_REQUESTS: Metric = Metric::counter(
     "watchdog_shoot_requests_total",
     "Requests to the API servers of shoots that were answered, by HTTP status code.",
 );
 
-/// Throttling.
-pub const THROTTLED: Metric = Metric::counter(
+pub(crate) const THROTTLED: Metric = Metric::counter(
     "watchdog_shoot_throttled_total",
     "Probes that a shoot's API server answered with 429.",
 );
 
-/// Connections to shoots.
-pub const CONNECTIONS: Metric = Metric::counter(
+pub(crate) const CONNECTIONS: Metric = Metric::counter(
     "watchdog_shoot_connections_total",
     "Connections to the API servers of shoots, by result: opened or failed.",
 );
 
-/// Probed shoots.
-pub const ACTIVE_PROBES: Metric = Metric::gauge("watchdog_active_probes", "Shoots that this replica probes.");
+pub(crate) const ACTIVE_PROBES: Metric =
+    Metric::gauge("watchdog_active_probes", "Shoots that this replica probes.");
 
-/// Shoots by outcome.
-pub const SHOOTS: Metric = Metric::gauge(
+pub(crate) const SHOOTS: Metric = Metric::gauge(
     "watchdog_shoots",
     "Shoots that this replica owns, by outcome of their verdict.",
 );
 
-/// Skipped shoots.
-pub const SKIPPED: Metric = Metric::gauge(
+pub(crate) const SKIPPED: Metric = Metric::gauge(
     "watchdog_shoots_skipped",
     "Shoots that this replica owns and does not probe, by reason.",
 );
 
-/// Failed probes of a shoot.
-pub const PROBE_FAILURES: Metric = Metric::counter(
+pub(crate) const PROBE_FAILURES: Metric = Metric::counter(
     "watchdog_shoot_probe_failures_total",
     "Probes of a shoot that came to no result, by shoot, endpoint (internal or external) and reason.",
 );
 
-/// Permissions that a shoot does not grant.
-pub const SHOOT_PERMISSION_MISSING: Metric = Metric::gauge(
+pub(crate) const SHOOT_PERMISSION_MISSING: Metric = Metric::gauge(
     "watchdog_shoot_permission_missing",
     "1 for each permission that a shoot refused to its probe, by shoot and permission.",
 );
 
-/// Expired share of a shoot.
-pub const EXPIRED_FRACTION: Metric = Metric::gauge(
+pub(crate) const EXPIRED_FRACTION: Metric = Metric::gauge(
     "watchdog_shoot_expired_lease_fraction",
     "Share of the leases of a shoot that count as evidence and are expired, by shoot.",
 );
 
-/// Age of a verdict.
-pub const VERDICT_AGE: Metric = Metric::gauge(
+pub(crate) const VERDICT_AGE: Metric = Metric::gauge(
     "watchdog_shoot_verdict_age_seconds",
     "Time since the last verdict on a shoot was observed, by shoot. Only shoots that are probed.",
 );
 
-/// Shoots that cannot be judged.
-pub const UNPROTECTED: Metric = Metric::gauge(
+pub(crate) const UNPROTECTED: Metric = Metric::gauge(
     "watchdog_shoot_unprotected",
     "1 for each shoot whose nodes cannot be judged, so that nothing would be scaled down if they were cut off, by shoot \
      and outcome: pending, api_server_unreachable, throttled or inconclusive.",
 );
 
-/// Time of the last change of an outcome.
-pub const OUTCOME_CHANGED: Metric = Metric::gauge(
+pub(crate) const OUTCOME_CHANGED: Metric = Metric::gauge(
     "watchdog_shoot_outcome_changed_timestamp_seconds",
     "Unix time at which the outcome of a shoot last changed, by shoot. Only shoots that are probed.",
 );
 
-/// Validity of a verdict.
-pub const VERDICT_STALE: Metric = Metric::gauge(
+pub(crate) const VERDICT_STALE: Metric = Metric::gauge(
     "watchdog_shoots_without_current_verdict",
-    "Probed shoots whose verdict is past its validity: nobody acts on it.",
+    "Probed shoots whose verdict is past its validity; no program acts on it.",
 );
 
-/// Skew of a shoot's nodes.
-pub const CLOCK_SKEW: Metric = Metric::gauge(
+pub(crate) const CLOCK_SKEW: Metric = Metric::gauge(
     "watchdog_shoot_clock_skew_seconds",
     "Clock skew furthest from zero among the nodes of a shoot, by shoot; negative when that clock is behind. Only \
      shoots with a skew of 2 s or more.",
 );
 
-/// Zones without any renewal.
-pub const ZONES_EXPIRED: Metric = Metric::gauge(
+pub(crate) const ZONES_EXPIRED: Metric = Metric::gauge(
     "watchdog_shoot_zones_expired",
     "Zones of a shoot in which all leases that count as evidence are expired, by shoot. Only where there is one.",
 );
 
-/// Registers the help texts.
-pub fn register() {
+pub(crate) fn register() {
     describe(&[
         PROBES,
         PROBE_DURATION,

@@ -186,7 +186,7 @@ async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_w
     assert_eq!(
         connection.take_observations().suspicion,
         None,
-        "the first connection says nothing"
+        "the first connection is no evidence"
     );
     server.inject(Fault::always(FaultAction::Hang).path(LEASES).times(1));
     let sent = Instant::now();

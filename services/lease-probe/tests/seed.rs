@@ -111,7 +111,7 @@ async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready(
     run(follow(Endpoint::Internal));
     run(follow(Endpoint::External));
     let blockers = || readiness.blockers();
-    until("only the external one blocks, and says why", || {
+    until("only the external one blocks, with its reason", || {
         let blockers = blockers();
         blockers.len() == 1
             && blockers.contains_key("external-kubeconfigs")
@@ -183,7 +183,7 @@ fn cluster(name: &str, hibernates: bool) -> Cluster {
 async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     let nowhere = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
     let (manager, verdicts) = manager(kube::Client::try_from(nowhere).unwrap());
-    let told = |shoot: &str| -> Option<Outcome> {
+    let reported = |shoot: &str| -> Option<Outcome> {
         let all: BTreeMap<_, _> = verdicts.snapshot().into_iter().collect();
         all.get(shoot).map(|verdict| verdict.outcome.clone())
     };
@@ -192,9 +192,9 @@ async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     manager.cluster_applied(&cluster("sleeps", true));
     manager.cluster_applied(&cluster("runs", false));
     manager.clusters_synced(&["sleeps".to_owned(), "runs".to_owned()].into());
-    assert_eq!(told("sleeps"), hibernating);
+    assert_eq!(reported("sleeps"), hibernating);
     assert_eq!(
-        (told("runs"), manager.active()),
+        (reported("runs"), manager.active()),
         (None, 0),
         "it has no kubeconfig yet"
     );
@@ -204,7 +204,7 @@ async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     assert_eq!(manager.active(), 1);
     manager.kubeconfigs_renamed(Endpoint::Internal);
     manager.cluster_applied(&cluster("runs", true));
-    assert_eq!((told("runs"), manager.active()), (hibernating, 0));
+    assert_eq!((reported("runs"), manager.active()), (hibernating, 0));
 }
 
 /// The log, whatever level is asked for.
@@ -261,14 +261,14 @@ async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
         stop.clone(),
     );
     run(follow);
-    let told = |shoot: &str| {
+    let reported = |shoot: &str| {
         let all = verdicts.snapshot();
         let found = all.iter().find(|(name, _)| name == shoot);
         found.map(|(_, verdict)| (verdict.outcome.clone(), verdict.message.clone()))
     };
     until("every shoot has its verdict", || {
         shoots.iter().all(|shoot| {
-            told(shoot).is_some_and(|(outcome, message)| match *shoot {
+            reported(shoot).is_some_and(|(outcome, message)| match *shoot {
                 "whole" => outcome == Outcome::Healthy,
                 _ => outcome == Outcome::Inconclusive && message.contains("the Secret has malformed data"),
             })

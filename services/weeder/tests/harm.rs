@@ -334,17 +334,6 @@ async fn with_more_than_eight_selectors_all_pods_are_watched() {
     weeder.stop().await;
 }
 
-/// The watches on pods that a weeder needs: over all namespaces, and of one namespace.
-async fn pod_watches_by_scope(weeder: &Weeder) -> (usize, usize) {
-    let text = weeder.metrics().await;
-    let value = |scope: &str| -> usize {
-        let series = format!("watchdog_weeder_pod_watches{{scope=\"{scope}\"}} ");
-        let value = text.lines().find_map(|line| line.strip_prefix(&series));
-        value.expect(&series).parse().unwrap()
-    };
-    (value("selector") + value("all"), value("namespace"))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_owns_few_namespaces_watches_only_their_pods() {
     const SHOOTS: usize = 6;
@@ -366,8 +355,8 @@ async fn a_replica_that_owns_few_namespaces_watches_only_their_pods() {
     let shared = async {
         loop {
             let watches = [
-                pod_watches_by_scope(&weeders[0]).await,
-                pod_watches_by_scope(&weeders[1]).await,
+                weeders[0].pod_watches_by_scope().await,
+                weeders[1].pod_watches_by_scope().await,
             ];
             let [(of_all, namespaces), (of_all_too, namespaces_too)] = watches;
             if of_all + of_all_too == 0

@@ -95,7 +95,7 @@ pub const CASES: [Case; 12] = [
 ];
 
 const RULE: ExpiryRule = ExpiryRule {
-    expiry_age: Duration::from_secs(30),
+    expiry_age: Duration::from_secs(31),
     threshold: 0.6,
 };
 

@@ -26,10 +26,10 @@ const AT_MOST: usize = 3;
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     // The weeder is restarted, so it must not be the one that all scenarios share.
     fixture.reserve(1).await?;
-    let (seed, _) = fixture.second_seed().await?;
-    let (planes, _following) = ControlPlanes::start(&seed).await?;
+    let (seed, _place) = fixture.second_seed().await?;
+    let (control_planes, _following) = ControlPlanes::start(&seed).await?;
     let namespace = format!("shoot--{}--plane", fixture.name());
-    let plane = planes.add(&namespace, 1).await?;
+    let plane = control_planes.add(&namespace, 1).await?;
     plane.down(API_SERVER).await?;
     plane.breaks(OWN).await?;
     plane.up(API_SERVER).await?;

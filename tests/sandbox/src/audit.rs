@@ -44,12 +44,12 @@ impl AuditEntry {
 /// The newest requests, and how many there were in all.
 #[derive(Debug)]
 pub(crate) struct AuditLog {
-    inner: Mutex<Inner>,
+    inner: Mutex<AuditState>,
     capacity: usize,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct AuditState {
     total: u64,
     entries: VecDeque<AuditEntry>,
 }

@@ -38,7 +38,7 @@ impl Drop for Control {
     }
 }
 
-type Shared = State<Arc<Sandbox>>;
+type SandboxState = State<Arc<Sandbox>>;
 type Answer<T> = Result<T, SandboxError>;
 
 impl Control {
@@ -118,7 +118,7 @@ struct Everything {
     shoots: Vec<ShootState>,
 }
 
-async fn state(State(sandbox): Shared) -> Json<Everything> {
+async fn state(State(sandbox): SandboxState) -> Json<Everything> {
     Json(Everything {
         seed: sandbox.seed().url(),
         seed_running: sandbox.seed().is_running(),
@@ -134,7 +134,7 @@ struct Since {
 }
 
 /// Requests to the seed after number `since`, bodies left out: they may carry Secrets.
-async fn audit(State(sandbox): Shared, Query(Since { since }): Query<Since>) -> Json<Vec<Value>> {
+async fn audit(State(sandbox): SandboxState, Query(Since { since }): Query<Since>) -> Json<Vec<Value>> {
     let entries = sandbox.seed().audit_since(since);
     let entries = entries.into_iter().map(|entry| {
         json!({
@@ -167,24 +167,24 @@ impl NewShoot {
     }
 }
 
-async fn add_shoot(State(sandbox): Shared, Json(new): Json<NewShoot>) -> Answer<Json<ShootState>> {
+async fn add_shoot(State(sandbox): SandboxState, Json(new): Json<NewShoot>) -> Answer<Json<ShootState>> {
     let shoot = sandbox
         .add_shoot(ShootSpec::new(&new.name, new.nodes).zones(new.zones))
         .await?;
     Ok(Json(shoot.state()))
 }
 
-async fn shoot(State(sandbox): Shared, Path(name): Path<String>) -> Answer<Json<ShootState>> {
+async fn shoot(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<Json<ShootState>> {
     Ok(Json(sandbox.shoot(&name)?.state()))
 }
 
-async fn delete_shoot(State(sandbox): Shared, Path(name): Path<String>) -> Answer<StatusCode> {
+async fn delete_shoot(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<StatusCode> {
     sandbox.delete_shoot(&name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn cut(
-    State(sandbox): Shared,
+    State(sandbox): SandboxState,
     Path(name): Path<String>,
     what: Option<Json<Cut>>,
 ) -> Answer<StatusCode> {
@@ -192,7 +192,7 @@ async fn cut(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn heal(State(sandbox): Shared, Path(name): Path<String>) -> Answer<StatusCode> {
+async fn heal(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<StatusCode> {
     sandbox.shoot(&name)?.heal();
     Ok(StatusCode::NO_CONTENT)
 }
@@ -204,7 +204,7 @@ struct Hibernation {
 }
 
 async fn hibernation(
-    State(sandbox): Shared,
+    State(sandbox): SandboxState,
     Path(name): Path<String>,
     Json(Hibernation { enabled }): Json<Hibernation>,
 ) -> Answer<StatusCode> {
@@ -220,7 +220,7 @@ struct LastOperation {
 }
 
 async fn last_operation(
-    State(sandbox): Shared,
+    State(sandbox): SandboxState,
     Path(name): Path<String>,
     Json(operation): Json<LastOperation>,
 ) -> Answer<StatusCode> {
@@ -230,18 +230,18 @@ async fn last_operation(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn deletion(State(sandbox): Shared, Path(name): Path<String>) -> Answer<StatusCode> {
+async fn deletion(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<StatusCode> {
     sandbox.shoot(&name)?.mark_deleting()?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn rotate_kubeconfig(State(sandbox): Shared, Path(name): Path<String>) -> Answer<StatusCode> {
+async fn rotate_kubeconfig(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<StatusCode> {
     sandbox.shoot(&name)?.rotate_kubeconfig()?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn service(
-    State(sandbox): Shared,
+    State(sandbox): SandboxState,
     Path((name, service, action)): Path<(String, String, String)>,
 ) -> Answer<StatusCode> {
     let shoot = sandbox.shoot(&name)?;
@@ -255,43 +255,43 @@ async fn service(
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Replicas {
+struct ReplicasBody {
     replicas: u32,
 }
 
 async fn scale(
-    State(sandbox): Shared,
+    State(sandbox): SandboxState,
     Path((name, deployment)): Path<(String, String)>,
-    Json(Replicas { replicas }): Json<Replicas>,
+    Json(ReplicasBody { replicas }): Json<ReplicasBody>,
 ) -> Answer<StatusCode> {
     sandbox.shoot(&name)?.scale(&deployment, replicas)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn seed_fault(State(sandbox): Shared, Json(fault): Json<Fault>) -> Json<FaultId> {
+async fn seed_fault(State(sandbox): SandboxState, Json(fault): Json<Fault>) -> Json<FaultId> {
     Json(sandbox.seed().inject(fault))
 }
 
-async fn clear_seed_faults(State(sandbox): Shared) -> StatusCode {
+async fn clear_seed_faults(State(sandbox): SandboxState) -> StatusCode {
     sandbox.seed().clear_faults();
     StatusCode::NO_CONTENT
 }
 
 async fn shoot_fault(
-    State(sandbox): Shared,
+    State(sandbox): SandboxState,
     Path(name): Path<String>,
     Json(fault): Json<Fault>,
 ) -> Answer<Json<FaultId>> {
     Ok(Json(sandbox.shoot(&name)?.api().inject(fault)))
 }
 
-async fn clear_shoot_faults(State(sandbox): Shared, Path(name): Path<String>) -> Answer<StatusCode> {
+async fn clear_shoot_faults(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<StatusCode> {
     sandbox.shoot(&name)?.api().clear_faults();
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn clear_shoot_fault(
-    State(sandbox): Shared,
+    State(sandbox): SandboxState,
     Path((name, fault)): Path<(String, u64)>,
 ) -> Answer<StatusCode> {
     if sandbox.shoot(&name)?.api().clear_fault(FaultId(fault)) {
@@ -301,12 +301,12 @@ async fn clear_shoot_fault(
     }
 }
 
-async fn seed_server(State(sandbox): Shared, Path(action): Path<String>) -> Answer<StatusCode> {
+async fn seed_server(State(sandbox): SandboxState, Path(action): Path<String>) -> Answer<StatusCode> {
     steer(sandbox.seed(), &action).await
 }
 
 async fn shoot_server(
-    State(sandbox): Shared,
+    State(sandbox): SandboxState,
     Path((name, action)): Path<(String, String)>,
 ) -> Answer<StatusCode> {
     steer(sandbox.shoot(&name)?.api(), &action).await

@@ -152,7 +152,7 @@ struct Active {
 
 /// The decision about one request.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct FaultDecision {
     /// Wait this long first.
     pub(crate) delay: Duration,
     /// Then do this instead of, or after, answering.
@@ -184,9 +184,9 @@ impl Faults {
     }
 
     /// Delays add up; the first fault of another kind decides. Counts those that hit.
-    pub(crate) fn judge(&self, verb: &str, path: &str, query: &str, user: &str) -> Verdict {
+    pub(crate) fn judge(&self, verb: &str, path: &str, query: &str, user: &str) -> FaultDecision {
         let mut active = self.inner.lock();
-        let mut verdict = Verdict::default();
+        let mut verdict = FaultDecision::default();
         for (_, fault) in &mut active.faults {
             if verdict.action.is_some()
                 || fault.times == Some(0)
@@ -240,7 +240,7 @@ mod tests {
         let after = faults.judge("list", "/api/v1/pods", "", "u");
         assert_eq!(
             after,
-            Verdict {
+            FaultDecision {
                 delay: Duration::from_millis(5),
                 action: None
             }

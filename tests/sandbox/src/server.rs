@@ -81,11 +81,11 @@ pub struct Counters {
 /// Handle of an API server. Clones share it; it stops when the last one is dropped.
 #[derive(Debug, Clone)]
 pub struct ApiServer {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ServerState {
     front: Arc<Front>,
     pki: Pki,
     address: SocketAddr,
@@ -132,7 +132,7 @@ impl ApiServer {
         });
         let pki = Pki::new(&options.name)?;
         let server = Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ServerState {
                 front: Arc::new(Front::new(state, pki.server())),
                 pki,
                 address,

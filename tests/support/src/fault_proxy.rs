@@ -1,5 +1,6 @@
-//! A server that stands before an API server and misbehaves on command: what networks, load balancers and broken API
-//! servers do to their clients. It ends TLS with a certificate of its own, so that it can also answer itself.
+//! A server that stands before another one and misbehaves on command: what networks, load balancers and broken API
+//! servers do to their clients. Before an API server it ends TLS with a certificate of its own, so that it can also answer
+//! itself.
 
 mod answers;
 mod relay;
@@ -49,7 +50,8 @@ pub enum Behaviour {
 pub struct FaultProxy {
     address: SocketAddr,
     upstream: Upstream,
-    ca_pem: String,
+    /// Its own authority; none if it passes TLS on as it comes.
+    ca_pem: Option<String>,
     behaviour: watch::Sender<Behaviour>,
     accepted: Arc<AtomicU64>,
     _task: AbortOnDropHandle<()>,
@@ -65,8 +67,8 @@ pub struct Upstream {
 }
 
 /// The state of a connection.
-struct Shared {
-    identity: Identity,
+struct ProxyRoute {
+    identity: Option<Identity>,
     upstream: SocketAddr,
 }
 
@@ -84,15 +86,37 @@ impl FaultProxy {
             .url
             .strip_prefix("https://")
             .context("the upstream does not speak TLS")?;
-        let shared = Arc::new(Shared {
+        let target = authority.parse()?;
+        Self::start_with(upstream, target, Some((identity, ca_pem))).await
+    }
+
+    /// Listens on loopback and passes bytes on as they come, to any server.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub async fn start_tcp(target: SocketAddr) -> anyhow::Result<Self> {
+        let upstream = Upstream {
+            url: format!("https://{target}"),
+            ca_pem: String::new(),
+        };
+        Self::start_with(upstream, target, None).await
+    }
+
+    async fn start_with(
+        upstream: Upstream,
+        target: SocketAddr,
+        tls: Option<(Identity, String)>,
+    ) -> anyhow::Result<Self> {
+        let (identity, ca_pem) = tls.unzip();
+        let route = Arc::new(ProxyRoute {
             identity,
-            upstream: authority.parse()?,
+            upstream: target,
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.context("bind a proxy")?;
         let address = listener.local_addr()?;
         let behaviour = watch::Sender::new(Behaviour::Pass);
         let accepted = Arc::<AtomicU64>::default();
-        let task = tokio::spawn(accept(listener, shared, behaviour.subscribe(), accepted.clone()));
+        let task = tokio::spawn(accept(listener, route, behaviour.subscribe(), accepted.clone()));
         Ok(Self {
             address,
             upstream,
@@ -101,6 +125,12 @@ impl FaultProxy {
             accepted,
             _task: AbortOnDropHandle::new(task),
         })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Changes its behaviour. Connections that are open break, save that [`Behaviour::Silent`] keeps them, mute, until it ends.
@@ -123,18 +153,19 @@ impl FaultProxy {
     /// A kubeconfig of the API server behind it, made to lead here.
     #[must_use]
     pub fn kubeconfig(&self, direct: &str) -> String {
-        direct
-            .replace(&self.upstream.url, &format!("https://{}", self.address))
-            .replace(
-                &STANDARD.encode(&self.upstream.ca_pem),
-                &STANDARD.encode(&self.ca_pem),
-            )
+        let kubeconfig = direct.replace(&self.upstream.url, &format!("https://{}", self.address));
+        match &self.ca_pem {
+            Some(ca_pem) => {
+                kubeconfig.replace(&STANDARD.encode(&self.upstream.ca_pem), &STANDARD.encode(ca_pem))
+            }
+            None => kubeconfig,
+        }
     }
 }
 
 async fn accept(
     listener: TcpListener,
-    shared: Arc<Shared>,
+    route: Arc<ProxyRoute>,
     behaviour: watch::Receiver<Behaviour>,
     accepted: Arc<AtomicU64>,
 ) {
@@ -144,7 +175,7 @@ async fn accept(
             incoming = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
                 if let Ok((stream, _)) = incoming {
                     accepted.fetch_add(1, Ordering::Relaxed);
-                    connections.spawn(connection(stream, shared.clone(), behaviour.clone()));
+                    connections.spawn(connection(stream, route.clone(), behaviour.clone()));
                 }
             }
             Some(_) = connections.join_next() => {}
@@ -153,9 +184,9 @@ async fn accept(
 }
 
 /// Lives until one side ends it or the behaviour changes.
-async fn connection(stream: TcpStream, shared: Arc<Shared>, mut behaviours: watch::Receiver<Behaviour>) {
+async fn connection(stream: TcpStream, route: Arc<ProxyRoute>, mut behaviours: watch::Receiver<Behaviour>) {
     let behaviour = behaviours.borrow_and_update().clone();
-    let mut served = std::pin::pin!(serve(stream, &shared, behaviour));
+    let mut served = std::pin::pin!(serve(stream, &route, behaviour));
     tokio::select! {
         () = &mut served => return,
         changed = behaviours.changed() => if changed.is_err() { return },
@@ -168,7 +199,7 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>, mut behaviours: watc
     }
 }
 
-async fn serve(stream: TcpStream, shared: &Shared, behaviour: Behaviour) {
+async fn serve(stream: TcpStream, route: &ProxyRoute, behaviour: Behaviour) {
     // Small pieces must not wait for an acknowledgement; without it a test is slower, no more.
     let _ = stream.set_nodelay(true);
     let pace = match behaviour {
@@ -178,18 +209,18 @@ async fn serve(stream: TcpStream, shared: &Shared, behaviour: Behaviour) {
             return std::future::pending().await;
         }
         Behaviour::Answer(canned) => {
-            if let Some(client) = shared.identity.accept(stream).await {
+            if let Some(identity) = &route.identity
+                && let Some(client) = identity.accept(stream).await
+            {
                 answers::serve(client, canned).await;
             }
             return;
         }
-        Behaviour::Pass => relay::Pace::Fast,
-        Behaviour::Slow(pause) => relay::Pace::Later(pause),
-        Behaviour::Trickle(pause) => relay::Pace::ByteByByte(pause),
+        Behaviour::Pass => relay::RelayPace::Fast,
+        Behaviour::Slow(pause) => relay::RelayPace::Later(pause),
+        Behaviour::Trickle(pause) => relay::RelayPace::ByteByByte(pause),
     };
-    if let Some(client) = shared.identity.accept(stream).await {
-        relay::run(client, shared, pace).await;
-    }
+    relay::run(stream, route, pace).await;
 }
 
 #[cfg(test)]

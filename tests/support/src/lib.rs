@@ -1,4 +1,4 @@
-//! What the end-to-end tests, the demo and the benchmarks share, one of each: child processes that never outlive their
+//! Shared by the end-to-end tests, the demo and the benchmarks, one of each: child processes that never outlive their
 //! test, waiting with a bound, proxies, the services as processes, real Kubernetes control planes ([`real`]), and the
 //! checker of what happened ([`history`]).
 //!
@@ -13,7 +13,6 @@ pub mod history;
 pub mod log;
 pub mod ports;
 pub mod process;
-pub mod proxy;
 pub mod real;
 pub mod resource_usage;
 pub mod restartable_service;

@@ -12,12 +12,12 @@ const TAIL_LINES: usize = 40;
 
 /// One complete line of a log.
 #[derive(Clone, Copy, Debug)]
-pub struct LogLine<'a> {
+pub struct LogRecord<'a> {
     /// The line as written, without its end.
     pub text: &'a str,
 }
 
-impl LogLine<'_> {
+impl LogRecord<'_> {
     /// A field of a JSON log line, as text: a string without its quotes, anything else as JSON. `None` when the line
     /// is not JSON or lacks the field.
     #[must_use]
@@ -60,7 +60,7 @@ impl LogReader {
     ///
     /// # Errors
     /// When the file exists and cannot be read.
-    pub fn find<T>(&mut self, mut pick: impl FnMut(LogLine<'_>) -> Option<T>) -> anyhow::Result<Option<T>> {
+    pub fn find<T>(&mut self, mut pick: impl FnMut(LogRecord<'_>) -> Option<T>) -> anyhow::Result<Option<T>> {
         self.fill()?;
         let mut used = 0;
         let mut found = None;
@@ -69,7 +69,7 @@ impl LogReader {
                 break;
             }
             used += line.len();
-            found = pick(LogLine {
+            found = pick(LogRecord {
                 text: String::from_utf8_lossy(line).trim_end(),
             });
         }
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn fields_come_from_json_lines_only() {
-        let line = LogLine {
+        let line = LogRecord {
             text: r#"{"message":"listening","addr":"127.0.0.1:1","port":1}"#,
         };
         assert!(line.is_message("listening"));
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(line.field("port").as_deref(), Some("1"));
         assert_eq!(line.field("other"), None);
         assert_eq!(
-            LogLine {
+            LogRecord {
                 text: "listening on 127.0.0.1:1"
             }
             .field("addr"),

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::time::sleep;
 
-use crate::log::{self, LogLine, LogReader};
+use crate::log::{self, LogReader, LogRecord};
 use crate::scratch::Scratch;
 use crate::spawner;
 use crate::wait::BOUND;
@@ -110,7 +110,7 @@ impl Command {
             .ok()
             .and_then(Pid::from_raw)
             .context("a process id out of range")?;
-        let state = Mutex::new(State { child, exit: None });
+        let state = Mutex::new(ProcessState { child, exit: None });
         Ok(Process {
             name: self.name.clone(),
             pid,
@@ -141,19 +141,19 @@ pub struct Process {
     name: String,
     pid: Pid,
     log: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<ProcessState>,
     /// Keeps the folder of the log.
     scratch: Arc<Scratch>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ProcessState {
     child: Child,
     /// Set once the process was reaped: from then on its id may belong to somebody else.
     exit: Option<ExitStatus>,
 }
 
-impl State {
+impl ProcessState {
     fn reap(&mut self) -> std::io::Result<Option<ExitStatus>> {
         if self.exit.is_none() {
             self.exit = self.child.try_wait()?;
@@ -301,7 +301,7 @@ impl Process {
         &self,
         what: &str,
         bound: Duration,
-        mut pick: impl FnMut(LogLine<'_>) -> Option<T>,
+        mut pick: impl FnMut(LogRecord<'_>) -> Option<T>,
     ) -> anyhow::Result<T> {
         let end = Instant::now() + bound;
         let mut reader = self.log_reader();

@@ -15,12 +15,12 @@ use std::thread;
 /// In util-linux, which Debian always has. `exec`s the program, so the process id is the program's own.
 const SETPRIV: &str = "/usr/bin/setpriv";
 
-struct Request {
+struct SpawnRequest {
     command: Command,
     reply: Sender<io::Result<Child>>,
 }
 
-static REQUESTS: OnceLock<Sender<Request>> = OnceLock::new();
+static REQUESTS: OnceLock<Sender<SpawnRequest>> = OnceLock::new();
 
 /// A command that runs `program` so that it dies with this process, in a process group of its own (a Ctrl-C in the
 /// terminal reaches the test alone, which then ends its children in order).
@@ -42,13 +42,13 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     let gone = || io::Error::other("the thread that starts processes is gone");
     REQUESTS
         .get_or_init(start_thread)
-        .send(Request { command, reply })
+        .send(SpawnRequest { command, reply })
         .map_err(|_| gone())?;
     answer.recv().map_err(|_| gone())?
 }
 
-fn start_thread() -> Sender<Request> {
-    let (requests, inbox) = channel::<Request>();
+fn start_thread() -> Sender<SpawnRequest> {
+    let (requests, inbox) = channel::<SpawnRequest>();
     let body = move || {
         for mut request in inbox {
             // The receiver waits for exactly this; if it is gone, nobody owns the child: dropping it here would

@@ -39,7 +39,7 @@ pub struct WatchProxy {
     address: SocketAddr,
     upstream: Upstream,
     ca_pem: String,
-    watches: Arc<Mutex<Watches>>,
+    watches: Arc<Mutex<ProxiedWatches>>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -56,7 +56,7 @@ pub struct SilentWatch {
 
 /// By connection.
 #[derive(Debug, Default)]
-struct Watches {
+struct ProxiedWatches {
     open: BTreeMap<u64, OpenWatch>,
     silent: BTreeMap<u64, SilentWatch>,
 }
@@ -83,7 +83,7 @@ impl WatchProxy {
         let target = authority.context("the upstream does not speak TLS")?.parse()?;
         let listener = TcpListener::bind("127.0.0.1:0").await.context("bind a proxy")?;
         let address = listener.local_addr()?;
-        let watches = Arc::<Mutex<Watches>>::default();
+        let watches = Arc::<Mutex<ProxiedWatches>>::default();
         let task = tokio::spawn(accept(listener, target, Arc::new(identity), watches.clone()));
         Ok(Self {
             address,
@@ -149,7 +149,7 @@ async fn accept(
     listener: TcpListener,
     target: SocketAddr,
     identity: Arc<Identity>,
-    watches: Arc<Mutex<Watches>>,
+    watches: Arc<Mutex<ProxiedWatches>>,
 ) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let mut connections = JoinSet::new();
@@ -157,7 +157,7 @@ async fn accept(
         tokio::select! {
             incoming = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
                 let Ok((stream, _)) = incoming else { continue };
-                let connection = Connection {
+                let connection = ProxiedConnection {
                     id: NEXT.fetch_add(1, Ordering::Relaxed),
                     watches: watches.clone(),
                 };
@@ -176,14 +176,14 @@ async fn accept(
 }
 
 /// One of the client's connections.
-struct Connection {
+struct ProxiedConnection {
     id: u64,
-    watches: Arc<Mutex<Watches>>,
+    watches: Arc<Mutex<ProxiedWatches>>,
 }
 
-// === impl Connection ===
+// === impl ProxiedConnection ===
 
-impl Connection {
+impl ProxiedConnection {
     /// Passes bytes on until one side ends, or until the watch that it carries is silenced and the client gives it up.
     async fn run(&self, mut client: TlsStream<TcpStream>, target: SocketAddr, identity: &Identity) {
         let Some(mut server) = identity.connect(target, None).await else {

@@ -101,12 +101,6 @@ impl Setup {
         &self.prober
     }
 
-    /// The weeder configuration file, for tests that change it.
-    #[must_use]
-    pub fn weeder_file(&self) -> &PathBuf {
-        &self.weeder
-    }
-
     /// Starts lease-probe.
     ///
     /// # Errors

@@ -70,7 +70,7 @@ pub struct ReplicasChange {
 
 type Hook = Arc<dyn Fn(ReplicasChange) -> BoxFuture<'static, anyhow::Result<()>> + Send + Sync>;
 
-/// Which objects follow their spec, and how.
+/// The objects that follow their spec, and how.
 #[derive(Clone)]
 pub struct WorkloadOptions {
     kinds: Vec<ApiResource>,
@@ -124,11 +124,11 @@ impl WorkloadOptions {
 /// Runs the workloads of a seed until it is dropped.
 #[must_use = "the workloads stop following their spec when this is dropped"]
 pub struct WorkloadController {
-    shared: Arc<Shared>,
+    shared: Arc<ControllerState>,
     tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-struct Shared {
+struct ControllerState {
     seed: Client,
     options: WorkloadOptions,
     changes: Mutex<Vec<ReplicasChange>>,
@@ -141,7 +141,7 @@ struct Shared {
 impl WorkloadController {
     /// Starts it.
     pub fn start(seed: &Client, options: WorkloadOptions) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ControllerState {
             seed: seed.clone(),
             options,
             changes: Mutex::default(),
@@ -212,7 +212,7 @@ impl WorkloadController {
     }
 }
 
-fn follow_all(shared: &Arc<Shared>) -> Vec<AbortOnDropHandle<()>> {
+fn follow_all(shared: &Arc<ControllerState>) -> Vec<AbortOnDropHandle<()>> {
     let kinds = shared.options.kinds.iter().cloned();
     kinds
         .map(|kind| AbortOnDropHandle::new(tokio::spawn(follow(shared.clone(), kind))))
@@ -227,7 +227,7 @@ struct Scale {
 }
 
 /// Gives each object of a kind a task. Ends, with the tasks, when it is aborted.
-async fn follow(shared: Arc<Shared>, resource: ApiResource) {
+async fn follow(shared: Arc<ControllerState>, resource: ApiResource) {
     let objects: Api<DynamicObject> = match &shared.options.namespace {
         Some(namespace) => Api::namespaced_with(shared.seed.clone(), namespace, &resource),
         None => Api::all_with(shared.seed.clone(), &resource),
@@ -304,20 +304,20 @@ fn current(object: &DynamicObject) -> Scale {
 
 /// One object.
 struct Workload {
-    shared: Arc<Shared>,
+    shared: Arc<ControllerState>,
     api: Api<DynamicObject>,
     namespace: String,
     name: String,
     /// True if its replicas are at `size`.
     has_size: bool,
-    /// What was noted last: wanted, and ready.
+    /// The replicas that were noted last: wanted, and ready.
     noted: (i64, i64),
 }
 
 // === impl Workload ===
 
 impl Workload {
-    fn new(shared: &Arc<Shared>, resource: &ApiResource, object: &DynamicObject) -> Self {
+    fn new(shared: &Arc<ControllerState>, resource: &ApiResource, object: &DynamicObject) -> Self {
         let (namespace, name) = key(object);
         let ready = current(object).count;
         Self {

@@ -23,9 +23,9 @@ const RESERVED: [&str; 4] = ["timestamp", "level", "target", MESSAGE];
 const MESSAGE: &str = "message";
 
 /// Writes one line per event.
-pub(crate) struct LogLine(pub(crate) LogFormat);
+pub(crate) struct LineFormat(pub(crate) LogFormat);
 
-impl<S> FormatEvent<S, JsonFields> for LogLine
+impl<S> FormatEvent<S, JsonFields> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {

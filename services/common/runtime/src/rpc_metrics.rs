@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use http::{HeaderMap, Request, Response};
 use http_body::{Frame, SizeHint};
+use hyper::body::Bytes;
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
 use tokio::time::Instant;
@@ -15,9 +16,6 @@ use tonic::{Code, Status};
 use tower::{BoxError, Layer, Service};
 
 use crate::metrics::{Metric, describe};
-
-/// What bodies are made of.
-type Data = <Body as http_body::Body>::Data;
 
 /// RPCs that this process served.
 pub const SERVED: Metric = Metric::histogram(
@@ -48,7 +46,7 @@ pub(crate) fn register() {
     describe(&[SERVED, SERVING, CALLED, CALLING]);
 }
 
-/// Which RPCs are measured, and as what.
+/// A layer that measures RPCs.
 #[derive(Debug, Clone)]
 pub struct RpcMetrics {
     duration: Metric,
@@ -132,7 +130,7 @@ where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Error: Into<BoxError>,
     S::Future: Send + 'static,
-    B: http_body::Body<Data = Data> + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     type Response = Response<Body>;
@@ -197,13 +195,13 @@ struct MeasuredBody {
 }
 
 impl http_body::Body for MeasuredBody {
-    type Data = Data;
+    type Data = Bytes;
     type Error = Status;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Data>, Status>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(context);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {

@@ -11,7 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use crate::args::LogFormat;
-use crate::log_line::LogLine;
+use crate::log_line::LineFormat;
 
 /// Parses a filter and puts it into force.
 type SetFilter = dyn Fn(&str) -> Result<(), String> + Send + Sync;
@@ -72,7 +72,7 @@ where
     let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
         .fmt_fields(JsonFields::new())
-        .event_format(LogLine(format))
+        .event_format(LineFormat(format))
         .with_writer(writer);
     let subscriber = tracing_subscriber::registry()
         .with(filter)

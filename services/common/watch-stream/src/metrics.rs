@@ -8,8 +8,8 @@ pub const SUBSCRIBERS: Metric = Metric::gauge("watchdog_feed_subscribers", "Open
 /// Streams closed because of their reader.
 pub const DROPPED: Metric = Metric::counter(
     "watchdog_feed_dropped_total",
-    "Watch streams closed by the server, by RPC and reason: stalled (did not read for 30 s), behind (removals were \
-     forgotten) or limit (too many streams).",
+    "Watch streams closed by the server, by RPC and reason: behind (removals were forgotten) or limit (too many \
+     streams).",
 );
 
 /// How long a change waits for its reader.

@@ -1,6 +1,7 @@
 //! The server's side: the latest value of every key, and cursors over the changes.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use crate::message::{Event, Message, Position};
 /// A subscriber hears something at least this often. Three silent intervals mean a dead stream.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Removals are remembered up to so many, or up to the number of live keys if that is more: a reader that is
-/// further behind starts anew, which costs it no more than the removals would.
+/// At least this many removals are remembered, or as many as there are live keys if that is more, and at most twice as
+/// many: a reader that is further behind starts anew, which costs it no more than the removals would.
 const MIN_TOMBSTONES: usize = 1024;
 
 /// Changes handed to a subscriber per visit to the lock.
@@ -46,20 +47,22 @@ struct Inner<K, V> {
 #[derive(Debug)]
 struct State<K, V> {
     revision: u64,
-    live: BTreeMap<K, Entry<V>>,
-    // Every change that is still the latest of its key, removals included.
-    changes: BTreeMap<u64, (K, Instant)>,
-    // Removals: revision -> key, and the other way round for keys that come back.
-    tombstones: BTreeMap<u64, K>,
-    removed: BTreeMap<K, u64>,
+    items: BTreeMap<K, LatestChange<V>>,
+    // Every change that is still the latest of its key.
+    changes: BTreeMap<u64, K>,
+    // Items without a value.
+    tombstones: usize,
     // Removals up to here are forgotten.
     compacted: u64,
 }
 
+/// The latest change of a key.
 #[derive(Debug)]
-struct Entry<V> {
+struct LatestChange<V> {
     revision: u64,
-    value: Arc<V>,
+    published: Instant,
+    // None: the key was removed.
+    value: Option<Arc<V>>,
 }
 
 /// A page of a listing.
@@ -85,10 +88,9 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     pub fn new() -> Self {
         let state = State {
             revision: 0,
-            live: BTreeMap::new(),
+            items: BTreeMap::new(),
             changes: BTreeMap::new(),
-            tombstones: BTreeMap::new(),
-            removed: BTreeMap::new(),
+            tombstones: 0,
             compacted: 0,
         };
         Self {
@@ -110,19 +112,10 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     /// Returns whether they were.
     pub fn upsert_unless(&self, key: K, value: V, same: impl FnOnce(&V, &V) -> bool) -> bool {
         let mut state = self.inner.state.lock();
-        let previous = state.live.get(&key);
-        if previous.is_some_and(|old| same(&old.value, &value)) {
+        if state.live(&key).is_some_and(|old| same(old, &value)) {
             return false;
         }
-        let old_revision = previous.map(|old| old.revision);
-        let revision = state.next(old_revision, &key);
-        state.live.insert(
-            key,
-            Entry {
-                revision,
-                value: Arc::new(value),
-            },
-        );
+        let revision = state.set(key, Some(Arc::new(value)));
         drop(state);
         self.inner.newest.send_replace(revision);
         true
@@ -131,20 +124,11 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     /// Removes a key and tells the subscribers; nothing happens when it is not there.
     pub fn remove(&self, key: &K) {
         let mut state = self.inner.state.lock();
-        let Some(old) = state.live.remove(key) else {
+        if state.live(key).is_none() {
             return;
-        };
-        let revision = state.next(Some(old.revision), key);
-        state.tombstones.insert(revision, key.clone());
-        state.removed.insert(key.clone(), revision);
-        let keep = MIN_TOMBSTONES.max(state.live.len());
-        while state.tombstones.len() > keep
-            && let Some((forgotten, key)) = state.tombstones.pop_first()
-        {
-            state.removed.remove(&key);
-            state.changes.remove(&forgotten);
-            state.compacted = forgotten;
         }
+        let revision = state.set(key.clone(), None);
+        state.forget_removals();
         drop(state);
         self.inner.newest.send_replace(revision);
     }
@@ -152,18 +136,15 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     /// The value of a key.
     #[must_use]
     pub fn get(&self, key: &K) -> Option<Arc<V>> {
-        self.inner
-            .state
-            .lock()
-            .live
-            .get(key)
-            .map(|entry| entry.value.clone())
+        self.inner.state.lock().live(key).cloned()
     }
 
     /// All keys.
     #[must_use]
     pub fn keys(&self) -> Vec<K> {
-        self.inner.state.lock().live.keys().cloned().collect()
+        let state = self.inner.state.lock();
+        let live = state.items.iter().filter(|(_, item)| item.value.is_some());
+        live.map(|(key, _)| key.clone()).collect()
     }
 
     /// All values, in the order of their keys.
@@ -186,16 +167,16 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
             more: false,
             total: 0,
         };
-        for (key, entry) in &state.live {
-            if !matches(key, &entry.value) {
+        for (key, item) in &state.items {
+            let Some(value) = item.value.as_ref().filter(|value| matches(key, value)) else {
                 continue;
-            }
+            };
             page.total += 1;
             if after.is_some_and(|after| key <= after) {
                 continue;
             }
             if page.items.len() < limit {
-                page.items.push((key.clone(), entry.value.clone()));
+                page.items.push((key.clone(), value.clone()));
             } else {
                 page.more = true;
             }
@@ -203,26 +184,18 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         page
     }
 
-    /// Subscribes to the keys that match. The snapshot is of this instant; nothing is lost between it and the first
-    /// change.
+    /// Subscribes to the keys that match: a snapshot, each item as it is when it is read, then every later change.
     #[must_use]
     pub fn subscribe(&self, matches: impl Fn(&K) -> bool + Send + 'static) -> Subscription<K, V> {
-        let state = self.inner.state.lock();
-        let snapshot: Vec<_> = state
-            .live
-            .iter()
-            .filter(|(key, _)| matches(key))
-            .map(|(key, entry)| (entry.revision, key.clone(), entry.value.clone()))
-            .collect();
-        let cursor = state.revision;
-        drop(state);
         Subscription {
             feed: self.clone(),
             newest: self.inner.newest.subscribe(),
             matches: Box::new(matches),
-            cursor,
-            items: snapshot.len() as u64,
-            snapshot: Some(snapshot.into_iter()),
+            cursor: 0,
+            snapshot: Some(SnapshotCursor {
+                after: None,
+                items: 0,
+            }),
             batch: Vec::new().into_iter(),
             quiet_since: Instant::now(),
         }
@@ -230,18 +203,46 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
 }
 
 impl<K: Ord + Clone, V> State<K, V> {
-    /// Notes a change of `key`, whose latest one so far was `previous`, and returns its revision.
-    fn next(&mut self, previous: Option<u64>, key: &K) -> u64 {
-        if let Some(previous) = previous {
-            self.changes.remove(&previous);
-        } else if let Some(gone) = self.removed.remove(key) {
-            // The key is back: a reader that has not seen the removal need not.
-            self.tombstones.remove(&gone);
-            self.changes.remove(&gone);
-        }
+    fn live(&self, key: &K) -> Option<&Arc<V>> {
+        self.items.get(key)?.value.as_ref()
+    }
+
+    /// Notes a change and returns its revision.
+    fn set(&mut self, key: K, value: Option<Arc<V>>) -> u64 {
         self.revision += 1;
-        self.changes.insert(self.revision, (key.clone(), Instant::now()));
+        self.tombstones += usize::from(value.is_none());
+        self.changes.insert(self.revision, key.clone());
+        let item = LatestChange {
+            revision: self.revision,
+            published: Instant::now(),
+            value,
+        };
+        if let Some(previous) = self.items.insert(key, item) {
+            self.changes.remove(&previous.revision);
+            self.tombstones -= usize::from(previous.value.is_none());
+        }
         self.revision
+    }
+
+    /// Forgets the oldest removals once there are twice as many as are kept: finding them takes a pass over all changes.
+    fn forget_removals(&mut self) {
+        let keep = MIN_TOMBSTONES.max(self.items.len() - self.tombstones);
+        if self.tombstones <= 2 * keep {
+            return;
+        }
+        let oldest: Vec<_> = self
+            .changes
+            .iter()
+            .filter(|(_, key)| self.live(key).is_none())
+            .take(self.tombstones - keep)
+            .map(|(revision, key)| (*revision, key.clone()))
+            .collect();
+        for (revision, key) in oldest {
+            self.changes.remove(&revision);
+            self.items.remove(&key);
+            self.compacted = revision;
+        }
+        self.tombstones = keep;
     }
 }
 
@@ -252,16 +253,24 @@ pub struct Lagged;
 /// A message together with the moment at which its change was published.
 pub type Published<K, V> = (Message<K, Arc<V>>, Instant);
 
-/// One reader of a feed.
+/// One reader of a feed. It holds no state but where it is, and at most one batch: however slowly it reads, it costs
+/// neither the writer nor other readers anything, and finds the newest values when it goes on.
 pub struct Subscription<K, V> {
     feed: StateStore<K, V>,
     newest: watch::Receiver<u64>,
     matches: Box<dyn Fn(&K) -> bool + Send>,
+    // Changes up to here were read.
     cursor: u64,
-    items: u64,
-    snapshot: Option<std::vec::IntoIter<(u64, K, Arc<V>)>>,
-    batch: std::vec::IntoIter<Published<K, V>>,
+    snapshot: Option<SnapshotCursor<K>>,
+    batch: std::vec::IntoIter<(u64, Event<K, Arc<V>>, Instant)>,
     quiet_since: Instant,
+}
+
+/// How far a snapshot was read.
+struct SnapshotCursor<K> {
+    // The last key that was read.
+    after: Option<K>,
+    items: u64,
 }
 
 impl<K, V> std::fmt::Debug for Subscription<K, V> {
@@ -278,22 +287,13 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
     /// # Errors
     /// When the reader is too far behind; it has to subscribe anew.
     pub async fn next(&mut self) -> Result<Published<K, V>, Lagged> {
-        let published = self.wait().await?;
-        self.quiet_since = Instant::now();
-        Ok(published)
-    }
-
-    async fn wait(&mut self) -> Result<Published<K, V>, Lagged> {
-        if let Some(snapshot) = &mut self.snapshot {
-            if let Some((revision, key, value)) = snapshot.next() {
-                return Ok(self.now(revision, Event::Upsert(key, value)));
-            }
-            self.snapshot = None;
-            return Ok(self.now(self.cursor, Event::SnapshotComplete(self.items)));
-        }
         loop {
-            if let Some(published) = self.batch.next() {
-                return Ok(published);
+            if let Some((revision, event, published)) = self.batch.next() {
+                return Ok((self.message(revision, event), published));
+            }
+            if let Some(snapshot) = self.snapshot.take() {
+                self.read_snapshot(snapshot);
+                continue;
             }
             // Marked as seen before reading: a change in between wakes once more, and none is missed.
             self.newest.mark_unchanged();
@@ -307,9 +307,42 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
                     // Cannot happen: the sender lives in the feed that this subscription holds.
                     return Err(Lagged);
                 },
-                () = tokio::time::sleep_until(heartbeat) => return Ok(self.now(self.cursor, Event::Heartbeat)),
+                () = tokio::time::sleep_until(heartbeat) => {
+                    return Ok((self.message(self.cursor, Event::Heartbeat), Instant::now()));
+                }
             }
         }
+    }
+
+    fn read_snapshot(&mut self, mut snapshot: SnapshotCursor<K>) {
+        let feed = self.feed.clone();
+        let state = feed.inner.state.lock();
+        let now = Instant::now();
+        if snapshot.after.is_none() {
+            // What changes from now on is read after the snapshot.
+            self.cursor = state.revision;
+        }
+        let rest = (snapshot.after.as_ref().map_or(Unbounded, Excluded), Unbounded);
+        let mut batch: Vec<_> = state
+            .items
+            .range::<K, _>(rest)
+            .filter(|(key, _)| (self.matches)(key))
+            .filter_map(|(key, item)| {
+                let value = item.value.clone()?;
+                Some((item.revision, Event::Upsert(key.clone(), value), now))
+            })
+            .take(BATCH)
+            .collect();
+        drop(state);
+        snapshot.items += batch.len() as u64;
+        match batch.last() {
+            Some((_, Event::Upsert(key, _), _)) if batch.len() == BATCH => {
+                snapshot.after = Some(key.clone());
+                self.snapshot = Some(snapshot);
+            }
+            _ => batch.push((self.cursor, Event::SnapshotComplete(snapshot.items), now)),
+        }
+        self.batch = batch.into_iter();
     }
 
     fn read_changes(&mut self) -> Result<(), Lagged> {
@@ -319,16 +352,16 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
             return Err(Lagged);
         }
         let mut batch = Vec::new();
-        for (&revision, (key, at)) in state.changes.range(self.cursor + 1..) {
+        for (&revision, key) in state.changes.range(self.cursor + 1..) {
             self.cursor = revision;
-            if !(self.matches)(key) {
+            let Some(item) = state.items.get(key).filter(|_| (self.matches)(key)) else {
                 continue;
-            }
-            let event = match state.live.get(key) {
-                Some(entry) => Event::Upsert(key.clone(), entry.value.clone()),
+            };
+            let event = match &item.value {
+                Some(value) => Event::Upsert(key.clone(), value.clone()),
                 None => Event::Removed(key.clone()),
             };
-            batch.push((self.message(revision, event), *at));
+            batch.push((revision, event, item.published));
             if batch.len() == BATCH {
                 break;
             }
@@ -337,11 +370,9 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
         Ok(())
     }
 
-    fn now(&self, revision: u64, event: Event<K, Arc<V>>) -> Published<K, V> {
-        (self.message(revision, event), Instant::now())
-    }
-
-    fn message(&self, revision: u64, event: Event<K, Arc<V>>) -> Message<K, Arc<V>> {
+    /// A message that is sent now.
+    fn message(&mut self, revision: u64, event: Event<K, Arc<V>>) -> Message<K, Arc<V>> {
+        self.quiet_since = Instant::now();
         let inner = &self.feed.inner;
         let position = Position {
             epoch: inner.epoch.clone(),
@@ -349,26 +380,5 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
             uptime: inner.started.elapsed(),
         };
         Message { position, event }
-    }
-
-    /// Sets the time of sending to now: called when the transport asks for the message.
-    #[must_use]
-    pub fn stamp(&self) -> Stamp {
-        Stamp {
-            started: self.feed.inner.started,
-        }
-    }
-}
-
-/// Sets the time of sending on messages of a feed.
-#[derive(Debug, Clone, Copy)]
-pub struct Stamp {
-    started: Instant,
-}
-
-impl Stamp {
-    /// Sets the time of sending to now.
-    pub fn sent<K, V>(&self, message: &mut Message<K, V>) {
-        message.position.uptime = self.started.elapsed();
     }
 }

@@ -1,24 +1,18 @@
 //! The body of a Watch RPC.
 
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc};
+use futures::stream;
+use metrics::Histogram;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::message::Message;
 use crate::metrics::{DROPPED, LAG, SUBSCRIBERS};
-use crate::server::{Published, Subscription};
-
-/// A reader that takes nothing for this time is closed.
-pub const STALL_DEADLINE: Duration = Duration::from_secs(30);
-
-/// Messages on their way between the cursor and the transport. Small: what waits here is not conflated any more.
-const QUEUE: usize = 16;
+use crate::server::{Lagged, Subscription};
 
 /// Open streams of one process at most. Each holds a cursor and at most one batch of shared values.
 const MAX_STREAMS: usize = 1024;
@@ -60,108 +54,80 @@ impl Streams {
         R: 'static,
     {
         if self.draining.is_cancelled() {
-            return Err(draining());
+            return Err(stopping());
         }
         let Ok(place) = self.places.clone().try_acquire_owned() else {
-            DROPPED.inc(&[("rpc", rpc.to_owned()), ("reason", "limit".to_owned())]);
+            count_dropped(rpc, "limit");
             return Err(Status::resource_exhausted(
                 "this replica serves 1024 streams already: close some, or ask another replica",
             ));
         };
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        let end = Arc::new(OnceLock::new());
-        let stamp = subscription.stamp();
-        let pump = pump(rpc, subscription, sender, self.draining.clone(), end.clone());
-        tokio::spawn(async move {
-            SUBSCRIBERS.shift(&[("rpc", rpc.to_owned())], 1.0);
-            pump.await;
-            SUBSCRIBERS.shift(&[("rpc", rpc.to_owned())], -1.0);
-            drop(place);
-        });
-        let lag = metrics::histogram!(LAG.name, "rpc" => rpc);
-        let encode = move |mut message: Message<K, Arc<V>>, published: tokio::time::Instant| {
-            lag.record(published.elapsed().as_secs_f64());
-            stamp.sent(&mut message);
-            encode(message)
-        };
-        Ok(Box::pin(Body {
-            receiver,
-            end,
+        let reader = Reader {
+            subscription,
             encode,
-        }))
+            draining: self.draining.clone(),
+            lag: metrics::histogram!(LAG.name, "rpc" => rpc),
+            open: OpenStream::new(rpc, place),
+        };
+        let next = async |reader: Option<Reader<K, V, _>>| Some(reader?.next().await);
+        Ok(Box::pin(stream::unfold(Some(reader), next)))
     }
 }
 
-fn draining() -> Status {
+/// One stream.
+struct Reader<K, V, F> {
+    subscription: Subscription<K, V>,
+    encode: F,
+    draining: CancellationToken,
+    lag: Histogram,
+    open: OpenStream,
+}
+
+impl<K: Ord + Clone, V, R, F: Fn(Message<K, Arc<V>>) -> R> Reader<K, V, F> {
+    /// The next item of the stream, and the stream if it goes on.
+    async fn next(mut self) -> (Result<R, Status>, Option<Self>) {
+        let next = tokio::select! {
+            biased;
+            () = self.draining.cancelled() => return (Err(stopping()), None),
+            next = self.subscription.next() => next,
+        };
+        match next {
+            Ok((message, published)) => {
+                self.lag.record(published.elapsed().as_secs_f64());
+                (Ok((self.encode)(message)), Some(self))
+            }
+            Err(Lagged) => {
+                count_dropped(self.open.rpc, "behind");
+                let why = "read too slowly, removals were forgotten: connect again";
+                (Err(Status::resource_exhausted(why)), None)
+            }
+        }
+    }
+}
+
+fn stopping() -> Status {
     Status::unavailable("this replica is stopping: connect again")
 }
 
-async fn pump<K, V>(
+fn count_dropped(rpc: &'static str, reason: &'static str) {
+    DROPPED.inc(&[("rpc", rpc.to_owned()), ("reason", reason.to_owned())]);
+}
+
+/// Counts a stream for as long as it is open, and holds its place.
+struct OpenStream {
     rpc: &'static str,
-    mut subscription: Subscription<K, V>,
-    sender: mpsc::Sender<Published<K, V>>,
-    draining_token: CancellationToken,
-    end: Arc<OnceLock<Status>>,
-) where
-    K: Ord + Clone + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-{
-    let dropped = |reason: &str| DROPPED.inc(&[("rpc", rpc.to_owned()), ("reason", reason.to_owned())]);
-    let status = loop {
-        let next = tokio::select! {
-            biased;
-            () = draining_token.cancelled() => break draining(),
-            () = sender.closed() => return,
-            next = subscription.next() => next,
-        };
-        let Ok(published) = next else {
-            dropped("behind");
-            break Status::resource_exhausted("read too slowly, removals were forgotten: connect again");
-        };
-        tokio::select! {
-            biased;
-            () = draining_token.cancelled() => break draining(),
-            sent = tokio::time::timeout(STALL_DEADLINE, sender.send(published)) => match sent {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => return,
-                Err(_) => {
-                    dropped("stalled");
-                    tracing::warn!(rpc, "a stream was not read for 30 s, closing it");
-                    break Status::resource_exhausted("nothing was read for 30 s: connect again and read faster");
-                }
-            },
-        }
-    };
-    // The queue may be full: the status has its own place, and the body ends with it.
-    let _ = end.set(status);
+    _place: OwnedSemaphorePermit,
 }
 
-/// Yields what the pump sends, then the status with which it ended.
-struct Body<K, V, F> {
-    receiver: mpsc::Receiver<Published<K, V>>,
-    end: Arc<OnceLock<Status>>,
-    encode: F,
+impl OpenStream {
+    fn new(rpc: &'static str, place: OwnedSemaphorePermit) -> Self {
+        SUBSCRIBERS.shift(&[("rpc", rpc.to_owned())], 1.0);
+        Self { rpc, _place: place }
+    }
 }
 
-impl<K, V, F> Unpin for Body<K, V, F> {}
-
-impl<K, V, R, F> Stream for Body<K, V, F>
-where
-    F: Fn(Message<K, Arc<V>>, tokio::time::Instant) -> R,
-{
-    type Item = Result<R, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        match self.receiver.poll_recv(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some((message, published))) => {
-                Poll::Ready(Some(Ok((self.encode)(message, published))))
-            }
-            Poll::Ready(None) => {
-                let status = self.end.get().cloned();
-                self.end = Arc::default();
-                Poll::Ready(status.map(Err))
-            }
-        }
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        SUBSCRIBERS.shift(&[("rpc", self.rpc.to_owned())], -1.0);
     }
 }

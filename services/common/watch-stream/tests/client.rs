@@ -3,7 +3,6 @@
 #![cfg(test)]
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -14,8 +13,6 @@ use tonic::Status;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_watch_stream::client::{Source, Update, follow};
 use watchdog_watch_stream::message::{Event, Message, Position};
-use watchdog_watch_stream::server::StateStore;
-use watchdog_watch_stream::stream::Streams;
 
 type Sent = Result<Message<String, u32>, Status>;
 
@@ -151,61 +148,4 @@ async fn a_silent_stream_is_lost_and_so_is_one_with_an_incomplete_snapshot() {
         panic!("missing item not noticed")
     };
     assert!(reason.contains("0 items instead of 1"), "{reason}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reader_that_stalls_is_closed_with_resource_exhausted() {
-    use tokio_stream::StreamExt as _;
-    let feed: StateStore<u32, u32> = StateStore::new();
-    for key in 0..100 {
-        feed.upsert(key, key);
-    }
-    let streams = Streams::new(CancellationToken::new());
-    let mut body = streams
-        .serve("Watch", feed.subscribe(|_| true), |m: Message<u32, Arc<u32>>| m)
-        .unwrap();
-    tokio::time::sleep(Duration::from_secs(40)).await;
-    let mut read = 0;
-    let status = loop {
-        match body.next().await {
-            Some(Ok(_)) => read += 1,
-            Some(Err(status)) => break status,
-            None => panic!("ended without a status after {read} messages"),
-        }
-    };
-    assert_eq!(status.code(), tonic::Code::ResourceExhausted);
-    assert!(read < 100, "what was queued is delivered, no more");
-    assert!(body.next().await.is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_drain_ends_streams_with_unavailable() {
-    use tokio_stream::StreamExt as _;
-    let feed: StateStore<u32, u32> = StateStore::new();
-    let draining = CancellationToken::new();
-    let streams = Streams::new(draining.clone());
-    let mut body = streams
-        .serve("Watch", feed.subscribe(|_| true), |m: Message<u32, Arc<u32>>| m)
-        .unwrap();
-    assert!(matches!(
-        body.next().await,
-        Some(Ok(Message {
-            event: Event::SnapshotComplete(0),
-            ..
-        }))
-    ));
-    assert!(matches!(
-        body.next().await,
-        Some(Ok(Message {
-            event: Event::Heartbeat,
-            ..
-        }))
-    ));
-    draining.cancel();
-    assert_eq!(
-        body.next().await.unwrap().unwrap_err().code(),
-        tonic::Code::Unavailable
-    );
-    let refused = streams.serve("Watch", feed.subscribe(|_| true), |m: Message<u32, Arc<u32>>| m);
-    assert_eq!(refused.err().unwrap().code(), tonic::Code::Unavailable);
 }

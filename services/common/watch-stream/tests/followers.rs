@@ -16,7 +16,7 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_watch_stream::client::{Source, Update, follow};
 use watchdog_watch_stream::message::{Event, Message};
 use watchdog_watch_stream::server::{HEARTBEAT_INTERVAL, StateStore};
-use watchdog_watch_stream::stream::{Responses, STALL_DEADLINE, Streams};
+use watchdog_watch_stream::stream::{Responses, Streams};
 
 type Line = Message<String, u32>;
 
@@ -277,22 +277,67 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
         assert_eq!(tokio::time::Instant::now(), began);
         tokio::time::sleep(2 * HEARTBEAT_INTERVAL).await;
     }
-    // Beyond the deadline of the one that reads nothing.
-    tokio::time::sleep(2 * STALL_DEADLINE).await;
     for reader in readers {
         reader.await.unwrap();
     }
-    let mut read = 0;
-    let status = loop {
-        match stalled.next().await {
-            Some(Ok(_)) => read += 1,
-            Some(Err(status)) => break status,
-            None => panic!("ended without a status"),
+    // The one that read nothing holds no old state, and is not closed: it starts with the newest.
+    for shoot in 0..SHOOTS {
+        let message = stalled.next().await.unwrap().unwrap();
+        assert_eq!(message.event, Event::Upsert(shoot, Arc::new(ROUNDS)));
+    }
+    let complete = stalled.next().await.unwrap().unwrap();
+    assert_eq!(complete.event, Event::SnapshotComplete(SHOOTS.into()));
+    assert_eq!(stalled.next().await.unwrap().unwrap().event, Event::Heartbeat);
+}
+
+/// Three batches of a snapshot; while it is read, what was read and what was not change and go.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
+    let feed: StateStore<u32, u32> = StateStore::new();
+    for key in 0..700 {
+        feed.upsert(key, 0);
+    }
+    let streams = Streams::new(CancellationToken::new());
+    let mut body = streams
+        .serve("Watch", feed.subscribe(|_| true), |message| message.event)
+        .unwrap();
+    let (mut items, mut snapshot) = (BTreeMap::new(), None);
+    for step in 0.. {
+        match step {
+            10 => [5, 690].into_iter().for_each(|key| feed.upsert(key, 1)),
+            20 => [6, 691].into_iter().for_each(|key| feed.remove(&key)),
+            30 => feed.upsert(9_999, 1),
+            _ => {}
         }
-    };
-    assert_eq!(status.code(), Code::ResourceExhausted);
-    assert!(
-        read < 20,
-        "what waits for one that does not read is bounded: {read}"
-    );
+        match body.next().await.unwrap().unwrap() {
+            Event::Upsert(key, value) => drop(items.insert(key, *value)),
+            Event::Removed(key) => drop(items.remove(&key)),
+            Event::SnapshotComplete(count) => snapshot = Some((count, items.len())),
+            Event::Heartbeat => break,
+        }
+    }
+    assert_eq!(snapshot, Some((700, 700)), "without 691, with 9,999");
+    let expected: BTreeMap<u32, u32> = feed
+        .snapshot()
+        .into_iter()
+        .map(|(key, value)| (key, *value))
+        .collect();
+    assert_eq!(items, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
+    let draining = CancellationToken::new();
+    let streams = Streams::new(draining.clone());
+    let feed: StateStore<u32, u32> = StateStore::new();
+    let serve = || streams.serve("Watch", feed.subscribe(|_| true), |message| message.event);
+    let mut open: Vec<_> = (0..1_024).map(|_| serve().unwrap()).collect();
+    let refused = serve().err().unwrap();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    open.pop();
+    let mut body = serve().unwrap();
+    assert_eq!(body.next().await.unwrap().unwrap(), Event::SnapshotComplete(0));
+    draining.cancel();
+    assert_eq!(body.next().await.unwrap().unwrap_err().code(), Code::Unavailable);
+    assert!(body.next().await.is_none());
 }

@@ -1,4 +1,4 @@
-//! One cached connection to an API server, and what its life says about the server.
+//! One cached connection to an API server, and the evidence that its end gives about the server.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::domain::answered::{ListCounts, SLOW};
 use crate::domain::outcome::ProbeFailure;
 use crate::metrics::CONNECTIONS;
 
-/// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every other
-/// limit by which it is judged start when the connection attempt does.
+/// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every
+/// other limit by which it is judged start when the connection attempt does.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When two connections in a row end this soon after their only answer, the server, or a proxy before it, closes every
-/// connection, and that says nothing about it.
+/// connection, and its end is no evidence.
 const HABITUAL: Duration = Duration::from_secs(1);
 
 /// The response of an API server.
@@ -51,7 +51,7 @@ pub enum Suspicion {
     NoticedAt(Instant),
 }
 
-/// What connections and lists show of an API server.
+/// Evidence about an API server from connections and lists.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Observations {
     /// Why it may have been away.
@@ -161,7 +161,7 @@ impl<C: Connector> CachedConnection<C> {
         };
         match early {
             Ok(response) => self.read(link, sent, response).await,
-            // The server may have closed it while it was idle; a fresh one tells whether it lives.
+            // The server may have closed it while it was idle; a new one shows whether it lives.
             Err(_) => {
                 self.note_end(&link);
                 self.queueing = true;
@@ -205,8 +205,8 @@ impl<C: Connector> CachedConnection<C> {
         self.link = None;
     }
 
-    /// Waits until the connection ends in a way that says something about the server; forever without a connection. Safe
-    /// to cancel.
+    /// Waits until the connection ends in a way that is evidence about the server; without a connection, never returns.
+    /// Safe to cancel.
     pub async fn disconnected(&self) {
         if let Some(link) = &self.link {
             link.ended().await;

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::Instrument;
 use watchdog_api::kubeconfig::ShootAccess;
 use watchdog_runtime::failure::chain;
 
@@ -38,7 +39,7 @@ const LATE_PONG: Duration = Duration::from_millis(500);
 /// A page of 500 leases is about 500 KB, a page of 500 nodes about 8 MB; more than this is no answer of an API server.
 const MAX_BODY: usize = 64 * 1024 * 1024;
 
-/// Connects as the kubeconfigs of shoots say.
+/// Connects to the servers of kubeconfigs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HttpConnector;
 
@@ -120,11 +121,11 @@ impl Connector for HttpConnector {
                 .handshake(io)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(drive(connection, last_read, true, ended));
+            tokio::spawn(drive(connection, last_read, true, ended).in_current_span());
             Sender::H2(sender)
         } else {
             let (sender, connection) = http1::handshake(io).await.map_err(broken)?;
-            tokio::spawn(drive(connection, last_read, false, ended));
+            tokio::spawn(drive(connection, last_read, false, ended).in_current_span());
             Sender::H1(sender)
         };
         Ok(HttpLink {
@@ -135,8 +136,8 @@ impl Connector for HttpConnector {
     }
 }
 
-/// Ends when the link is dropped, the server closes the connection, or its pings are not answered. hyper reports the last
-/// two alike, so what was read last tells them apart: a close is read at once, a ping that is not answered is given up later.
+/// Ends when the link is dropped, the server closes the connection, or its pings are not answered. hyper reports the
+/// last two alike. The time of the last read distinguishes them: a close is read at once, an unanswered ping later.
 async fn drive(
     connection: impl Future<Output = Result<(), hyper::Error>>,
     last_read: Arc<Mutex<LastRead>>,

@@ -13,7 +13,7 @@ pub type Access = Result<Arc<Kubeconfig>, ProbeFailure>;
 /// A usable kubeconfig.
 #[derive(Debug)]
 pub struct Kubeconfig {
-    /// Tells one content from another.
+    /// Hash of its content.
     pub digest: u64,
     /// How to reach the API server.
     pub access: ShootAccess,

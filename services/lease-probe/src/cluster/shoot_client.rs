@@ -15,6 +15,7 @@ use watchdog_api::list::{Item, ItemList};
 use watchdog_api::machine::MachineItem;
 use watchdog_api::names::NODE_LEASE_NAMESPACE;
 use watchdog_api::node::NodeItem;
+use watchdog_api::unix_time::UnixTime;
 
 use super::connect_limiter::ConnectLimiter;
 use super::connection::{ApiResponse, CachedConnection, Observations, Suspicion};
@@ -25,7 +26,6 @@ use crate::domain::assessment::ListedLeases;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::renewals::ListedLease;
 use crate::metrics::SHOOT_REQUESTS;
-use watchdog_api::unix_time::UnixTime;
 
 /// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
 const PAGE: usize = 500;
@@ -76,7 +76,7 @@ pub trait ShootClient: Send {
     /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.
     fn disconnected(&self) -> impl Future<Output = ()> + Send;
 
-    /// What connections and lists have shown of the API server since the last call.
+    /// The evidence of connections and lists since the last call.
     fn take_observations(&mut self) -> Observations;
 }
 
@@ -95,7 +95,7 @@ pub struct HttpShootClient<C: Connector> {
     name: Arc<str>,
     seed: kube::Client,
     connection: CachedConnection<C>,
-    // What was found to be missing at the first refusal since the last list that came.
+    // Found at the first refusal since the last list that succeeded.
     missing: Option<Vec<ShootPermission>>,
 }
 
@@ -119,8 +119,8 @@ impl<C: Connector> HttpShootClient<C> {
     }
 
     /// Lists within the budget. A failed list is retried once, immediately, as a kubelet retries a renewal. A timeout
-    /// proves only that the list did not arrive, so GET /version then checks that the API server is alive. That takes up
-    /// to [`VERSION_TIMEOUT`] more, and up to the same time again to get a permit.
+    /// proves only that the list did not arrive, so GET /version then checks that the API server is alive. That takes
+    /// up to [`VERSION_TIMEOUT`] more, and up to the same time again to get a permit.
     async fn list<I: DeserializeOwned>(
         &mut self,
         access: &Access,
@@ -168,8 +168,8 @@ impl<C: Connector> HttpShootClient<C> {
         Err(failure)
     }
 
-    /// Adds to `refused` everything else that is missing, so that an operator need not find out one by one. Asks only at
-    /// the first refusal.
+    /// Adds to `refused` everything else that is missing, so that an operator need not find out one by one. Asks only
+    /// at the first refusal.
     async fn add_missing(&mut self, mut refused: Vec<ShootPermission>) -> Vec<ShootPermission> {
         let known = match self.missing.take() {
             Some(known) => known,
@@ -276,7 +276,7 @@ const fn path(permission: ShootPermission) -> &'static str {
     }
 }
 
-/// Lists once, page by page, and says when the first page was asked for.
+/// Lists once, page by page; also returns when the first page was asked for.
 async fn pages<C: Connector, I: DeserializeOwned>(
     connection: &mut CachedConnection<C>,
     permission: ShootPermission,
@@ -335,7 +335,7 @@ async fn version<C: Connector>(
 }
 
 /// Asks which permissions of a probe the kubeconfig's user lacks. Everybody who is authenticated may ask that. What is
-/// not answered counts as granted: a permission is only named as missing when the server says so.
+/// not answered counts as granted: a permission is only named as missing when the server denies it.
 async fn missing_permissions<C: Connector>(connection: &mut CachedConnection<C>) -> Vec<ShootPermission> {
     let mut missing = Vec::new();
     for permission in ShootPermission::ALL {

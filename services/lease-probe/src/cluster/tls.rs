@@ -1,4 +1,4 @@
-//! TLS towards the shoots, from what their kubeconfigs say.
+//! TLS towards the shoots, from their kubeconfigs.
 
 use std::sync::{Arc, LazyLock};
 

@@ -44,7 +44,7 @@ pub enum End {
 
 /// Opens connections to API servers.
 pub trait Connector: Clone + Send + Sync + 'static {
-    /// What a connection needs of a kubeconfig.
+    /// The parts of a kubeconfig that a connection needs.
     type Target: Send + Sync;
     /// An open connection.
     type Link: Link;
@@ -52,7 +52,7 @@ pub trait Connector: Clone + Send + Sync + 'static {
     /// Prepares a kubeconfig; opens nothing.
     ///
     /// # Errors
-    /// [`ProbeFailure::Kubeconfig`] when what it says cannot be used.
+    /// [`ProbeFailure::Kubeconfig`] when it cannot be used.
     fn target(&self, access: &ShootAccess) -> Result<Self::Target, ProbeFailure>;
 
     /// Opens a connection, TCP and TLS, and does not bound the time that this takes. Cancelling gives up the attempt.

@@ -10,11 +10,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::prober::ProberConfig;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::trace::Tracer;
 
 use super::trace;
-use crate::cluster::connection::Suspicion;
+use crate::cluster::connection::{Observations, Suspicion};
 use crate::cluster::kubeconfig::Access;
 use crate::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
 use crate::domain::answered::ListTimes;
@@ -26,7 +27,6 @@ use crate::domain::renewals::expiry_age;
 use crate::domain::schedule::{self, FailureStreak, ProbePace, Recent, ScheduleInputs};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
-use watchdog_api::unix_time::UnixTime;
 
 /// The inputs of a probe. A change takes effect on the running probe.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,7 +66,7 @@ impl ProbeContext {
         UnixTime(self.clock.now_micros())
     }
 
-    fn moment(&self, instant: Instant) -> UnixTime {
+    fn time_of(&self, instant: Instant) -> UnixTime {
         UnixTime(self.clock.micros_at(instant))
     }
 
@@ -234,7 +234,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         }
     }
 
-    /// Probes once, reports, and says when the next probe is due.
+    /// Probes once and reports; returns when the next probe is due.
     async fn probe(&mut self, inputs: &ProbeInputs) -> UnixTime {
         let (started, before) = (Instant::now(), self.verdicts.last_reported().as_str());
         self.recent.note(self.shared.now());
@@ -251,7 +251,6 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let turned = verdict.outcome_since == verdict.observed_at;
         if turned {
             tracing::info!(
-                shoot = &*self.shoot,
                 outcome = verdict.outcome.as_str(),
                 reason = verdict.failure,
                 explanation = verdict.message,
@@ -263,7 +262,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         verdict.traceparent.clone_from(&self.traceparent);
         self.report.verdict(verdict);
         if let (true, true, Some(crossing)) = (loss, turned, crossing) {
-            // Silence may have been proven in a time in which nobody could ask.
+            // Silence may have been proven while no probe could run.
             DETECTION_LAG.record(&[], self.shared.now().since(crossing.max(self.judged)));
         }
         if let Some(judged) = judged {
@@ -341,18 +340,18 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         PROBES.inc(&[("outcome", outcome.as_str().to_owned())]);
         count_throttled(failure);
         self.report.failure(endpoint, failure);
-        self.note_suspicion();
-        let started = self.shared.moment(started);
+        note_observations(&self.shared, &mut self.client, &mut self.state);
+        let started = self.shared.time_of(started);
         let since = started.before(self.state.renew_interval());
         match failure.evidence() {
-            FailureEvidence::Away => self.state.note_outage(since),
-            FailureEvidence::Disconnected => self.state.note_disconnect(since, false),
-            FailureEvidence::Silent => self.state.note_disconnect(since, true),
-            FailureEvidence::Throttles => self.state.note_throttling(now),
+            FailureEvidence::Away => self.state.answered_mut().note_outage(since),
+            FailureEvidence::Disconnected => self.state.answered_mut().note_disconnect(since, false),
+            FailureEvidence::Silent => self.state.answered_mut().note_disconnect(since, true),
+            FailureEvidence::Throttles => self.state.answered_mut().note_throttling(now),
             FailureEvidence::None => {}
         }
         if self.failing.replace(failure.as_str()) != Some(failure.as_str()) {
-            tracing::warn!(shoot = &*self.shoot, reason = failure.as_str(), error = %failure, "probe failed");
+            tracing::warn!(reason = failure.as_str(), error = %failure, "probe failed");
         }
         self.failures = self.failures.saturating_add(1);
         let next_due = schedule::after_failure(
@@ -372,8 +371,8 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         (self.verdicts.failed(failure, now, valid_until), next_due, None)
     }
 
-    /// Lists the leases, the nodes and machines if they matter, and asks the external endpoint at the same time if there is
-    /// one.
+    /// Lists the leases, the nodes and machines if they matter, and asks the external endpoint at the same time if
+    /// there is one.
     async fn ask(&mut self, inputs: &ProbeInputs) -> Result<ProbeResult, (Endpoint, ProbeFailure)> {
         let budget = Budget::starting_now(inputs.config.probe_timeout);
         let Some(access) = &inputs.external else {
@@ -394,7 +393,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                     answer = &mut external, if answered.is_none() => answered = Some(answer),
                 }
             };
-            // A loss need not wait for what the other endpoint says.
+            // A loss need not wait for the external endpoint.
             if found.assessment.by_leases.is_loss() {
                 return Ok(found);
             }
@@ -414,7 +413,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             return Err((Endpoint::External, failure.clone()));
         }
         if !matches!(failure, Some(ProbeFailure::ConnectQueueTimeout(_))) {
-            // A kubeconfig that cannot be used says nothing about the endpoint, and a refusal is an answer.
+            // A kubeconfig that cannot be used is no evidence about the endpoint, and a refusal is an answer.
             let answers = failure
                 .as_ref()
                 .is_none_or(|failure| failure.outcome() != Outcome::ApiServerUnreachable);
@@ -434,26 +433,24 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         }
         Ok(found)
     }
-
-    fn note_suspicion(&mut self) {
-        note_suspicion(&self.shared, &mut self.client, &mut self.state);
-    }
 }
 
 /// Takes over why the API server may have been away, and how many lists it failed.
-fn note_suspicion(shared: &ProbeContext, client: &mut impl ShootClient, state: &mut ProbeState) {
-    let observations = client.take_observations();
-    state.note_lists(observations.lists);
-    match observations.suspicion {
-        Some(Suspicion::AwaySince(instant)) => state.note_disconnect(shared.moment(instant), false),
-        Some(Suspicion::SilentSince(instant)) => state.note_disconnect(shared.moment(instant), true),
+fn note_observations(shared: &ProbeContext, client: &mut impl ShootClient, state: &mut ProbeState) {
+    let renew_interval = state.renew_interval();
+    let answered = state.answered_mut();
+    let Observations { suspicion, lists } = client.take_observations();
+    answered.note_lists(lists);
+    match suspicion {
+        Some(Suspicion::AwaySince(instant)) => answered.note_disconnect(shared.time_of(instant), false),
+        Some(Suspicion::SilentSince(instant)) => answered.note_disconnect(shared.time_of(instant), true),
         Some(Suspicion::SilentAt(instant)) => {
-            state.note_disconnect(shared.moment(instant).before(state.renew_interval()), true);
+            answered.note_disconnect(shared.time_of(instant).before(renew_interval), true);
         }
-        // Its start is not known. Pings would have ended the connection within a renew interval; without pings (HTTP/1.1)
-        // this is an assumption.
+        // Its start is not known. Pings would have ended the connection within a renew interval; without pings
+        // (HTTP/1.1) this is an assumption.
         Some(Suspicion::NoticedAt(instant)) => {
-            state.note_outage(shared.moment(instant).before(state.renew_interval()));
+            answered.note_outage(shared.time_of(instant).before(renew_interval));
         }
         None => {}
     }
@@ -473,10 +470,10 @@ async fn ask_internal<S: ShootClient>(
     let rule = rule(inputs);
     loop {
         let listed = client.leases(&inputs.internal, budget).await;
-        note_suspicion(shared, client, state);
+        note_observations(shared, client, state);
         let (leases, sent) = listed?;
         let times = ListTimes {
-            sent: shared.moment(sent),
+            sent: shared.time_of(sent),
             received: shared.now(),
         };
         let ahead = match state.leases(times, &leases, rule) {

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{Eligibility, ShootSettings, SkipReason, eligibility, may_continue};
 use watchdog_api::prober::ProberConfig;
@@ -22,8 +23,9 @@ use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 
 /// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
-/// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a second
-/// for 10 s are under way, 640, and never more than one for each endpoint of each shoot that hangs: sockets that wait.
+/// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a
+/// second for 10 s are under way, 640, and never more than one for each endpoint of each shoot that hangs: sockets that
+/// wait.
 const CONNECT_AT_ONCE: usize = 64;
 
 /// Verdicts by shoot.
@@ -54,9 +56,9 @@ struct ManagerState {
     config: Arc<ProberConfig>,
     clusters: HashMap<String, ClusterFacts>,
     kubeconfigs: HashMap<(Endpoint, String), Access>,
-    // Whose list is complete: before, a kubeconfig that is not there yet says nothing.
+    // Whose list is complete; until then a missing kubeconfig may still come.
     listed: BTreeSet<Endpoint>,
-    // Before, a Cluster that is not there yet says nothing.
+    // Until then a missing Cluster may still come.
     clusters_listed: bool,
     probes: HashMap<String, RunningProber>,
     failures: HashMap<String, FailureCounts>,
@@ -149,8 +151,8 @@ impl ProberManager {
         }
     }
 
-    /// A Secret with a kubeconfig is there, new or changed; `data` is its kubeconfig, if it has one, or why it cannot be
-    /// read.
+    /// A Secret with a kubeconfig is there, new or changed; `data` is its kubeconfig, if it has one, or why it cannot
+    /// be read.
     pub fn kubeconfig_applied(
         self: &Arc<Self>,
         endpoint: Endpoint,
@@ -331,9 +333,11 @@ impl ProberManager {
             },
         );
         let shoot: Arc<str> = shoot.into();
-        tracing::info!(shoot = &*shoot, "probe started");
+        // Of the highest level, so that no filter takes the shoot from the lines of its prober.
+        let span = tracing::error_span!("prober", shoot = &*shoot);
+        tracing::info!(parent: &span, "probe started");
         let (manager, shoots) = (self.clone(), inner.clusters.len());
-        tokio::spawn(async move {
+        let run = async move {
             let probe = || {
                 let report = ManagerReporter {
                     manager: manager.clone(),
@@ -347,8 +351,9 @@ impl ProberManager {
                 let prober = Prober::new(shoot, shared, inputs, report, client, external);
                 prober.run(shoots, stop.clone())
             };
-            supervise(&shoot, &stop, probe).await;
-        });
+            supervise(&stop, probe).await;
+        };
+        tokio::spawn(run.instrument(span));
     }
 }
 
@@ -384,7 +389,7 @@ impl ManagerState {
     }
 }
 
-/// Reports for one probe. What a stopped probe still says is not listened to.
+/// Reports for one prober; ignored once it is stopped.
 struct ManagerReporter {
     manager: Arc<ProberManager>,
     shoot: Arc<str>,

@@ -1,4 +1,4 @@
-//! Begins anew what a defect has ended.
+//! Restarts probers that a defect has ended.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -6,20 +6,18 @@ use std::time::Duration;
 use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
 
-/// A defect that is met with every probe must not become a storm.
+/// A defect that every probe meets must not cause a storm.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Runs the probe of a shoot until it ends or `stop` is cancelled. One that panics is begun anew after a pause, so that a
-/// defect leaves no shoot without a watchdog until the next restart.
+/// Runs a prober until it ends or `stop` is cancelled. One that panics starts again after a pause, so that a defect
+/// leaves no shoot unprotected until the next restart of the process.
 pub(super) async fn supervise<F: Future<Output = ()>>(
-    shoot: &str,
     stop: &CancellationToken,
     mut begin: impl FnMut() -> F,
 ) {
-    // What panicked is dropped, nothing of it is looked at again.
-    // On the heap, where it takes its room once.
+    // Unwind safe: a prober that panicked is dropped. On the heap, where it takes its room once.
     while AssertUnwindSafe(Box::pin(begin())).catch_unwind().await.is_err() {
-        tracing::error!(shoot, "the probe has panicked, it begins anew in 10 s");
+        tracing::error!("prober panicked; starting it again in 10 s");
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(PAUSE) => {}
@@ -42,7 +40,7 @@ mod tests {
             let run = runs;
             async move { assert!(run > 2, "a defect") }
         };
-        supervise("shoot", &stop, begin).await;
+        supervise(&stop, begin).await;
         assert_eq!((runs, began.elapsed().as_secs()), (3, 20));
     }
 
@@ -54,7 +52,7 @@ mod tests {
             cancel.cancel();
             async { panic!("a defect") }
         };
-        supervise("shoot", &stop, begin).await;
+        supervise(&stop, begin).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

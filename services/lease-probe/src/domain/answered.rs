@@ -34,8 +34,8 @@ const QUARTERS: u32 = 4;
 /// Weight of the last list in the moving share of lists that failed; about forty matter.
 const WEIGHT: f64 = 0.05;
 
-/// While more than this share of the lists fails, no silence is proven: a kubelet may lose a whole turn, five PUTs and five
-/// more, by chance.
+/// While more than this share of the lists fails, no silence is proven: a kubelet may lose a whole turn, five PUTs and
+/// five more, by chance.
 const MANY_ERRORS: f64 = 0.55;
 
 /// When that may be over.
@@ -52,14 +52,14 @@ const LONG: f64 = 1.5;
 /// the request and a retry may take a quarter of that on top.
 const AT_FIRST_SIGHT: f64 = 1.25;
 
-/// How long a kubelet takes to come back from an outage, in addition: it pauses for up to 7 s (`maxBackoff`) or waits for
-/// up to 10 s for a request that hangs (the heartbeat client's timeout), and opens a connection. Source: component-helpers,
-/// `apimachinery/lease/controller.go`. An interval where that is shorter.
+/// How long a kubelet takes to come back from an outage, in addition: it pauses for up to 7 s (`maxBackoff`) or waits
+/// for up to 10 s for a request that hangs (the heartbeat client's timeout), and opens a connection. Source:
+/// component-helpers, `apimachinery/lease/controller.go`. An interval where that is shorter.
 const WAY_BACK: Duration = Duration::from_secs(10);
 
-/// The longest pause between two lists after which the silence of a node that stops renewing is still proven when its lease
-/// reaches the expiry age: of the pause [`LONGEST_SPAN`] counts, and the expiry age is longer than the silence that is
-/// needed.
+/// The longest pause between two lists after which the silence of a node that stops renewing is still proven when its
+/// lease reaches the expiry age: of the pause [`LONGEST_SPAN`] counts, and the expiry age is longer than the silence
+/// that is needed.
 #[must_use]
 pub fn longest_pause(renew_interval: Duration, expiry_age: Duration) -> Duration {
     let needed = renew_interval.mul_f64(AT_FIRST_SIGHT) + renew_interval.min(WAY_BACK);
@@ -114,7 +114,7 @@ pub struct AnsweredTime {
     at_end_of_long: Duration,
 }
 
-/// The answered time at a renewal, or at the first sight of a lease.
+/// The answered time at a renewal, or when a lease was first observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnsweredMark {
     total: Duration,
@@ -148,7 +148,8 @@ impl ListInterval {
 }
 
 impl AnsweredTime {
-    /// The API server may have been away since then, and until the next list. Of several moments the first one noted counts.
+    /// The API server may have been away since then, and until the next list. Of several moments the first one noted
+    /// counts.
     pub fn note_outage(&mut self, since: UnixTime) {
         self.away_since.get_or_insert(since);
     }
@@ -230,8 +231,8 @@ impl AnsweredTime {
         span
     }
 
-    /// The mark for a lease that is seen for the first time, in the list after `span`. Nobody knows since when it has been
-    /// silent.
+    /// The mark for a lease that is seen for the first time, in the list after `span`. Nobody knows since when it has
+    /// been silent.
     #[must_use]
     pub fn first_sight(&self, span: ListInterval) -> AnsweredMark {
         AnsweredMark {
@@ -252,8 +253,8 @@ impl AnsweredTime {
         }
     }
 
-    /// The mark for a lease that was renewed at `made`, within `span`. Whether the renewal came before an outage or after it
-    /// cannot be known: it counts as before.
+    /// The mark for a lease that was renewed at `made`, within `span`. Whether the renewal came before an outage or
+    /// after it cannot be known: it counts as before.
     #[must_use]
     pub fn renewed(&self, span: ListInterval, made: UnixTime) -> AnsweredMark {
         self.mark(span, span.answered_until.since(made).min(span.counted))
@@ -389,7 +390,11 @@ mod tests {
         answered.note_outage(at(14.0));
         answered.record(list(18.0), R);
         assert_eq!(answered.proven_at(renewed, R), at(32.5));
-        assert_eq!(answered.proven_at(first, R), at(26.5), "more than at first sight");
+        assert_eq!(
+            answered.proven_at(first, R),
+            at(26.5),
+            "more than for a lease first observed"
+        );
         // After a long one 2.25 intervals, or 3.25 in all.
         answered.note_outage(at(20.0));
         answered.record(list(40.0), R);

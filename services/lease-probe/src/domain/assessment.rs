@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use watchdog_api::unix_time::UnixTime;
+
 use super::answered::AnsweredMark;
 use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
 use super::renewals::{LeaseAge, ListedLease, Renewals};
-use watchdog_api::unix_time::UnixTime;
 
 /// The rule's numbers for one shoot.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,8 +88,8 @@ pub struct Assessment {
     pub evidence: Evidence,
     /// When the leases were judged.
     pub judged: UnixTime,
-    /// When the threshold was crossed, or would be if no lease were renewed from now on and the API server answered; none
-    /// when it cannot be.
+    /// When the threshold was crossed, or would be if no lease were renewed from now on and the API server answered;
+    /// none when it cannot be.
     pub crossing: Option<UnixTime>,
     /// When the first candidate expires that has not yet, unless it is renewed.
     pub next_expiry: Option<UnixTime>,
@@ -107,8 +108,8 @@ pub struct LookAhead {
     pub crossing: UnixTime,
     /// How long before it at most.
     pub window: Duration,
-    /// When the leases must be listed again at the latest, or silence that began before this list is proven only after the
-    /// crossing.
+    /// When the leases must be listed again at the latest, or silence that began before this list is proven only after
+    /// the crossing.
     pub list_by: UnixTime,
 }
 
@@ -159,6 +160,57 @@ pub fn assess(
     now: UnixTime,
 ) -> Assessment {
     let AssessmentContext { rule, external, .. } = context;
+    let (evidence, ages) = count_leases(listed, renewals, excluded, nodes, rule, now);
+    let required = required(evidence.candidates, rule.threshold);
+    // One candidate is too little evidence for a loss: nothing to be on time for.
+    let several = evidence.candidates > 1;
+    let mut expiries: Vec<UnixTime> = ages.iter().map(|age| age.expired_from).collect();
+    let nth = (required as usize).saturating_sub(1);
+    let crossing = several.then(|| *expiries.select_nth_unstable(nth).1);
+    let by_external = external
+        .filter(|outage| several && outage.counts && ages.iter().all(|age| age.renewed < outage.since))
+        .map(|outage| {
+            renewals
+                .answered()
+                .proven_at(outage.mark, renewals.renew_interval())
+        });
+    let uncertain = |age: &&LeaseAge| age.silent_from <= now || age.renewed_before_outage;
+    let tense = several && ages.iter().filter(uncertain).count() >= required as usize;
+    let crossing = match (crossing, by_external) {
+        (Some(crossing), Some(external)) => Some(crossing.min(external)),
+        (crossing, _) => crossing,
+    };
+    let by_leases = outcome(&evidence, required, context.loss_may_stand);
+    let lost_outside = !by_leases.is_loss() && by_external.is_some_and(|at| at <= now);
+    Assessment {
+        outcome: if lost_outside {
+            Outcome::ExternalUnreachable
+        } else {
+            by_leases.clone()
+        },
+        by_leases,
+        next_expiry: ages
+            .iter()
+            .map(|age| age.expired_from)
+            .filter(|expiry| *expiry > now)
+            .min(),
+        evidence,
+        judged: now,
+        crossing,
+        look_ahead: None,
+        tense,
+    }
+}
+
+/// Counts the leases at `now`; also returns the ages of the candidates.
+fn count_leases(
+    listed: &ListedLeases,
+    renewals: &Renewals,
+    excluded: impl Fn(&str) -> Option<Exclusion>,
+    nodes: Option<&NodeIndex>,
+    rule: ExpiryRule,
+    now: UnixTime,
+) -> (Evidence, Vec<LeaseAge>) {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut evidence = Evidence {
         nodes: nodes.map_or(0, |nodes| count(nodes.len())),
@@ -195,46 +247,9 @@ pub fn assess(
         }
         ages.push(age);
     }
-    let required = required(evidence.candidates, rule.threshold);
-    // One candidate is too little evidence for a loss: nothing to be on time for.
-    let several = evidence.candidates > 1;
-    let mut expiries: Vec<UnixTime> = ages.iter().map(|age| age.expired_from).collect();
-    let nth = (required as usize).saturating_sub(1);
-    let crossing = several.then(|| *expiries.select_nth_unstable(nth).1);
-    let by_external = external
-        .filter(|outage| several && outage.counts && ages.iter().all(|age| age.renewed < outage.since))
-        .map(|outage| {
-            renewals
-                .answered()
-                .proven_at(outage.mark, renewals.renew_interval())
-        });
-    let uncertain = |age: &&LeaseAge| age.silent_from <= now || age.renewed_before_outage;
-    let tense = several && count(ages.iter().filter(uncertain).count()) >= required;
-    let crossing = match (crossing, by_external) {
-        (Some(crossing), Some(external)) => Some(crossing.min(external)),
-        (crossing, _) => crossing,
-    };
-    let by_leases = outcome(&evidence, required, context.loss_may_stand);
-    let lost_outside = !by_leases.is_loss() && by_external.is_some_and(|at| at <= now);
-    Assessment {
-        outcome: if lost_outside {
-            Outcome::ExternalUnreachable
-        } else {
-            by_leases.clone()
-        },
-        by_leases,
-        next_expiry: ages
-            .iter()
-            .map(|age| age.expired_from)
-            .filter(|expiry| *expiry > now)
-            .min(),
-        evidence,
-        judged: now,
-        crossing,
-        look_ahead: None,
-        tense,
-    }
+    (evidence, ages)
 }
+
 fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool) -> Outcome {
     let Evidence {
         candidates,

@@ -31,7 +31,7 @@ pub enum Exclusion {
 }
 
 impl Exclusion {
-    /// Returns true if the exclusion can end while the node stays. It then says nothing about the node's connection.
+    /// Returns true if the exclusion can end while the node stays. It is then no evidence about the node's connection.
     #[must_use]
     pub const fn is_temporary(self) -> bool {
         matches!(self, Self::UnhealthyCondition | Self::InPlaceUpdate)

@@ -7,6 +7,6 @@ pub mod candidates;
 pub mod outcome;
 pub mod probe_state;
 pub mod renewals;
-pub mod schedule;
-pub mod skew;
+pub(crate) mod schedule;
+mod skew;
 pub mod verdict;

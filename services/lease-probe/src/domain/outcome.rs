@@ -81,7 +81,7 @@ pub enum ProbeFailure {
     /// The kubeconfig is missing or cannot be used.
     #[error("The kubeconfig cannot be used: {0}.")]
     Kubeconfig(String),
-    /// The name does not resolve, nobody listens, or the connection broke.
+    /// The name does not resolve, the port is closed, or the connection broke.
     #[error("The API server cannot be reached: {0}.")]
     Connect(String),
     /// Wrong authority, wrong name, or expired certificate.
@@ -93,7 +93,7 @@ pub enum ProbeFailure {
     /// No answer in time, not even to GET /version.
     #[error("The API server did not answer within {}.", format(*.0))]
     Timeout(Duration),
-    /// Queueing in this process, which says nothing about the API server.
+    /// Queueing in this process, which is no evidence about the API server.
     #[error("The API server was not asked: the request waited for {} until this replica could open a connection.", format(*.0))]
     ConnectQueueTimeout(Duration),
     /// With the wait that the server asks for, if any.

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answered::{ListCounts, ListTimes, longest_pause};
+use watchdog_api::unix_time::UnixTime;
+
+use super::answered::{AnsweredTime, ListTimes, longest_pause};
 use super::assessment::{
     Assessment, AssessmentContext, ExpiryRule, ExternalOutage, ListedLeases, LookAhead, assess,
 };
@@ -12,14 +14,13 @@ use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
 use super::renewals::Renewals;
 use super::schedule::MIN_SPACING;
-use watchdog_api::unix_time::UnixTime;
 
 /// For this long an expired lease stays excluded without another list of the nodes, unless it is renewed: one orphaned
 /// lease must not make every probe list all nodes.
 const REMEMBER: Duration = Duration::from_secs(120);
 
-/// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with. What
-/// explains a silent kubelet (a machine that is deleted, an update in place) stands there before the kubelet falls
+/// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with.
+/// What explains a silent kubelet (a machine that is deleted, an update in place) stands there before the kubelet falls
 /// silent, and an expired lease has been silent for longer than this.
 const FRESH: f64 = 1.25;
 
@@ -159,8 +160,8 @@ impl ProbeState {
         now.since(as_of) <= self.renew_interval().mul_f64(intervals)
     }
 
-    /// How long before a crossing the nodes may be listed: early enough that listing them for all shoots of a seed can be
-    /// spread, and not so early that a kubelet which is merely late looks lost. A live one renews every interval.
+    /// How long before a crossing the nodes may be listed: early enough that listing them for all shoots of a seed can
+    /// be spread, and not so early that a kubelet which is merely late looks lost. A live one renews every interval.
     fn window(&self, rule: ExpiryRule) -> Duration {
         let interval = self.renew_interval();
         interval.min(rule.expiry_age.saturating_sub(interval) / 2)
@@ -200,26 +201,9 @@ impl ProbeState {
         }
     }
 
-    /// The API server may have been away since then.
-    pub fn note_outage(&mut self, since: UnixTime) {
-        self.renewals.note_outage(since);
-    }
-
-    /// Records the results of the last few lists: see
-    /// [`AnsweredTime::note_lists`](super::answered::AnsweredTime::note_lists).
-    pub fn note_lists(&mut self, counts: ListCounts) {
-        self.renewals.note_lists(counts);
-    }
-
-    /// The connection to the API server was lost, and the server may have been away since then. If it fell silent, the
-    /// connections of kubelets may also have died without a sign.
-    pub fn note_disconnect(&mut self, since: UnixTime, silent: bool) {
-        self.renewals.note_disconnect(since, silent);
-    }
-
-    /// The API server throttles since then.
-    pub fn note_throttling(&mut self, since: UnixTime) {
-        self.renewals.note_throttling(since);
+    /// The answered time of the API server, to note what suggests that it did not answer.
+    pub const fn answered_mut(&mut self) -> &mut AnsweredTime {
+        self.renewals.answered_mut()
     }
 
     /// The external endpoint did or did not answer while the leases were listed at `now`; `threshold` is
@@ -251,7 +235,7 @@ impl ProbeState {
         }
     }
 
-    /// The rule for candidates has changed: what was found out before says nothing any more.
+    /// The rule for candidates has changed, so earlier exclusions are void.
     pub fn forget_exclusions(&mut self) {
         self.remembered = None;
         self.nodes = None;

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answered::{AnsweredMark, AnsweredTime, ListCounts, ListTimes};
-use super::skew::{Arrival, Arrivals, CommonSkew};
 use watchdog_api::unix_time::{UnixTime, micros};
+
+use super::answered::{AnsweredMark, AnsweredTime, ListTimes};
+use super::skew::{Arrival, Arrivals, CommonSkew};
 
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
 const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
@@ -71,26 +72,6 @@ pub struct Renewals {
 }
 
 impl Renewals {
-    /// The API server may have been away since then: kubelets could not renew.
-    pub fn note_outage(&mut self, since: UnixTime) {
-        self.answered.note_outage(since);
-    }
-
-    /// Records the results of the last few lists: see [`AnsweredTime::note_lists`].
-    pub fn note_lists(&mut self, counts: ListCounts) {
-        self.answered.note_lists(counts);
-    }
-
-    /// The connection to the API server was lost: see [`AnsweredTime::note_disconnect`].
-    pub fn note_disconnect(&mut self, since: UnixTime, silent: bool) {
-        self.answered.note_disconnect(since, silent);
-    }
-
-    /// The API server has been throttling since then, and may also throttle kubelets.
-    pub fn note_throttling(&mut self, since: UnixTime) {
-        self.answered.note_throttling(since);
-    }
-
     /// Takes in a complete list. Leases that are not in it are forgotten.
     pub fn observe(&mut self, times: ListTimes, leases: &[ListedLease]) {
         let before = std::mem::replace(&mut self.nodes, HashMap::with_capacity(leases.len()));
@@ -109,7 +90,8 @@ impl Renewals {
                 },
                 (Some(known), Some(previous)) => {
                     let (made, arrivals) = known.renewed(renew_time, interval, previous, times);
-                    self.common_skew.note(times.sent.0.saturating_sub(made.0), times.sent);
+                    self.common_skew
+                        .note(times.sent.0.saturating_sub(made.0), times.sent);
                     let made = made.shifted(self.common_skew.behind(leases.len()));
                     let made = span.arrived(made).min(times.received);
                     Renewal {
@@ -145,10 +127,15 @@ impl Renewals {
         })
     }
 
-    /// The time for which the API server has answered so far, as the prober counts it.
+    /// The time for which the API server has answered so far.
     #[must_use]
     pub const fn answered(&self) -> &AnsweredTime {
         &self.answered
+    }
+
+    /// The same, to note what suggests that it did not answer.
+    pub const fn answered_mut(&mut self) -> &mut AnsweredTime {
+        &mut self.answered
     }
 
     /// By how much the clocks of the nodes are off, in microseconds.
@@ -198,7 +185,7 @@ impl Renewal {
         mark: AnsweredMark,
     ) -> Self {
         let mut arrivals = Arrivals::default();
-        // How old a renewal was that was not seen to arrive says nothing. But a time in the future proves a clock that
+        // The age of a renewal that was not seen to arrive is no evidence. But a time in the future proves a clock that
         // is ahead.
         if renew_time > times.received {
             arrivals.note(arrival(times, renew_time));
@@ -220,9 +207,9 @@ impl Renewal {
         self.renew_time == renew_time || self.went_back == Some(renew_time)
     }
 
-    /// When the lease was renewed, by the prober's clock. It was renewed after the answer to the previous list was made and
-    /// before the answer to this one: that much is certain whatever clock the node has, and an estimate that says otherwise
-    /// is wrong.
+    /// When the lease was renewed, by the prober's clock. It was renewed after the answer to the previous list was made
+    /// and before the answer to this one: that is certain whatever clock the node has, and an estimate that contradicts
+    /// it is wrong.
     fn renewed(
         &self,
         renew_time: UnixTime,
@@ -233,8 +220,8 @@ impl Renewal {
         let mut arrivals = self.arrivals;
         arrivals.note(arrival(times, renew_time));
         let earliest = previous.sent.before(TOLERANCE);
-        // A clock that is called ahead, but was so no more when this renewal was made. One that is called behind, by too
-        // little, is no contradiction: that estimate falls short on purpose.
+        // A clock that is called ahead, but was so no more when this renewal was made. One that is called behind, by
+        // too little, is no contradiction: that estimate falls short on purpose.
         let skew = arrivals.skew(renew_interval);
         if skew > 0 && renew_time.shifted(skew.saturating_neg()) < earliest {
             arrivals.keep_newest();

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
+use watchdog_api::unix_time::UnixTime;
 
 use super::assessment::LookAhead;
 use super::outcome::{FailureEvidence, Outcome, ProbeFailure};
-use watchdog_api::unix_time::UnixTime;
 
 /// Two probes of one shoot are never closer than this, except for those due at a crossing and [`TENSE_RETRY`].
-pub const MIN_SPACING: Duration = Duration::from_secs(1);
+pub(crate) const MIN_SPACING: Duration = Duration::from_secs(1);
 
-/// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with those of
-/// other shoots: a process that wakes once for many probes spends half of what it would if it woke for each (measured, see
-/// docs/performance.md). This is the longest tick.
+/// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with
+/// those of other shoots: a process that wakes once for many probes spends half of what it would if it woke for each
+/// (measured, see docs/performance.md). This is the longest tick.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
 
 /// A tick is at most this share of the interval, so that no shoot is probed much more often than configured.
@@ -26,9 +26,9 @@ const SHORTEST_TICK: Duration = Duration::from_micros(62_500);
 /// docs/performance.md), and a crossing may have to wait for that.
 const MEET: u128 = 150;
 
-/// This many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that finds
-/// out at which instant exactly, and one at that instant. More follow each other only where most leases are about to
-/// expire and are renewed one by one at the last moment; that must not become a storm.
+/// This many probes of one shoot may start within [`MIN_SPACING`] because of crossings. A loss takes two: one that
+/// finds out at which instant exactly, and one at that instant. More follow each other only where most leases are about
+/// to expire and are renewed one by one at the last moment; that must not become a storm.
 const CLOSE_PROBES: usize = 4;
 
 /// While seconds decide, probes of one shoot follow each other at this pace.
@@ -37,36 +37,35 @@ const TENSE: Duration = Duration::from_secs(1);
 /// While a loss stands, probes follow each other at this pace, so that a recovery is seen at once.
 const LOST: Duration = Duration::from_secs(2);
 
-/// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: half a core (at 171 us each, see
-/// docs/performance.md).
+/// In all, at most this many probes a second are spent on [`TENSE`] or [`LOST`] shoots: half a core (at 171 us each,
+/// see docs/performance.md).
 const CLOSE_PROBES_PER_SECOND: u32 = 2_500;
 
-/// While a shoot is probed closely, a probe that the API server answered with an error is repeated after this pause. A gap
-/// between two lists counts as answered only if it is short.
+/// While a shoot is probed closely, a probe that the API server answered with an error is repeated after this pause. A
+/// gap between two lists counts as answered only if it is short.
 const TENSE_RETRY: Duration = Duration::from_millis(500);
 
 /// An API server that does not answer is asked again at least this often: from when it is back, kube-controller-manager
 /// counts its grace period.
 const LONGEST_ABSENCE: Duration = Duration::from_secs(8);
 
-/// After a 429 at most this long passes, whatever the server says. API servers ask for seconds; who asks for more is
-/// something on the way, and must not be able to blind the watchdog to a shoot for a day. A server that does mean it is
-/// asked once in five minutes, which burdens nobody.
-pub const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
+/// The longest pause after a 429, whatever `Retry-After` asks for. API servers ask for seconds; a proxy that asks for
+/// more must not be able to blind the watchdog to a shoot for a day, and one request in five minutes is no burden.
+pub(crate) const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
 
 /// The configured pace.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ProbePace {
+pub(crate) struct ProbePace {
     /// `probeInterval`.
-    pub interval: Duration,
+    pub(crate) interval: Duration,
     /// `backoffJitterFactor`: an interval grows by a random share of up to this much.
-    pub jitter: f64,
+    pub(crate) jitter: f64,
     /// `internalProbeFailureBackOffDuration`: after failures the pauses grow from 1 s up to this, at most 8 s.
-    pub failure_back_off: Duration,
+    pub(crate) failure_back_off: Duration,
     /// Shoots that the process probes.
-    pub shoots: usize,
+    pub(crate) shoots: usize,
     /// Those of them that it probes closely: a loss stands, or seconds decide.
-    pub close: usize,
+    pub(crate) close: usize,
 }
 
 impl ProbePace {
@@ -82,11 +81,10 @@ impl ProbePace {
     }
 }
 
-/// The tick for a process that probes this many shoots. Halved until not too many meet and it is small beside the interval,
-/// so that all ticks are multiples of every shorter one: probes whose tick was chosen among fewer shoots meet the others
-/// all the same.
-#[must_use]
-pub fn tick(interval: Duration, shoots: usize) -> Duration {
+/// The tick for a process that probes this many shoots. Halved until not too many meet and it is small beside the
+/// interval, so that all ticks are multiples of every shorter one: probes whose tick was chosen among fewer shoots meet
+/// the others all the same.
+pub(crate) fn tick(interval: Duration, shoots: usize) -> Duration {
     let shoots = u128::try_from(shoots).unwrap_or(u128::MAX);
     let mut tick = LONGEST_TICK;
     let too_many = |tick: Duration| shoots.saturating_mul(tick.as_micros()) > MEET * interval.as_micros();
@@ -98,14 +96,14 @@ pub fn tick(interval: Duration, shoots: usize) -> Duration {
 
 /// When the last few probes of a shoot started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Recent {
+pub(crate) struct Recent {
     // Newest first.
     starts: [Option<UnixTime>; CLOSE_PROBES],
 }
 
 impl Recent {
     /// A probe starts now.
-    pub fn note(&mut self, start: UnixTime) {
+    pub(crate) fn note(&mut self, start: UnixTime) {
         self.starts.rotate_right(1);
         if let Some(newest) = self.starts.first_mut() {
             *newest = Some(start);
@@ -113,8 +111,7 @@ impl Recent {
     }
 
     /// The first moment from `wanted` on that keeps the distance from the last probe.
-    #[must_use]
-    pub fn spaced(&self, wanted: UnixTime) -> UnixTime {
+    pub(crate) fn spaced(&self, wanted: UnixTime) -> UnixTime {
         match self.starts.first() {
             Some(Some(newest)) => wanted.max(newest.after(MIN_SPACING)),
             _ => wanted,
@@ -132,16 +129,16 @@ impl Recent {
 
 /// The failures of a shoot's probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FailureStreak {
+pub(crate) struct FailureStreak {
     /// Failed probes in a row, at least 1.
-    pub in_a_row: u32,
+    pub(crate) in_a_row: u32,
     /// Set while a loss stands or seconds decide.
-    pub close: bool,
+    pub(crate) close: bool,
 }
 
 impl FailureStreak {
     /// One failure, of a shoot of which nothing else is known.
-    pub const FIRST: Self = Self {
+    pub(crate) const FIRST: Self = Self {
         in_a_row: 1,
         close: false,
     };
@@ -149,31 +146,30 @@ impl FailureStreak {
 
 /// The parts of an assessment that decide when to list the leases again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScheduleInputs<'a> {
+pub(crate) struct ScheduleInputs<'a> {
     /// The reported outcome.
-    pub outcome: &'a Outcome,
+    pub(crate) outcome: &'a Outcome,
     /// True while more probes in a row must find the same before it is reported.
-    pub counting: bool,
+    pub(crate) counting: bool,
     /// True if seconds decide; see [`Assessment::tense`](super::assessment::Assessment::tense).
-    pub tense: bool,
+    pub(crate) tense: bool,
     /// The moment at which the leases were judged.
-    pub judged: UnixTime,
+    pub(crate) judged: UnixTime,
     /// When the threshold was crossed or would be if no lease were renewed; while `look_ahead` is set, not before that.
-    pub crossing: Option<UnixTime>,
+    pub(crate) crossing: Option<UnixTime>,
     /// The pace of the shoot's kubelets.
-    pub renew_interval: Duration,
+    pub(crate) renew_interval: Duration,
     /// When the nodes must be listed ahead of a crossing.
-    pub look_ahead: Option<LookAhead>,
+    pub(crate) look_ahead: Option<LookAhead>,
 }
 
 /// When to probe again after a list of the leases. `random` is in [0, 1).
 ///
 /// Besides the interval, a probe is due at the instant at which the threshold would be crossed if no lease were
 /// renewed: a loss is seen when it becomes one, not up to an interval later. While a loss stands or seconds decide,
-/// probes follow each other closely. Except for the crossing itself, probes are aligned to a shared [`tick`], which halves
-/// CPU (ADR 0012).
-#[must_use]
-pub fn after_assessment(
+/// probes follow each other closely. Except for the crossing itself, probes are aligned to a shared [`tick`], which
+/// halves CPU (ADR 0012).
+pub(crate) fn after_assessment(
     now: UnixTime,
     pace: ProbePace,
     seen: ScheduleInputs<'_>,
@@ -222,8 +218,7 @@ pub fn after_assessment(
 }
 
 /// When to probe again after `failures`, of a probe that began at `started`. `random` is in [0, 1).
-#[must_use]
-pub fn after_failure(
+pub(crate) fn after_failure(
     (started, now): (UnixTime, UnixTime),
     pace: ProbePace,
     failure: &ProbeFailure,
@@ -242,8 +237,8 @@ pub fn after_failure(
             .max(now.after(SHORTEST_TICK));
     }
     let failures = failures.in_a_row;
-    // A missing permission or Secret is not back sooner for asking every second; an API server is, and what an outage hides
-    // is as long as the outage and the pause after it.
+    // A missing permission or Secret is not back sooner for asking every second; an API server is, and what an outage
+    // hides is as long as the outage and the pause after it.
     let (growth, most) = match failure {
         ProbeFailure::Connect(_)
         | ProbeFailure::VersionFailed(_)
@@ -271,15 +266,13 @@ pub fn after_failure(
 
 /// When the first probe of a shoot is due, for one of `shoots` that may all start at once: they are spread so that
 /// about a thousand start in a second, over at most `initialDelay`. `random` is in [0, 1).
-#[must_use]
-pub fn first(now: UnixTime, initial_delay: Duration, shoots: usize, random: f64) -> UnixTime {
+pub(crate) fn first(now: UnixTime, initial_delay: Duration, shoots: usize, random: f64) -> UnixTime {
     let spread = Duration::from_millis(u64::try_from(shoots).unwrap_or(u64::MAX)).min(initial_delay);
     now.after(spread.mul_f64(random.clamp(0.0, 1.0)))
 }
 
 /// Until when a verdict may be acted upon: until the next probe must have ended, and a little more for its way.
-#[must_use]
-pub fn valid_until(next_due: UnixTime, probe_timeout: Duration) -> UnixTime {
+pub(crate) fn valid_until(next_due: UnixTime, probe_timeout: Duration) -> UnixTime {
     const WAY: Duration = Duration::from_secs(5);
     next_due.after(probe_timeout).after(WAY)
 }
@@ -444,7 +437,7 @@ mod tests {
             recent.note(start);
             assert_eq!(due(&recent, at(0)), soon);
         }
-        // Since the leases were judged: nobody has looked at it yet.
+        // It came since the leases were judged.
         assert_eq!(due(&recent, UnixTime(9)), UnixTime(9));
         recent.note(at(0));
         assert_eq!(
@@ -510,8 +503,8 @@ mod tests {
         );
     }
 
-    /// Whatever stands between the watchdog and a shoot must not silence it for a day, and a verdict's validity must fit
-    /// into a protobuf timestamp.
+    /// Whatever stands between the watchdog and a shoot must not silence it for a day, and a verdict's validity must
+    /// fit into a protobuf timestamp.
     #[test]
     fn no_429_silences_the_watchdog_for_long() {
         for asked in [

@@ -1,7 +1,7 @@
-//! How far a node's clock is off, as far as its renewals tell.
+//! How far a node's clock is off, as its renewals show.
 //!
 //! kube-controller-manager judges a lease by when it *saw* a renewal and never looks at the clock of the node. The
-//! watchdog reads `renewTime`, which tells more exactly when the kubelet was alive, but by the node's clock. So it
+//! watchdog reads `renewTime`, which shows more exactly when the kubelet was alive, but by the node's clock. So it
 //! compares each renewal with the moment at which it arrived. A kubelet renews every renew interval, so among a few
 //! renewals one should look younger than that on arrival; and none should look as if it came from the future.
 
@@ -24,23 +24,23 @@ const ENOUGH_TO_CALL_BEHIND: u8 = 3;
 /// renewal is from the future even when the answer has come, and behind only if it was too old when the question was
 /// asked; else a slow API server would pass for a slow clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Arrival {
+pub(crate) struct Arrival {
     /// When the list was asked for.
-    pub asked: i64,
+    pub(crate) asked: i64,
     /// When it had come.
-    pub answered: i64,
+    pub(crate) answered: i64,
 }
 
 /// The last few renewals of one node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Arrivals {
+pub(crate) struct Arrivals {
     newest_first: [Arrival; WINDOW],
     seen: u8,
 }
 
 impl Arrivals {
     /// Notes how old a renewal was on arrival.
-    pub fn note(&mut self, arrival: Arrival) {
+    pub(crate) fn note(&mut self, arrival: Arrival) {
         self.newest_first.rotate_right(1);
         if let Some(newest) = self.newest_first.first_mut() {
             *newest = arrival;
@@ -49,14 +49,13 @@ impl Arrivals {
     }
 
     /// Forgets all but the newest: the estimate was refuted, so the clock was set.
-    pub fn keep_newest(&mut self) {
+    pub(crate) fn keep_newest(&mut self) {
         self.seen = self.seen.min(1);
     }
 
     /// The proven skew of the node's clock in microseconds, negative when it runs behind. Zero while its renewals look
     /// as renewals should.
-    #[must_use]
-    pub fn skew(&self, renew_interval: Duration) -> i64 {
+    pub(crate) fn skew(&self, renew_interval: Duration) -> i64 {
         let seen = || self.newest_first.iter().take(usize::from(self.seen));
         let (Some(asked), Some(answered)) = (
             seen().map(|arrival| arrival.asked).min(),
@@ -96,7 +95,7 @@ const MOST_OF_FEW: Duration = Duration::from_secs(3);
 /// Between two lists each kubelet renews at a time of its own, so some renewal is always young. If none is, the clocks are
 /// behind, and each renewal is younger than it looks.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct CommonSkew {
+pub(crate) struct CommonSkew {
     seen: u32,
     since: UnixTime,
     // Microseconds: since then, and in the period before.
@@ -106,7 +105,7 @@ pub struct CommonSkew {
 
 impl CommonSkew {
     /// Notes how old a renewal was on arrival, in a list that was sent at `now`.
-    pub fn note(&mut self, age: i64, now: UnixTime) {
+    pub(crate) fn note(&mut self, age: i64, now: UnixTime) {
         if now.since(self.since) > MEMORY {
             (self.since, self.before) = (now, self.youngest.take());
         }
@@ -116,7 +115,7 @@ impl CommonSkew {
 
     /// By how much the clocks of `nodes` nodes are behind, in microseconds; zero while it is not known.
     #[must_use]
-    pub fn behind(&self, nodes: usize) -> i64 {
+    pub(crate) fn behind(&self, nodes: usize) -> i64 {
         let youngest = self.youngest.into_iter().chain(self.before).min().unwrap_or(0);
         if self.seen < ENOUGH_TO_CALL_ALL_BEHIND || youngest <= micros(CLOSE_CLOCKS) {
             0

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watchdog_api::eligibility::SkipReason;
+use watchdog_api::unix_time::UnixTime;
 
-use super::assessment::{Assessment, Evidence};
+use super::assessment::{Assessment, Evidence, ZoneCount};
 use super::outcome::{Outcome, ProbeFailure};
 use super::renewals::{is_notable, magnitude};
-use watchdog_api::unix_time::UnixTime;
 
 /// The state of a shoot.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,8 +38,8 @@ pub struct Verdict {
 pub struct Thresholds {
     /// `failureThreshold`: losses in a row.
     pub failure: u32,
-    /// `successThreshold`: healthy probes in a row, a renew interval apart, so that each rests on other renewals than the
-    /// one before.
+    /// `successThreshold`: healthy probes in a row, a renew interval apart, so that each rests on other renewals than
+    /// the one before.
     pub success: u32,
 }
 
@@ -62,8 +62,8 @@ pub struct ThresholdResult {
 
 impl Streak {
     /// Notes a finding. A loss or recovery is reported only after as many probes in a row as the thresholds ask for;
-    /// until then the last of the two stays reported, or `Pending` if there is none. Everything else is reported at once,
-    /// and breaks the row.
+    /// until then the last of the two stays reported, or `Pending` if there is none. Everything else is reported at
+    /// once, and breaks the row.
     pub fn note(
         &mut self,
         found: &Outcome,
@@ -148,14 +148,8 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
             " Their silence is proven in {remaining:.0}s if the API server answers and they stay silent."
         ));
     }
-    let dead: Vec<&str> = e
-        .zones
-        .iter()
-        .filter(|(_, zone)| zone.candidates > 0 && zone.expired == zone.candidates)
-        .map(|(name, _)| &**name)
-        .collect();
-    if !dead.is_empty() && dead.len() < e.zones.len() {
-        text.push_str(&format!(" All of them in zone {} are expired.", dead.join(", ")));
+    if let Some(zones) = expired_zones(e) {
+        text.push_str(&format!(" All of them in zone {zones} are expired."));
     }
     if is_notable(e.largest_skew) {
         let direction = if e.largest_skew < 0 { "behind" } else { "ahead" };
@@ -168,6 +162,14 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
         text.push_str(&format!(" This is probe {so_far} of {needed} in a row."));
     }
     text
+}
+
+/// The zones in which all candidates are expired, unless that is all zones or none.
+fn expired_zones(evidence: &Evidence) -> Option<String> {
+    let is_expired = |zone: &ZoneCount| zone.candidates > 0 && zone.expired == zone.candidates;
+    let zones = evidence.zones.iter().filter(|(_, zone)| is_expired(zone));
+    let names: Vec<&str> = zones.map(|(name, _)| &**name).collect();
+    (!names.is_empty() && names.len() < evidence.zones.len()).then(|| names.join(", "))
 }
 
 /// Makes verdicts about one shoot.
@@ -204,63 +206,40 @@ impl VerdictBuilder {
         observed_at: UnixTime,
         valid_until: UnixTime,
     ) -> Verdict {
-        self.build(
-            outcome,
-            "",
-            message,
-            Some(Arc::new(evidence)),
-            observed_at,
-            valid_until,
-        )
+        Verdict {
+            evidence: Some(Arc::new(evidence)),
+            ..self.build(outcome, message, observed_at, valid_until)
+        }
     }
 
-    /// A verdict that says why there is none.
+    /// A verdict for a probe without a result.
     pub fn failed(
         &mut self,
         failure: &ProbeFailure,
         observed_at: UnixTime,
         valid_until: UnixTime,
     ) -> Verdict {
-        self.build(
-            failure.outcome(),
-            failure.as_str(),
-            failure.to_string(),
-            None,
-            observed_at,
-            valid_until,
-        )
+        Verdict {
+            failure: failure.as_str(),
+            ..self.build(failure.outcome(), failure.to_string(), observed_at, valid_until)
+        }
     }
 
     /// A verdict about a shoot that is not probed. It holds until something changes.
     pub fn skipped(&mut self, reason: &SkipReason, now: UnixTime) -> Verdict {
-        self.build(
-            Outcome::Skipped(reason.clone()),
-            "",
-            reason.to_string(),
-            None,
-            now,
-            now,
-        )
+        self.build(Outcome::Skipped(reason.clone()), reason.to_string(), now, now)
     }
 
     /// A verdict about a shoot whose first probe has not come to a result yet.
     pub fn pending(&mut self, now: UnixTime) -> Verdict {
-        self.build(
-            Outcome::Pending,
-            "",
-            "The first probe has not come to a result yet.".to_owned(),
-            None,
-            now,
-            now,
-        )
+        let message = "The first probe has not come to a result yet.";
+        self.build(Outcome::Pending, message.to_owned(), now, now)
     }
 
     fn build(
         &mut self,
         outcome: Outcome,
-        failure: &'static str,
         message: String,
-        evidence: Option<Arc<Evidence>>,
         observed_at: UnixTime,
         valid_until: UnixTime,
     ) -> Verdict {
@@ -270,9 +249,9 @@ impl VerdictBuilder {
         }
         Verdict {
             outcome,
-            failure,
+            failure: "",
             message,
-            evidence,
+            evidence: None,
             observed_at,
             valid_until,
             outcome_since: self.since,

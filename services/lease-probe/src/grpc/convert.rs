@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use watchdog_api::eligibility::SkipReason as DomainSkip;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::message::{Event, Message};
@@ -12,11 +13,9 @@ use crate::domain::assessment::Evidence;
 use crate::domain::candidates::Exclusion;
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::Verdict;
-use watchdog_api::unix_time::UnixTime;
 
 /// Converts a verdict to its wire form, with its age as of `now`.
-#[must_use]
-pub fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verdict {
+pub(crate) fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verdict {
     pb::Verdict {
         shoot: shoot.to_owned(),
         outcome: outcome(&verdict.outcome).into(),
@@ -33,9 +32,8 @@ pub fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verdict {
     }
 }
 
-/// A verdict of another replica, told on `later`.
-#[must_use]
-pub fn aged(verdict: &pb::Verdict, later: Duration) -> pb::Verdict {
+/// The verdict of another replica, forwarded after `later`.
+pub(crate) fn aged(verdict: &pb::Verdict, later: Duration) -> pb::Verdict {
     let later = i64::try_from(later.as_micros()).unwrap_or(i64::MAX);
     pb::Verdict {
         age: Some(signed(micros(verdict.age.as_ref()).saturating_add(later))),
@@ -43,10 +41,7 @@ pub fn aged(verdict: &pb::Verdict, later: Duration) -> pb::Verdict {
         ..verdict.clone()
     }
 }
-
-/// The outcome of a verdict.
-#[must_use]
-pub const fn outcome(outcome: &Outcome) -> pb::Outcome {
+pub(crate) const fn outcome(outcome: &Outcome) -> pb::Outcome {
     match outcome {
         Outcome::Healthy => pb::Outcome::Healthy,
         Outcome::LeasesExpired => pb::Outcome::LeasesExpired,
@@ -120,8 +115,7 @@ const fn exclusion(exclusion: Exclusion) -> pb::Exclusion {
     }
 }
 
-/// One message of the stream.
-pub fn response<V>(
+pub(crate) fn response<V>(
     message: Message<String, V>,
     encode: impl Fn(&str, V) -> pb::Verdict,
 ) -> pb::WatchVerdictsResponse {
@@ -144,12 +138,12 @@ mod tests {
 
     #[test]
     fn a_verdict_ages_on_its_way() {
-        let told = pb::Verdict {
+        let received = pb::Verdict {
             age: Some(signed(1_000_000)),
             valid_for: Some(signed(1_500_000)),
             ..Default::default()
         };
-        let later = aged(&told, Duration::from_secs(2));
+        let later = aged(&received, Duration::from_secs(2));
         assert_eq!(micros(later.age.as_ref()), 3_000_000);
         assert_eq!(micros(later.valid_for.as_ref()), -500_000);
     }

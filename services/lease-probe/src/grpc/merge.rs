@@ -5,18 +5,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::wire::micros;
 
 use super::convert;
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::Verdict;
-use watchdog_api::unix_time::UnixTime;
 
 /// A verdict of this replica or of another.
 #[derive(Debug, Clone)]
-pub enum ReplicaVerdict {
-    /// Of this replica.
+pub(crate) enum ReplicaVerdict {
     Local(Arc<Verdict>),
     /// Of another one, as it was when it was sent.
     Remote(Arc<pb::Verdict>, Instant),
@@ -24,7 +23,7 @@ pub enum ReplicaVerdict {
 
 /// The verdicts on one shoot.
 #[derive(Debug, Default)]
-pub struct ShootVerdicts {
+pub(crate) struct ShootVerdicts {
     by_replica: BTreeMap<Arc<str>, ReplicaVerdict>,
     /// The newest verdict of the replicas that no longer report this shoot.
     left_behind: Option<ReplicaVerdict>,
@@ -34,8 +33,7 @@ pub struct ShootVerdicts {
 
 impl ReplicaVerdict {
     /// Converts the verdict to its wire form, with its age as of `now`.
-    #[must_use]
-    pub fn told(&self, shoot: &str, now: UnixTime) -> pb::Verdict {
+    pub(crate) fn to_proto(&self, shoot: &str, now: UnixTime) -> pb::Verdict {
         match self {
             Self::Local(verdict) => convert::verdict(shoot, verdict, now),
             Self::Remote(verdict, sent_at) => convert::aged(verdict, sent_at.elapsed()),
@@ -61,7 +59,7 @@ impl ReplicaVerdict {
         }
     }
 
-    /// A replica that has just taken a shoot over knows nothing yet, and says so.
+    /// A replica that has just taken over a shoot has no result yet.
     fn is_pending(&self) -> bool {
         match self {
             Self::Local(verdict) => verdict.outcome == Outcome::Pending,
@@ -73,8 +71,8 @@ impl ReplicaVerdict {
 // === impl ShootVerdicts ===
 
 impl ShootVerdicts {
-    /// A replica says this now.
-    pub fn upsert(&mut self, replica: &Arc<str>, seen: ReplicaVerdict, now: UnixTime) {
+    /// Replaces the verdict of a replica.
+    pub(crate) fn upsert(&mut self, replica: &Arc<str>, seen: ReplicaVerdict, now: UnixTime) {
         let supersedes = |old: &ReplicaVerdict| !seen.is_pending() && seen.observed(now) >= old.observed(now);
         if self.left_behind.as_ref().is_some_and(supersedes) {
             self.left_behind = None;
@@ -82,8 +80,9 @@ impl ShootVerdicts {
         self.by_replica.insert(replica.clone(), seen);
     }
 
-    /// A replica speaks of the shoot no more. True when it did.
-    pub fn remove(&mut self, replica: &str, now: UnixTime) -> bool {
+    /// Removes the verdict of a replica; keeps it as left behind if it is the newest and valid. Returns true if there
+    /// was one.
+    pub(crate) fn remove(&mut self, replica: &str, now: UnixTime) -> bool {
         let Some(seen) = self.by_replica.remove(replica) else {
             return false;
         };
@@ -96,14 +95,8 @@ impl ShootVerdicts {
         true
     }
 
-    /// Returns true if it holds a verdict of a replica that no longer reports this shoot.
-    #[must_use]
-    pub const fn has_left_behind(&self) -> bool {
-        self.left_behind.is_some()
-    }
-
-    /// Forgets what was left behind, if it has run out or the shoot is gone. True when there was something to forget.
-    pub fn tidy(&mut self, now: UnixTime, exists: impl FnOnce() -> bool) -> bool {
+    /// Drops the verdict left behind if it has expired or the shoot is gone. Returns true if it did.
+    pub(crate) fn tidy(&mut self, now: UnixTime, exists: impl FnOnce() -> bool) -> bool {
         let Some(seen) = &self.left_behind else {
             return false;
         };
@@ -115,15 +108,13 @@ impl ShootVerdicts {
     }
 
     /// The newest verdict. A pending verdict counts only if there is no other.
-    #[must_use]
-    pub fn newest(&self, now: UnixTime) -> Option<&ReplicaVerdict> {
+    pub(crate) fn newest(&self, now: UnixTime) -> Option<&ReplicaVerdict> {
         let known = self.by_replica.values().chain(&self.left_behind);
         known.max_by_key(|seen| (!seen.is_pending(), seen.observed(now)))
     }
 
     /// Returns true if no verdict is left.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_replica.is_empty() && self.left_behind.is_none()
     }
 }
@@ -150,11 +141,11 @@ mod tests {
 
     fn outcome(of: &ShootVerdicts, now: i64) -> Option<pb::Outcome> {
         let now = UnixTime(now * SECOND);
-        of.newest(now).map(|seen| seen.told("s", now).outcome())
+        of.newest(now).map(|seen| seen.to_proto("s", now).outcome())
     }
 
     #[test]
-    fn what_a_replica_said_outlives_it_until_another_knows_more() {
+    fn the_verdict_of_a_replica_outlives_it_until_another_has_a_newer_one() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let mut of = ShootVerdicts::default();
         let at = |seconds: i64| UnixTime(seconds * SECOND);
@@ -166,7 +157,7 @@ mod tests {
         assert!(!of.tidy(at(39), || true), "it is valid");
         of.upsert(&b, seen(Outcome::Healthy, 14, 50), at(14));
         assert_eq!(outcome(&of, 14), Some(pb::Outcome::Healthy));
-        assert!(!of.has_left_behind());
+        assert!(of.left_behind.is_none());
     }
 
     #[test]
@@ -183,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_speak_the_newest_counts() {
+    fn of_two_verdicts_the_newest_counts() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let at = |seconds: i64| UnixTime(seconds * SECOND);
         let mut of = ShootVerdicts::default();
@@ -191,7 +182,7 @@ mod tests {
         of.upsert(&a, seen(Outcome::LeasesExpired, 10, 40), at(12));
         assert_eq!(outcome(&of, 12), Some(pb::Outcome::Healthy));
         of.remove("a", at(13));
-        assert!(!of.has_left_behind(), "b knows more");
+        assert!(of.left_behind.is_none(), "b knows more");
         let skipped = watchdog_api::eligibility::SkipReason::Hibernating;
         of.upsert(&a, seen(Outcome::Skipped(skipped), 14, 14), at(14));
         assert_eq!(

@@ -1,6 +1,6 @@
 //! The gRPC API: request checks, conversion, and the view over all replicas. No kube types.
 
-pub mod convert;
-pub mod merge;
-pub mod service;
-pub mod view;
+pub(crate) mod convert;
+pub(crate) mod merge;
+pub(crate) mod service;
+pub(crate) mod view;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
+use watchdog_api::unix_time::UnixTime;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
 use watchdog_runtime::clock::Clock;
@@ -14,23 +15,19 @@ use watchdog_watch_stream::stream::{Responses, Streams};
 use super::convert;
 use super::view::{MergedVerdicts, ReplicaVerdict};
 use crate::domain::verdict::Verdict;
-use watchdog_api::unix_time::UnixTime;
 
-/// Says whether it is certain that the seed has no Cluster of a name.
-pub type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;
+/// Returns true if it is certain that the seed has no Cluster of a name.
+pub(crate) type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Serves the verdicts.
-pub struct LeaseProbeApi {
-    /// Of this replica.
-    pub local: StateStore<String, Verdict>,
-    /// Of all replicas.
-    pub view: MergedVerdicts,
-    /// Tells a shoot that does not exist from one on which there is no verdict yet.
-    pub is_unknown: IsUnknown,
-    /// Open streams.
-    pub streams: Streams,
-    /// The clock of the process.
-    pub clock: Clock,
+pub(crate) struct LeaseProbeApi {
+    /// The verdicts of this replica.
+    pub(crate) local: StateStore<String, Verdict>,
+    /// Those of all replicas.
+    pub(crate) view: MergedVerdicts,
+    /// Distinguishes a shoot that does not exist from one without a verdict.
+    pub(crate) is_unknown: IsUnknown,
+    pub(crate) streams: Streams,
+    pub(crate) clock: Clock,
 }
 
 impl std::fmt::Debug for LeaseProbeApi {
@@ -71,7 +68,7 @@ impl LeaseProbeService for LeaseProbeApi {
         let stream = match scope {
             pb::Scope::Cluster => {
                 let encode = move |shoot: &str, seen: Arc<ReplicaVerdict>| {
-                    seen.told(shoot, UnixTime(clock.now_micros()))
+                    seen.to_proto(shoot, UnixTime(clock.now_micros()))
                 };
                 let encode = move |message| convert::response(message, encode);
                 self.streams
@@ -101,7 +98,7 @@ impl LeaseProbeService for LeaseProbeApi {
             .get(&shoot)
             .ok_or_else(|| self.without_verdict(&shoot))?;
         Ok(Response::new(pb::GetVerdictResponse {
-            verdict: Some(seen.told(&shoot, self.now())),
+            verdict: Some(seen.to_proto(&shoot, self.now())),
         }))
     }
 
@@ -124,7 +121,7 @@ impl LeaseProbeService for LeaseProbeApi {
                         ReplicaVerdict::Local(verdict) => asked(convert::outcome(&verdict.outcome)),
                         ReplicaVerdict::Remote(verdict, _) => asked(verdict.outcome()),
                     });
-                list_response(page, |shoot, seen| seen.told(shoot, now))
+                list_response(page, |shoot, seen| seen.to_proto(shoot, now))
             }
             pb::Scope::Local | pb::Scope::Unspecified => {
                 let matches = |_: &String, verdict: &Verdict| asked(convert::outcome(&verdict.outcome));
@@ -138,14 +135,14 @@ impl LeaseProbeService for LeaseProbeApi {
 
 fn list_response<V>(
     page: Page<String, V>,
-    told: impl Fn(&str, &V) -> pb::Verdict,
+    to_proto: impl Fn(&str, &V) -> pb::Verdict,
 ) -> pb::ListVerdictsResponse {
     let last = page.items.last().map(|(shoot, _)| shoot.clone());
     pb::ListVerdictsResponse {
         verdicts: page
             .items
             .iter()
-            .map(|(shoot, value)| told(shoot, value))
+            .map(|(shoot, value)| to_proto(shoot, value))
             .collect(),
         next_page_token: last
             .filter(|_| page.more)
@@ -155,7 +152,7 @@ fn list_response<V>(
     }
 }
 
-/// The generated accessor leaves out what it does not know, and nothing left would mean all.
+/// Rejects unknown values: the generated accessor drops them, and an empty filter means all.
 fn outcomes(asked: &[i32]) -> Result<BTreeSet<pb::Outcome>, Status> {
     let known = |(i, value): (usize, &i32)| match pb::Outcome::try_from(*value) {
         Ok(outcome) if outcome != pb::Outcome::Unspecified => Ok(outcome),

@@ -7,32 +7,31 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::client::{Received, Update};
 use watchdog_watch_stream::message::Event;
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::verdicts::ReplicaHandler;
 
-pub use super::merge::ReplicaVerdict;
+pub(crate) use super::merge::ReplicaVerdict;
 use super::merge::ShootVerdicts;
 use crate::domain::verdict::Verdict;
-use watchdog_api::unix_time::UnixTime;
 
-/// How often verdicts that were left behind are looked at: they end that much late at most.
+/// Verdicts that were left behind stay at most this much too long.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The merged verdicts. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct MergedVerdicts {
-    /// One verdict a shoot: the newest of all replicas.
-    pub merged: StateStore<String, ReplicaVerdict>,
+pub(crate) struct MergedVerdicts {
+    /// The newest verdict of all replicas, by shoot.
+    pub(crate) merged: StateStore<String, ReplicaVerdict>,
     by_shoot: Arc<Mutex<HashMap<String, ShootVerdicts>>>,
 }
 
 impl MergedVerdicts {
-    /// Forgets what replicas said that speak of a shoot no more, when it has run out or when the shoot is gone, until
-    /// `stop` is cancelled.
-    pub async fn tidy(
+    /// Drops verdicts left behind once they have expired or their shoot is gone, until `stop` is cancelled.
+    pub(crate) async fn tidy(
         self,
         exists: impl Fn(&str) -> bool,
         now: impl Fn() -> UnixTime,
@@ -46,17 +45,17 @@ impl MergedVerdicts {
                 _ = ticks.tick() => {}
             }
             let now = now();
-            self.by_shoot.lock().retain(|shoot, of| {
-                if of.tidy(now, || exists(shoot)) {
-                    self.publish(shoot, of, now);
+            self.by_shoot.lock().retain(|shoot, verdicts| {
+                if verdicts.tidy(now, || exists(shoot)) {
+                    self.publish(shoot, verdicts, now);
                 }
-                !of.is_empty()
+                !verdicts.is_empty()
             });
         }
     }
 
     /// Takes over the verdicts of this replica until `stop` is cancelled.
-    pub async fn follow_local(
+    pub(crate) async fn follow_local(
         self,
         identity: Arc<str>,
         verdicts: StateStore<String, Verdict>,
@@ -85,20 +84,20 @@ impl MergedVerdicts {
         }
     }
 
-    fn set(&self, replica: &Arc<str>, shoot: &str, seen: ReplicaVerdict, now: UnixTime) {
+    fn set(&self, replica: &Arc<str>, shoot: &str, verdict: ReplicaVerdict, now: UnixTime) {
         let mut all = self.by_shoot.lock();
-        let of = all.entry(shoot.to_owned()).or_default();
-        of.upsert(replica, seen, now);
-        self.publish(shoot, of, now);
+        let verdicts = all.entry(shoot.to_owned()).or_default();
+        verdicts.upsert(replica, verdict, now);
+        self.publish(shoot, verdicts, now);
     }
 
     fn unset(&self, replica: &Arc<str>, shoot: &str, now: UnixTime) {
         let mut all = self.by_shoot.lock();
-        if let Some(of) = all.get_mut(shoot) {
-            if of.remove(replica, now) {
-                self.publish(shoot, of, now);
+        if let Some(verdicts) = all.get_mut(shoot) {
+            if verdicts.remove(replica, now) {
+                self.publish(shoot, verdicts, now);
             }
-            if of.is_empty() {
+            if verdicts.is_empty() {
                 all.remove(shoot);
             }
         }
@@ -114,17 +113,17 @@ impl MergedVerdicts {
         keep: &BTreeMap<String, Received<pb::Verdict>>,
         now: UnixTime,
     ) {
-        self.by_shoot.lock().retain(|shoot, of| {
-            if !keep.contains_key(shoot) && of.remove(replica, now) {
-                self.publish(shoot, of, now);
+        self.by_shoot.lock().retain(|shoot, verdicts| {
+            if !keep.contains_key(shoot) && verdicts.remove(replica, now) {
+                self.publish(shoot, verdicts, now);
             }
-            !of.is_empty()
+            !verdicts.is_empty()
         });
     }
 
     /// Publishes what counts of the verdicts on a shoot.
-    fn publish(&self, shoot: &str, of: &ShootVerdicts, now: UnixTime) {
-        match of.newest(now) {
+    fn publish(&self, shoot: &str, verdicts: &ShootVerdicts, now: UnixTime) {
+        match verdicts.newest(now) {
             Some(newest) => self.merged.upsert(shoot.to_owned(), newest.clone()),
             None => self.merged.remove(&shoot.to_owned()),
         }
@@ -137,11 +136,9 @@ fn remote(received: Received<pb::Verdict>) -> ReplicaVerdict {
 
 /// Receives the verdicts of the other replicas for a view.
 #[derive(Clone)]
-pub struct PeerHandler<N> {
-    /// The view.
-    pub view: MergedVerdicts,
-    /// Tells the time.
-    pub now: N,
+pub(crate) struct PeerHandler<N> {
+    pub(crate) view: MergedVerdicts,
+    pub(crate) now: N,
 }
 
 impl<N: Fn() -> UnixTime + Clone + Send + Sync + 'static> ReplicaHandler for PeerHandler<N> {
@@ -162,7 +159,7 @@ impl<N: Fn() -> UnixTime + Clone + Send + Sync + 'static> ReplicaHandler for Pee
             }
             Update::Upsert(shoot, received) => view.set(replica, &shoot, remote(received), now),
             Update::Removed(shoot) => view.unset(replica, &shoot, now),
-            // What it said stays until it says something else or leaves: its validity is in it.
+            // Its verdicts stay until it sends others or leaves; each has its own validity.
             Update::Lost(_) => {}
         }
     }

@@ -20,6 +20,13 @@ pub(crate) struct VerdictCollector {
 
 impl Collector for VerdictCollector {
     fn collect(&self, out: &mut Exposition) {
+        self.collect_verdicts(out);
+        self.collect_probers(out);
+    }
+}
+
+impl VerdictCollector {
+    fn collect_verdicts(&self, out: &mut Exposition) {
         let now = self.shared.now();
         let all = self.verdicts.snapshot();
         let mut outcomes: BTreeMap<&str, f64> = BTreeMap::new();
@@ -62,7 +69,6 @@ impl Collector for VerdictCollector {
             }
         }
         let none: [(&str, &str); 0] = [];
-        out.family(&metrics::ACTIVE_PROBES, [(none, self.manager.active() as f64)]);
         out.family(
             &metrics::SHOOTS,
             outcomes
@@ -80,6 +86,11 @@ impl Collector for VerdictCollector {
         out.family(&metrics::EXPIRED_FRACTION, fractions);
         out.family(&metrics::CLOCK_SKEW, skews);
         out.family(&metrics::ZONES_EXPIRED, zones);
+    }
+
+    fn collect_probers(&self, out: &mut Exposition) {
+        let none: [(&str, &str); 0] = [];
+        out.family(&metrics::ACTIVE_PROBES, [(none, self.manager.active() as f64)]);
         let failures = self.manager.failures();
         let series = failures.iter().flat_map(|(shoot, counts)| {
             counts.iter().map(|((endpoint, reason), n)| {
@@ -109,7 +120,7 @@ impl Collector for VerdictCollector {
     }
 }
 
-/// True for an outcome that says nothing about the nodes: a loss would not be acted upon while it stands.
+/// Returns true if the nodes cannot be judged: a loss would lead to no scale-down.
 const fn is_unprotected(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Pending | Outcome::ApiServerUnreachable | Outcome::Throttled | Outcome::Inconclusive => true,

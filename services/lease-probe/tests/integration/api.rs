@@ -108,7 +108,7 @@ async fn bad_requests_name_the_field() {
 }
 
 #[tokio::test]
-async fn a_shoot_may_be_watched_before_it_exists_and_its_end_is_told() {
+async fn a_shoot_may_be_watched_before_it_exists_and_its_end_is_reported() {
     let world = World::new(real(), 1, &["early"]).await;
     let replica = Replica::start(&world).await;
     let late = ShootSpec::new("late", 1);

@@ -47,7 +47,7 @@ fn phase(world: &World, shoot: &Shoot, machine: &str, phase: &str) {
 }
 
 #[tokio::test]
-async fn only_leases_that_can_testify_are_counted() {
+async fn only_eligible_leases_are_counted() {
     let world = World::new(faster(), 9, &["alpha"]).await;
     let alpha = world.shoot("alpha");
     without_controllers(&alpha).await;

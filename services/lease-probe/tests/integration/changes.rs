@@ -151,7 +151,7 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
     let replica = Replica::start(&world).await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
-    // Without its Secret it says nothing about the endpoint, but it is no silence either.
+    // Without its Secret there is no evidence about the endpoint, but no silence either.
     world.configure(&[
         ("externalKubeConfigSecretName", "external"),
         ("failureThreshold", "2"),
@@ -167,17 +167,25 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
         .await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 
-    // A port that is taken, and where nobody listens.
-    let nobody = TcpSocket::new_v4().unwrap();
-    nobody.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-    let server = format!("https://{}", nobody.local_addr().unwrap());
+    // A closed port that no other process can take.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let server = format!("https://{}", closed.local_addr().unwrap());
     let inside = alpha.probe_kubeconfig();
     world.set_kubeconfig(&alpha, "external", &with_field(&inside, "server", &server));
     replica
         .until_metric(&failures("connect"), |n| n.is_some_and(|n| n >= 2.0))
         .await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
+
+    // A renewal since the endpoint began to fail refutes it. So it begins to fail again after the last one.
+    let before = replica.metric(&failures("kubeconfig")).await;
+    world.delete_secret(&alpha, "external");
+    replica
+        .until_metric(&failures("kubeconfig"), |n| n > before)
+        .await;
     alpha.cut(Cut::All);
+    world.set_kubeconfig(&alpha, "external", &with_field(&inside, "server", &server));
     let lost = replica.until_outcome(&alpha, Outcome::ExternalUnreachable).await;
     assert!(
         lost.message

@@ -58,7 +58,7 @@ async fn shoots_that_are_not_to_be_probed_say_why_and_are_left_alone() {
         assert_eq!(replica.metric(&age).await, None, "{name} is not probed");
     }
     assert_eq!(replica.metric("watchdog_active_probes").await, Some(1.0));
-    // Everybody is skipped from the first look on: nobody was asked anything.
+    // All shoots are skipped from the start: none was probed.
     for (name, ..) in rows {
         assert_eq!(world.shoot(name).api().counters().requests, 0, "{name}");
     }

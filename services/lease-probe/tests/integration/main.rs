@@ -21,7 +21,7 @@ use tokio::time::Instant;
 /// Bound of every wait: generous, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until `look` finds what it looks for; `what` says what that is, and what there was instead.
+/// Waits until `look` finds something; `what` names it, and what there was instead.
 async fn until<T>(mut what: impl FnMut() -> String, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

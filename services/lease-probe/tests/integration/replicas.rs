@@ -13,7 +13,7 @@ use crate::{eventually, until};
 
 const SHOOTS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// Shoot -> who observed it, of the healthy ones that a replica tells of.
+/// The observers of the healthy shoots that a replica reports, by shoot.
 async fn observers(replica: &Replica, scope: Scope) -> BTreeMap<String, String> {
     let request = pb::ListVerdictsRequest {
         scope: scope.into(),
@@ -29,7 +29,7 @@ async fn observers(replica: &Replica, scope: Scope) -> BTreeMap<String, String> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
     let world = World::new(real(), 1, &SHOOTS).await;
-    // What a replica that leaves has said must hold until the other one has looked, on the slowest machine too.
+    // The verdicts of a replica that leaves must hold until the other one has probed, even on a slow machine.
     world.configure(&[("probeInterval", "20s"), ("probeTimeout", "30s")]);
     let first = Replica::start_as(&world, "first", &[]).await;
     until(
@@ -53,7 +53,7 @@ async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
     .await;
     assert!(shared.values().any(|observer| observer == "first"), "{shared:?}");
     for replica in [&first, &second] {
-        let what = || "each replica tells of all".to_owned();
+        let what = || "each replica reports all".to_owned();
         until(what, async || {
             (observers(replica, Scope::Cluster).await == shared).then_some(())
         })

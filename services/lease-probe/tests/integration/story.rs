@@ -8,7 +8,7 @@ use crate::replica::{IDENTITY, Replica, evidence, micros};
 use crate::world::{World, fast};
 
 #[tokio::test]
-async fn a_loss_and_its_end_are_told_with_their_evidence() {
+async fn a_loss_and_its_end_are_reported_with_their_evidence() {
     let world = World::new(fast(), 5, &["alpha", "beta"]).await;
     let alpha = world.shoot("alpha");
     let name = alpha.namespace();
@@ -50,7 +50,7 @@ async fn a_loss_and_its_end_are_told_with_their_evidence() {
     assert!(micros(lost.outcome_since.as_ref()) <= micros(lost.observed_at.as_ref()));
     assert!(lost.age.is_some() && lost.valid_for.is_some());
 
-    // Who asks hears the same as who listens.
+    // A list shows the same as the stream.
     replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
     let of_shoot = |metric: &str| format!("{metric}{{shoot=\"{name}\"}}");
     let fraction = of_shoot("watchdog_shoot_expired_lease_fraction");
@@ -59,9 +59,9 @@ async fn a_loss_and_its_end_are_told_with_their_evidence() {
     replica
         .until_metric(&dead_zones, |zones| zones == Some(3.0))
         .await;
-    let told_late = "watchdog_detection_lag_seconds_count";
+    let detected = "watchdog_detection_lag_seconds_count";
     replica
-        .until_metric(told_late, |n| n.is_some_and(|n| n >= 1.0))
+        .until_metric(detected, |n| n.is_some_and(|n| n >= 1.0))
         .await;
     let lost_shoots = "watchdog_shoots{outcome=\"leases_expired\"}";
     replica
@@ -90,7 +90,7 @@ async fn one_dead_zone_of_three_is_named_and_is_no_loss() {
     replica.until_outcome(&alpha, Outcome::Healthy).await;
     alpha.cut(Cut::Zone("zone-2".to_owned()));
     let verdict = replica
-        .until(&alpha, "told of its dead zone", |verdict| {
+        .until(&alpha, "reported with its dead zone", |verdict| {
             verdict.outcome() == Outcome::Healthy
                 && verdict
                     .message
@@ -124,7 +124,7 @@ async fn clocks_that_are_off_are_corrected_and_named() {
     }
     for shoot in &shoots {
         let verdict = replica
-            .until(shoot, "told of its clocks", |verdict| {
+            .until(shoot, "reported with its clocks", |verdict| {
                 verdict.outcome() == Outcome::Healthy && verdict.message.contains("ahead; this was corrected")
             })
             .await;

@@ -53,7 +53,7 @@ pub fn fast() -> SimTiming {
     times(10.0)
 }
 
-/// Twice as fast again, for shoots that are cut off anyway: nobody has to renew in time.
+/// Twice as fast again, for shoots that are cut off anyway: no kubelet has to renew in time.
 pub fn faster() -> SimTiming {
     times(20.0)
 }

@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use lease_probe::cluster::connection::Observations;
 use lease_probe::cluster::kubeconfig::Access;
 use lease_probe::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
-use lease_probe::controller::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
+use lease_probe::controller::prober::{Endpoint, ProbeInputs, ProbeReporter, Prober};
 use lease_probe::domain::assessment::ListedLeases;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use lease_probe::domain::renewals::ListedLease;
@@ -18,13 +17,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
-use watchdog_api::machine::{MachineItem, MachinePhase};
+use watchdog_api::machine::MachineItem;
 use watchdog_api::node::NodeItem;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::trace::Tracer;
 
-use crate::shoot::config;
+use crate::shoot::{config, context, name, nodes_and_machines};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -63,7 +61,7 @@ impl ShootClient for World {
         let alive = i64::try_from(self.renew_for.as_micros()).unwrap();
         let since = (self.clock.now_micros() - self.began).min(alive);
         let lease = |number| ListedLease {
-            name: format!("node-{number}").into(),
+            name: name(number),
             renew_time: Some(UnixTime(self.began + since / RENEW_INTERVAL * RENEW_INTERVAL)),
             duration_seconds: Some(40),
         };
@@ -76,23 +74,7 @@ impl ShootClient for World {
         _: &Access,
         _: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
-        let both = (0..3).map(|number| {
-            let name: Arc<str> = format!("node-{number}").into();
-            let node = NodeItem {
-                name: name.clone(),
-                pool: None,
-                zone: None,
-                not_managed_by_mcm: false,
-                conditions: vec![],
-            };
-            let machine = MachineItem {
-                name: name.clone(),
-                node: Some(name),
-                phase: MachinePhase::Other,
-            };
-            (node, machine)
-        });
-        Ok(both.unzip())
+        Ok(nodes_and_machines(3))
     }
 
     async fn disconnected(&self) {
@@ -127,17 +109,6 @@ async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(),
         answers: Arc::new(Mutex::new(answers.into_iter().collect())),
         observed: Arc::default(),
     };
-    // Nobody talks to it.
-    let seed = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
-    let shared = ProbeContext {
-        seed: kube::Client::try_from(seed).unwrap(),
-        clock,
-        identity: "lease-probe-0".into(),
-        tracer: Tracer::off(),
-        random: Box::new(rand::random),
-        probing: AtomicUsize::new(0),
-        close: AtomicUsize::new(0),
-    };
     let none = || Err(ProbeFailure::Kubeconfig("none is needed".to_owned()));
     let (_changes, inputs) = watch::channel(ProbeInputs {
         settings: Arc::new(ShootSettings::default()),
@@ -148,7 +119,7 @@ async fn probe(renew_for: Duration, answers: impl IntoIterator<Item = Result<(),
     });
     let prober = Prober::new(
         "shoot".into(),
-        Arc::new(shared),
+        context(clock),
         inputs,
         world.clone(),
         world.clone(),
@@ -209,7 +180,7 @@ async fn an_endpoint_that_was_not_asked_is_not_unreachable() {
     let observed = probe(Duration::from_secs(20), std::iter::repeat_with(queued).take(60)).await;
     let found = outcomes(&observed);
     assert!(!found.contains(&Outcome::ExternalUnreachable), "{found:?}");
-    assert_eq!(found.last(), Some(&Outcome::LeasesExpired), "the leases tell");
+    assert_eq!(found.last(), Some(&Outcome::LeasesExpired), "by its leases");
 }
 
 /// A server that answers 429 answers, and wants to be left alone.

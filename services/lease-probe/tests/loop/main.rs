@@ -1,4 +1,4 @@
-//! The life of a probe under a paused clock, against shoots that answer when and what a test says.
+//! The life of a probe under a paused clock, against shoots that a test scripts.
 
 #![cfg(test)]
 

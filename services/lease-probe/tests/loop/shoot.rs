@@ -68,13 +68,13 @@ pub(crate) struct Observed {
     /// Start and end of every probe.
     pub(crate) probes: Vec<(Millis, Millis)>,
     /// The reported outcomes, with their times.
-    pub(crate) told: Vec<(Millis, Outcome)>,
+    pub(crate) reported: Vec<(Millis, Outcome)>,
 }
 
 impl Observed {
     /// The last outcome reported by `now`.
     pub(crate) fn at(&self, now: Millis) -> &Outcome {
-        &self.told[self.told.partition_point(|(at, _)| *at <= now) - 1].1
+        &self.reported[self.reported.partition_point(|(at, _)| *at <= now) - 1].1
     }
 
     /// The probes of the half minute before and after, for people.
@@ -103,6 +103,45 @@ pub(crate) fn config(interval: &str) -> ProberConfig {
     prober::parse(text.as_bytes()).unwrap()
 }
 
+/// The context of a process whose seed is not asked anything.
+pub(crate) fn context(clock: Clock) -> Arc<ProbeContext> {
+    let seed = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
+    Arc::new(ProbeContext {
+        seed: kube::Client::try_from(seed).unwrap(),
+        clock,
+        identity: "lease-probe-0".into(),
+        tracer: Tracer::off(),
+        random: Box::new(rand::random),
+        probing: AtomicUsize::new(0),
+        close: AtomicUsize::new(0),
+    })
+}
+
+/// The name of a node by its number.
+pub(crate) fn name(node: usize) -> Arc<str> {
+    format!("node-{node}").into()
+}
+
+/// That many nodes with a Machine each.
+pub(crate) fn nodes_and_machines(count: usize) -> (Vec<NodeItem>, Vec<MachineItem>) {
+    let both = (0..count).map(name).map(|name| {
+        let node = NodeItem {
+            name: name.clone(),
+            pool: None,
+            zone: None,
+            not_managed_by_mcm: false,
+            conditions: vec![],
+        };
+        let machine = MachineItem {
+            name: name.clone(),
+            node: Some(name),
+            phase: MachinePhase::Other,
+        };
+        (node, machine)
+    });
+    both.unzip()
+}
+
 /// Probes the shoot for [`LASTS`], under a clock of its own that is paused.
 pub(crate) fn run(shoot: Shoot, interval: &str) -> Observed {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -123,17 +162,6 @@ async fn probe(shoot: Shoot, config: ProberConfig) -> Observed {
         began,
         observed: observed.clone(),
     };
-    // Nobody talks to it.
-    let seed = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
-    let shared = ProbeContext {
-        seed: kube::Client::try_from(seed).unwrap(),
-        clock,
-        identity: "lease-probe-0".into(),
-        tracer: Tracer::off(),
-        random: Box::new(rand::random),
-        probing: AtomicUsize::new(0),
-        close: AtomicUsize::new(0),
-    };
     let inputs = ProbeInputs {
         settings: Arc::new(ShootSettings::default()),
         config: Arc::new(config),
@@ -143,7 +171,7 @@ async fn probe(shoot: Shoot, config: ProberConfig) -> Observed {
     let (_changes, inputs) = watch::channel(inputs);
     let prober = Prober::new(
         "shoot".into(),
-        Arc::new(shared),
+        context(clock),
         inputs,
         world.clone(),
         world.clone(),
@@ -170,10 +198,6 @@ impl World {
     fn now(&self) -> Millis {
         (self.clock.now_micros() - self.began) / 1_000
     }
-
-    fn name(node: usize) -> Arc<str> {
-        format!("node-{node}").into()
-    }
 }
 
 impl ProbeReporter for World {
@@ -183,7 +207,7 @@ impl ProbeReporter for World {
         if let Some(last) = observed.probes.last_mut() {
             last.1 = now;
         }
-        observed.told.push((now, verdict.outcome));
+        observed.reported.push((now, verdict.outcome));
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
@@ -199,7 +223,7 @@ impl ShootClient for World {
         tokio::time::sleep(half).await;
         let now = self.now();
         let lease = |node| ListedLease {
-            name: Self::name(node),
+            name: name(node),
             renew_time: self
                 .shoot
                 .last(node, now)
@@ -218,23 +242,7 @@ impl ShootClient for World {
         _: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
         tokio::time::sleep(Duration::from_millis(self.shoot.nodes_take.unsigned_abs())).await;
-        let names = (0..self.shoot.renewals.len()).map(Self::name);
-        let both = names.map(|name| {
-            let node = NodeItem {
-                name: name.clone(),
-                pool: None,
-                zone: None,
-                not_managed_by_mcm: false,
-                conditions: vec![],
-            };
-            let machine = MachineItem {
-                name: name.clone(),
-                node: Some(name),
-                phase: MachinePhase::Other,
-            };
-            (node, machine)
-        });
-        Ok(both.unzip())
+        Ok(nodes_and_machines(self.shoot.renewals.len()))
     }
 
     async fn disconnected(&self) {

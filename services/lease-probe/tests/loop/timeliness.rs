@@ -136,12 +136,12 @@ fn check(shoot: &Shoot, observed: &Observed) -> Result<(), TestCaseError> {
             );
         }
     }
-    for (told_at, outcome) in &observed.told {
-        let started = observed.probes.iter().rev().find(|(_, end)| end <= told_at);
+    for (reported_at, outcome) in &observed.reported {
+        let started = observed.probes.iter().rev().find(|(_, end)| end <= reported_at);
         if let (Outcome::LeasesExpired, Some((started, _))) = (outcome, started) {
             prop_assert!(
                 is_lost(shoot, *started, EXPIRY_AGE),
-                "a false loss is reported at {told_at} ms"
+                "a false loss is reported at {reported_at} ms"
             );
         }
     }
@@ -185,8 +185,8 @@ fn a_healthy_shoot_is_probed_at_the_interval_and_not_more_often() {
         .windows(2)
         .map(|pair| pair[1].0 - pair[0].1)
         .collect();
-    // Until the nodes would be listed ahead of a crossing if no lease were renewed: 13 s and more; and the interval with its
-    // jitter.
+    // Until the nodes would be listed ahead of a crossing if no lease were renewed: 13 s and more; and the interval
+    // with its jitter.
     assert!(
         pauses.iter().all(|pause| (13_000..=36_100).contains(pause)),
         "{pauses:?}"
@@ -202,17 +202,17 @@ fn nodes_that_stop_within_one_second_are_a_loss_at_the_crossing() {
     };
     let crossing = truth(&shoot)[0];
     let observed = run(shoot, "30s");
-    let told = observed
-        .told
+    let reported = observed
+        .reported
         .iter()
         .find(|(_, outcome)| *outcome == Outcome::LeasesExpired)
         .unwrap();
     // The nodes were listed ahead of it: only the leases are left, once more where a probe was under way.
     let by = observed.end_of_probe_at(crossing) + 8 + TIMERS;
     assert!(
-        (crossing + 8..by).contains(&told.0),
-        "told at {} ms, the crossing was at {crossing} ms; {:?}",
-        told.0,
+        (crossing + 8..by).contains(&reported.0),
+        "reported at {} ms, the crossing was at {crossing} ms; {:?}",
+        reported.0,
         observed.around(crossing)
     );
 }
@@ -232,7 +232,7 @@ fn an_api_server_that_takes_its_time_is_no_loss() {
         assert!(truth(&shoot).is_empty());
         let observed = run(shoot, "10s");
         let losses: Vec<_> = observed
-            .told
+            .reported
             .iter()
             .filter(|(_, outcome)| outcome.is_loss())
             .collect();

@@ -9,7 +9,7 @@ use crate::script::History;
 pub(crate) struct HistoryClass {
     pub(crate) name: &'static str,
     pub(crate) generate: fn(&'static str, u64) -> History,
-    /// Why kube-controller-manager may be first: what it knows and nobody outside can. None where it must not be.
+    /// Why kube-controller-manager may be first: what it knows and no observer can. None where it must not be.
     pub(crate) may_be_late: Option<&'static str>,
     /// One history of this class runs for this many of other classes. Classes that take long are rare.
     pub(crate) rarity: u64,

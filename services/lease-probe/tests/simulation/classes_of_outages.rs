@@ -242,7 +242,8 @@ pub(crate) fn prober_cut_loss(class: &'static str, seed: u64) -> History {
     history.build()
 }
 
-/// All shoots of a prober lose their API servers at once, one in twenty really loses its nodes within. `SHOOTS` says how many.
+/// All shoots of a prober lose their API servers at once, one in twenty really loses its nodes within. `SHOOTS` says
+/// how many.
 pub(crate) fn shared_limiter(class: &'static str, seed: u64) -> History {
     let mut history = Builder::new(class, seed);
     let shoots = history.random.pick(&[2, 20, 70, 200]);

@@ -1,4 +1,4 @@
-//! Tells a history to people.
+//! Describes a history for people.
 
 use std::fmt::Write;
 

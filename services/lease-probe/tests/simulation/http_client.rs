@@ -3,8 +3,8 @@
 use crate::network::{Exchange, ExchangeEnd, NetworkPath, Opening, RequestKind};
 use crate::random::{Micros, SECOND};
 
-/// client-go sends a request again that was answered with 429 and `Retry-After`, which API servers set to 1 s, up to ten
-/// times (k8s.io/client-go/rest/with_retry.go).
+/// client-go sends a request again that was answered with 429 and `Retry-After`, which API servers set to 1 s, up to
+/// ten times (k8s.io/client-go/rest/with_retry.go).
 const RETRIES_OF_THROTTLED: usize = 10;
 const RETRY_AFTER: Micros = SECOND;
 

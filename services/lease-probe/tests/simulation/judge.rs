@@ -11,8 +11,8 @@ const SCALE_DOWN: Micros = 3 * SECOND;
 /// By then kube-controller-manager has marked what it would ever mark: 40 s of grace, a successor, an outage under way.
 const EVER: Micros = 300 * SECOND;
 
-/// Nodes and machines that were listed this long ago are good enough to report a loss by: 1.25 renew intervals (`FRESH` in
-/// domain/probe_state.rs).
+/// Nodes and machines that were listed this long ago are good enough to report a loss by: 1.25 renew intervals (`FRESH`
+/// in domain/probe_state.rs).
 const NODES_KNOWN_FOR: Micros = 12_500 * MILLISECOND;
 
 /// The scaling direction of a verdict.
@@ -42,8 +42,8 @@ pub(crate) struct SeenVerdict {
 pub(crate) enum LossJudgement {
     /// kube-controller-manager would never have marked enough nodes.
     False,
-    /// It would have if a cut had not ended, and no renewal of these nodes had reached the API server between that end and
-    /// the list on which the verdict rests: from outside nobody can know. See [`ShootScript::frozen_as_seen_at`].
+    /// It would have if a cut had not ended, and no renewal of these nodes had reached the API server between that end
+    /// and the list on which the verdict rests: no observer can know. See [`ShootScript::frozen_as_seen_at`].
     HealedUnseen,
     /// It did.
     Right,
@@ -100,8 +100,8 @@ pub(crate) fn judge(
     }
 }
 
-/// The verdicts on which dependants are scaled down. One that is repeated after others that hold does nothing: nothing has
-/// come up. But the first may not have stood for long enough.
+/// The verdicts on which dependants are scaled down. One that is repeated after others that hold does nothing: nothing
+/// has come up. But the first may not have stood for long enough.
 fn scale_downs(verdicts: &[SeenVerdict]) -> Vec<&SeenVerdict> {
     let (mut found, mut stood) = (Vec::new(), 0);
     let mut before: Option<&SeenVerdict> = None;

@@ -54,8 +54,8 @@ pub(crate) struct KubeletModel {
     pub(crate) stops: Micros,
     pub(crate) lease_duration: Micros,
     pub(crate) clock: NodeClock,
-    /// Share of its abandoned requests that a frozen server still works on when it thaws: it may find the request before
-    /// it finds that nobody waits for the answer.
+    /// Share of its abandoned requests that a frozen server still works on when it thaws: it may find the request
+    /// before it finds that no client waits for the answer.
     pub(crate) late_writes: f64,
 }
 

@@ -79,8 +79,8 @@ fn loses(
     FOREVER
 }
 
-/// When a successor leads: another replica that waits for the Lease to end, or the same one started again, whose Lease is
-/// given up sooner where the object was deleted or released. Either needs a server that takes writes.
+/// When a successor leads: another replica that waits for the Lease to end, or the same one started again, whose Lease
+/// is given up sooner where the object was deleted or released. Either needs a server that takes writes.
 fn succeeds(path: &NetworkPath<'_>, lost: Micros, random: &mut Random) -> Micros {
     let takeover = match random.chance(0.5) {
         true => LEASE_DURATION - RENEW_DEADLINE + random.between(0, RETRY_PERIOD),
@@ -163,8 +163,8 @@ mod tests {
         }
     }
 
-    /// Between 15 s after the last renewal and a few more, or a few seconds after the end of the process, and never while
-    /// the server is away.
+    /// Between 15 s after the last renewal and a few more, or a few seconds after the end of the process, and never
+    /// while the server is away.
     #[test]
     fn a_successor_starts_when_the_server_is_back() {
         for seed in 0..50 {

@@ -1,7 +1,7 @@
 //! Judges the real prober by a simulated kube-controller-manager, over many histories in virtual time.
 //!
-//! `HISTORIES` says how many, `CLASS` which, `SEED` from which seed on; `SHOOTS` how many share a prober where several do;
-//! `SAFETY_PAGE` names the page with the table.
+//! `HISTORIES` is their number, `CLASS` their class, `SEED` the first seed; `SHOOTS` how many share a prober where
+//! several do; `SAFETY_PAGE` names the page with the table.
 
 #![cfg(test)]
 

@@ -56,7 +56,7 @@ pub(crate) enum ExchangeEnd {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestKind {
     pub(crate) writes: bool,
-    /// Tells requests of the same instant from each other.
+    /// Distinguishes requests of the same instant.
     pub(crate) nonce: u64,
 }
 
@@ -156,7 +156,7 @@ impl NetworkPath<'_> {
         }
     }
 
-    /// When the client of an idle connection heard, by `until`, that it was closed.
+    /// When the client of an idle connection noticed, by `until`, that it was closed.
     pub(crate) fn closed(&self, opened: Micros, until: Micros) -> Option<Micros> {
         let mut after = opened;
         while let Some(death) = self.server.next_death(after, until) {

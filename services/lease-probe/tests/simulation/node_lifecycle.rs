@@ -9,9 +9,9 @@ use crate::random::{MILLISECOND, Micros, Random, SECOND};
 /// `--node-monitor-period`.
 const MONITOR_PERIOD: Micros = 5 * SECOND;
 
-/// How long a look at all nodes takes. The period counts from its end (k8s.io/apimachinery, `wait.UntilWithContext`), so a
-/// grace period of 40 s is over at the eighth look after a renewal was seen, not at the ninth. Measured with twelve nodes:
-/// 1.1 ms.
+/// How long a look at all nodes takes. The period counts from its end (k8s.io/apimachinery, `wait.UntilWithContext`),
+/// so a grace period of 40 s is over at the eighth look after a renewal was seen, not at the ninth. Measured with
+/// twelve nodes: 1.1 ms.
 const LOOK_TAKES: (Micros, Micros) = (MILLISECOND, 20 * MILLISECOND);
 
 /// `nodeStatusReportFrequency` of the kubelet: a status that did not change is written so often.

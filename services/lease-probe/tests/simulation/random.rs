@@ -77,7 +77,8 @@ fn unit(random: u64) -> f64 {
     (random >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// A random number in [0, 1) that depends on its arguments only: a request fails or does not, whatever was asked before.
+/// A random number in [0, 1) that depends on its arguments only: a request fails or does not, whatever was asked
+/// before.
 pub(crate) fn hashed(seed: u64, a: u64, b: u64) -> f64 {
     unit(mix(
         seed.wrapping_add(GOLDEN_GAMMA) ^ mix(a.wrapping_add(GOLDEN_GAMMA) ^ mix(b))

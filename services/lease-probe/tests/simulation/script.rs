@@ -81,7 +81,7 @@ pub(crate) struct History {
     pub(crate) shoots: Vec<ShootScript>,
 }
 
-/// A shoot as it comes to pass while nobody protects it.
+/// The history of a shoot that is not protected.
 #[derive(Debug, Clone)]
 pub(crate) struct ShootHistory {
     pub(crate) nodes: Vec<NodeActivity>,
@@ -138,8 +138,8 @@ impl ShootScript {
         }
     }
 
-    /// The same, as it looks from outside by a list of what was written until `listed`: the cut of a node has not ended if
-    /// no renewal has shown that. But only of a node that was cut off while the API server served for longer than a
+    /// The same, as it looks from outside by a list of what was written until `listed`: the cut of a node has not ended
+    /// if no renewal has shown that. But only of a node that was cut off while the API server served for longer than a
     /// connected kubelet can be silent. Where the server was away instead, the server explains the silence.
     pub(crate) fn frozen_as_seen_at(&self, history: &ShootHistory, listed: Micros, at: Micros) -> Self {
         let mut frozen = self.frozen_at(at);

@@ -20,8 +20,8 @@ pub(crate) enum Behaviour {
     Refuses,
     /// The process is frozen: connections stay, the kernel accepts more, requests are answered when it thaws.
     Hangs,
-    /// Packets are dropped, and sent again by TCP. With `forgets`, what was on the way (NAT, load balancer) has forgotten
-    /// about that share of the connections afterwards, without notice to either side.
+    /// Packets are dropped, and sent again by TCP. With `forgets`, what was on the way (NAT, load balancer) has
+    /// forgotten about that share of the connections afterwards, without notice to either side.
     BlackHole { forgets: f64 },
     /// Every request takes longer by this much.
     Slow { by: Micros },

@@ -1,4 +1,4 @@
-//! The prober's network: connections to an API server that answers as its timeline says.
+//! The prober's network: connections to an API server that follows its timeline.
 
 use std::sync::Arc;
 
@@ -177,7 +177,7 @@ impl Link for SimLink {
 
     fn end(&self) -> Option<(Instant, End)> {
         let (at, end) = self.ends_at()?;
-        // Timers are exact to a millisecond only: what has ended is over when its timer says so.
+        // Timers are exact to a millisecond only: a link has ended when its timer fires.
         let alive_until = match end {
             End::Closed => self.last_sign_before(at),
             End::Silent => at - PING_INTERVAL - PING_TIME_OUT,

@@ -35,23 +35,19 @@ pub(crate) async fn discover(
 ) -> Option<EndpointsApi> {
     let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(10));
     loop {
-        match request(client.list_api_group_resources("discovery.k8s.io/v1")).await {
+        let failure = match request(client.list_api_group_resources("discovery.k8s.io/v1")).await {
             Ok(served) => {
-                let slices = served
-                    .resources
-                    .iter()
-                    .any(|resource| resource.name == "endpointslices");
+                let mut served = served.resources.iter();
+                let slices = served.any(|resource| resource.name == "endpointslices");
                 return Some(found(slices, readiness));
             }
             Err(error) if error.is_not_found() => return Some(found(false, readiness)),
-            Err(error) => {
-                let failure = error.failure();
-                let reason = failure.reason.as_str();
-                tracing::warn!(reason, %error, "cannot discover the APIs of the seed, trying again");
-                readiness.block("discovery", "cannot ask the seed which APIs it serves");
-                readiness.failing("discovery", failure);
-            }
-        }
+            Err(error) => error.failure(),
+        };
+        let reason = failure.reason.as_str();
+        tracing::warn!(reason, error = %failure, "cannot discover the APIs of the seed, trying again");
+        readiness.block("discovery", "cannot ask the seed which APIs it serves");
+        readiness.failing("discovery", failure);
         tokio::select! {
             () = stop.cancelled() => return None,
             () = tokio::time::sleep(backoff.next_delay()) => {}
@@ -60,23 +56,15 @@ pub(crate) async fn discover(
 }
 
 fn found(slices: bool, readiness: &Readiness) -> EndpointsApi {
-    let source = if slices {
-        EndpointsApi::EndpointSlices
+    let (served, why) = if slices {
+        (EndpointsApi::EndpointSlices, "discovery.k8s.io/v1 is served")
     } else {
-        EndpointsApi::Endpoints
+        (EndpointsApi::Endpoints, "discovery.k8s.io/v1 is not served")
     };
-    let why = if slices {
-        "discovery.k8s.io/v1 is served"
-    } else {
-        "discovery.k8s.io/v1 is not served"
-    };
-    tracing::info!(
-        source = source.watch_name(),
-        why,
-        "source of the readiness of services chosen"
-    );
-    readiness.block(source.watch_name(), "not listed yet");
+    let source = served.watch_name();
+    tracing::info!(source, why, "source of the readiness of services chosen");
+    readiness.block(source, "not listed yet");
     readiness.clear("discovery");
     readiness.recovered("discovery");
-    source
+    served
 }

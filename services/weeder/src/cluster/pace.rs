@@ -12,11 +12,12 @@ use kube::client::Body;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 use tower::Service;
+use watchdog_kube::client::REQUEST_DEADLINE;
 
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// A client that sends at most this many requests in any second. Those beyond wait for their turn in the order in which
-/// they came.
+/// they came. The deadline of a request begins with its turn: to wait for that says nothing about the API server.
 pub(crate) fn paced(client: kube::Client, rate: NonZeroU32) -> kube::Client {
     let namespace = client.default_namespace().to_owned();
     let send = move |request| {
@@ -88,9 +89,12 @@ impl<F: Fn(Request<Body>) -> ResponseFuture> Service<Request<Body>> for Paced<F>
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (slot, answer) = (self.slot.take(), (self.send)(request));
         async move {
-            let answer = answer.await;
+            let answer = tokio::time::timeout(REQUEST_DEADLINE, answer).await;
             drop(slot);
-            answer
+            answer.unwrap_or_else(|_| {
+                let why = format!("no answer within {REQUEST_DEADLINE:?}");
+                Err(kube::Error::Service(why.into()))
+            })
         }
         .boxed()
     }

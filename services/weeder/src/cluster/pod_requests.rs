@@ -90,18 +90,15 @@ async fn send(
     permission: impl Fn() -> Permission,
 ) -> Result<(Parts, Bytes), RequestFailure> {
     let request = request.map_err(|error| RequestFailure::Failed(error.to_string()))?;
-    let exchange = async {
-        let answer = client.send(request.map(Body::from)).await.map_err(|e| lost(&e))?;
-        let (head, body) = answer.into_parts();
-        let body = Limited::new(body, MAX_ANSWER_BYTES)
-            .collect()
-            .await
-            .map_err(|e| lost(&*e))?;
-        Ok((head, body.to_bytes()))
-    };
-    let (head, body) = tokio::time::timeout(REQUEST_DEADLINE, exchange)
+    // The client has a deadline for the head.
+    let answer = client.send(request.map(Body::from)).await.map_err(|e| lost(&e))?;
+    let (head, body) = answer.into_parts();
+    let body = Limited::new(body, MAX_ANSWER_BYTES).collect();
+    let body = tokio::time::timeout(REQUEST_DEADLINE, body)
         .await
-        .unwrap_or_else(|_| Err(RequestFailure::Failed("no answer within 10s".to_owned())))?;
+        .map_err(|_| RequestFailure::Failed("no end of the answer within 10s".to_owned()))?
+        .map_err(|e| lost(&*e))?
+        .to_bytes();
     if head.status.is_success() {
         return Ok((head, body));
     }

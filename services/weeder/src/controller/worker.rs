@@ -29,7 +29,7 @@ pub(crate) struct RequestWorker {
     pub(crate) state: Arc<SharedState>,
     pub(crate) client: kube::Client,
     pub(crate) events: EventSink,
-    /// At most [`MAX_REQUESTS`]; fewer when the rate is low, because a request that waits for its turn has a deadline.
+    /// At most [`MAX_REQUESTS`]; fewer when the rate is low, because what is decided now is sent when its turn comes.
     pub(crate) max_requests: usize,
 }
 

@@ -393,6 +393,17 @@ impl Weeder {
         tokio::time::timeout(PATIENCE, exchange).await.unwrap().unwrap()
     }
 
+    /// The watches on pods that it needs: over all namespaces, and of one namespace.
+    pub async fn pod_watches_by_scope(&self) -> (usize, usize) {
+        let text = self.metrics().await;
+        let value = |scope: &str| -> usize {
+            let series = format!("watchdog_weeder_pod_watches{{scope=\"{scope}\"}} ");
+            let value = text.lines().find_map(|line| line.strip_prefix(&series));
+            value.unwrap().parse().unwrap()
+        };
+        (value("selector") + value("all"), value("namespace"))
+    }
+
     /// Stops it as SIGTERM does.
     pub async fn stop(self) {
         let (failed, in_time) = self.bound.tasks.drain(PATIENCE).await;

@@ -73,7 +73,7 @@ pub struct Effective {
 
 /// Replicas of a dependant changed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Change {
+pub struct ScaleChange {
     /// When, in microseconds since 1970.
     pub at: i64,
     /// The shoot's namespace.
@@ -86,7 +86,7 @@ pub struct Change {
     pub ready: bool,
 }
 
-impl From<ReplicasChange> for Change {
+impl From<ReplicasChange> for ScaleChange {
     fn from(change: ReplicasChange) -> Self {
         Self {
             at: change.at.as_microsecond(),
@@ -141,9 +141,9 @@ async fn shoots(State(steered): State<Steered>) -> Json<Vec<ShootReport>> {
     Json(steered.fleet.shoots().iter().map(Shoot::report).collect())
 }
 
-async fn scales(State(steered): State<Steered>) -> Json<Vec<Change>> {
+async fn scales(State(steered): State<Steered>) -> Json<Vec<ScaleChange>> {
     let changes = steered.workloads.map(|workloads| workloads.changes());
-    Json(changes.into_iter().flatten().map(Change::from).collect())
+    Json(changes.into_iter().flatten().map(ScaleChange::from).collect())
 }
 
 async fn lose(State(steered): State<Steered>, Json(loss): Json<Loss>) {

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::fleet::admin::{Change, Effective, Loss, OutageBegin, OutageEnd};
+use crate::fleet::admin::{Effective, Loss, OutageBegin, OutageEnd, ScaleChange};
 use crate::fleet::{OutageMode, Report, ShootReport};
 
 /// A report on a million nodes takes a moment.
@@ -53,7 +53,7 @@ impl FleetAdmin {
     ///
     /// # Errors
     /// When it does not answer.
-    pub async fn scales(&self) -> anyhow::Result<Vec<Change>> {
+    pub async fn scales(&self) -> anyhow::Result<Vec<ScaleChange>> {
         get(&self.address, "/scales").await
     }
 

@@ -22,10 +22,10 @@ const START_BOUND: Duration = Duration::from_secs(30);
 pub struct Seed {
     /// An administrator's kubeconfig.
     pub kubeconfig: String,
-    kind: Kind,
+    kind: SeedKind,
 }
 
-enum Kind {
+enum SeedKind {
     Sandbox {
         control: String,
         _process: Process,
@@ -61,7 +61,7 @@ impl Seed {
             let server = plane.api_server("seed").await?;
             return Ok(Self {
                 kubeconfig: server.kubeconfig_for("admin")?,
-                kind: Kind::Real {
+                kind: SeedKind::Real {
                     _server: Box::new(server),
                     _plane: Box::new(plane),
                 },
@@ -81,7 +81,7 @@ impl Seed {
         let control = control.and_then(|url| url.strip_prefix("http://"));
         Ok(Self {
             kubeconfig: std::fs::read_to_string(scratch.join("seed.kubeconfig"))?,
-            kind: Kind::Sandbox {
+            kind: SeedKind::Sandbox {
                 control: control
                     .context("the sandbox names no control endpoint")?
                     .to_owned(),
@@ -95,7 +95,7 @@ impl Seed {
     /// # Errors
     /// When the seed does not answer.
     pub async fn last_request(&self) -> anyhow::Result<Option<u64>> {
-        let Kind::Sandbox { control, .. } = &self.kind else {
+        let SeedKind::Sandbox { control, .. } = &self.kind else {
             return Ok(None);
         };
         let all: Vec<Audited> = admin::get(control, "/audit").await?;
@@ -107,7 +107,7 @@ impl Seed {
     /// # Errors
     /// When the seed does not answer.
     pub async fn requests_since(&self, since: Option<u64>) -> anyhow::Result<Option<BTreeMap<String, u64>>> {
-        let (Kind::Sandbox { control, .. }, Some(since)) = (&self.kind, since) else {
+        let (SeedKind::Sandbox { control, .. }, Some(since)) = (&self.kind, since) else {
             return Ok(None);
         };
         let all: Vec<Audited> = admin::get(control, &format!("/audit?since={since}")).await?;

@@ -53,7 +53,7 @@ pub struct OutcomeChange {
 
 /// The verdicts that all streams brought.
 #[derive(Debug, Default)]
-struct Received {
+struct SubscriberVerdicts {
     told: BTreeMap<String, Told>,
     changes: Vec<OutcomeChange>,
 }
@@ -61,7 +61,7 @@ struct Received {
 /// Follows the verdicts of some replicas.
 #[derive(Debug)]
 pub struct Subscriber {
-    received: Arc<Mutex<Received>>,
+    received: Arc<Mutex<SubscriberVerdicts>>,
     messages: Arc<AtomicU64>,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
@@ -79,7 +79,7 @@ impl Subscriber {
     /// # Errors
     /// When a stream cannot be opened.
     pub async fn start(setup: &Setup, services: &[Service]) -> anyhow::Result<Self> {
-        let received: Arc<Mutex<Received>> = Arc::default();
+        let received: Arc<Mutex<SubscriberVerdicts>> = Arc::default();
         let messages = Arc::new(AtomicU64::new(0));
         let mut tasks = Vec::new();
         for service in services {
@@ -178,7 +178,7 @@ impl Subscriber {
     }
 }
 
-impl Received {
+impl SubscriberVerdicts {
     fn note(&mut self, response: pb::WatchVerdictsResponse) {
         let Some(Event::Upsert(verdict)) = response.event else {
             return;

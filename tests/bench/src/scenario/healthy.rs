@@ -103,7 +103,7 @@ pub struct Start {
     pub cpu_millis_per_shoot: f64,
 }
 
-struct Snapshot {
+struct UsageSnapshot {
     at: Instant,
     fleet: Report,
     used: Usage,
@@ -111,7 +111,7 @@ struct Snapshot {
     crowd: u64,
 }
 
-impl Snapshot {
+impl UsageSnapshot {
     async fn take(rig: &Rig, services: &[Service], crowd: Option<&Crowd>) -> anyhow::Result<Self> {
         Ok(Self {
             lag: Histogram::read(services, SCHEDULE_LAG).await?,
@@ -153,12 +153,12 @@ pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
     let sampling = perf
         .map(|file| Perf::start(&rig.scratch, &services, file))
         .transpose()?;
-    let before = Snapshot::take(&rig, &services, crowd.as_ref()).await?;
+    let before = UsageSnapshot::take(&rig, &services, crowd.as_ref()).await?;
     tokio::time::sleep(Duration::from_secs_f64(options.window)).await;
     if let (Some(sampling), Some(file)) = (sampling, perf) {
         sampling.stop(file).await?;
     }
-    let after = Snapshot::take(&rig, &services, crowd.as_ref()).await?;
+    let after = UsageSnapshot::take(&rig, &services, crowd.as_ref()).await?;
     let seed_requests = rig.seed.requests_since(request).await?;
     let gaps = rig.admin.shoots().await?;
     let longest_gap = gaps.iter().map(|shoot| shoot.longest_gap).max().unwrap_or(0);

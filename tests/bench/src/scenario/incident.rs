@@ -13,7 +13,7 @@ use watchdog_test_support::wait;
 use super::healthy::{self, Start};
 use super::loss::crossing;
 use super::{Millis, round};
-use crate::fleet::admin::{Change, Loss};
+use crate::fleet::admin::{Loss, ScaleChange};
 use crate::fleet::{self, ShootReport};
 use crate::rig::{Rig, RigOptions};
 use crate::usage::{self, load_average};
@@ -158,7 +158,7 @@ async fn until_ready(rig: &Rig, since: i64, replicas: i64, wanted: usize, what: 
 struct Scales(BTreeMap<(String, String, i64, bool), i64>);
 
 impl Scales {
-    fn since(changes: &[Change], since: i64) -> Self {
+    fn since(changes: &[ScaleChange], since: i64) -> Self {
         let mut first = BTreeMap::new();
         for change in changes.iter().filter(|change| change.at >= since) {
             let key = (

@@ -13,7 +13,6 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::scaling::v1::{Direction, FlowState, GetScalingRequest};
 
-use super::COUNTS;
 use super::backend::{Backend, Plan, SandboxBackend};
 use super::control_plane::{API_SERVER, ControlPlane, ControlPlanes};
 use super::fixture::Fixture;
@@ -76,10 +75,10 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
     let shared = backend.seed().0;
     // Verdicts are missed while lease-probe is dead.
     shared.timeline.note_gap();
-    let Replicas {
+    let ServiceReplicas {
         services,
         coordinators,
-    } = Replicas::start(&backend, &shared).await?;
+    } = ServiceReplicas::start(&backend, &shared).await?;
     let (control_planes, _following) = ControlPlanes::start(&shared).await?;
     let fixture = Fixture::new(backend.clone(), control_planes, &format!("c{seed}"));
     let mut shoots = Vec::new();
@@ -109,10 +108,9 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
     }
     plane.wait_runs(fixture.times().bound).await?;
 
-    let mut wrong = fixture.judge().await;
-    let counts = COUNTS.map(|(name, count)| (name, u32::try_from(count).unwrap_or_default()));
-    let report = History::new(backend.writes()).judge(&counts);
-    wrong.extend(report.violations.iter().map(|breach| format!("S5: {breach:?}")));
+    let mut wrong = fixture.violations().await;
+    let report = History::new(backend.writes()).check();
+    wrong.extend(report.violations.iter().map(ToString::to_string));
     anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     for (service, before) in services.iter().zip(&before) {
         ResourceUsage::wait_for(before, &service.get()).await?;
@@ -122,14 +120,14 @@ pub async fn play(seed: u64) -> anyhow::Result<()> {
 }
 
 /// Two of each but the weeder: a watchdog as it is deployed.
-struct Replicas {
+struct ServiceReplicas {
     /// All services.
     services: Vec<Arc<RestartableService>>,
     /// Those that are scaling-coordinators.
     coordinators: [Arc<RestartableService>; 2],
 }
 
-impl Replicas {
+impl ServiceReplicas {
     async fn start(backend: &Backend, seed: &Seed) -> anyhow::Result<Self> {
         let probe = "lease-probe-1";
         let probe = seed

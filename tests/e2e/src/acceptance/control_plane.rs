@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::objects::Writer;
-use self::view::View;
+use self::view::ReadinessView;
 use super::seed::Seed;
 use watchdog_test_support::real::create_namespace;
 use watchdog_test_support::wait::{self, BOUND};
@@ -47,12 +47,12 @@ pub const ETCD: &str = "etcd-main-0";
 struct Component {
     name: &'static str,
     role: &'static str,
-    needs: Option<Service>,
+    needs: Option<NeededService>,
 }
 
 /// The objects that others need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Service {
+enum NeededService {
     Etcd,
     ApiServer,
 }
@@ -61,33 +61,33 @@ const ETCD_MEMBERS: [&str; 3] = [ETCD, "etcd-main-1", "etcd-main-2"];
 
 /// All but etcd.
 const COMPONENTS: [Component; 5] = [
-    component(API_SERVER, "apiserver", Some(Service::Etcd)),
+    component(API_SERVER, "apiserver", Some(NeededService::Etcd)),
     component(
         "kube-controller-manager",
         "controller-manager",
-        Some(Service::ApiServer),
+        Some(NeededService::ApiServer),
     ),
     component(
         "machine-controller-manager",
         "machine-controller-manager",
-        Some(Service::ApiServer),
+        Some(NeededService::ApiServer),
     ),
     component(
         "cluster-autoscaler",
         "cluster-autoscaler",
-        Some(Service::ApiServer),
+        Some(NeededService::ApiServer),
     ),
     component("gardener-resource-manager", "resource-manager", None),
 ];
 
-const fn component(name: &'static str, role: &'static str, needs: Option<Service>) -> Component {
+const fn component(name: &'static str, role: &'static str, needs: Option<NeededService>) -> Component {
     Component { name, role, needs }
 }
 
 /// All control planes of a seed.
 pub struct ControlPlanes {
     writer: Writer,
-    view: Arc<View>,
+    view: Arc<ReadinessView>,
     control_planes: Mutex<BTreeMap<String, Arc<ControlPlane>>>,
     requests: Arc<Semaphore>,
 }
@@ -100,23 +100,23 @@ pub struct ControlPlane {
     namespace: String,
     members: usize,
     writer: Writer,
-    view: Arc<View>,
-    state: tokio::sync::Mutex<State>,
+    view: Arc<ReadinessView>,
+    state: tokio::sync::Mutex<ComponentStates>,
 }
 
 #[derive(Default)]
-struct State {
+struct ComponentStates {
     /// Components that are down, whatever they need.
     out: BTreeSet<String>,
     /// Components that crash although what they need is there.
     broken: BTreeSet<String>,
-    pods: BTreeMap<&'static str, Running>,
+    pods: BTreeMap<&'static str, RunningPod>,
     /// Readiness of the services as it was published last.
     published: BTreeMap<&'static str, Vec<(String, bool)>>,
     deletions: Vec<Deletion>,
 }
 
-struct Running {
+struct RunningPod {
     name: String,
     uid: String,
     crashed: bool,
@@ -145,7 +145,7 @@ impl ControlPlanes {
     pub async fn start(seed: &Seed) -> anyhow::Result<(Arc<Self>, Following)> {
         let control_planes = Arc::new(Self {
             writer: Writer::new(&seed.client).await?,
-            view: Arc::new(View::follow(seed)),
+            view: Arc::new(ReadinessView::follow(seed)),
             control_planes: Mutex::default(),
             requests: Arc::new(Semaphore::new(AT_ONCE)),
         });
@@ -201,7 +201,7 @@ impl ControlPlanes {
     }
 
     /// The errors in what was done to the pods of namespaces with this prefix.
-    pub(super) async fn judge(&self, prefix: &str) -> Vec<String> {
+    pub(super) async fn wrong_deletions(&self, prefix: &str) -> Vec<String> {
         let control_planes: Vec<_> = {
             let all = self.control_planes.lock();
             let of = all.iter().filter(|(namespace, _)| namespace.starts_with(prefix));
@@ -394,12 +394,12 @@ impl ControlPlane {
         Ok(())
     }
 
-    async fn start_pod(&self, component: Component) -> anyhow::Result<Running> {
+    async fn start_pod(&self, component: Component) -> anyhow::Result<RunningPod> {
         let created = self
             .writer
             .create(&self.namespace, component.name, component.role);
         let pod = created.await?;
-        Ok(Running {
+        Ok(RunningPod {
             name: pod.name_any(),
             uid: pod.uid().context("a pod without a UID")?,
             crashed: false,
@@ -408,7 +408,7 @@ impl ControlPlane {
     }
 
     /// Writes what is behind the Services, and waits until the weeder has received it.
-    async fn publish(&self, state: &mut State) -> anyhow::Result<()> {
+    async fn publish(&self, state: &mut ComponentStates) -> anyhow::Result<()> {
         let etcd: Vec<_> = ETCD_MEMBERS.iter().take(self.members).copied().collect();
         for (service, behind) in [("etcd-main-client", etcd), ("kube-apiserver", vec![API_SERVER])] {
             let pod = |name: &&str| Some((state.pods.get(name)?.name.clone(), state.is_up(name)));
@@ -424,20 +424,20 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn is_ready(&self, service: Service, state: &State) -> bool {
+    fn is_ready(&self, service: NeededService, state: &ComponentStates) -> bool {
         match service {
-            Service::Etcd => ETCD_MEMBERS
+            NeededService::Etcd => ETCD_MEMBERS
                 .iter()
                 .take(self.members)
                 .any(|name| state.is_up(name)),
-            Service::ApiServer => state.is_up(API_SERVER),
+            NeededService::ApiServer => state.is_up(API_SERVER),
         }
     }
 }
 
-impl State {
+impl ComponentStates {
     fn is_up(&self, component: &str) -> bool {
-        let crashed = |name| self.pods.get(name).is_none_or(|pod: &Running| pod.crashed);
+        let crashed = |name| self.pods.get(name).is_none_or(|pod: &RunningPod| pod.crashed);
         !self.out.contains(component) && !crashed(component)
     }
 }

@@ -138,10 +138,11 @@ impl Fixture {
     }
 
     /// The broken rules.
-    pub(super) async fn judge(&self) -> Vec<String> {
+    pub(super) async fn violations(&self) -> Vec<String> {
         let shoots = self.shoots.lock().clone();
-        let mut wrong: Vec<_> = shoots.iter().flat_map(|shoot| shoot.judge()).collect();
-        wrong.extend(self.control_planes.judge(&self.plane_prefix()).await);
+        let of_shoots = shoots.iter().flat_map(|shoot| shoot.violations());
+        let mut wrong: Vec<_> = of_shoots.map(|violation| violation.to_string()).collect();
+        wrong.extend(self.control_planes.wrong_deletions(&self.plane_prefix()).await);
         wrong
     }
 

@@ -18,7 +18,8 @@ use super::times::Times;
 use super::{COUNTS, THRESHOLD};
 use watchdog_test_support::fault_proxy::FaultProxy;
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
-use watchdog_test_support::history::invariants::{Expectation, judge};
+use watchdog_test_support::history::Violation;
+use watchdog_test_support::history::invariants::{Expectation, NodeTimes, violations};
 use watchdog_test_support::history::timeline::{Dependant, Fact};
 use watchdog_test_support::real::{NodeRecorder, node_readiness};
 use watchdog_test_support::wait;
@@ -32,7 +33,7 @@ pub struct Shoot {
     proxy: Option<FaultProxy>,
     plan: Plan,
     times: Times,
-    state: Mutex<State>,
+    state: Mutex<ScenarioState>,
 }
 
 /// The parts that a shoot and its twin each have.
@@ -43,15 +44,13 @@ struct Half {
 }
 
 #[derive(Default)]
-struct State {
+struct ScenarioState {
     /// When the nodes were reconnected.
     healed: Option<Instant>,
     /// From then until everything was as before.
     restored: Option<Duration>,
     /// The same of the twin, when it is known.
     twin: Option<AbortOnDropHandle<Option<Duration>>>,
-    /// The expected state of the shoot at the end.
-    unrestored: bool,
 }
 
 // === impl Half ===
@@ -299,26 +298,23 @@ impl Shoot {
 
     // --- at the end
 
-    /// At the end it is not as it was at the beginning: it is gone, or somebody else's.
-    pub fn need_not_be_restored(&self) {
-        self.state.lock().unrestored = true;
-    }
-
     /// The errors in its history.
-    pub(super) fn judge(&self) -> Vec<String> {
+    pub(super) fn violations(&self) -> Vec<Violation> {
         let expected = Expectation {
             counts: COUNTS.to_vec(),
-            grace: self.times.grace.mul_f64(self.plan.grace),
-            renew_interval: self.times.renew_interval(),
-            threshold: THRESHOLD,
-            restored: !self.state.lock().unrestored,
+            nodes: Some(NodeTimes {
+                grace: self.times.grace.mul_f64(self.plan.grace),
+                renew_interval: self.times.renew_interval(),
+                threshold: THRESHOLD,
+            }),
+            restored: true,
             verdicts: self.seed.timeline.is_complete(),
         };
-        let wrong = judge(&self.seed.timeline.of(&self.namespace), &expected);
-        wrong
-            .into_iter()
-            .map(|what| format!("{}: {what}", self.namespace))
-            .collect()
+        violations(
+            &self.namespace,
+            &self.seed.timeline.of(&self.namespace),
+            &expected,
+        )
     }
 
     /// The cost of the outage, and its cost for the twin. None where nobody counted.

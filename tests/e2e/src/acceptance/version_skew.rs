@@ -51,7 +51,7 @@ pub enum Age {
 }
 
 /// A lease-probe of another version that says the same of one shoot until told otherwise.
-pub struct Peer {
+pub struct SkewedPeer {
     /// Where it listens, in plaintext.
     pub address: SocketAddr,
     outcome: watch::Sender<i32>,
@@ -67,9 +67,9 @@ struct Say {
     started: Instant,
 }
 
-// === impl Peer ===
+// === impl SkewedPeer ===
 
-impl Peer {
+impl SkewedPeer {
     /// Starts one.
     ///
     /// # Errors

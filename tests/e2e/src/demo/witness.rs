@@ -223,14 +223,14 @@ async fn replicas(tell: Teller, shoot: Shoot) {
 
 /// How many leases of a shoot are how old.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Leases {
+struct WitnessedLeases {
     all: usize,
     missed: usize,
     expired: usize,
 }
 
 /// Looks at the leases as the kubelets wrote them.
-fn leases(shoot: &Shoot) -> Leases {
+fn leases(shoot: &Shoot) -> WitnessedLeases {
     let now = jiff::Timestamp::now();
     let timing = shoot.timing();
     let missed = timing.renew_interval.mul_f64(1.25);
@@ -240,9 +240,9 @@ fn leases(shoot: &Shoot) -> Leases {
         let renewed: jiff::Timestamp = node.renew_time.parse().ok()?;
         Duration::try_from(now.duration_since(renewed)).ok()
     });
-    let mut leases = Leases {
+    let mut leases = WitnessedLeases {
         all: nodes.len(),
-        ..Leases::default()
+        ..WitnessedLeases::default()
     };
     for age in ages {
         leases.missed += usize::from(age > missed);

@@ -6,6 +6,5 @@ mod config_files;
 mod demo;
 mod drain;
 mod grpcurl;
-mod lifecycle;
 mod probe_cost;
 mod traces;

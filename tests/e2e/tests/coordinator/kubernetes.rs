@@ -1,5 +1,4 @@
-//! The coordinator on a real kube-apiserver, driven by verdicts that the test gives: the same scenarios as on the one in
-//! memory (coordinator_scenarios.rs), and many shoots lost at the same instant.
+//! The coordinator driven by verdicts that the test gives: scenarios, and many shoots lost at the same instant.
 
 use crate::world::{Seed, World, scenarios};
 use jiff::Timestamp;
@@ -14,7 +13,7 @@ const SHOOTS_VARIABLE: &str = "COORDINATOR_SHOOTS";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_scenarios() {
-    let seed = Seed::real("coordinator-seed").await.unwrap();
+    let seed = Seed::start("coordinator-seed").await.unwrap();
     scenarios::play_all("coordinator", seed).await.unwrap();
 }
 
@@ -23,7 +22,7 @@ async fn many_shoots_lost_at_the_same_instant() {
     let count = std::env::var(SHOOTS_VARIABLE).map_or(SHOOTS, |text| text.parse().unwrap());
     let shoots: Vec<_> = (0..count).map(|i| format!("shoot--real--{i}")).collect();
     let config = fixtures::prober("probeInterval: 10s", "100ms");
-    let seed = Seed::real("coordinator-bulk-seed").await.unwrap();
+    let seed = Seed::start("coordinator-bulk-seed").await.unwrap();
     let world = World::start("coordinator-bulk", seed, &shoots, &config, vec![deployments()])
         .await
         .unwrap();

@@ -100,7 +100,7 @@ async fn set_ready(seed: &Client, service: &str, ready: bool) -> anyhow::Result<
             .await?;
     }
     let target = json!({"kind": "Pod", "namespace": LOST, "name": member});
-    if seed.list_api_group_resources("discovery.k8s.io/v1").await.is_ok() {
+    if fixtures::serves_endpoint_slices(seed).await? {
         let slices = kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
         let slices: Api<DynamicObject> = Api::namespaced_with(seed.clone(), LOST, &slices);
         let object = json!({
@@ -194,16 +194,16 @@ async fn change_everything(world: &World, server: &ApiServer) -> anyhow::Result<
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_watches_hold_up_no_flow_and_are_noticed() {
-    let seed = Seed::real("half-open-seed").await.unwrap();
-    let (to_coordinator, kubeconfig) = proxy(seed.server().unwrap()).await.unwrap();
+    let seed = Seed::start("half-open-seed").await.unwrap();
+    let (to_coordinator, kubeconfig) = proxy(&seed.server).await.unwrap();
     let shoots = [LOST, HIBERNATED, CHANGED].map(str::to_owned);
     let config = fixtures::prober("probeInterval: 1s", "100ms");
     let kinds = vec![deployments()];
     let world = World::start_with("half-open", seed, kubeconfig, &shoots, &config, kinds)
         .await
         .unwrap();
-    let server = world.seed.server().unwrap();
-    let scratch = world.seed.plane().unwrap().scratch();
+    let server = &world.seed.server;
+    let scratch = world.seed.plane.scratch();
     let setup = Setup::new(scratch, &config, &fixtures::weeder("5m")).unwrap();
     let (to_lease_probe, kubeconfig) = proxy(server).await.unwrap();
     let lease_probe = setup.lease_probe("lease-probe-0", &kubeconfig).await.unwrap();

@@ -57,8 +57,8 @@ impl Restored {
             .user(USER, &["system:masters"])
             .flag(&format!("--audit-policy-file={}", policy.display()))
             .flag(&format!("--audit-log-path={}", audit_log.display()));
-        let seed = Seed::real_on(plane, options).await?;
-        let kubeconfig = seed.server()?.kubeconfig_for(USER)?;
+        let seed = Seed::start_on(plane, options).await?;
+        let kubeconfig = seed.server.kubeconfig_for(USER)?;
         let config = fixtures::prober("probeInterval: 10s", "100ms");
         let shoots = [SHOOT.to_owned()];
         let kinds = vec![deployments()];
@@ -72,7 +72,7 @@ impl Restored {
     }
 
     async fn back_up(&self, name: &str) -> anyhow::Result<EtcdBackup> {
-        let backup = self.world.seed.plane()?.back_up_etcd(name).await?;
+        let backup = self.world.seed.plane.back_up_etcd(name).await?;
         wait::until("the API server has its etcd again", BOUND, || async {
             self.version().await.map(Some)
         })
@@ -100,7 +100,7 @@ impl Restored {
 
     /// Goes back to a backup. Returns when: what the coordinator writes afterwards is what it makes of that.
     async fn restore(&mut self, backup: &EtcdBackup) -> anyhow::Result<Timestamp> {
-        let (server, plane) = (self.world.seed.server()?, self.world.seed.plane()?);
+        let (server, plane) = (&self.world.seed.server, &self.world.seed.plane);
         let before = self.version().await?;
         server.stop().await?;
         plane.restore_etcd(backup).await?;

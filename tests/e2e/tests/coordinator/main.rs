@@ -7,6 +7,5 @@ mod crashes;
 mod kubernetes;
 mod kubernetes_half_open;
 mod kubernetes_restored;
-mod sandbox;
 mod sources;
 mod world;

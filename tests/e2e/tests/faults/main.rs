@@ -1,6 +1,6 @@
-//! One thing is wrong: bad input, or a server that is away. Faults of the whole system are in `watchdog_e2e::acceptance`.
+//! One thing is wrong: a part of the watchdog or of the seed is missing, or away. Faults of the whole system are in `watchdog_e2e::acceptance`.
 
 #![cfg(test)]
 
-mod bad_input;
+mod missing_parts;
 mod seed_outage;

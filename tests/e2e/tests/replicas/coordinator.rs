@@ -6,7 +6,8 @@
 use crate::support::{BOUND, Field, Replica};
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_test_support::coordinator::Outcome;
-use watchdog_test_support::history::Violation;
+use watchdog_test_support::fault_proxy::Behaviour;
+use watchdog_test_support::history::Invariant;
 use watchdog_test_support::process::Command;
 use watchdog_test_support::real::create_namespace;
 use watchdog_test_support::{tools, wait};
@@ -51,8 +52,8 @@ async fn one_of_three_is_cut_off_from_the_seed_and_another_from_lease_probe() {
     field.until_all_acted_on().await.unwrap();
 
     let (of_a, of_b) = (field.acted_on_by("a"), field.acted_on_by("b"));
-    a.to_seed.cut();
-    b.to_probe.cut();
+    a.to_seed.set(Behaviour::Silent);
+    b.to_probe.set(Behaviour::Silent);
     wait::until_true("b holds without a source", BOUND, || async {
         let mut holds = true;
         for shoot in &of_b {
@@ -74,8 +75,8 @@ async fn one_of_three_is_cut_off_from_the_seed_and_another_from_lease_probe() {
         acted,
         "nothing is written without a source"
     );
-    a.to_seed.heal();
-    b.to_probe.heal();
+    a.to_seed.set(Behaviour::Pass);
+    b.to_probe.set(Behaviour::Pass);
     field.until_acting(&["a", "b", "c"]).await.unwrap();
 
     let of_c = field.acted_on_by("c");
@@ -139,7 +140,7 @@ async fn clocks_run_fast_and_slow() {
     drop((fast, slow, exact));
 }
 
-/// So that the tests above mean something: without a common membership the same judge finds what it looks for.
+/// So that the tests above mean something: without a common membership the same checker finds what it looks for.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_without_a_common_membership_are_found_out() {
     let field = Field::start("replicas-apart", 2).await.unwrap();
@@ -155,12 +156,8 @@ async fn two_without_a_common_membership_are_found_out() {
         .unwrap();
     let _flips = field.flip();
     wait::until_true("both act on one shoot", BOUND, || async {
-        let violations = field.report().violations;
-        let overlap = violations.iter().any(|v| matches!(v, Violation::Overlap { .. }));
-        let not_handed_over = violations
-            .iter()
-            .any(|v| matches!(v, Violation::NotHandedOver { .. }));
-        Ok(overlap && not_handed_over)
+        let report = field.report();
+        Ok(report.breaks(Invariant::Overlap) && report.breaks(Invariant::NotHandedOver))
     })
     .await
     .unwrap();

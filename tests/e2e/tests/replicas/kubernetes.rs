@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Around, BOUND, COUNTS, Replica, flip};
+use crate::support::{Around, BOUND, COUNTS, Replica, flip, report};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, Client};
 use watchdog_test_support::coordinator::{FakeProbe, Outcome};
 use watchdog_test_support::fixtures;
+use watchdog_test_support::history::timeline::Timeline;
 use watchdog_test_support::history::{self, History};
 use watchdog_test_support::real::{
     ApiServerOptions, RealControlPlane, create_cluster, create_deployment, create_namespace,
@@ -67,7 +68,7 @@ impl Record {
     }
 
     async fn until_acting(&self) {
-        let actions = || anyhow::Ok(self.history()?.judge(COUNTS).actions);
+        let actions = || anyhow::Ok(self.history()?.check().actions);
         let before = actions().unwrap();
         wait::until("each replica acts", BOUND, || async {
             let now = actions()?;
@@ -131,6 +132,8 @@ async fn at_most_one_acts_on_a_shoot_while_one_is_killed_and_one_frozen() {
     let options = WorkloadOptions::new(Duration::from_millis(100));
     let _workloads = WorkloadController::start(&seed, options);
 
+    until_restored(&seed, &shoots).await;
+    let (timeline, _recorder) = Timeline::start(&seed).await.unwrap();
     let probe = Arc::new(FakeProbe::start().await.unwrap());
     probe.say(shoots.iter().map(String::as_str), Outcome::Healthy);
     let config = fixtures::prober("probeInterval: 5s", "100ms");
@@ -177,7 +180,7 @@ async fn at_most_one_acts_on_a_shoot_while_one_is_killed_and_one_frozen() {
     drop(flips);
     probe.say(record.shoots.iter().map(String::as_str), Outcome::Healthy);
     until_restored(&seed, &record.shoots).await;
-    let report = record.history().unwrap().judge(COUNTS);
+    let report = report(&record.history().unwrap(), &timeline, &record.shoots);
     eprintln!("{report}");
     report.check().unwrap();
     assert!(

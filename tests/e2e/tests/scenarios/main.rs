@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod end_of_shoot;
 mod kubernetes;
 mod outcomes;
 mod page;

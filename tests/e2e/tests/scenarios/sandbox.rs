@@ -6,7 +6,7 @@ use watchdog_e2e::acceptance::backend::{Backend, SandboxBackend};
 use watchdog_e2e::acceptance::fault::{self, Fault};
 use watchdog_e2e::acceptance::runner::play_all;
 use watchdog_e2e::acceptance::scenarios;
-use watchdog_e2e::acceptance::version_skew::{Age, Peer, newer_request};
+use watchdog_e2e::acceptance::version_skew::{Age, SkewedPeer, newer_request};
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::process::Command;
 use watchdog_test_support::sandboxed::World;
@@ -38,7 +38,9 @@ async fn neighbouring_versions() {
     for age in [Age::Newer, Age::Older] {
         let world = World::start("version_skew", &["one"]).await.unwrap();
         let shoot = world.shoot("one").unwrap();
-        let peer = Peer::start(age, SHOOT, Outcome::Healthy.into()).await.unwrap();
+        let peer = SkewedPeer::start(age, SHOOT, Outcome::Healthy.into())
+            .await
+            .unwrap();
         let config = world.setup.prober_file().display().to_string();
         let kubeconfig = world
             .scratch

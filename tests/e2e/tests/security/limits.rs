@@ -13,8 +13,8 @@ use tonic::{Code, Request, Status, Streaming};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_sandbox::ShootSpec;
+use watchdog_test_support::fault_proxy::{Behaviour, FaultProxy};
 use watchdog_test_support::fixtures;
-use watchdog_test_support::proxy::Proxy;
 use watchdog_test_support::sandboxed::World;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
@@ -183,7 +183,7 @@ async fn more_streams_and_larger_messages_than_are_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_read_or_has_vanished_is_let_go() {
+async fn who_has_vanished_is_let_go_and_who_does_not_read_disturbs_nobody() {
     let scene = Scene::start("limits-slow").await;
     // No room for more than a message or two on the way: then it depends on the reader.
     let narrow = endpoint(&scene.service.grpc)
@@ -193,28 +193,22 @@ async fn who_does_not_read_or_has_vanished_is_let_go() {
     for _ in 0..10 {
         slow.push(watch(narrow.connect_lazy()).await.unwrap());
     }
-    let proxy = Proxy::start(scene.service.grpc.parse().unwrap()).await.unwrap();
+    let proxy = FaultProxy::start_tcp(scene.service.grpc.parse().unwrap())
+        .await
+        .unwrap();
     let through = endpoint(&proxy.address().to_string());
     let _vanished = watch(through.connect_lazy()).await.unwrap();
     scene.until_metric(SUBSCRIBERS, |open| open == 12.0).await;
-    proxy.cut();
+    proxy.set(Behaviour::Silent);
     scene.until_metric(SUBSCRIBERS, |open| open == 11.0).await;
     scene.verdicts_flow().await;
-    scene.until_dropped("stalled").await;
+    // Who comes back to read is still served.
+    let mut first = slow.swap_remove(0);
+    let message = tokio::time::timeout(BOUND, first.message()).await.unwrap();
+    assert!(message.unwrap().is_some());
+    drop((first, slow));
     scene.until_metric(SUBSCRIBERS, |open| open == 1.0).await;
     scene.verdicts_flow().await;
-    // Who comes back to read finds the reason at the end of what was on its way.
-    let mut first = slow.swap_remove(0);
-    let end = async {
-        loop {
-            if let Err(status) = first.message().await.map(|message| message.unwrap()) {
-                return status;
-            }
-        }
-    };
-    let status = tokio::time::timeout(BOUND, end).await.unwrap();
-    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-    assert!(status.message().contains("read faster"), "{}", status.message());
 }
 
 #[tokio::test(flavor = "multi_thread")]

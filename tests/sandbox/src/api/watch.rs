@@ -49,7 +49,7 @@ impl Drop for OpenWatch {
     }
 }
 
-struct Running {
+struct RunningWatch {
     watch: Watch,
     res: Arc<ResourceType>,
     view: View,
@@ -101,7 +101,7 @@ pub(super) fn start(
     };
     let now = Instant::now();
     let interval = state.options.bookmark_interval;
-    let running = Running {
+    let running = RunningWatch {
         watch,
         res: res.clone(),
         view,
@@ -126,7 +126,7 @@ pub(super) fn start(
     ))
 }
 
-impl Running {
+impl RunningWatch {
     /// The next lines; `None` ends the watch.
     async fn next(&mut self) -> Option<Bytes> {
         if self.ended {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Surrounding, workloads::Running};
+use super::{Surrounding, workloads::SimulatedPod};
 use crate::{
     resource::{ResourceKey, keys},
     store::{Part, WriteOptions, object::Object},
@@ -12,7 +12,7 @@ use crate::{
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Writes both forms, if they differ from what is stored.
-pub(super) fn publish(service: &Object, pods: &[(&str, &Running)], around: &Surrounding<'_>) {
+pub(super) fn publish(service: &Object, pods: &[(&str, &SimulatedPod)], around: &Surrounding<'_>) {
     let name = service.name();
     let target = |pod: &str| json!({ "kind": "Pod", "namespace": around.namespace, "name": pod });
     let ports = service

@@ -18,7 +18,7 @@ use crate::{
 
 /// The controller's record of a node. It judges by when it *saw* a renewal, not by what the Lease says.
 #[derive(Debug)]
-struct Seen {
+struct SeenRenewal {
     renew_time: String,
     at: Instant,
 }
@@ -26,7 +26,7 @@ struct Seen {
 /// Marks nodes without a sign of life.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
-    seen: HashMap<String, Seen>,
+    seen: HashMap<String, SeenRenewal>,
     due: Option<Instant>,
     /// How often a node was marked Unknown.
     pub(crate) marked_unknown: u64,
@@ -61,12 +61,15 @@ impl Lifecycle {
             .as_ref()
             .map(|lease| lease.text("/spec/renewTime"))
             .unwrap_or_default();
-        let seen = self.seen.entry(node.name().to_owned()).or_insert_with(|| Seen {
-            renew_time: renew_time.to_owned(),
-            at: around.now,
-        });
+        let seen = self
+            .seen
+            .entry(node.name().to_owned())
+            .or_insert_with(|| SeenRenewal {
+                renew_time: renew_time.to_owned(),
+                at: around.now,
+            });
         if seen.renew_time != renew_time {
-            *seen = Seen {
+            *seen = SeenRenewal {
                 renew_time: renew_time.to_owned(),
                 at: around.now,
             };

@@ -29,7 +29,7 @@ use crate::{
 
 /// A pod that is simulated.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct SimulatedPod {
     pub(super) state: Pod,
     /// UID of the object: a pod of the same name that someone else made is not ours.
     uid: String,
@@ -42,7 +42,7 @@ pub(super) struct Running {
 
 #[derive(Debug, Default)]
 struct Workload {
-    pods: BTreeMap<String, Running>,
+    pods: BTreeMap<String, SimulatedPod>,
 }
 
 /// Everything that runs in a shoot's namespace on the seed.
@@ -105,7 +105,7 @@ impl Workloads {
         wake
     }
 
-    fn pods(&self) -> impl Iterator<Item = (&str, &Running)> {
+    fn pods(&self) -> impl Iterator<Item = (&str, &SimulatedPod)> {
         self.workloads
             .values()
             .flat_map(|workload| &workload.pods)
@@ -225,7 +225,7 @@ impl Workloads {
     }
 }
 
-impl Running {
+impl SimulatedPod {
     /// True if it counts as an endpoint.
     pub(super) fn is_serving(&self) -> bool {
         self.state.is_ready() && self.leaves.is_none()
@@ -238,7 +238,7 @@ fn make_pod(
     address: u32,
     settled: bool,
     around: &Surrounding<'_>,
-) -> Option<(String, Running)> {
+) -> Option<(String, SimulatedPod)> {
     let template = object
         .value()
         .pointer("/spec/template")
@@ -287,7 +287,7 @@ fn make_pod(
     };
     made.then_some((
         name,
-        Running {
+        SimulatedPod {
             state,
             uid,
             ip,

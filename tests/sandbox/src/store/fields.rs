@@ -41,12 +41,12 @@ pub struct Manager {
 
 /// One entry of `managedFields`.
 #[derive(Debug)]
-struct Owner {
+struct FieldOwner {
     header: Map<String, Value>,
     paths: BTreeSet<Path>,
 }
 
-impl Owner {
+impl FieldOwner {
     fn new(manager: &Manager, operation: &str) -> Self {
         let mut header = Map::new();
         header.insert("manager".into(), manager.name.as_str().into());
@@ -149,12 +149,12 @@ pub(super) fn apply(
     Ok(new)
 }
 
-fn entry<'a>(owners: &'a mut Vec<Owner>, manager: &Manager, operation: &str) -> &'a mut Owner {
+fn entry<'a>(owners: &'a mut Vec<FieldOwner>, manager: &Manager, operation: &str) -> &'a mut FieldOwner {
     let index = owners
         .iter()
         .position(|owner| owner.is(manager, operation))
         .unwrap_or_else(|| {
-            owners.push(Owner::new(manager, operation));
+            owners.push(FieldOwner::new(manager, operation));
             owners.len() - 1
         });
     // `index` is the position found or that of the element just pushed.
@@ -226,7 +226,7 @@ fn overlay(value: &mut Value, config: &Value) {
     }
 }
 
-fn read(value: Option<&Value>) -> Vec<Owner> {
+fn read(value: Option<&Value>) -> Vec<FieldOwner> {
     let entries = value
         .and_then(|value| value.pointer("/metadata/managedFields"))
         .and_then(Value::as_array);
@@ -240,7 +240,7 @@ fn read(value: Option<&Value>) -> Vec<Owner> {
             if let Some(fields) = header.remove("fieldsV1") {
                 decode(&fields, &mut Vec::new(), &mut paths);
             }
-            Some(Owner { header, paths })
+            Some(FieldOwner { header, paths })
         })
         .collect()
 }
@@ -259,7 +259,7 @@ fn decode(fields: &Value, path: &mut Path, paths: &mut BTreeSet<Path>) {
     }
 }
 
-fn write(value: &mut Value, owners: Vec<Owner>) {
+fn write(value: &mut Value, owners: Vec<FieldOwner>) {
     let entries: Vec<Value> = owners
         .into_iter()
         .filter(|owner| !owner.paths.is_empty())

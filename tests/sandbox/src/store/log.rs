@@ -9,7 +9,7 @@ use super::object::{Object, ObjectKey};
 
 /// One change.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct LogEntry {
     /// The revision of the change.
     pub(crate) revision: u64,
     /// The object before; `None` for a creation.
@@ -30,7 +30,7 @@ pub(crate) struct Compacted {
 /// Changes of one resource in revision order, at most `capacity` of them.
 #[derive(Debug)]
 pub(crate) struct Log {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     capacity: usize,
     /// Every change after this revision is in `entries`.
     compacted: u64,
@@ -45,7 +45,7 @@ impl Log {
         }
     }
 
-    pub(crate) fn push(&mut self, entry: Entry) {
+    pub(crate) fn push(&mut self, entry: LogEntry) {
         if self.entries.len() >= self.capacity
             && let Some(dropped) = self.entries.pop_front()
         {
@@ -61,7 +61,11 @@ impl Log {
     }
 
     /// Up to `max` changes after `revision`.
-    pub(crate) fn since(&self, revision: u64, max: usize) -> Result<impl Iterator<Item = &Entry>, Compacted> {
+    pub(crate) fn since(
+        &self,
+        revision: u64,
+        max: usize,
+    ) -> Result<impl Iterator<Item = &LogEntry>, Compacted> {
         if revision < self.compacted {
             return Err(Compacted {
                 oldest: self.compacted,

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch as signal;
 
 use self::{
-    log::{Entry, Log},
+    log::{Log, LogEntry},
     object::{Object, ObjectKey},
 };
 use crate::{
@@ -40,7 +40,7 @@ pub use self::{
 /// The objects of one API server. Cheap to share behind an `Arc`.
 #[derive(Debug)]
 pub struct Store {
-    inner: Mutex<Inner>,
+    inner: Mutex<StoreState>,
     log_capacity: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct Backup {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct StoreState {
     revision: u64,
     tables: HashMap<ResourceKey, Table>,
 }
@@ -70,7 +70,7 @@ impl Store {
     /// An empty store that keeps up to `log_capacity` changes per resource for watches and paging.
     pub fn new(resources: impl IntoIterator<Item = ResourceType>, log_capacity: usize) -> Self {
         let store = Self {
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(StoreState {
                 revision: 1,
                 tables: HashMap::new(),
             }),
@@ -159,7 +159,7 @@ impl Store {
     }
 }
 
-impl Inner {
+impl StoreState {
     fn table(&self, key: &ResourceKey) -> Result<&Table, ApiError> {
         self.tables.get(key).ok_or_else(ApiError::no_such_resource)
     }
@@ -178,7 +178,7 @@ impl Inner {
             .ok_or_else(ApiError::no_such_resource)?;
         let object = Arc::new(Object::new(key.clone(), revision, value));
         let before = table.objects.insert(key, object.clone());
-        table.log.push(Entry {
+        table.log.push(LogEntry {
             revision,
             before,
             after: object.clone(),
@@ -195,7 +195,7 @@ impl Inner {
         let table = self.tables.get_mut(resource)?;
         let before = table.objects.remove(key)?;
         let after = Arc::new(before.at(revision));
-        table.log.push(Entry {
+        table.log.push(LogEntry {
             revision,
             before: Some(before),
             after: after.clone(),

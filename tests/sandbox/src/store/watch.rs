@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use tokio::sync::watch as signal;
 
-use super::{ListQuery, Store, log::Entry, object::Object};
+use super::{ListQuery, Store, log::LogEntry, object::Object};
 use crate::{resource::ResourceKey, status::ApiError};
 
 /// Most changes looked at per step: bounds the time under the lock and the size of one write.
@@ -160,7 +160,7 @@ impl Watch {
 }
 
 /// The event that a change is to a watch with this filter, if it is one.
-fn event(entry: &Entry, query: &ListQuery) -> Option<WatchEvent> {
+fn event(entry: &LogEntry, query: &ListQuery) -> Option<WatchEvent> {
     let before = entry.before.as_ref().filter(|object| query.matches(object));
     let after = (!entry.deleted && query.matches(&entry.after)).then_some(&entry.after);
     match (before, after) {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    Inner, Store,
+    Store, StoreState,
     fields::{self, Manager},
     object::{Object, ObjectKey, metadata_mut, with_type},
     strategy::{
@@ -225,7 +225,7 @@ impl Store {
     }
 }
 
-impl Inner {
+impl StoreState {
     /// Removes an object; a namespace takes everything in it along.
     fn delete_now(&mut self, resource: &ResourceKey, key: &ObjectKey) -> Option<Arc<Object>> {
         if *resource == keys::NAMESPACES {
@@ -250,7 +250,7 @@ impl Inner {
 
 /// Fills in what the server sets on creation and returns the name.
 fn prepare_create(
-    inner: &Inner,
+    inner: &StoreState,
     res: &ResourceType,
     namespace: &str,
     value: &mut Value,
@@ -322,7 +322,7 @@ fn prepare_create(
 
 /// Turns the result of a change into what is stored, and stores it.
 fn settle(
-    inner: &mut Inner,
+    inner: &mut StoreState,
     res: &ResourceType,
     old: &Arc<Object>,
     mut new: Value,

@@ -5,16 +5,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
-use tokio_rustls::server::TlsStream;
 
-use super::Shared;
+use super::ProxyRoute;
 
 /// Read at once: about the largest TLS record.
 const PIECE: usize = 16 * 1024;
 
 /// How fast bytes are passed on.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Pace {
+pub(super) enum RelayPace {
     Fast,
     /// Each piece later by this time, in both directions.
     Later(Duration),
@@ -23,14 +22,29 @@ pub(super) enum Pace {
 }
 
 /// Until one side ends.
-pub(super) async fn run(client: TlsStream<TcpStream>, shared: &Shared, pace: Pace) {
+pub(super) async fn run(client: TcpStream, route: &ProxyRoute, pace: RelayPace) {
+    let Some(identity) = &route.identity else {
+        if let Ok(server) = TcpStream::connect(route.upstream).await {
+            let _ = server.set_nodelay(true);
+            relay(client, server, pace).await;
+        }
+        return;
+    };
+    let Some(client) = identity.accept(client).await else {
+        return;
+    };
     let protocol = client.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
-    let server = shared.identity.connect(shared.upstream, protocol.as_deref());
-    let Some(server) = server.await else { return };
+    let server = identity.connect(route.upstream, protocol.as_deref());
+    if let Some(server) = server.await {
+        relay(client, server, pace).await;
+    }
+}
+
+async fn relay(client: impl AsyncRead + AsyncWrite, server: impl AsyncRead + AsyncWrite, pace: RelayPace) {
     let (from_client, to_client) = tokio::io::split(client);
     let (from_server, to_server) = tokio::io::split(server);
     let requests = match pace {
-        Pace::ByteByByte(_) => Pace::Fast,
+        RelayPace::ByteByByte(_) => RelayPace::Fast,
         pace => pace,
     };
     tokio::select! {
@@ -39,7 +53,7 @@ pub(super) async fn run(client: TlsStream<TcpStream>, shared: &Shared, pace: Pac
     }
 }
 
-async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, pace: Pace) {
+async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, pace: RelayPace) {
     let mut buffer = vec![0; PIECE];
     loop {
         let Ok(read @ 1..) = from.read(&mut buffer).await else {
@@ -47,9 +61,9 @@ async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
         };
         let Some(bytes) = buffer.get(..read) else { return };
         let (pieces, pause) = match pace {
-            Pace::Fast => (read, Duration::ZERO),
-            Pace::Later(pause) => (read, pause),
-            Pace::ByteByByte(pause) => (1, pause),
+            RelayPace::Fast => (read, Duration::ZERO),
+            RelayPace::Later(pause) => (read, pause),
+            RelayPace::ByteByByte(pause) => (1, pause),
         };
         for piece in bytes.chunks(pieces) {
             if !pause.is_zero() {

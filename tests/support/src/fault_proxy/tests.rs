@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kube::Client;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use watchdog_sandbox::{ApiOptions, ApiServer};
 
 use super::*;
@@ -69,4 +70,54 @@ async fn a_slow_one_answers_in_the_end() {
     let (_server, proxy, client) = pair().await;
     proxy.set(Behaviour::Slow(Duration::from_millis(50)));
     version(&client).await.unwrap();
+}
+
+async fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut read, mut write) = socket.into_split();
+                tokio::io::copy(&mut read, &mut write).await
+            });
+        }
+    });
+    address
+}
+
+async fn ping(socket: &mut TcpStream) -> anyhow::Result<()> {
+    socket.write_all(b"x").await?;
+    let mut answer = [0];
+    tokio::time::timeout(Duration::from_secs(1), socket.read_exact(&mut answer)).await??;
+    Ok(())
+}
+
+#[tokio::test]
+async fn silence_swallows_and_its_end_breaks_what_was_open() {
+    let proxy = FaultProxy::start_tcp(echo().await).await.unwrap();
+    let mut before = TcpStream::connect(proxy.address()).await.unwrap();
+    ping(&mut before).await.unwrap();
+    proxy.set(Behaviour::Silent);
+    proxy.set(Behaviour::Silent);
+    assert!(ping(&mut before).await.is_err());
+    let mut during = TcpStream::connect(proxy.address()).await.unwrap();
+    assert!(ping(&mut during).await.is_err());
+    proxy.set(Behaviour::Pass);
+    proxy.set(Behaviour::Pass);
+    for socket in [&mut before, &mut during] {
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(10), socket.read_to_end(&mut rest)).await;
+        assert!(
+            ended.is_ok() && rest.is_empty(),
+            "it ends, and nothing comes late"
+        );
+    }
+    wait::until_true("new connections pass", Duration::from_secs(10), || async {
+        let mut after = TcpStream::connect(proxy.address()).await?;
+        ping(&mut after).await?;
+        Ok(true)
+    })
+    .await
+    .unwrap();
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{FOREIGN, Write};
+use super::{PEER_TTL, Write};
 
 /// Start of every annotation of the watchdog.
 const PREFIX: &str = "dependency-watchdog.gardener.cloud/";
@@ -106,7 +106,7 @@ impl Claims {
 }
 
 fn is_expired(card: &Card, at: Timestamp) -> bool {
-    at.duration_since(card.at).unsigned_abs() >= FOREIGN && at > card.at
+    at.duration_since(card.at).unsigned_abs() >= PEER_TTL && at > card.at
 }
 
 fn card(write: &Write) -> Option<Card> {

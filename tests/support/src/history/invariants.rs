@@ -1,13 +1,4 @@
-//! Judges the record of a shoot by the safety invariants S1 to S6 of the coordinator.
-//!
-//! | | rule | how it is judged |
-//! | --- | --- | --- |
-//! | S1 | no scale-down without a valid verdict of a loss | the nodes were cut off for long enough, and (where verdicts are recorded) the verdict said so |
-//! | S2 | never on unreachable, throttled, inconclusive, stale or missing verdicts | the verdict at a scale-down was none of these |
-//! | S3 | the order of the levels holds | each change of `spec.replicas` against what was ready at that version |
-//! | S4 | no replica count of a shoot that hibernates, migrates or is deleted is ever written | versions of the Cluster against those of the dependants |
-//! | S5 | one coordinator acts on a shoot at a time | [`crate::history`], where several run |
-//! | S6 | what was scaled down is restored to its count | the counts recorded, and the state at the end |
+//! Judges the timeline of a shoot by S1 to S4 and S6.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +6,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use watchdog_proto::probe::v1::Outcome;
 
-use super::timeline::{Dependant, Entry, Fact};
+use super::timeline::{Dependant, Fact, TimelineEntry};
+use super::{Invariant, Violation};
 use crate::fixtures::{CA, KCM, MCM};
 
 /// The test receives verdicts on a stream of its own: earlier or later than the coordinator by up to this time.
@@ -33,26 +25,34 @@ const IN_FLIGHT: SignedDuration = SignedDuration::from_secs(3);
 pub struct Expectation {
     /// The dependants with their counts before anything happened.
     pub counts: Vec<(&'static str, i32)>,
-    /// Its grace period.
-    pub grace: Duration,
-    /// Between two renewals of a kubelet.
-    pub renew_interval: Duration,
-    /// Share of the nodes that must be lost.
-    pub threshold: f64,
+    /// How its nodes are lost, where the test cuts them off: what S1 is judged by.
+    pub nodes: Option<NodeTimes>,
     /// True if all should be restored at the end.
     pub restored: bool,
     /// True if verdicts were recorded all the time.
     pub verdicts: bool,
 }
 
-/// Everything that is wrong with a record; empty when nothing is.
+/// When nodes count as lost.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeTimes {
+    /// The shoot's grace period.
+    pub grace: Duration,
+    /// Between two renewals of a kubelet.
+    pub renew_interval: Duration,
+    /// Share of the nodes that must be lost.
+    pub threshold: f64,
+}
+
+/// Everything that is wrong with the timeline of a shoot.
 #[must_use]
-pub fn judge(entries: &[Entry], expected: &Expectation) -> Vec<String> {
-    let mut judge = Judge {
+pub fn violations(shoot: &str, entries: &[TimelineEntry], expected: &Expectation) -> Vec<Violation> {
+    let mut checker = Checker {
+        shoot,
         expected,
         entries,
         state: BTreeMap::new(),
-        wrong: Vec::new(),
+        violations: Vec::new(),
     };
     // The order of the seed, not that in which two watches happened to tell.
     let mut seen: Vec<_> = entries
@@ -64,25 +64,26 @@ pub fn judge(entries: &[Entry], expected: &Expectation) -> Vec<String> {
         .collect();
     seen.sort_by_key(|(dependant, _)| dependant.version);
     for (dependant, at) in seen {
-        judge.look(dependant, at);
+        checker.check(dependant, at);
     }
     if expected.restored {
-        judge.end();
+        checker.check_end();
     }
-    judge.wrong
+    checker.violations
 }
 
-struct Judge<'a> {
+struct Checker<'a> {
+    shoot: &'a str,
     expected: &'a Expectation,
-    entries: &'a [Entry],
+    entries: &'a [TimelineEntry],
     state: BTreeMap<&'a str, &'a Dependant>,
-    wrong: Vec<String>,
+    violations: Vec<Violation>,
 }
 
-// === impl Judge ===
+// === impl Checker ===
 
-impl<'a> Judge<'a> {
-    fn look(&mut self, now: &'a Dependant, at: Timestamp) {
+impl<'a> Checker<'a> {
+    fn check(&mut self, now: &'a Dependant, at: Timestamp) {
         let Some(before) = self.state.insert(now.name.as_str(), now) else {
             return;
         };
@@ -94,14 +95,14 @@ impl<'a> Judge<'a> {
         if down {
             self.loss_was_known(now, at);
             if now.name == KCM {
-                self.others_are(now, "down after the others", &[MCM, CA], |other| {
+                self.others_are((now, at), "down after the others", &[MCM, CA], |other| {
                     other.wanted == 0 && other.ready == 0
                 });
             }
             let count = before.wanted.to_string();
             if now.recorded.as_ref() != Some(&count) || !now.held {
-                self.say(
-                    "S6",
+                self.add(
+                    Invariant::S6,
                     now,
                     at,
                     &format!("went down from {count} without a record of it"),
@@ -114,11 +115,11 @@ impl<'a> Judge<'a> {
                 CA => &[KCM, MCM],
                 _ => &[],
             };
-            self.others_are(now, "up before the others", first, |other| other.ready > 0);
+            self.others_are((now, at), "up before the others", first, |other| other.ready > 0);
             let count = self.count(&now.name);
             if count.is_some_and(|count| count != now.wanted) {
-                self.say(
-                    "S6",
+                self.add(
+                    Invariant::S6,
                     now,
                     at,
                     &format!("came up to {}, not {count:?}", now.wanted),
@@ -126,22 +127,26 @@ impl<'a> Judge<'a> {
             }
         }
         if now.recorded != before.recorded && now.recorded.as_deref() == Some("0") {
-            self.say("S6", now, at, "a count of 0 was recorded");
+            self.add(Invariant::S6, now, at, "a count of 0 was recorded");
         }
         // To take off meltdown-protection-active alone is allowed.
         let ours = down || up || now.recorded != before.recorded || (now.held && !before.held);
         if ours {
             self.cluster_allows(now, at);
             if before.ignored && now.ignored && (down || up) {
-                self.say("S4", now, at, "must be left alone");
+                self.add(Invariant::S4, now, at, "must be left alone");
             }
         }
     }
 
     /// S1 and S2.
     fn loss_was_known(&mut self, now: &Dependant, at: Timestamp) {
-        let renew = SignedDuration::try_from(self.expected.renew_interval).unwrap_or_default();
-        let grace = SignedDuration::try_from(self.expected.grace).unwrap_or_default();
+        if self.expected.verdicts && !self.verdict_was_loss(at) {
+            self.add(Invariant::S2, now, at, "went down without a verdict of a loss");
+        }
+        let Some(nodes) = self.expected.nodes else { return };
+        let renew = SignedDuration::try_from(nodes.renew_interval).unwrap_or_default();
+        let grace = SignedDuration::try_from(nodes.grace).unwrap_or_default();
         // A kubelet may have renewed last a whole interval, and a bit, before it was cut off.
         let silent = grace * 3 / 4 - renew * 5 / 4;
         let (mut since, mut until) = (None, None);
@@ -149,7 +154,7 @@ impl<'a> Judge<'a> {
             if let Fact::Cut { cut, of } = entry.fact {
                 let share = f64::from(u32::try_from(cut).unwrap_or(u32::MAX))
                     / f64::from(u32::try_from(of.max(1)).unwrap_or(u32::MAX));
-                if share >= self.expected.threshold {
+                if share >= nodes.threshold {
                     // Back for less than a renewal takes: perhaps nobody renewed.
                     let was_back = until.is_some_and(|until| entry.at.duration_since(until) > renew * 3 / 2);
                     since = since.filter(|_| !was_back).or(Some(entry.at));
@@ -162,15 +167,12 @@ impl<'a> Judge<'a> {
         let lost = since.is_some_and(|since| at.duration_since(since) >= silent)
             && until.is_none_or(|until| at.duration_since(until) <= AFTERMATH);
         if !lost {
-            self.say(
-                "S1",
+            self.add(
+                Invariant::S1,
                 now,
                 at,
                 &format!("went down; nodes lost {since:?} until {until:?}"),
             );
-        }
-        if self.expected.verdicts && !self.verdict_was_loss(at) {
-            self.say("S2", now, at, "went down without a verdict of a loss");
         }
     }
 
@@ -197,7 +199,7 @@ impl<'a> Judge<'a> {
     /// S3.
     fn others_are(
         &mut self,
-        now: &Dependant,
+        (now, at): (&Dependant, Timestamp),
         what: &str,
         others: &[&str],
         good: impl Fn(&Dependant) -> bool,
@@ -209,12 +211,8 @@ impl<'a> Judge<'a> {
             .map(|other| format!("{} wants {} and has {}", other.name, other.wanted, other.ready))
             .collect();
         if !late.is_empty() {
-            self.wrong.push(format!(
-                "S3: {} goes {what}, but {} (version {})",
-                now.name,
-                late.join(", "),
-                now.version
-            ));
+            let what = format!("went {what}, but {}", late.join(", "));
+            self.add(Invariant::S3, now, at, &what);
         }
     }
 
@@ -234,18 +232,26 @@ impl<'a> Judge<'a> {
         if let Some((why, when)) = since
             && at.duration_since(when) > IN_FLIGHT
         {
-            self.say("S4", now, at, &format!("was written to while the shoot is {why}"));
+            self.add(
+                Invariant::S4,
+                now,
+                at,
+                &format!("was written to while the shoot is {why}"),
+            );
         }
     }
 
     /// S6 at the end.
-    fn end(&mut self) {
+    fn check_end(&mut self) {
         for (name, count) in &self.expected.counts {
             match self.state.get(name) {
                 Some(last) if last.wanted == *count && last.ready == *count && !last.held => {}
-                last => self
-                    .wrong
-                    .push(format!("S6: {name} is not at {count} at the end: {last:?}")),
+                last => self.violations.push(Violation {
+                    invariant: Invariant::S6,
+                    shoot: self.shoot.to_owned(),
+                    what: format!("{name} is not at {count} at the end: {last:?}"),
+                    at: None,
+                }),
             }
         }
     }
@@ -255,11 +261,13 @@ impl<'a> Judge<'a> {
         counts.find(|(of, _)| *of == name).map(|(_, count)| *count)
     }
 
-    fn say(&mut self, rule: &str, now: &Dependant, at: Timestamp, what: &str) {
-        self.wrong.push(format!(
-            "{rule}: {} {what} (version {}, {at})",
-            now.name, now.version
-        ));
+    fn add(&mut self, invariant: Invariant, now: &Dependant, at: Timestamp, what: &str) {
+        self.violations.push(Violation {
+            invariant,
+            shoot: self.shoot.to_owned(),
+            what: format!("{} {what} (version {})", now.name, now.version),
+            at: Some(at),
+        });
     }
 }
 

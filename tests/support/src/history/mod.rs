@@ -1,7 +1,18 @@
-//! Judges the coordinators by what an API server recorded of them: who wrote what, when.
+//! The checker of everything that runs: it judges what happened by the safety invariants S1 to S6.
 //!
-//! Every replica has credentials of its own, its user is its identity; so the record names the author of every write.
-//! The membership Leases are in the same record, in the same order: they say what each replica claimed when it wrote.
+//! | | invariant | evidence |
+//! | --- | --- | --- |
+//! | S1 | no scale-down without a valid verdict of a loss | the nodes were cut off for long enough, where the test cuts them off |
+//! | S2 | never on unreachable, throttled, inconclusive, stale or missing verdicts | the verdict at a scale-down, where verdicts are recorded |
+//! | S3 | the order of the levels holds | each change of `spec.replicas` against what was ready at that version |
+//! | S4 | no replica count of a shoot that hibernates, migrates or is deleted is ever written | versions of the Cluster against those of the dependants |
+//! | S5 | one coordinator acts on a shoot at a time | the writes and their authors, as the API server recorded them |
+//! | S6 | what was scaled down is restored to its count | the counts recorded, and the state at the end |
+//!
+//! S1 to S4 and S6 are judged by a [`Timeline`](timeline::Timeline), which watches the seed
+//! ([`invariants::violations`]). S5 is judged by the record of an API server ([`History::check`]). Every replica has
+//! credentials of its own, its user is its identity; so the record names the author of every write. The membership
+//! Leases are in the same record, in the same order: they say what each replica claimed when it wrote.
 //!
 //! # What is meant by "at most one acts on a shoot at any time"
 //!
@@ -13,16 +24,13 @@
 //!
 //! Then, for every shoot:
 //!
-//! 1. intervals of action of different replicas do not overlap ([`Violation::Overlap`]);
-//! 2. a replica that acts holds its membership Lease, renewed less than [`FOREIGN`] ago ([`Violation::NoLease`]);
+//! 1. intervals of action of different replicas do not overlap ([`Invariant::Overlap`]);
+//! 2. a replica that acts holds its membership Lease, renewed less than [`PEER_TTL`] ago ([`Invariant::NoLease`]);
 //! 3. where another replica goes on, the one before has let go, and the record shows how: it released its Lease, or it
-//!    ended its claim and acknowledged the session of the other, or it had not renewed for [`FOREIGN`]
-//!    ([`Violation::NotHandedOver`]);
-//! 4. the levels keep their order through all of that ([`Violation::Order`]);
-//! 5. no write records a count that is not the one from before the incident ([`Violation::Count`]).
+//!    ended its claim and acknowledged the session of the other, or it had not renewed for [`PEER_TTL`]
+//!    ([`Invariant::NotHandedOver`]).
 
 mod claims;
-mod dependants;
 pub mod invariants;
 mod sources;
 #[cfg(test)]
@@ -40,8 +48,8 @@ use self::claims::Claims;
 pub use self::sources::{from_audit_log, from_sandbox};
 
 /// For so long, at the least, others count a membership Lease as live that is not renewed: 18 s
-/// (`Timing::PRODUCTION.foreign`) by a clock that runs 10 % fast. A holder whose clock is as slow stops after 15 s.
-pub const FOREIGN: Duration = Duration::from_millis(16_360);
+/// (`Timing::PRODUCTION.peer_ttl`) by a clock that runs 10 % fast. A holder whose clock is as slow stops after 15 s.
+pub const PEER_TTL: Duration = Duration::from_millis(16_360);
 
 /// A request that was to change something, as the API server recorded it.
 #[derive(Debug, Clone)]
@@ -62,56 +70,48 @@ pub struct Write {
     pub body: Value,
 }
 
+/// An invariant, or a part of S5.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Invariant {
+    /// No scale-down without a loss.
+    S1,
+    /// No scale-down without a verdict of a loss.
+    S2,
+    /// The order of the levels.
+    S3,
+    /// Nothing is written to a shoot that is not protected.
+    S4,
+    /// S5: two replicas acted on a shoot at once.
+    Overlap,
+    /// S5: a replica acted without its membership Lease.
+    NoLease,
+    /// S5: a replica acted although the one before had not let go.
+    NotHandedOver,
+    /// Counts are recorded and restored.
+    S6,
+}
+
 /// A breach of one of the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Violation {
-    /// Rule 1.
-    Overlap {
-        /// The shoot.
-        shoot: String,
-        /// The replica that acted on it.
-        replicas: [String; 2],
-        /// When the later of the two began.
-        at: Timestamp,
-    },
-    /// Rule 2.
-    NoLease {
-        /// The shoot.
-        shoot: String,
-        /// The replica that acted on it.
-        replica: String,
-        /// When.
-        at: Timestamp,
-        /// Its Lease as recorded.
-        why: String,
-    },
-    /// Rule 3.
-    NotHandedOver {
-        /// The shoot.
-        shoot: String,
-        /// The replica that acted before, and the one that continued.
-        replicas: [String; 2],
-        /// When the second went on.
-        at: Timestamp,
-    },
-    /// Rule 4.
-    Order {
-        /// The shoot.
-        shoot: String,
-        /// The write that came too early.
-        what: String,
-        /// When.
-        at: Timestamp,
-    },
-    /// Rule 5.
-    Count {
-        /// The shoot.
-        shoot: String,
-        /// The resource, and the count that was recorded.
-        what: String,
-        /// When.
-        at: Timestamp,
-    },
+pub struct Violation {
+    /// The broken one.
+    pub invariant: Invariant,
+    /// The namespace of the shoot.
+    pub shoot: String,
+    /// The actor and the action, for people.
+    pub what: String,
+    /// When; none at the end of a history.
+    pub at: Option<Timestamp>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}: {}", self.invariant, self.shoot, self.what)?;
+        match self.at {
+            Some(at) => write!(f, " ({at})"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// How shoots changed hands.
@@ -121,13 +121,13 @@ pub struct Handovers {
     pub released: usize,
     /// After the one before had acknowledged the other.
     pub acknowledged: usize,
-    /// After the one before had not renewed for [`FOREIGN`].
+    /// After the one before had not renewed for [`PEER_TTL`].
     pub expired: usize,
 }
 
 /// The result of checking a history.
 #[derive(Debug, Clone, Default)]
-pub struct Report {
+pub struct HistoryReport {
     /// Actions on shoots, by replica.
     pub actions: BTreeMap<String, usize>,
     /// How shoots changed hands.
@@ -135,9 +135,6 @@ pub struct Report {
     /// The violations.
     pub violations: Vec<Violation>,
 }
-
-/// Resources of a shoot with their replicas in a healthy control plane.
-pub type Counts<'a> = &'a [(&'a str, u32)];
 
 /// The content of a record.
 #[derive(Debug)]
@@ -149,7 +146,7 @@ pub struct History {
 
 /// An action on a shoot, with the claim under which it was done.
 #[derive(Debug, Clone)]
-struct Action<'a> {
+struct ShootAction<'a> {
     write: &'a Write,
     claim: Option<usize>,
 }
@@ -178,43 +175,40 @@ impl History {
             .map(|write| write.author.as_str())
     }
 
-    /// Judges everything in it. Shoots have the resources `counts`, kube-controller-manager, the first, is the one that
-    /// goes down last and comes up first, and the others follow in order.
+    /// Judges everything in it by S5.
     #[must_use]
-    pub fn judge(&self, counts: Counts<'_>) -> Report {
-        let mut report = Report::default();
-        let mut by_shoot: BTreeMap<&str, Vec<Action<'_>>> = BTreeMap::new();
+    pub fn check(&self) -> HistoryReport {
+        let mut report = HistoryReport::default();
+        let mut by_shoot: BTreeMap<&str, Vec<ShootAction<'_>>> = BTreeMap::new();
         for write in &self.writes {
             let Some(shoot) = shoot_of(&write.path) else {
                 continue;
             };
             *report.actions.entry(write.author.clone()).or_default() += 1;
             let claim = self.claims.current(&write.author, write.at);
-            by_shoot.entry(shoot).or_default().push(Action { write, claim });
+            by_shoot
+                .entry(shoot)
+                .or_default()
+                .push(ShootAction { write, claim });
         }
         for (shoot, actions) in &by_shoot {
             self.leases(shoot, actions, &mut report);
             self.handovers(shoot, actions, &mut report);
             overlaps(shoot, actions, &mut report);
-            dependants::judge(shoot, actions.iter().map(|a| a.write), counts, &mut report);
         }
         report
     }
 
-    fn leases(&self, shoot: &str, actions: &[Action<'_>], report: &mut Report) {
-        for Action { write, .. } in actions {
+    fn leases(&self, shoot: &str, actions: &[ShootAction<'_>], report: &mut HistoryReport) {
+        for ShootAction { write, .. } in actions {
             if let Err(why) = self.claims.is_held(&write.author, write.at) {
-                report.violations.push(Violation::NoLease {
-                    shoot: shoot.to_owned(),
-                    replica: write.author.clone(),
-                    at: write.at,
-                    why,
-                });
+                let what = format!("{} acted without its membership Lease: {why}", write.author);
+                report.add(Invariant::NoLease, shoot, write.at, what);
             }
         }
     }
 
-    fn handovers(&self, shoot: &str, actions: &[Action<'_>], report: &mut Report) {
+    fn handovers(&self, shoot: &str, actions: &[ShootAction<'_>], report: &mut HistoryReport) {
         for pair in actions.windows(2) {
             let [before, after] = pair else { continue };
             let (from, to) = (&before.write.author, &after.write.author);
@@ -225,20 +219,19 @@ impl History {
                 Some(claims::LetGo::Released) => report.handovers.released += 1,
                 Some(claims::LetGo::Acknowledged) => report.handovers.acknowledged += 1,
                 Some(claims::LetGo::Expired) => report.handovers.expired += 1,
-                None => report.violations.push(Violation::NotHandedOver {
-                    shoot: shoot.to_owned(),
-                    replicas: [from.clone(), to.clone()],
-                    at: after.write.at,
-                }),
+                None => {
+                    let what = format!("{to} acted after {from}, which had not let go");
+                    report.add(Invariant::NotHandedOver, shoot, after.write.at, what);
+                }
             }
         }
     }
 }
 
 /// Intervals of action that overlap.
-fn overlaps(shoot: &str, actions: &[Action<'_>], report: &mut Report) {
+fn overlaps(shoot: &str, actions: &[ShootAction<'_>], report: &mut HistoryReport) {
     let mut intervals: BTreeMap<(&str, Option<usize>), (Timestamp, Timestamp)> = BTreeMap::new();
-    for Action { write, claim } in actions {
+    for ShootAction { write, claim } in actions {
         let interval = intervals
             .entry((&write.author, *claim))
             .or_insert((write.at, write.done));
@@ -255,11 +248,12 @@ fn overlaps(shoot: &str, actions: &[Action<'_>], report: &mut Report) {
             && other != author
             && begin < until
         {
-            report.violations.push(Violation::Overlap {
-                shoot: shoot.to_owned(),
-                replicas: [other.to_owned(), author.to_owned()],
-                at: begin,
-            });
+            report.add(
+                Invariant::Overlap,
+                shoot,
+                begin,
+                format!("{author} acted while {other} did"),
+            );
         }
         if latest.is_none_or(|(until, _)| end > until) {
             latest = Some((end, author));
@@ -273,7 +267,24 @@ fn shoot_of(path: &str) -> Option<&str> {
     rest.split('/').next()
 }
 
-impl Report {
+impl HistoryReport {
+    fn add(&mut self, invariant: Invariant, shoot: &str, at: Timestamp, what: String) {
+        self.violations.push(Violation {
+            invariant,
+            shoot: shoot.to_owned(),
+            what,
+            at: Some(at),
+        });
+    }
+
+    /// True if one of the violations is of this invariant.
+    #[must_use]
+    pub fn breaks(&self, invariant: Invariant) -> bool {
+        self.violations
+            .iter()
+            .any(|violation| violation.invariant == invariant)
+    }
+
     /// Everything about it that a person wants to see when it is not as it should be.
     ///
     /// # Errors
@@ -284,11 +295,11 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for HistoryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "actions {:?}, {:?}", self.actions, self.handovers)?;
         for violation in &self.violations {
-            write!(f, "\n  {violation:?}")?;
+            write!(f, "\n  {violation}")?;
         }
         Ok(())
     }

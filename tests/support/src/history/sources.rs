@@ -41,7 +41,7 @@ struct Event {
     user: User,
     request_received_timestamp: Timestamp,
     stage_timestamp: Timestamp,
-    response_status: Option<Status>,
+    response_status: Option<AuditStatus>,
     request_object: Option<Value>,
 }
 
@@ -51,7 +51,7 @@ struct User {
 }
 
 #[derive(Deserialize)]
-struct Status {
+struct AuditStatus {
     code: u16,
 }
 

@@ -28,7 +28,7 @@ const PREFIX: &str = "dependency-watchdog.gardener.cloud/";
 
 /// Something that happened.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct TimelineEntry {
     /// When it was seen or done, by the test's clock.
     pub at: Timestamp,
     /// The event.
@@ -82,7 +82,7 @@ pub struct Dependant {
 /// The records of all shoots of a seed.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    entries: Mutex<BTreeMap<String, Vec<Entry>>>,
+    entries: Mutex<BTreeMap<String, Vec<TimelineEntry>>>,
     /// Tells that something was added.
     changed: watch::Sender<()>,
     /// True if verdicts may have been missed.
@@ -130,7 +130,7 @@ impl Timeline {
 
     /// Adds a fact about a shoot, by its namespace.
     pub fn add(&self, shoot: &str, fact: Fact) {
-        let entry = Entry {
+        let entry = TimelineEntry {
             at: Timestamp::now(),
             fact,
         };
@@ -155,7 +155,7 @@ impl Timeline {
 
     /// All that is known of a shoot.
     #[must_use]
-    pub fn of(&self, shoot: &str) -> Vec<Entry> {
+    pub fn of(&self, shoot: &str) -> Vec<TimelineEntry> {
         self.entries.lock().get(shoot).cloned().unwrap_or_default()
     }
 

@@ -41,7 +41,7 @@ const LEAN: [&str; 2] = [
 /// The groups of a lean API server.
 const LEAN_GROUPS: &str = "api/all=false,api/v1=true,apps/v1=true,coordination.k8s.io/v1=true,\
      rbac.authorization.k8s.io/v1=true,authentication.k8s.io/v1=true,authorization.k8s.io/v1=true,\
-     apiextensions.k8s.io/v1=true,apiregistration.k8s.io/v1=true,scheduling.k8s.io/v1=true";
+     apiextensions.k8s.io/v1=true,apiregistration.k8s.io/v1=true,scheduling.k8s.io/v1=true,events.k8s.io/v1=true";
 
 /// Newer API servers do not get ready without these: they keep their own Service, IPAddress, ServiceCIDR and admission
 /// policies there.

@@ -22,12 +22,12 @@ const ATTEMPTS: usize = 3;
 pub(super) struct Etcd {
     /// Of all members, separated by commas.
     pub(super) url: String,
-    members: Vec<Member>,
+    members: Vec<EtcdMember>,
     scratch: Arc<Scratch>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct EtcdMember {
     url: String,
     data: PathBuf,
     command: Command,
@@ -81,7 +81,7 @@ impl Etcd {
                 .arg(format!("--initial-cluster={}", cluster.join(",")))
                 .args(["--unsafe-no-fsync", "--log-level=warn"]);
             let process = Mutex::new(Arc::new(command.spawn(scratch)?));
-            anyhow::Ok(Member {
+            anyhow::Ok(EtcdMember {
                 url: url.clone(),
                 data,
                 command,

@@ -56,7 +56,7 @@ fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
     renewals.observe(list(0), &[lease(-5)]);
     renewals.observe(list(10), &[lease(5)]);
     // Nobody could renew for a minute; the first list afterwards comes before the first renewal.
-    renewals.note_outage(at(10));
+    renewals.answered_mut().note_outage(at(10));
     renewals.observe(list(70), &[lease(5)]);
     let known = at(92).after(Duration::from_millis(500));
     assert_eq!(expired_from(&renewals), known);
@@ -68,11 +68,11 @@ fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
 
 /// The last list before an outage mostly comes before the last renewal before it.
 #[test]
-fn a_renewal_from_before_an_outage_does_not_testify_after_it() {
+fn a_renewal_from_before_an_outage_is_no_evidence_after_it() {
     let mut renewals = Renewals::default();
     renewals.observe(list(0), &[lease(-5)]);
     renewals.observe(list(4), &[lease(-5)]);
-    renewals.note_outage(at(6));
+    renewals.answered_mut().note_outage(at(6));
     renewals.observe(list(50), &[lease(5)]);
     assert_eq!(expired_from(&renewals), at(72).after(Duration::from_millis(500)));
 }
@@ -83,7 +83,7 @@ fn what_is_proven_stays_proven_over_a_failed_request() {
     for second in [0, 10, 20, 24] {
         renewals.observe(list(second), &[lease(0)]);
     }
-    renewals.note_outage(at(24));
+    renewals.answered_mut().note_outage(at(24));
     renewals.observe(list(29), &[lease(0)]);
     assert_eq!(expired_from(&renewals), at(30), "24 s were proven");
 }
@@ -152,8 +152,8 @@ struct Probed {
     silent: f64,
 }
 
-/// A kubelet renews every 10 s, at seconds that end in `phase`, until it dies; its clock is off by what `skew` says. The
-/// prober probes at the given intervals, and at the instant at which the lease would expire.
+/// A kubelet renews every 10 s, at seconds that end in `phase`, until it dies; its clock is off by what `skew` says.
+/// The prober probes at the given intervals, and at the instant at which the lease would expire.
 fn simulate(skew: impl Fn(i64) -> i64, phase: i64, intervals: &[i64], dies_at: i64) -> Vec<Probed> {
     let mut renewals = Renewals::default();
     let mut now = at(0);
@@ -199,8 +199,9 @@ proptest! {
         }
     }
 
-    /// kube-controller-manager acts 40 s after it saw the last renewal. A clock that is ahead makes renewals look younger
-    /// by what its estimate falls short of, and a list that comes late proves less: both at once cost up to 4 s more.
+    /// kube-controller-manager acts 40 s after it saw the last renewal. A clock that is ahead makes renewals look
+    /// younger by what its estimate falls short of, and a list that comes late proves less: both at once cost up to 4 s
+    /// more.
     #[test]
     fn no_hidden_loss_whatever_the_clock_of_the_node(
         skew in -120_i64..=120, phase in 0_i64..10, intervals in intervals(), lived in 10_i64..200,

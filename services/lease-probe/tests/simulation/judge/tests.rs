@@ -94,14 +94,14 @@ fn a_network_that_comes_back_heals_in_time() {
         losses(&judged(&back, &[(5, Up), (131, Down)])),
         [LossJudgement::HealedUnseen]
     );
-    // But who says so when they have is wrong.
+    // But it is wrong once they have.
     assert_eq!(
         losses(&judged(&healed, &[(5, Up), (150, Down)])),
         [LossJudgement::False]
     );
 }
 
-/// Where the API server was away for most of the cut, that the nodes are silent says nothing about the cut.
+/// Where the API server was away for most of the cut, the silence of the nodes is no evidence of the cut.
 #[test]
 fn a_cut_that_healed_in_an_outage_was_real_only_if_the_server_served_meanwhile() {
     let outage = Segment {

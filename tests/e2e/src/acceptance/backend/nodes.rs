@@ -15,11 +15,11 @@ pub(super) struct Nodes {
     machines: MachineOptions,
     renew_interval: Duration,
     count: AtomicU32,
-    state: Mutex<State>,
+    state: Mutex<NodesState>,
 }
 
 #[derive(Default)]
-struct State {
+struct NodesState {
     /// Name to zone and kubelet.
     running: BTreeMap<String, (String, Fleet)>,
     cut_all: bool,
@@ -104,7 +104,7 @@ impl Nodes {
     }
 }
 
-impl State {
+impl NodesState {
     fn is_cut(&self, zone: &str) -> bool {
         self.cut_all || self.cut_zones.contains(zone)
     }

@@ -25,14 +25,14 @@ const RETRY: Duration = Duration::from_millis(100);
 type Ready = BTreeMap<(String, String), usize>;
 
 /// Follows the weeder while it lives.
-pub(super) struct View {
+pub(super) struct ReadinessView {
     ready: watch::Receiver<Ready>,
     _task: AbortOnDropHandle<()>,
 }
 
-// === impl View ===
+// === impl ReadinessView ===
 
-impl View {
+impl ReadinessView {
     pub(super) fn follow(seed: &Seed) -> Self {
         let (setup, weeder) = (seed.setup.clone(), seed.weeder.clone());
         let (sender, ready) = watch::channel(Ready::new());

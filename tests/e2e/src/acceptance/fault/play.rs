@@ -130,7 +130,7 @@ async fn strike(backend: &Arc<Backend>, fault: Fault, number: u8) -> anyhow::Res
     }
     plane.wait_runs(fixture.times().bound).await?;
     calm.stays_untouched(Duration::ZERO).await?;
-    let wrong = fixture.judge().await;
+    let wrong = fixture.violations().await;
     anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n   "));
     for (service, before) in seed.services().into_iter().zip(&before) {
         ResourceUsage::wait_for(before, &service.get()).await?;

@@ -1,4 +1,4 @@
-//! A seed, in memory or real, with shoots whose controllers the test plays, and a coordinator that listens to a
+//! A seed with shoots whose controllers the test plays, and a coordinator that listens to a
 //! lease-probe that says what the test tells it to say.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its share of it")]
@@ -10,11 +10,9 @@ use std::time::Duration;
 
 use futures::{TryStreamExt, stream};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::Direction;
-use watchdog_sandbox::resource::{ResourceType, ScalePaths};
 use watchdog_test_support::coordinator::{Coordinator, FakeProbe, Outcome, forget_leases};
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
 use watchdog_test_support::real::{
@@ -47,85 +45,24 @@ pub fn engines() -> ApiResource {
 /// Requests of the test's own at once.
 const AT_ONCE: usize = 16;
 
-/// The API server of the seed.
-pub enum Seed {
-    /// In memory.
-    Sandbox(watchdog_sandbox::ApiServer),
-    /// A real one, which ends before its etcd.
-    Real(Box<(ApiServer, RealControlPlane)>),
+/// A real API server as the seed, which ends before its etcd.
+pub struct Seed {
+    pub server: ApiServer,
+    pub plane: RealControlPlane,
 }
 
 // === impl Seed ===
 
 impl Seed {
-    pub async fn sandbox() -> anyhow::Result<Self> {
-        Ok(Self::Sandbox(
-            watchdog_sandbox::ApiServer::start(Default::default()).await?,
-        ))
-    }
-
-    pub async fn real(name: &str) -> anyhow::Result<Self> {
+    pub async fn start(name: &str) -> anyhow::Result<Self> {
         let plane = RealControlPlane::start(name).await?;
-        Self::real_on(plane, ApiServerOptions::new("seed")).await
+        Self::start_on(plane, ApiServerOptions::new("seed")).await
     }
 
-    pub async fn real_on(plane: RealControlPlane, options: ApiServerOptions) -> anyhow::Result<Self> {
+    pub async fn start_on(plane: RealControlPlane, options: ApiServerOptions) -> anyhow::Result<Self> {
         let server = plane.api_server_with(options).await?;
         install_seed_crds(&server.client()).await?;
-        Ok(Self::Real(Box::new((server, plane))))
-    }
-
-    pub async fn client(&self) -> anyhow::Result<Client> {
-        match self {
-            Self::Sandbox(api) => {
-                let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("test"))?;
-                let options = KubeConfigOptions::default();
-                let config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-                Ok(Client::try_from(config)?)
-            }
-            Self::Real(real) => Ok(real.0.client()),
-        }
-    }
-
-    /// The real API server.
-    pub fn server(&self) -> anyhow::Result<&ApiServer> {
-        match self {
-            Self::Sandbox(_) => anyhow::bail!("the API server is in memory"),
-            Self::Real(real) => Ok(&real.0),
-        }
-    }
-
-    /// The processes behind the real API server.
-    pub fn plane(&self) -> anyhow::Result<&RealControlPlane> {
-        match self {
-            Self::Sandbox(_) => anyhow::bail!("the API server is in memory"),
-            Self::Real(real) => Ok(&real.1),
-        }
-    }
-
-    pub fn kubeconfig(&self) -> anyhow::Result<String> {
-        match self {
-            Self::Sandbox(api) => Ok(api.kubeconfig("watchdog")),
-            Self::Real(real) => real.0.kubeconfig_for("admin"),
-        }
-    }
-
-    /// A custom resource whose replicas are not where they usually are.
-    async fn install_engines(&self) -> anyhow::Result<()> {
-        match self {
-            Self::Sandbox(api) => {
-                let paths = ScalePaths {
-                    spec_replicas: "/spec/size".into(),
-                    status_replicas: "/status/size".into(),
-                    selector: "/status/selector".into(),
-                };
-                let engines =
-                    ResourceType::custom("machines.example.com", "v1", "Engine", "engines", Some(paths));
-                api.register(engines);
-                Ok(())
-            }
-            Self::Real(real) => define_engines(&real.0.client()).await,
-        }
+        Ok(Self { server, plane })
     }
 }
 
@@ -152,7 +89,7 @@ impl World {
         config: &str,
         kinds: Vec<ApiResource>,
     ) -> anyhow::Result<Self> {
-        let kubeconfig = seed.kubeconfig()?;
+        let kubeconfig = seed.server.kubeconfig_for("admin")?;
         Self::start_with(name, seed, kubeconfig, shoots, config, kinds).await
     }
 
@@ -165,9 +102,9 @@ impl World {
         config: &str,
         kinds: Vec<ApiResource>,
     ) -> anyhow::Result<Self> {
-        let client = seed.client().await?;
+        let client = seed.server.client();
         if kinds.iter().any(|kind| kind.kind == "Engine") {
-            seed.install_engines().await?;
+            define_engines(&client).await?;
         }
         create_namespace(&client, "garden").await?;
         let options = WorkloadOptions::new(WORKLOAD_DELAY).kinds(kinds);

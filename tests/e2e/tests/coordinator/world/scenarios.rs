@@ -1,4 +1,4 @@
-//! Scenarios that the coordinator must pass on every API server. Each scenario finds the shoot up and leaves it up.
+//! Scenarios of the coordinator. Each finds the shoot up and leaves it up.
 
 use std::time::Duration;
 

@@ -17,10 +17,12 @@ use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{AuditEntry, ShootSpec};
 use watchdog_test_support::binaries;
+use watchdog_test_support::fault_proxy::FaultProxy;
 use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
-use watchdog_test_support::history::{self, Counts, History, Report};
+use watchdog_test_support::history::invariants::{Expectation, violations};
+use watchdog_test_support::history::timeline::{Recorder, Timeline};
+use watchdog_test_support::history::{self, History, HistoryReport};
 use watchdog_test_support::process::{Command, Process};
-use watchdog_test_support::proxy::{Proxy, kubeconfig_through};
 use watchdog_test_support::sandboxed::World;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait;
@@ -29,7 +31,7 @@ pub use watchdog_test_support::wait::BOUND;
 use watchdog_test_support::coordinator::{FakeProbe, Outcome};
 
 /// The dependants, in the order in which they come up.
-pub const COUNTS: Counts<'static> = &[(KCM, 2), (MCM, 3), (CA, 1)];
+pub const COUNTS: &[(&str, u32)] = &[(KCM, 2), (MCM, 3), (CA, 1)];
 
 /// A process on a loaded machine.
 const START_BOUND: Duration = Duration::from_secs(30);
@@ -41,9 +43,9 @@ pub struct Replica {
     pub client: ScalingServiceClient<Channel>,
     pub admin: String,
     /// Between it and the seed.
-    pub to_seed: Arc<Proxy>,
+    pub to_seed: Arc<FaultProxy>,
     /// Between it and lease-probe.
-    pub to_probe: Arc<Proxy>,
+    pub to_probe: Arc<FaultProxy>,
     command: Command,
 }
 
@@ -71,9 +73,9 @@ impl Replica {
         kubeconfig: &str,
         more: impl FnOnce(Command) -> Command,
     ) -> anyhow::Result<Self> {
-        let to_seed = Arc::new(Proxy::start(around.seed).await?);
-        let to_probe = Arc::new(Proxy::start(around.probe).await?);
-        let kubeconfig = kubeconfig_through(kubeconfig, around.seed, &to_seed);
+        let to_seed = Arc::new(FaultProxy::start_tcp(around.seed).await?);
+        let to_probe = Arc::new(FaultProxy::start_tcp(around.probe).await?);
+        let kubeconfig = to_seed.kubeconfig(kubeconfig);
         anyhow::ensure!(
             kubeconfig.contains(&to_seed.address().to_string()),
             "a kubeconfig of another server"
@@ -110,8 +112,8 @@ impl Replica {
         scratch: &Arc<Scratch>,
         identity: &str,
         command: Command,
-        to_seed: Arc<Proxy>,
-        to_probe: Arc<Proxy>,
+        to_seed: Arc<FaultProxy>,
+        to_probe: Arc<FaultProxy>,
     ) -> anyhow::Result<Self> {
         let process = command.spawn(scratch)?;
         let grpc = process
@@ -164,6 +166,8 @@ pub struct Field {
     pub probe: Arc<FakeProbe>,
     pub shoots: Vec<String>,
     recorded: Mutex<Vec<AuditEntry>>,
+    timeline: Arc<Timeline>,
+    _recorder: Recorder,
 }
 
 // === impl Field ===
@@ -179,6 +183,7 @@ impl Field {
                 shoot.scale(name, *replicas)?;
             }
         }
+        let (timeline, recorder) = Timeline::start(&world.seed).await?;
         let shoots: Vec<_> = world
             .sandbox
             .shoots()
@@ -191,6 +196,8 @@ impl Field {
             probe,
             shoots,
             recorded: Mutex::default(),
+            timeline,
+            _recorder: recorder,
         };
         field.say_all(Outcome::Healthy);
         field
@@ -280,8 +287,8 @@ impl Field {
         History::new(history::from_sandbox(&recorded))
     }
 
-    pub fn report(&self) -> Report {
-        self.history().judge(COUNTS)
+    pub fn report(&self) -> HistoryReport {
+        report(&self.history(), &self.timeline, &self.shoots)
     }
 
     /// The shoots on which a replica acted last.
@@ -336,6 +343,25 @@ impl Field {
     pub fn flip(&self) -> AbortOnDropHandle<()> {
         flip(&self.probe, &self.shoots)
     }
+}
+
+/// Judges who wrote what, and what became of the dependants.
+pub fn report(history: &History, timeline: &Timeline, shoots: &[String]) -> HistoryReport {
+    let expected = Expectation {
+        counts: COUNTS
+            .iter()
+            .filter_map(|(name, count)| Some((*name, i32::try_from(*count).ok()?)))
+            .collect(),
+        nodes: None,
+        restored: false,
+        verdicts: false,
+    };
+    let mut report = history.check();
+    for shoot in shoots {
+        let of_shoot = violations(shoot, &timeline.of(shoot), &expected);
+        report.violations.extend(of_shoot);
+    }
+    report
 }
 
 /// Lets every shoot lose its nodes and have them back again and again, each at its own pace, flows that are under way

@@ -3,14 +3,16 @@
 use super::*;
 
 /// Seconds, dependant or other fact.
-struct Story(Vec<Entry>, u64);
+struct Story(Vec<TimelineEntry>, u64);
 
 fn expected() -> Expectation {
     Expectation {
         counts: vec![(KCM, 1), (MCM, 2)],
-        grace: Duration::from_secs(16),
-        renew_interval: Duration::from_secs(4),
-        threshold: 0.6,
+        nodes: Some(NodeTimes {
+            grace: Duration::from_secs(16),
+            renew_interval: Duration::from_secs(4),
+            threshold: 0.6,
+        }),
         restored: true,
         verdicts: true,
     }
@@ -29,7 +31,7 @@ impl Story {
         let at = Timestamp::UNIX_EPOCH
             .checked_add(SignedDuration::from_secs(at))
             .unwrap();
-        self.0.push(Entry { at, fact });
+        self.0.push(TimelineEntry { at, fact });
     }
 
     fn seen(&mut self, at: i64, name: &str, (wanted, ready): (i32, i32), recorded: Option<&str>, held: bool) {
@@ -79,16 +81,16 @@ impl Story {
         self.seen(46, MCM, (2, 2), Some("2"), false);
     }
 
-    fn wrong(&self) -> Vec<String> {
-        judge(&self.0, &expected())
+    fn violations(&self) -> Vec<Violation> {
+        violations("shoot", &self.0, &expected())
     }
 
-    fn breaks(&self, rule: &str) {
-        let wrong = self.wrong();
-        assert!(
-            !wrong.is_empty() && wrong.iter().all(|w| w.starts_with(rule)),
-            "{wrong:#?}"
-        );
+    fn breaks(&self, invariant: Invariant) {
+        let violations = self.violations();
+        let all = violations
+            .iter()
+            .all(|violation| violation.invariant == invariant);
+        assert!(!violations.is_empty() && all, "{violations:#?}");
     }
 }
 
@@ -98,7 +100,7 @@ fn a_loss_and_a_recovery_as_they_should_be() {
     story.lost();
     story.down();
     story.up();
-    assert_eq!(story.wrong(), Vec::<String>::new());
+    assert_eq!(story.violations(), []);
 }
 
 #[test]
@@ -108,7 +110,7 @@ fn down_although_the_nodes_were_there() {
     story.fact(22, Fact::Verdict(Outcome::LeasesExpired));
     story.down();
     story.up();
-    story.breaks("S1");
+    story.breaks(Invariant::S1);
 }
 
 #[test]
@@ -118,7 +120,7 @@ fn down_too_early_and_down_too_late() {
     story.fact(22, Fact::Verdict(Outcome::LeasesExpired));
     story.down();
     story.up();
-    story.breaks("S1");
+    story.breaks(Invariant::S1);
 
     let mut story = Story::new();
     story.cut(1, 5);
@@ -126,7 +128,7 @@ fn down_too_early_and_down_too_late() {
     story.fact(22, Fact::Verdict(Outcome::LeasesExpired));
     story.down();
     story.up();
-    story.breaks("S1");
+    story.breaks(Invariant::S1);
 }
 
 #[test]
@@ -141,7 +143,7 @@ fn down_on_a_verdict_that_says_nothing_of_a_loss() {
         story.fact(12, Fact::Verdict(outcome));
         story.down();
         story.up();
-        story.breaks("S2");
+        story.breaks(Invariant::S2);
     }
 }
 
@@ -153,7 +155,7 @@ fn levels_out_of_order() {
     story.seen(22, KCM, (0, 1), Some("1"), true);
     story.seen(22, KCM, (0, 0), Some("1"), true);
     story.seen(23, KCM, (1, 1), Some("1"), false);
-    story.breaks("S3");
+    story.breaks(Invariant::S3);
 
     let mut story = Story::new();
     story.lost();
@@ -162,7 +164,7 @@ fn levels_out_of_order() {
     story.seen(46, MCM, (2, 2), Some("2"), false);
     story.seen(46, KCM, (1, 0), Some("1"), true);
     story.seen(46, KCM, (1, 1), Some("1"), false);
-    story.breaks("S3");
+    story.breaks(Invariant::S3);
 }
 
 #[test]
@@ -173,7 +175,7 @@ fn written_to_while_it_hibernates() {
     story.down();
     story.cluster(41, None);
     story.up();
-    story.breaks("S4");
+    story.breaks(Invariant::S4);
 }
 
 #[test]
@@ -186,7 +188,7 @@ fn an_operator_may_do_what_the_watchdog_may_not() {
     story.seen(23, KCM, (1, 1), None, false);
     let version = story.1;
     story.fact(23, Fact::Operator(version));
-    assert_eq!(story.wrong(), Vec::<String>::new());
+    assert_eq!(story.violations(), []);
 }
 
 #[test]
@@ -194,7 +196,7 @@ fn counts_that_are_lost() {
     let mut story = Story::new();
     story.lost();
     story.down();
-    story.breaks("S6");
+    story.breaks(Invariant::S6);
 
     let mut story = Story::new();
     story.lost();
@@ -204,11 +206,11 @@ fn counts_that_are_lost() {
     story.seen(45, KCM, (1, 1), Some("1"), false);
     story.seen(45, MCM, (1, 0), Some("2"), true);
     story.seen(46, MCM, (1, 1), Some("2"), false);
-    story.breaks("S6");
+    story.breaks(Invariant::S6);
 
     let mut story = Story::new();
     story.lost();
     story.seen(22, MCM, (0, 2), None, false);
     story.seen(23, MCM, (2, 2), None, false);
-    story.breaks("S6");
+    story.breaks(Invariant::S6);
 }

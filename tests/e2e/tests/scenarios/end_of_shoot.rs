@@ -1,0 +1,123 @@
+//! The end of a shoot: its Cluster is deleted, or its control plane migrates, also in the middle of a loss.
+
+use std::time::Duration;
+
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject};
+use tonic::Code;
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_proto::scaling::v1 as scaling;
+use watchdog_sandbox::Cut;
+use watchdog_test_support::real::cluster_resource;
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::wait::{BOUND, holds, until_true};
+
+/// A deleted shoot stays deleted, also if it was deleted during an outage.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_deleted_is_forgotten_also_while_lease_probe_is_down() {
+    let world = World::start("gone", &["stays", "leaves", "vanishes"])
+        .await
+        .unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    let shoots = ["stays", "leaves", "vanishes"].map(|name| world.shoot(name).unwrap());
+    for shoot in &shoots {
+        world
+            .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+            .await
+            .unwrap();
+    }
+    let [stays, leaves, vanishes] = &shoots;
+    let clusters: Api<DynamicObject> = Api::all_with(world.seed.clone(), &cluster_resource());
+    let unknown = |lease_probe, shoot| {
+        let world = &world;
+        async move {
+            let error = world.verdict(lease_probe, shoot).await.err();
+            let status = error
+                .as_ref()
+                .and_then(|error| error.downcast_ref::<tonic::Status>());
+            Ok(status.is_some_and(|status| status.code() == Code::NotFound))
+        }
+    };
+    clusters
+        .delete(leaves.namespace(), &DeleteParams::default())
+        .await
+        .unwrap();
+    until_true("its verdict is gone", BOUND, || {
+        unknown(&lease_probe, leaves.namespace())
+    })
+    .await
+    .unwrap();
+    let series = format!(
+        "watchdog_shoot_verdict_age_seconds{{shoot=\"{}\"}}",
+        leaves.namespace()
+    );
+    assert_eq!(
+        lease_probe.metric(&series).await.unwrap(),
+        None,
+        "and so are its series"
+    );
+    until_true("the coordinator has forgotten it", BOUND, || async {
+        Ok(world.scaling(&coordinator, leaves.namespace()).await.is_err())
+    })
+    .await
+    .unwrap();
+
+    lease_probe.process.kill_9().await.unwrap();
+    clusters
+        .delete(vanishes.namespace(), &DeleteParams::default())
+        .await
+        .unwrap();
+    for shoot in &shoots {
+        shoot.cut(Cut::All);
+    }
+    let lease_probe = world.setup.again(&lease_probe).await.unwrap();
+    lease_probe.wait_ready().await.unwrap();
+    world.wait_replicas(stays, 0, BOUND).await.unwrap();
+    assert!(unknown(&lease_probe, vanishes.namespace()).await.unwrap());
+    for shoot in [leaves, vanishes] {
+        assert_eq!(world.writes(shoot), Vec::<String>::new());
+    }
+}
+
+/// A Cluster that is deleted during a loss ends what was begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shoot_that_is_skipped_during_a_loss_is_held() {
+    let world = World::start("loss-and-migration", &["one"]).await.unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    let shoot = world.shoot("one").unwrap();
+    world
+        .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+    shoot.cut(Cut::All);
+    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    shoot.set_last_operation("Migrate", "Processing").unwrap();
+    world
+        .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Skipped, BOUND)
+        .await
+        .unwrap();
+    // A shoot that migrates is not protected any more: the coordinator holds and removes meltdown-protection-active.
+    until_true(
+        "the coordinator holds and has released the shoot",
+        BOUND,
+        || async {
+            let scaling = world.scaling(&coordinator, shoot.namespace()).await?;
+            Ok(scaling.direction() == scaling::Direction::Hold && !scaling.meltdown_protection_active)
+        },
+    )
+    .await
+    .unwrap();
+    let before = world.writes(&shoot).len();
+    shoot.heal();
+    holds("nothing is restored", Duration::from_secs(5), || async {
+        Ok(world.writes(&shoot).len() == before)
+    })
+    .await
+    .unwrap();
+    shoot.set_last_operation("Restore", "Succeeded").unwrap();
+    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+}
