@@ -92,7 +92,7 @@ impl Renewals {
                     let (made, arrivals) = known.renewed(renew_time, interval, previous, times);
                     self.common_skew
                         .note(times.sent.0.saturating_sub(made.0), times.sent);
-                    let made = made.shifted(self.common_skew.behind(leases.len()));
+                    let made = made.shifted(self.common_skew.behind());
                     let made = span.arrived(made).min(times.received);
                     Renewal {
                         renew_time: renew_time.max(known.renew_time),

@@ -83,12 +83,9 @@ const MEMORY: Duration = Duration::from_secs(300);
 /// Clocks of one site are closer than this.
 const CLOSE_CLOCKS: Duration = Duration::from_millis(500);
 
-/// Renewals of fewer nodes may all be in step with the lists and then always look old.
-const MANY_NODES: usize = 4;
-
-/// The clocks of fewer nodes are called behind by at most this much, which leaves a loss its time before
-/// kube-controller-manager acts.
-const MOST_OF_FEW: Duration = Duration::from_secs(3);
+/// The clocks are called behind by at most this much. All kubelets may be in step with the lists, after a restart of their
+/// API server for example, and then no renewal looks young: a loss must be reported before kube-controller-manager acts.
+const MOST: Duration = Duration::from_secs(3);
 
 /// How far the clocks of all nodes are behind the prober's, or the prober's is ahead of theirs, below a renew interval.
 ///
@@ -113,16 +110,14 @@ impl CommonSkew {
         self.seen = self.seen.saturating_add(1);
     }
 
-    /// By how much the clocks of `nodes` nodes are behind, in microseconds; zero while it is not known.
+    /// By how much the clocks are behind, in microseconds; zero while it is not known.
     #[must_use]
-    pub(crate) fn behind(&self, nodes: usize) -> i64 {
+    pub(crate) fn behind(&self) -> i64 {
         let youngest = self.youngest.into_iter().chain(self.before).min().unwrap_or(0);
         if self.seen < ENOUGH_TO_CALL_ALL_BEHIND || youngest <= micros(CLOSE_CLOCKS) {
             0
-        } else if nodes < MANY_NODES {
-            youngest.min(micros(MOST_OF_FEW))
         } else {
-            youngest
+            youngest.min(micros(MOST))
         }
     }
 }
@@ -192,23 +187,23 @@ mod tests {
         }
     }
 
-    fn behind(ages: &[i64], nodes: usize) -> i64 {
+    fn behind(ages: &[i64]) -> i64 {
         let mut common = CommonSkew::default();
         for (i, age) in ages.iter().enumerate() {
             common.note(age * SECOND, UnixTime(i as i64 * SECOND));
         }
-        common.behind(nodes) / SECOND
+        common.behind() / SECOND
     }
 
     #[test]
     fn clocks_are_called_behind_when_no_renewal_is_ever_young() {
-        assert_eq!(behind(&[9, 5, 6, 7, 8, 9, 6], 5), 0, "too few renewals");
-        assert_eq!(behind(&[9, 5, 6, 7, 8, 9, 6, 7], 5), 5);
-        assert_eq!(behind(&[9, 5, 6, 7, 8, 9, 6, 0], 5), 0);
+        assert_eq!(behind(&[9, 2, 6, 7, 8, 9, 6]), 0, "too few renewals");
+        assert_eq!(behind(&[9, 2, 6, 7, 8, 9, 6, 7]), 2);
+        assert_eq!(behind(&[9, 2, 6, 7, 8, 9, 6, 0]), 0);
         assert_eq!(
-            behind(&[9, 5, 6, 7, 8, 9, 6, 7], 2),
+            behind(&[9, 5, 6, 7, 8, 9, 6, 7]),
             3,
-            "two kubelets may be in step with the lists"
+            "they may be in step with the lists"
         );
     }
 
@@ -219,7 +214,7 @@ mod tests {
         for i in 1..=70 {
             common.note(6 * SECOND, UnixTime(i * 10 * SECOND));
         }
-        assert_eq!(common.behind(5), 6 * SECOND);
+        assert_eq!(common.behind(), 3 * SECOND);
     }
 
     proptest! {

@@ -28,7 +28,7 @@ use watchdog_runtime::trace::Tracer;
 pub(crate) type Millis = i64;
 
 /// Of the default grace period of 40 s.
-pub(crate) const EXPIRY_AGE: Millis = 31_000;
+pub(crate) const EXPIRY_AGE: Millis = 32_000;
 
 /// A quarter of the default lease duration.
 pub(crate) const RENEW_INTERVAL: Millis = 10_000;
