@@ -95,7 +95,7 @@ pub const CASES: [Case; 12] = [
 ];
 
 const RULE: ExpiryRule = ExpiryRule {
-    expiry_age: Duration::from_secs(31),
+    expiry_age: Duration::from_secs(32),
     threshold: 0.6,
 };
 
