@@ -74,7 +74,7 @@ impl Arrivals {
     }
 }
 
-/// So many renewals must have arrived before the clocks of all nodes may be called behind.
+/// This many renewals must have arrived before the clocks of all nodes may be called behind.
 const ENOUGH_TO_CALL_ALL_BEHIND: u32 = 8;
 
 /// The youngest renewal counts for this long, and at most twice as long.
