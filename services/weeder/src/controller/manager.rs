@@ -366,6 +366,8 @@ impl WeederManager {
             let attempt = Attempt {
                 weeder: deletion.generation,
                 ends_at: deletion.ends_at,
+                found_at: deletion.found_at,
+                asked_at: deletion.asked_at,
                 deleted_at: answer.clone().ok().flatten(),
                 certain: answer.is_ok(),
             };

@@ -27,6 +27,8 @@ pub(crate) struct Deletion {
     pub(crate) waiting_since: UnixTime,
     pub(super) generation: u64,
     pub(super) ends_at: UnixTime,
+    pub(super) found_at: UnixTime,
+    pub(super) asked_at: UnixTime,
 }
 
 #[derive(Debug, Clone)]

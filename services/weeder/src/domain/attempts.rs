@@ -27,6 +27,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(40);
 /// A deletion whose successors do not crash for this long was of use.
 pub(crate) const PROOF: Duration = Duration::from_secs(60);
 
+/// Weeders whose deletions are counted for one container. More than a few live at once only if their services share all
+/// dependants.
+const MAX_WEEDERS: usize = 64;
+
 /// A container is forgotten this long after its last deletion, but not before the weeder has ended.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
@@ -55,6 +59,9 @@ pub(crate) struct Attempt {
     /// The weeder that deleted the pod, and its end.
     pub(crate) weeder: u64,
     pub(crate) ends_at: UnixTime,
+    /// When the pod was found to crash, and when the request left, both by the weeder's clock.
+    pub(crate) found_at: UnixTime,
+    pub(crate) asked_at: UnixTime,
     /// When the API server deleted the pod, by its own clock; none when it did not say.
     pub(crate) deleted_at: Option<UnixTime>,
     /// False when the API server did not answer.
@@ -73,12 +80,14 @@ pub(crate) struct Attempts {
 struct Record {
     // Deletions since the last success; replicas that are deleted together count once.
     deletions: u32,
-    weeder: u64,
-    in_life: u32,
+    // Deletions in the life of each weeder: several live at once where services share dependants.
+    in_life: BTreeMap<u64, u32>,
     last: UnixTime,
     // The pod that was deleted last, and when by the API server's clock: pods that existed then are no successors.
     uid: String,
     deleted_at: Option<UnixTime>,
+    // When the request for it left, by the weeder's clock.
+    asked_at: UnixTime,
     // Whether it is not known yet if the last deletion was of use.
     open: bool,
     keep_until: UnixTime,
@@ -99,9 +108,17 @@ impl Subject {
 }
 
 impl Attempts {
-    /// The answer for a pod that this weeder could delete.
-    pub(crate) fn permit(&self, subject: &Subject, pod: &Pod, weeder: u64, now: UnixTime) -> DeletionPermit {
-        let Some(record) = self.records.get(subject).filter(|record| !record.includes(pod)) else {
+    /// The answer for a pod that was found to crash at `found_at` and that this weeder could delete.
+    pub(crate) fn permit(
+        &self,
+        subject: &Subject,
+        pod: &Pod,
+        found_at: UnixTime,
+        weeder: u64,
+        now: UnixTime,
+    ) -> DeletionPermit {
+        let successor_of = |record: &&Record| !record.includes(pod, Some(found_at));
+        let Some(record) = self.records.get(subject).filter(successor_of) else {
             return DeletionPermit::Now;
         };
         if record.in_life_of(weeder) >= MAX_DELETIONS {
@@ -117,24 +134,31 @@ impl Attempts {
         let keep_until = now.after(REMEMBERED).max(attempt.ends_at);
         let record = self.records.entry(subject.clone()).or_insert(Record {
             deletions: 0,
-            weeder: attempt.weeder,
-            in_life: 0,
+            in_life: BTreeMap::new(),
             last: now,
             uid: String::new(),
             deleted_at: None,
+            asked_at: attempt.asked_at,
             open: false,
             keep_until,
         });
-        if record.includes(pod) {
+        if record.includes(pod, Some(attempt.found_at)) {
+            if record.deleted_at.is_none() && attempt.certain {
+                record.deleted_at = attempt.deleted_at;
+                record.open = true;
+            }
             return;
         }
         record.keep_until = record.keep_until.max(keep_until);
-        record.in_life = record.in_life_of(attempt.weeder) + 1;
-        record.weeder = attempt.weeder;
+        *record.in_life.entry(attempt.weeder).or_default() += 1;
+        while record.in_life.len() > MAX_WEEDERS {
+            record.in_life.pop_first();
+        }
         record.deletions = record.deletions.saturating_add(1);
         record.last = now;
         record.uid.clone_from(&pod.uid);
         record.deleted_at = attempt.deleted_at;
+        record.asked_at = attempt.asked_at;
         record.open = attempt.certain;
         self.due.insert(subject.clone(), now.after(PROOF));
     }
@@ -149,7 +173,7 @@ impl Attempts {
         for subject in subjects {
             if let Some(record) = self.records.get_mut(&subject)
                 && record.open
-                && !record.includes(pod)
+                && !record.includes(pod, None)
                 && now < record.last.after(PROOF)
             {
                 record.open = false;
@@ -188,17 +212,19 @@ impl Attempts {
 }
 
 impl Record {
-    /// True when the pod existed already when the last deletion took place.
-    fn includes(&self, pod: &Pod) -> bool {
+    /// True when the pod existed already when the last deletion took place. Without an answer its time is not known: then
+    /// a pod that was found to crash before the request left is no successor.
+    fn includes(&self, pod: &Pod, found_at: Option<UnixTime>) -> bool {
         let existed = match (pod.created, self.deleted_at) {
             (Some(created), Some(deleted_at)) => created < deleted_at,
-            _ => false,
+            (None, Some(_)) => false,
+            (_, None) => found_at.is_some_and(|found_at| found_at <= self.asked_at),
         };
         existed || pod.uid == self.uid
     }
 
     fn in_life_of(&self, weeder: u64) -> u32 {
-        if self.weeder == weeder { self.in_life } else { 0 }
+        self.in_life.get(&weeder).copied().unwrap_or(0)
     }
 
     fn pause(&self) -> Option<Duration> {
@@ -222,13 +248,15 @@ mod tests {
     }
 
     fn permit(attempts: &Attempts, pod: &Pod, weeder: u64, now: f64) -> DeletionPermit {
-        attempts.permit(&Subject::of(pod, "main"), pod, weeder, at(now))
+        attempts.permit(&Subject::of(pod, "main"), pod, at(now), weeder, at(now))
     }
 
     fn delete(attempts: &mut Attempts, pod: &Pod, weeder: u64, now: f64) {
         let attempt = Attempt {
             weeder,
             ends_at: at(1e5),
+            found_at: at(now),
+            asked_at: at(now),
             deleted_at: Some(at(now)),
             certain: true,
         };
@@ -292,6 +320,62 @@ mod tests {
         );
     }
 
+    /// A recovering seed may answer none of them.
+    #[test]
+    fn replicas_whose_deletions_have_no_answer_are_one_attempt() {
+        let mut attempts = Attempts::default();
+        let replicas = ["1", "2", "3"].map(|uid| pod(uid, 0.0));
+        let subject = Subject::of(&replicas[0], "main");
+        let attempt = |deleted_at: Option<f64>| Attempt {
+            weeder: 1,
+            ends_at: at(1e5),
+            found_at: at(99.0),
+            asked_at: at(100.0),
+            deleted_at: deleted_at.map(at),
+            certain: deleted_at.is_some(),
+        };
+        for replica in &replicas {
+            attempts.deleted(&subject, replica, attempt(None), at(101.0));
+        }
+        let permit = |attempts: &Attempts, pod: &Pod, found_at: f64| {
+            attempts.permit(&subject, pod, at(found_at), 1, at(102.0))
+        };
+        for replica in &replicas {
+            assert_eq!(permit(&attempts, replica, 99.0), DeletionPermit::Now);
+        }
+        let successor = pod("4", 101.5);
+        assert_eq!(
+            permit(&attempts, &successor, 101.9),
+            DeletionPermit::At(at(111.0))
+        );
+        attempts.deleted(&subject, &replicas[1], attempt(Some(101.0)), at(102.0));
+        assert_eq!(permit(&attempts, &replicas[2], 99.0), DeletionPermit::Now);
+        assert_eq!(
+            attempts.expire(at(161.0)),
+            1,
+            "the answer of the second try counts"
+        );
+    }
+
+    /// Two services that share dependants become ready.
+    #[test]
+    fn each_of_two_weeders_deletes_three_times() {
+        let mut attempts = Attempts::default();
+        let mut deleted = Vec::new();
+        for second in 0..300 {
+            let now = 100.0 + f64::from(second);
+            let crashing = pod(&second.to_string(), now);
+            let first = [2, 1]
+                .into_iter()
+                .find(|weeder| permit(&attempts, &crashing, *weeder, now) == DeletionPermit::Now);
+            if let Some(weeder) = first {
+                delete(&mut attempts, &crashing, weeder, now);
+                deleted.push(weeder);
+            }
+        }
+        assert_eq!(deleted, [2, 2, 2, 1, 1, 1]);
+    }
+
     #[test]
     fn containers_and_controllers_are_told_apart() {
         let mut attempts = Attempts::default();
@@ -299,7 +383,7 @@ mod tests {
         let successor = pod("2", 101.0);
         let other = Subject::of(&successor, "sidecar");
         assert_eq!(
-            attempts.permit(&other, &successor, 1, at(101.0)),
+            attempts.permit(&other, &successor, at(101.0), 1, at(101.0)),
             DeletionPermit::Now
         );
         let mut elsewhere = successor;

@@ -36,12 +36,14 @@ impl OutageEvidence {
     /// True when the service became ready after a container had ended at `crashed_at`, by the clock of its node. No
     /// endpoint may have been ready all the time since then.
     pub(crate) fn shows_recovery_after(&self, crashed_at: UnixTime) -> bool {
-        self.ready_since().is_some() && self.0.iter().all(|pod| pod.recovered_after(crashed_at))
+        // A pod that replaces its predecessor in place left a gap only if there was no other one.
+        let sole = self.0.len() == 1;
+        self.ready_since().is_some() && self.0.iter().all(|pod| pod.recovered_after(crashed_at, sole))
     }
 }
 
 impl EndpointPod {
-    fn recovered_after(&self, moment: UnixTime) -> bool {
+    fn recovered_after(&self, moment: UnixTime, sole: bool) -> bool {
         // A pod that a Deployment created since then may have taken over from one that was ready.
         let existed = self
             .created
@@ -51,7 +53,7 @@ impl EndpointPod {
             Some((false, since)) => since.after(CLOCK_TOLERANCE) <= moment,
             None => false,
         };
-        unready && (existed || self.replaces_in_place)
+        unready && (existed || (sole && self.replaces_in_place))
     }
 }
 
@@ -121,6 +123,12 @@ mod tests {
         assert!(
             shows(&[replaced], 90.0),
             "its predecessor was gone before it came"
+        );
+        let mut member = pod(105.0, true, 110.0);
+        member.replaces_in_place = true;
+        assert!(
+            !shows(&[replaced, member], 90.0),
+            "one member of a StatefulSet after the other was replaced, and the others were ready"
         );
     }
 

@@ -106,6 +106,8 @@ impl std::fmt::Display for CrashLoop {
 pub(crate) fn may_delete_pods_of(owner: Option<&ControllerRef>, config: &WeederConfig) -> bool {
     match owner {
         None => config.delete_pods_without_controller,
+        // The mirror of a static pod: to delete it restarts nothing.
+        Some(owner) if owner.kind == "Node" => false,
         Some(owner) if config.exclude_kinds.contains(&owner.kind) => false,
         Some(owner) if owner.kind == "Job" => config.delete_pods_of_jobs,
         Some(_) => true,

@@ -74,7 +74,10 @@ impl WeederManager {
                 wait = later(wait, now.after(WATCH_DELAY));
                 continue;
             }
-            match self.attempts.permit(&subject, pod, entry.generation, now) {
+            match self
+                .attempts
+                .permit(&subject, pod, known.found_at, entry.generation, now)
+            {
                 DeletionPermit::Now => {
                     let waiting_since = known.found_at.max(weeder.deletes_from);
                     return PodDecision::Delete(Box::new(Deletion {
@@ -86,6 +89,8 @@ impl WeederManager {
                         waiting_since,
                         generation: entry.generation,
                         ends_at: weeder.ends_at,
+                        found_at: known.found_at,
+                        asked_at: now,
                     }));
                 }
                 DeletionPermit::At(until) => wait = later(wait, until),
