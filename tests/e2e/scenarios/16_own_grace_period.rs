@@ -3,6 +3,8 @@
 //! A shoot asks for twice the grace period of the others. When its nodes are cut off, nothing happens for as long as
 //! the others' leases would last and more; then it is scaled down, before its own kube-controller-manager judges.
 
+use std::time::Duration;
+
 use anyhow::{Context, ensure};
 use watchdog_proto::probe::v1::Outcome;
 
@@ -19,7 +21,9 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
         .evidence
         .and_then(|evidence| evidence.expiry_age)
         .context("a verdict without an age")?;
-    let expected = fixture.times().grace.mul_f64(1.5);
+    let grace = fixture.times().grace * 2;
+    let room = grace.saturating_sub(Duration::from_secs(7));
+    let expected = grace.mul_f64(0.75).max(room.min(Duration::from_secs(32)));
     ensure!(
         u64::try_from(age.seconds)? == expected.as_secs(),
         "a lease counts as expired after {age:?}, not {expected:?}"

@@ -132,6 +132,7 @@ impl Attempts {
 
     pub(crate) fn deleted(&mut self, subject: &Subject, pod: &Pod, attempt: Attempt, now: UnixTime) {
         let keep_until = now.after(REMEMBERED).max(attempt.ends_at);
+        let known = self.records.contains_key(subject);
         let record = self.records.entry(subject.clone()).or_insert(Record {
             deletions: 0,
             in_life: BTreeMap::new(),
@@ -142,7 +143,7 @@ impl Attempts {
             open: false,
             keep_until,
         });
-        if record.includes(pod, Some(attempt.found_at)) {
+        if known && record.includes(pod, Some(attempt.found_at)) {
             if record.deleted_at.is_none() && attempt.certain {
                 record.deleted_at = attempt.deleted_at;
                 record.open = true;
