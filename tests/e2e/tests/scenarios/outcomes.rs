@@ -190,9 +190,9 @@ async fn every_failure_shows_and_none_scales_anything_down() {
             row.shoot
         );
         let log = format!(
-            "\"shoot\":\"{}\",\"reason\":\"{}\"",
-            shoot.namespace(),
-            row.reason
+            "\"reason\":\"{}\",\"shoot\":\"{}\"",
+            row.reason,
+            shoot.namespace()
         );
         lease_probe.process.wait_for_text(&log, BOUND).await.unwrap();
     }
