@@ -93,7 +93,7 @@ def test_reasons_of_events_are_explained():
         # Where one is made, not where it is declared.
         if not re.search(r"(?:return |push\(|publish\(|^ +)Notice {", text, re.MULTILINE):
             continue
-        reasons = re.findall(r"^ +reason: (\S+),$", text, re.MULTILINE)
+        reasons = re.findall(r"^ +reason: ([^&\s]\S*),$", text, re.MULTILINE)
         assert reasons, path
         for reason in reasons:
             # Where it depends on the direction: "let (event, action) = match ...".
