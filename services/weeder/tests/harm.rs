@@ -19,7 +19,7 @@ async fn crash_until_left_alone(seed: &Seed, weeder: &mut Weeder, service: &str)
     let labels = control_plane("apiserver");
     let replace = async {
         loop {
-            // Without a bound: the weeder gives up, or the wait for that ends the test.
+            // The wait for the weeder to give up, below, bounds this one too.
             while seed.exists("shoot", "own") {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }

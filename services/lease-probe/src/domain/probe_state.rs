@@ -20,8 +20,8 @@ use super::schedule::MIN_SPACING;
 const REMEMBER: Duration = Duration::from_secs(120);
 
 /// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with.
-/// What explains a silent kubelet (a machine that is deleted, an update in place) stands there before the kubelet falls
-/// silent, and an expired lease has been silent for longer than this.
+/// The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them before the
+/// kubelet falls silent, and an expired lease has been silent for longer than this.
 const FRESH: f64 = 1.25;
 
 /// And this many are good enough for a verdict that does not turn into a loss: neither an expired lease that does not
