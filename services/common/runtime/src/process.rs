@@ -61,7 +61,7 @@ impl Bound {
             () = received(&mut term, &mut int) => None,
             error = self.tasks.first_end() => Some(error),
         };
-        self.readiness.block("draining", "the process is stopping");
+        let _draining = self.readiness.block("draining", "the process is stopping");
         if let Some(error) = &failure {
             tracing::error!(error = format!("{error:#}"), "stopping after a failure");
         } else {

@@ -203,12 +203,12 @@ async fn health_says_whether_the_process_is_ready_and_the_stop_ends_the_server()
         health().await.unwrap() == ServingStatus::Serving
     })
     .await;
-    server.readiness.block("clusters", "not listed yet");
+    let blocker = server.readiness.block("clusters", "not listed yet");
     until("it does not", async || {
         health().await.unwrap() == ServingStatus::NotServing
     })
     .await;
-    server.readiness.clear("clusters");
+    drop(blocker);
     until("it does again", async || {
         health().await.unwrap() == ServingStatus::Serving
     })
