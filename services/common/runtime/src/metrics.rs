@@ -159,12 +159,10 @@ const BUCKETS: [f64; 16] = [
 ///
 /// # Errors
 /// When an exporter is installed already.
-pub fn install() -> Result<PrometheusHandle, String> {
+pub fn install() -> anyhow::Result<PrometheusHandle> {
     let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
-        .map_err(|e| e.to_string())?
-        .install_recorder()
-        .map_err(|e| e.to_string())?;
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
+        .install_recorder()?;
     describe(&[
         crate::config_file::CONFIG_VALID,
         crate::tls::TLS_VALID,

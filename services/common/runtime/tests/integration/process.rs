@@ -136,5 +136,5 @@ fn from_the_command_line_to_the_exit_code() {
 
     // Logs go one way only.
     let again = telemetry::init(common.log_format, "info").unwrap_err();
-    assert!(again.contains("already"), "{again}");
+    assert!(format!("{again:#}").contains("already"), "{again:#}");
 }
