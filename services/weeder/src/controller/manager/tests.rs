@@ -773,12 +773,14 @@ enum Step {
     Pause(&'static str),
     Cancel,
     Seen {
-        pod: u8,
+        slot: usize,
+        /// Another pod has taken its place.
+        replaced: bool,
         version: u8,
         crashes: bool,
         role: &'static str,
     },
-    Gone(u8),
+    Gone(usize),
     Synced,
     Answer(usize, u8),
     Wait(u16),
@@ -786,23 +788,38 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let service = prop::sample::select(vec!["etcd", "kube-apiserver"]);
-    let role = prop::sample::select(vec!["apiserver", "apiserver", "kcm", "other"]);
-    let seen = (0..PODS, 0..5_u8, prop::bool::weighted(0.9), role);
+    // Most are dependants of both services.
+    let role = prop::sample::select(vec!["apiserver", "apiserver", "apiserver", "kcm", "other"]);
+    let seen = (
+        0..REPLICAS,
+        prop::bool::weighted(0.4),
+        0..5_u8,
+        prop::bool::weighted(0.9),
+        role,
+    );
+    let seen = seen.prop_map(|(slot, replaced, version, crashes, role)| Step::Seen {
+        slot,
+        replaced,
+        version,
+        crashes,
+        role,
+    });
+    // Weeders must live long enough to use up what they may do.
     let step = prop_oneof![
         2 => (service.clone(), 0..3_u8).prop_map(|(service, how)| Step::Start(service, how)),
         1 => service.prop_map(Step::Pause),
         1 => Just(Step::Cancel),
-        8 => seen.prop_map(|(pod, version, crashes, role)| Step::Seen { pod, version, crashes, role }),
-        1 => (0..PODS).prop_map(Step::Gone),
+        40 => seen,
+        1 => (0..REPLICAS).prop_map(Step::Gone),
         1 => Just(Step::Synced),
-        8 => (any::<usize>(), 0..6_u8).prop_map(|(which, how)| Step::Answer(which, how)),
-        3 => (0..20_000_u16).prop_map(Step::Wait),
+        40 => (any::<usize>(), 0..10_u8).prop_map(|(which, how)| Step::Answer(which, how)),
+        20 => (0..20_000_u16).prop_map(Step::Wait),
     ];
     prop::collection::vec(step, 0..200)
 }
 
-/// Pods of one controller, each with a name and a UID of its own.
-const PODS: u8 = 12;
+/// Replicas of one controller.
+const REPLICAS: usize = 3;
 
 /// A deletion that took place, or may have.
 #[derive(Debug)]
@@ -844,9 +861,15 @@ proptest! {
         let mut manager = WeederManager::new(&config());
         let mut now = at(0.0);
         let mut under_way: Vec<Task> = Vec::new();
-        let mut created: BTreeMap<u8, UnixTime> = BTreeMap::new();
+        // The number and the creation of the pod that each replica is now.
+        let mut replicas = [(0_u32, now); REPLICAS];
+        let key_of = |slot: usize, number: u32| NamespacedName::new("shoot", format!("{slot}-{number}"));
+        start(&mut manager, "etcd", 0.0);
+        start(&mut manager, "kube-apiserver", 0.0);
         let mut effects: BTreeMap<u64, Vec<Effect>> = BTreeMap::new();
         for step in steps {
+            // No two things happen at the same time.
+            now = now.after(Duration::from_millis(1));
             match step {
                 Step::Start(service, how) => {
                     let proof = match how {
@@ -858,18 +881,19 @@ proptest! {
                 }
                 Step::Pause(service) => manager.pause(&key(service)),
                 Step::Cancel => manager.cancel(Stop::NotOwned, now, |key| &*key.name == "etcd"),
-                Step::Seen { pod, version, crashes, role } => {
-                    // It was created a moment before.
-                    let created = *created.entry(pod).or_insert(now);
-                    let name = pod.to_string();
+                Step::Seen { slot, replaced, version, crashes, role } => {
+                    let (number, created) = &mut replicas[slot];
+                    if replaced {
+                        manager.pod_gone(&key_of(slot, *number), &query());
+                        (*number, *created) = (*number + 1, now);
+                    }
+                    let name = format!("{slot}-{number}");
                     let mut pod = crashing(&name, role, &name, &version.to_string());
+                    pod.created = Some(*created);
                     pod.owner = Some(owner("ReplicaSet", "shared"));
-                    pod.created = Some(created);
                     manager.pod_applied(if crashes { pod } else { running(pod) }, &query(), now);
                 }
-                Step::Gone(pod) => {
-                    manager.pod_gone(&NamespacedName::new("shoot", pod.to_string()), &query());
-                }
+                Step::Gone(slot) => manager.pod_gone(&key_of(slot, replicas[slot].0), &query()),
                 Step::Synced => manager.pods_synced(&query(), &BTreeSet::new()),
                 Step::Wait(millis) => now = now.after(Duration::from_millis(millis.into())),
                 Step::Answer(which, how) if !under_way.is_empty() => {
