@@ -329,7 +329,7 @@ impl WeederState {
     }
 }
 
-/// What the endpoints of a service that is ready can tell of its past.
+/// The evidence that the endpoints of a service can give when it was not seen to become ready.
 fn endpoint_proof(index: &Index, service: &NamespacedName) -> OutageProof {
     match index.endpoint_pods(service) {
         Some(pods) => OutageProof::Unread(pods),

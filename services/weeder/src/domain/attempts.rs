@@ -121,10 +121,10 @@ struct ContainerRecord {
     outcome: Outcome,
 }
 
-/// Whether the last deletion was of use to a container.
+/// The use of the last deletion to a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// Whether it took place is not known.
+    /// It may not have taken place.
     Uncertain,
     Open,
     Judged,
