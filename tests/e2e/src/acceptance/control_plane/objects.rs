@@ -147,13 +147,7 @@ impl Writer {
     }
 
     /// Since now, or since before the latest crash. Somebody may have deleted the pod meanwhile.
-    async fn show_readiness(
-        &self,
-        namespace: &str,
-        pod: &str,
-        ready: bool,
-        now: i64,
-    ) -> anyhow::Result<()> {
+    async fn show_readiness(&self, namespace: &str, pod: &str, ready: bool, now: i64) -> anyhow::Result<()> {
         let since = jiff::Timestamp::from_second(if ready { now } else { now - 20 })?;
         let status = if ready { "True" } else { "False" };
         let condition = json!({"type": "Ready", "status": status, "lastTransitionTime": since.to_string()});
