@@ -232,7 +232,7 @@ async fn crash_looping_dependants_are_deleted_when_their_service_is_back() {
     assert_eq!(metric, Some(4.0));
 }
 
-/// What makes a service ready, and how. `before` and `after` are slices of one endpoint: name, service, conditions. On a
+/// A service that becomes ready. `before` and `after` are slices of one endpoint: name, service, conditions. On a
 /// server without EndpointSlices the endpoints of etcd become ready instead.
 struct EndpointCase {
     namespace: &'static str,
