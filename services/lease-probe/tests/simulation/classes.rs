@@ -3,6 +3,7 @@
 use crate::classes_of_failures as failures;
 use crate::classes_of_nodes as nodes;
 use crate::classes_of_outages as outages;
+use crate::classes_of_small_shoots as small;
 use crate::script::History;
 
 /// Histories of one kind.
@@ -86,7 +87,6 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("loss after an outage", outages::loss_after).may_be_late("an outage of less than 10 s does not reset kube-controller-manager, which counts through it"),
         class("outage, HTTP/1.1 only", outages::http1),
         class("loss with an outage, HTTP/1.1 only", outages::http1_loss).may_be_late("an outage of less than 10 s does not reset kube-controller-manager, which counts through it"),
-        class("two outages in a shoot of 2 or 3 nodes", outages::two_in_small_shoot).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
         class("flapping", outages::flapping).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
         class("flapping, loss", outages::flapping_loss).may_be_late("outages of less than 10 s do not reset kube-controller-manager, which counts through them"),
         class("restart loop", outages::restart_loop).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
@@ -137,5 +137,37 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("external endpoint away", failures::external),
         class("external endpoint away, loss", failures::external_loss).may_be_late("with an interval of 30 s only 10 s between two lists count, for an etcd may have been away unseen (ADR 0013)"),
         class("anything", failures::anything).may_be_late("any of the above"),
+    ]
+}
+
+const KCM_MARKS_LIVING_NODES: &str = "kube-controller-manager marks living nodes whose renewals fail for 40 s";
+
+/// Histories that no rule can judge right from outside, or that an attack on the rules found.
+pub(crate) fn limits() -> Vec<HistoryClass> {
+    let class = |name, generate| class(name, generate).may_be_late(KCM_MARKS_LIVING_NODES);
+    vec![
+        class("outage, kubelets renew every 2.5 to 20 s", outages::lease_durations),
+        class("outages in the rhythm of the probes", outages::periodic),
+        class("clocks of all nodes 2 to 10 s behind, outage", outages::clocks_behind),
+        class("connections forgotten", outages::connections_forgotten),
+        class(
+            "connections forgotten, clocks of all nodes up to 10 s behind",
+            outages::connections_forgotten_clocks_behind,
+        ),
+        class("prober starts right after an outage", outages::prober_starts_after_outage),
+        class("one of several API servers away", outages::one_replica_away),
+        class("writes refused for 5 to 22 s", outages::writes_refused),
+        class("2 or 3 nodes: outage", small::outage),
+        class("2 or 3 nodes: two outages", small::two_outages),
+        class("2 or 3 nodes: flapping", small::flapping),
+        class("2 or 3 nodes: 500 for 10 to 90 % of the requests", small::errors),
+        class("2 or 3 nodes: prober restarts around an outage", small::prober_restarts_outage),
+        class("2 or 3 nodes: prober starts right after an outage", small::prober_starts_after_outage),
+        class("2 or 3 nodes: external endpoint away around an outage", small::external),
+        class("2 or 3 nodes: anything", small::anything),
+        class("2 to 6 nodes: a hang, a restart, and reads before writes", small::hang_and_restart),
+        class("2 or 3 nodes: clocks of all nodes 2 to 10 s behind, outage", small::clocks_behind),
+        class("2 or 3 nodes: one of several API servers away", small::one_replica_away),
+        class("2 or 3 nodes: writes refused for 10 to 20 s", small::writes_refused),
     ]
 }

@@ -10,6 +10,7 @@ mod classes;
 mod classes_of_failures;
 mod classes_of_nodes;
 mod classes_of_outages;
+mod classes_of_small_shoots;
 mod describe;
 mod http_client;
 mod judge;

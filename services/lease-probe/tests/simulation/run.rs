@@ -80,7 +80,7 @@ pub(crate) fn play(history: &History, wants: impl Fn(&Judgement) -> bool) -> (Ve
 
 /// Plays about `histories` histories over the classes that `only` names, or over all; the seeds follow from `seed`.
 pub(crate) fn run(histories: u64, seed: u64, only: Option<&str>) -> RunResult {
-    let classes = classes::all();
+    let classes = if crate::setting("LIMITS").is_some() { classes::limits() } else { classes::all() };
     let chosen: Vec<_> = classes
         .iter()
         .enumerate()
