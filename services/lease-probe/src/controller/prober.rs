@@ -467,10 +467,11 @@ async fn ask_internal<S: ShootClient>(
         assessment,
         throttled: None,
     };
-    let rule = rule(inputs);
     loop {
         let listed = client.leases(&inputs.internal, budget).await;
         note_observations(shared, client, state);
+        // A renew interval that has just changed applies from the next list on: no silence is proven until then.
+        let rule = rule(inputs, state.renew_interval());
         let (leases, sent) = listed?;
         let times = ListTimes {
             sent: shared.time_of(sent),
@@ -510,13 +511,13 @@ fn count_throttled(failure: &ProbeFailure) {
     }
 }
 
-fn rule(inputs: &ProbeInputs) -> ExpiryRule {
+fn rule(inputs: &ProbeInputs, renew_interval: Duration) -> ExpiryRule {
     let grace = inputs
         .settings
         .node_monitor_grace
         .unwrap_or(inputs.config.kcm_node_monitor_grace_duration);
     ExpiryRule {
-        expiry_age: expiry_age(grace),
+        expiry_age: expiry_age(grace, renew_interval),
         threshold: inputs.config.node_lease_failure_fraction,
     }
 }
