@@ -284,7 +284,11 @@ pub fn expiry_age(grace: Duration, renew_interval: Duration) -> Duration {
     let three_quarters = Duration::from_micros(micros(grace).unsigned_abs().saturating_mul(3) / 4);
     let connected_but_silent = renew_interval.saturating_add(TWO_TIMEOUTS);
     let is_slow = renew_interval > self::renew_interval(None);
-    let room = if is_slow { Duration::MAX } else { grace.saturating_sub(RESERVE) };
+    let room = if is_slow {
+        Duration::MAX
+    } else {
+        grace.saturating_sub(RESERVE)
+    };
     three_quarters.max(connected_but_silent.min(room))
 }
 

@@ -75,7 +75,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class(
             "lease durations from 20 to 80 s, loss",
             nodes::lease_durations_loss,
-        ).may_be_late("silence of kubelets that renew every 20 s is proven after 35 s (ADR 0013)"),
+        ).may_be_late("kubelets that renew every 20 s may be silent for 41 s while they are connected (ADR 0001)"),
         class("outage, refused", outages::refused),
         class("outage, hangs", outages::hangs),
         class("outage, black hole", outages::black_hole),
@@ -145,7 +145,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("stale lists, loss", failures::stale_loss).may_be_late("lists are up to 8 s old; kube-controller-manager has a watch"),
         class("external endpoint away", failures::external),
         class("external endpoint away, loss", failures::external_loss).may_be_late("with an interval of 30 s only 10 s between two lists count, for an etcd may have been away unseen (ADR 0013)"),
-        class("outage, kubelets renew every 2.5 to 20 s", outages::lease_durations),
+        class("outage, kubelets renew every 2.5 to 20 s", outages::lease_durations).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
         class("connections forgotten", outages::connections_forgotten),
         class("prober starts right after an outage", outages::prober_starts_after_outage),
         class("2 or 3 nodes: outage", small::outage),
@@ -163,24 +163,53 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
     const REPLICA: &str = "connections of kubelets lead to another API server than that of the prober";
     const CLOCKS: &str = "all clocks are more than 3 s behind, so renewals look older than they are";
     const ERRORS: &str = "an API server that fails most requests at random answers those of the prober";
-    const MANY: &str = "two kubelets lose more requests than the prober, in outages that follow each other within seconds";
+    const MANY: &str =
+        "two kubelets lose more requests than the prober, in outages that follow each other within seconds";
     vec![
         class("writes refused for 5 to 22 s", outages::writes_refused, WRITES),
-        class("2 or 3 nodes: writes refused for 10 to 20 s", small::writes_refused, WRITES),
-        class("one of several API servers away", outages::one_replica_away, REPLICA),
-        class("2 or 3 nodes: one of several API servers away", small::one_replica_away, REPLICA),
-        class("clocks of all nodes 2 to 10 s behind, outage", outages::clocks_behind, CLOCKS),
-        class("2 or 3 nodes: clocks of all nodes 2 to 10 s behind, outage", small::clocks_behind, CLOCKS),
+        class(
+            "2 or 3 nodes: writes refused for 10 to 20 s",
+            small::writes_refused,
+            WRITES,
+        ),
+        class(
+            "one of several API servers away",
+            outages::one_replica_away,
+            REPLICA,
+        ),
+        class(
+            "2 or 3 nodes: one of several API servers away",
+            small::one_replica_away,
+            REPLICA,
+        ),
+        class(
+            "clocks of all nodes 2 to 10 s behind, outage",
+            outages::clocks_behind,
+            CLOCKS,
+        ),
+        class(
+            "2 or 3 nodes: clocks of all nodes 2 to 10 s behind, outage",
+            small::clocks_behind,
+            CLOCKS,
+        ),
         class(
             "connections forgotten, clocks of all nodes up to 10 s behind",
             outages::connections_forgotten_clocks_behind,
             CLOCKS,
         ),
-        class("2 or 3 nodes: 500 for 10 to 90 % of the requests", small::errors, ERRORS),
+        class(
+            "2 or 3 nodes: 500 for 10 to 90 % of the requests",
+            small::errors,
+            ERRORS,
+        ),
         class("outages in the rhythm of the probes", outages::periodic, MANY),
         class("2 or 3 nodes: two outages", small::two_outages, MANY),
         class("2 or 3 nodes: flapping", small::flapping, MANY),
-        class("2 to 6 nodes: a hang, a restart, and reads before writes", small::hang_and_restart, MANY),
+        class(
+            "2 to 6 nodes: a hang, a restart, and reads before writes",
+            small::hang_and_restart,
+            MANY,
+        ),
         class("2 or 3 nodes: anything", small::anything, MANY),
     ]
 }

@@ -74,7 +74,11 @@ fn kube_controller_manager_confirms_every_loss_verdict() {
         elapsed(began).as_secs_f64()
     );
     if let Some(page) = setting("SAFETY_PAGE") {
-        write_table(&page, "the table", &format!("{text}\n{}", table::reasons(&classes)));
+        write_table(
+            &page,
+            "the table",
+            &format!("{text}\n{}", table::reasons(&classes)),
+        );
     }
     let accounts: Vec<_> = results.iter().flat_map(|result| &result.accounts).collect();
     for account in &accounts {

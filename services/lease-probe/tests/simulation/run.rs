@@ -27,7 +27,9 @@ fn is_defect(class: &HistoryClass, judgement: &Judgement) -> bool {
         .losses
         .iter()
         .any(|loss| loss.judgement == LossJudgement::False);
-    (false_verdict && class.may_be_false.is_none()) || (!judgement.late.is_empty() && class.may_be_late.is_none()) || judgement.stuck
+    (false_verdict && class.may_be_false.is_none())
+        || (!judgement.late.is_empty() && class.may_be_late.is_none())
+        || judgement.stuck
 }
 
 /// False verdicts are worse than late ones.
