@@ -147,10 +147,8 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("external endpoint away, loss", failures::external_loss).may_be_late("with an interval of 30 s only 10 s between two lists count, for an etcd may have been away unseen (ADR 0013)"),
         class("outage, kubelets renew every 2.5 to 20 s", outages::lease_durations).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
         class("connections forgotten", outages::connections_forgotten),
-        class("prober starts right after an outage", outages::prober_starts_after_outage),
         class("2 or 3 nodes: outage", small::outage),
         class("2 or 3 nodes: prober restarts around an outage", small::prober_restarts_outage),
-        class("2 or 3 nodes: prober starts right after an outage", small::prober_starts_after_outage),
         class("2 or 3 nodes: external endpoint away around an outage", small::external),
         class("anything", failures::anything).may_be_late("any of the above"),
     ]
@@ -163,6 +161,7 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
     const REPLICA: &str = "connections of kubelets lead to another API server than that of the prober";
     const CLOCKS: &str = "all clocks are more than 3 s behind, so renewals look older than they are";
     const ERRORS: &str = "an API server that fails most requests at random answers those of the prober";
+    const UNSEEN: &str = "an outage ended just before the prober started, so no prober saw it";
     const MANY: &str =
         "two kubelets lose more requests than the prober, in outages that follow each other within seconds";
     vec![
@@ -196,6 +195,16 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
             "connections forgotten, clocks of all nodes up to 10 s behind",
             outages::connections_forgotten_clocks_behind,
             CLOCKS,
+        ),
+        class(
+            "prober starts right after an outage",
+            outages::prober_starts_after_outage,
+            UNSEEN,
+        ),
+        class(
+            "2 or 3 nodes: prober starts right after an outage",
+            small::prober_starts_after_outage,
+            UNSEEN,
         ),
         class(
             "2 or 3 nodes: 500 for 10 to 90 % of the requests",
