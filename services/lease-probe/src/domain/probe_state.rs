@@ -303,8 +303,9 @@ mod tests {
     use super::super::renewals::ListedLease;
     use super::*;
 
+    // A lease that was not seen to be renewed expires 3 s later.
     const RULE: ExpiryRule = ExpiryRule {
-        expiry_age: Duration::from_secs(30),
+        expiry_age: Duration::from_secs(27),
         threshold: 0.6,
     };
 
@@ -394,7 +395,7 @@ mod tests {
         assert_eq!(state.leases(almost, &leases, RULE), Next::ListNodes);
         let judged = state.judge(&leases, index(&["n0", "n1", "n2"]), RULE, almost.sent);
         assert_eq!(judged.outcome, Outcome::Healthy);
-        assert_eq!(judged.crossing, Some(at(51)), "the second of three");
+        assert_eq!(judged.crossing, Some(at(48)), "the second of three");
     }
 
     #[test]
@@ -461,9 +462,12 @@ mod tests {
         };
         let ahead = healthy.look_ahead.unwrap();
         // Two of three leases make a loss; two renew intervals without a renewal make it near.
-        assert_eq!((ahead.crossing, ahead.window), (at(31), Duration::from_secs(10)));
-        // Of a longer pause than 17.5 s too little counts: the loss would be proven after the crossing.
-        assert_eq!(ahead.list_by, at(22).after(Duration::from_millis(500)));
+        assert_eq!(
+            (ahead.crossing, ahead.window),
+            (at(31), Duration::from_millis(8_500))
+        );
+        // Of a longer pause than 14.5 s too little counts: the loss would be proven after the crossing.
+        assert_eq!(ahead.list_by, at(19).after(Duration::from_millis(500)));
         let Next::Ahead(near) = state.leases(listing(21), &leases, RULE) else {
             panic!("did not look ahead")
         };

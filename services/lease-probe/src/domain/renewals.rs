@@ -19,6 +19,10 @@ const SILENT: f64 = 1.5;
 /// ended just before. Its kubelet may still be on its way back, and kube-controller-manager acts first in any case.
 const OUTLASTED: f64 = 2.5;
 
+/// A renewal that was not seen to arrive may have reached the API server this much later than its kubelet sent it. The
+/// verdict then still comes before kube-controller-manager's.
+const UNSEEN_ARRIVAL: Duration = Duration::from_secs(3);
+
 /// A renewal may appear this far outside of the time in which it was observed without refuting the estimated skew:
 /// clocks of one site differ by milliseconds, and so do their rates.
 const TOLERANCE: Duration = Duration::from_secs(1);
@@ -206,7 +210,7 @@ impl Renewal {
             renew_time,
             went_back: None,
             // From the future: as if made now.
-            made: renew_time.min(times.received),
+            made: renew_time.after(UNSEEN_ARRIVAL).min(times.received),
             mark,
             renew_interval,
             arrivals,
