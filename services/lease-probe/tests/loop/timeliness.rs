@@ -265,7 +265,7 @@ fn first_loss(observed: &Observed) -> Option<Millis> {
 /// The leases are renewed between their list and the nodes that the loss was waiting for.
 #[test]
 fn a_loss_does_not_rest_on_an_old_list_of_leases() {
-    let shoot = |back| Shoot {
+    let shoot = |back| TestShoot {
         renewals: silent_until(back),
         leases_take: 20,
         nodes_take: 14_000,
@@ -281,7 +281,7 @@ fn a_loss_does_not_rest_on_an_old_list_of_leases() {
 /// They were asked for after the kubelets had missed renewals, so they show why a kubelet is silent.
 #[test]
 fn a_loss_is_reported_by_nodes_and_machines_that_take_15_s() {
-    let shoot = |nodes_take| Shoot {
+    let shoot = |nodes_take| TestShoot {
         renewals: silent_until(LASTS),
         leases_take: 20,
         nodes_take,
@@ -302,7 +302,7 @@ fn a_loss_is_reported_by_nodes_and_machines_that_take_15_s() {
 #[test]
 fn a_429_of_the_seed_pauses_only_the_lists_of_machines() {
     const THROTTLES_UNTIL: Millis = 60_000;
-    let shoot = Shoot {
+    let shoot = TestShoot {
         renewals: silent_until(LASTS),
         leases_take: 20,
         nodes_take: 20,

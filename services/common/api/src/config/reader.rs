@@ -27,7 +27,7 @@ pub enum UnknownFields {
     Ignored,
 }
 
-/// What was read from a file.
+/// A configuration as it was read.
 #[derive(Clone, Debug)]
 pub struct Parsed<T> {
     /// The configuration.
