@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lease_probe::domain::answered::ListTimes;
+use lease_probe::domain::answered::ListedAt;
 use lease_probe::domain::assessment::{ExpiryRule, ListedLeases};
 use lease_probe::domain::candidates::NodeIndex;
 use lease_probe::domain::outcome::Outcome;
@@ -29,7 +29,7 @@ use weeder::domain::namespaced_name::NamespacedName;
 use weeder::domain::pods::CrashLoop;
 use weeder::domain::readiness::{Endpoints, Index, Slice};
 
-use crate::fleet::{Fleet, Kind};
+use crate::fleet::{Fleet, ItemKind};
 
 /// Something to repeat.
 pub type Work = Box<dyn FnMut()>;
@@ -102,7 +102,7 @@ const RULE: ExpiryRule = ExpiryRule {
 /// Between two probes, in microseconds.
 const STEP: i64 = 10_000_000;
 
-fn body(nodes: usize, kind: Kind) -> Vec<u8> {
+fn body(nodes: usize, kind: ItemKind) -> Vec<u8> {
     let fleet = Fleet::new(1, nodes);
     let mut out = Vec::new();
     if let Some(shoot) = fleet.shoots().first() {
@@ -112,14 +112,14 @@ fn body(nodes: usize, kind: Kind) -> Vec<u8> {
 }
 
 fn decode_leases(nodes: usize) -> Work {
-    let body = body(nodes, Kind::Leases);
+    let body = body(nodes, ItemKind::Leases);
     Box::new(move || {
         black_box(ItemList::<LeaseItem>::from_slice(black_box(&body)).is_ok());
     })
 }
 
 fn decode_nodes(nodes: usize) -> Work {
-    let body = body(nodes, Kind::Nodes);
+    let body = body(nodes, ItemKind::Nodes);
     Box::new(move || {
         black_box(ItemList::<NodeItem>::from_slice(black_box(&body)).is_ok());
     })
@@ -146,8 +146,8 @@ fn listed(names: &[Arc<str>], renewed: i64) -> ListedLeases {
     }
 }
 
-const fn listing(at: i64) -> ListTimes {
-    ListTimes {
+const fn listing(at: i64) -> ListedAt {
+    ListedAt {
         sent: UnixTime(at),
         received: UnixTime(at),
     }
@@ -190,7 +190,7 @@ fn judge(nodes: usize) -> Work {
 }
 
 fn probe(nodes: usize) -> Work {
-    let body = body(nodes, Kind::Leases);
+    let body = body(nodes, ItemKind::Leases);
     let (mut state, mut streak) = (ProbeState::default(), Streak::default());
     let mut verdicts = VerdictBuilder::new("lease-probe-0".into(), UnixTime(0));
     let once = Thresholds {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::ensure;
 use clap::{ArgGroup, Args, ValueEnum};
 
 use crate::tls::TlsPaths;
@@ -136,19 +137,23 @@ impl CommonArgs {
 }
 
 /// Checks the UID of a Pod.
-fn pod_uid(text: &str) -> Result<String, String> {
+fn pod_uid(text: &str) -> anyhow::Result<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    if text.is_empty() || text.len() > 64 || !text.chars().all(fits) {
-        return Err("is not the UID of a Pod: up to 64 letters, digits and dashes".to_owned());
-    }
+    ensure!(
+        !text.is_empty() && text.len() <= 64 && text.chars().all(fits),
+        "is not the UID of a Pod: up to 64 letters, digits and dashes"
+    );
     Ok(text.to_owned())
 }
 
 /// Checks a DNS name. Wildcards are refused: a caller is named in full.
-fn dns_name(text: &str) -> Result<String, String> {
-    rustls::pki_types::DnsName::try_from(text)
-        .map(|_| text.to_owned())
-        .map_err(|_| "is not a DNS name in full, such as client.garden.svc".to_owned())
+fn dns_name(text: &str) -> anyhow::Result<String> {
+    let name = rustls::pki_types::DnsName::try_from(text);
+    ensure!(
+        name.is_ok(),
+        "is not a DNS name in full, such as client.garden.svc"
+    );
+    Ok(text.to_owned())
 }
 
 #[cfg(test)]

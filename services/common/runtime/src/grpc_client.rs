@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
@@ -41,19 +42,17 @@ impl Dialer {
     ///
     /// # Errors
     /// When the address is not `host:port` or the server name is not a DNS name.
-    pub fn channel(&self, address: &str) -> Result<Channel, String> {
-        let bad =
-            |e: &dyn std::fmt::Display| format!("{address:?} is not an address of the form host:port: {e}");
+    pub fn channel(&self, address: &str) -> anyhow::Result<Channel> {
         // The scheme stays http: tonic would otherwise want its own TLS instead of the one below.
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|e| bad(&e))?
+            .with_context(|| format!("{address:?} is not an address of the form host:port"))?
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true)
             .tcp_nodelay(true);
         let name = ServerName::try_from(self.server_name.clone())
-            .map_err(|e| format!("{:?} is not a DNS name: {e}", self.server_name))?;
+            .with_context(|| format!("{:?} is not a DNS name", self.server_name))?;
         let tls = self.tls.clone();
         let connector = tower::service_fn(move |uri: Uri| {
             let (tls, name) = (tls.clone(), name.clone());

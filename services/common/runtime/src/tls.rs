@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::{Context as _, ensure};
 use arc_swap::ArcSwap;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
@@ -51,7 +52,7 @@ impl Tls {
     ///
     /// # Errors
     /// When a file cannot be read or used; the message names it and never shows what is in it.
-    pub fn load(paths: TlsPaths) -> Result<Self, String> {
+    pub fn load(paths: TlsPaths) -> anyhow::Result<Self> {
         let configs = read(&paths)?;
         Ok(Self {
             paths,
@@ -87,48 +88,44 @@ impl Tls {
                 }
                 Err(error) => {
                     TLS_VALID.set(&[], 0.0);
-                    tracing::error!(%error, "changed TLS files refused, the old ones stay in use");
+                    let error = format!("{error:#}");
+                    tracing::error!(error, "changed TLS files refused, the old ones stay in use");
                 }
             }
         }
     }
 }
 
-fn read(paths: &TlsPaths) -> Result<TlsConfigs, String> {
+fn read(paths: &TlsPaths) -> anyhow::Result<TlsConfigs> {
     let chain = certificates(&paths.cert)?;
     let key = PrivateKeyDer::from_pem_file(&paths.key)
-        .map_err(|e| format!("{}: no private key in PEM: {e}", paths.key.display()))?;
+        .with_context(|| format!("{}: no private key in PEM", paths.key.display()))?;
     let mut roots = RootCertStore::empty();
     for authority in certificates(&paths.ca)? {
         roots
             .add(authority)
-            .map_err(|e| format!("{}: bad authority: {e}", paths.ca.display()))?;
+            .with_context(|| format!("{}: bad authority", paths.ca.display()))?;
     }
     let roots = Arc::new(roots);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let pair = |e: rustls::Error| {
-        format!(
-            "{} and {} do not go together: {e}",
-            paths.cert.display(),
-            paths.key.display()
-        )
+    let pair = || {
+        let (cert, key) = (paths.cert.display(), paths.key.display());
+        format!("{cert} and {key} do not go together")
     };
     let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
         .build()
-        .map_err(|e| format!("{}: {e}", paths.ca.display()))?;
+        .with_context(|| paths.ca.display().to_string())?;
     let mut server = rustls::ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?
+        .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain.clone(), key.clone_key())
-        .map_err(pair)?;
+        .with_context(pair)?;
     server.alpn_protocols = vec![b"h2".to_vec()];
     let mut client = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?
+        .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)
-        .map_err(pair)?;
+        .with_context(pair)?;
     client.alpn_protocols = vec![b"h2".to_vec()];
     Ok(TlsConfigs {
         server: Arc::new(server),
@@ -136,14 +133,12 @@ fn read(paths: &TlsPaths) -> Result<TlsConfigs, String> {
     })
 }
 
-fn certificates(path: &std::path::Path) -> Result<Vec<CertificateDer<'static>>, String> {
+fn certificates(path: &std::path::Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let shown = path.display();
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
-        .map_err(|e| format!("{shown}: cannot read: {e}"))?
+        .with_context(|| format!("{shown}: cannot read"))?
         .collect();
-    let found = found.map_err(|e| format!("{shown}: not PEM: {e}"))?;
-    if found.is_empty() {
-        return Err(format!("{shown}: holds no certificate in PEM"));
-    }
+    let found = found.with_context(|| format!("{shown}: not PEM"))?;
+    ensure!(!found.is_empty(), "{shown}: holds no certificate in PEM");
     Ok(found)
 }

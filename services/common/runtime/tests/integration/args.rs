@@ -20,7 +20,7 @@ impl CommandLine for Args {
         &self.common
     }
 
-    fn check(self) -> Result<CommonArgs, String> {
+    fn check(self) -> anyhow::Result<CommonArgs> {
         Ok(self.common)
     }
 }
@@ -29,7 +29,7 @@ impl CommandLine for Args {
 pub fn parse(args: &[&str]) -> Result<CommonArgs, String> {
     let all = ["service", "--config-file=config.yaml"].iter().chain(args);
     let args = Args::try_parse_from(all).map_err(|error| error.to_string())?;
-    args.check()
+    Ok(args.common)
 }
 
 #[test]
