@@ -127,9 +127,10 @@ pub fn accept(
                 accepted = listener.accept() => accepted,
             };
             let (tcp, address) = match accepted {
-                Ok(accepted) => {
+                Ok((tcp, address)) => {
                     backoff.reset();
-                    accepted
+                    // A socket of both families shows callers from IPv4 as ::ffff:192.0.2.1.
+                    (tcp, SocketAddr::new(address.ip().to_canonical(), address.port()))
                 }
                 // Out of file descriptors, or the peer was gone already: the listener itself is fine.
                 Err(error) => {

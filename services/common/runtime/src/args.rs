@@ -46,8 +46,9 @@ pub struct CommonArgs {
     #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid)]
     pub pod_uid: Option<String>,
 
-    /// Where the gRPC API listens. Port 0 takes a free one; the address bound is logged.
-    #[arg(long, default_value = "0.0.0.0:9645", value_name = "IP:PORT")]
+    /// Where the gRPC API listens. [::] is all addresses, also those of IPv4. Port 0 takes a free one; the address bound is
+    /// logged.
+    #[arg(long, default_value = "[::]:9645", value_name = "IP:PORT")]
     pub grpc_addr: SocketAddr,
 
     /// The gRPC address under which the other replicas and services reach this one. Default: the address bound, with
@@ -56,7 +57,7 @@ pub struct CommonArgs {
     pub advertise_addr: Option<String>,
 
     /// Where /metrics, /healthz and /readyz listen. Port 0 takes a free one; the address bound is logged.
-    #[arg(long, default_value = "0.0.0.0:9643", value_name = "IP:PORT")]
+    #[arg(long, default_value = "[::]:9643", value_name = "IP:PORT")]
     pub admin_addr: SocketAddr,
 
     /// Certificate chain (PEM) of this service, for its gRPC server and as a client. Reloaded when it changes.
