@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 use tonic::{Request, Status};
 
 use crate::accept::Peer;
-use crate::rpc_error::{Reason, error};
+use crate::rpc_error::{ErrorReason, error};
 
 /// Why a caller is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +85,7 @@ pub fn intercept(request: Request<()>) -> Result<Request<()>, Status> {
         .get::<Peer>()
         .and_then(|peer| peer.refused.as_deref())
     {
-        Some(why) => Err(error(Reason::ClientNotAllowed, why)),
+        Some(why) => Err(error(ErrorReason::ClientNotAllowed, why)),
         None => Ok(request),
     }
 }

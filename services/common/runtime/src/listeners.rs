@@ -68,16 +68,19 @@ mod tests {
 
     #[test]
     fn only_a_kernel_without_ipv6_gets_ipv4() {
-        let instead = |address: &str, code| {
-            without_ipv6(address.parse().unwrap(), &io::Error::from_raw_os_error(code))
-        };
+        let instead =
+            |address: &str, code| without_ipv6(address.parse().unwrap(), &io::Error::from_raw_os_error(code));
         assert_eq!(
             instead("[::]:9645", EAFNOSUPPORT),
             Some("0.0.0.0:9645".parse().unwrap())
         );
         const EADDRINUSE: i32 = 98;
         assert_eq!(instead("[::]:9645", EADDRINUSE), None);
-        assert_eq!(instead("[::1]:9645", EAFNOSUPPORT), None, "it was asked for by name");
+        assert_eq!(
+            instead("[::1]:9645", EAFNOSUPPORT),
+            None,
+            "it was asked for by name"
+        );
         assert_eq!(instead("0.0.0.0:9645", EAFNOSUPPORT), None);
     }
 }

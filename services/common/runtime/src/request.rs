@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rapidhash::v3::rapidhash_v3;
 use tonic::Status;
 
-use crate::rpc_error::{Reason, error, invalid, invalid_field};
+use crate::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
 /// Shoots that one request may name.
 const MAX_SHOOTS: usize = 1_000;
@@ -63,7 +63,7 @@ pub fn shoots(names: Vec<String>) -> Result<BTreeSet<String>, Status> {
 #[must_use]
 pub fn unknown_shoot(name: &str) -> Status {
     let message = format!("the seed has no Cluster {name}: list the shoots that are known");
-    error(Reason::ShootNotFound, message)
+    error(ErrorReason::ShootNotFound, message)
 }
 
 /// Reads a repeated field of enum values. Unknown values are refused: the generated accessor drops them, and an empty
@@ -92,7 +92,7 @@ pub struct PageRequest {
     pub size: usize,
     /// The last key of the previous page; none for the first page.
     pub after: Option<String>,
-    /// What the request asks for, apart from the page: a token holds for one such request only.
+    /// A hash of the rest of the request. A token holds for requests with the same hash only.
     fingerprint: u64,
 }
 
@@ -132,13 +132,13 @@ fn read_token(token: &str, expected: u64) -> Result<Option<String>, Status> {
     match read {
         Some((fingerprint, key)) if fingerprint == expected => Ok(Some(key.to_owned())),
         Some(_) => Err(invalid(
-            Reason::PageTokenMismatch,
+            ErrorReason::PageTokenMismatch,
             "page_token",
             "belongs to a request with another scope or filter: repeat the fields of the request for the previous \
              page, or leave page_token out to begin with the first page",
         )),
         None => Err(invalid(
-            Reason::InvalidPageToken,
+            ErrorReason::InvalidPageToken,
             "page_token",
             "was not given out by this API: use next_page_token of the previous page, unchanged",
         )),

@@ -5,12 +5,12 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-/// The domain of every [`Reason`].
+/// The domain of every [`ErrorReason`].
 pub const DOMAIN: &str = "dependency-watchdog.gardener.cloud";
 
 /// Why a request failed. The names are part of the API: docs/api.md lists them, and clients compare them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum ErrorReason {
     /// A field has a value that it cannot have.
     InvalidField,
     /// A page token was not given out by this API.
@@ -35,7 +35,7 @@ pub enum Reason {
     ClientNotAllowed,
 }
 
-impl Reason {
+impl ErrorReason {
     /// All of them.
     pub const ALL: [Self; 11] = [
         Self::InvalidField,
@@ -106,13 +106,13 @@ impl Reason {
 
 /// The error for a request that is right, but cannot be answered.
 #[must_use]
-pub fn error(reason: Reason, message: impl Into<String>) -> Status {
+pub fn error(reason: ErrorReason, message: impl Into<String>) -> Status {
     Status::with_error_details(reason.code(), message, reason.details())
 }
 
 /// The error for a field that is wrong. The message begins with the field.
 #[must_use]
-pub fn invalid(reason: Reason, field: &str, description: &str) -> Status {
+pub fn invalid(reason: ErrorReason, field: &str, description: &str) -> Status {
     let mut details = reason.details();
     details.add_bad_request_violation(field, description);
     Status::with_error_details(reason.code(), format!("{field}: {description}"), details)
@@ -121,7 +121,7 @@ pub fn invalid(reason: Reason, field: &str, description: &str) -> Status {
 /// The error for a field that is wrong for the usual reason.
 #[must_use]
 pub fn invalid_field(field: &str, description: &str) -> Status {
-    invalid(Reason::InvalidField, field, description)
+    invalid(ErrorReason::InvalidField, field, description)
 }
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
         );
         assert!(details.retry_info().is_none(), "the same request fails again");
 
-        let draining = error(Reason::Draining, "stops");
+        let draining = error(ErrorReason::Draining, "stops");
         assert_eq!(draining.code(), Code::Unavailable);
         let retry = draining.get_error_details().retry_info().unwrap().retry_delay;
         assert_eq!(retry, Some(Duration::from_secs(1)));
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn every_reason_is_documented_with_its_code() {
         let page = include_str!("../../../../docs/api.md");
-        for reason in Reason::ALL {
+        for reason in ErrorReason::ALL {
             let row = format!(
                 "| `{}` | `{}` |",
                 reason.as_str(),

@@ -1,4 +1,4 @@
-//! What the streams carry: items with a key, whose times age on their way.
+//! The items of the streams: they have a key, and their times age on the way.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -26,14 +26,14 @@ const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 pub struct NamePair(pub String, pub String);
 
 /// The key of an item, which page tokens carry.
-pub trait Key: Ord + Clone + std::hash::Hash + Send + Sync + 'static {
+pub trait FeedKey: Ord + Clone + std::hash::Hash + Send + Sync + 'static {
     /// As text.
     fn to_text(&self) -> String;
     /// From text; none if it is not the text of a key.
     fn from_text(text: &str) -> Option<Self>;
 }
 
-impl Key for String {
+impl FeedKey for String {
     fn to_text(&self) -> String {
         self.clone()
     }
@@ -43,7 +43,7 @@ impl Key for String {
     }
 }
 
-impl Key for NamePair {
+impl FeedKey for NamePair {
     fn to_text(&self) -> String {
         format!("{}/{}", self.0, self.1)
     }
@@ -58,10 +58,10 @@ impl Key for NamePair {
 pub type ReplicaChannel = Measured<Channel>;
 
 /// An open stream of items.
-pub type OpenStream<M> = Pin<Box<dyn Stream<Item = Result<Message<<M as Item>::Key, M>, Status>> + Send>>;
+pub type ItemStream<M> = Pin<Box<dyn Stream<Item = Result<Message<<M as FeedItem>::Key, M>, Status>> + Send>>;
 
 /// An item of a Watch stream, as it is on the wire.
-pub trait Item: prost::Message + Clone + PartialEq + 'static {
+pub trait FeedItem: prost::Message + Clone + PartialEq + 'static {
     /// Name of the feed in logs, metrics and on /readyz.
     const FEED: &'static str;
 
@@ -69,7 +69,7 @@ pub trait Item: prost::Message + Clone + PartialEq + 'static {
     const MOVES: bool = true;
 
     /// Its key.
-    type Key: Key;
+    type Key: FeedKey;
 
     /// Its key, if it has one.
     fn key(&self) -> Option<Self::Key>;
@@ -88,11 +88,11 @@ pub trait Item: prost::Message + Clone + PartialEq + 'static {
     }
 
     /// Opens the stream of the items that a replica owns.
-    fn watch(channel: ReplicaChannel) -> impl Future<Output = Result<OpenStream<Self>, Status>> + Send;
+    fn watch(channel: ReplicaChannel) -> impl Future<Output = Result<ItemStream<Self>, Status>> + Send;
 }
 
 /// The messages of a stream that was opened.
-fn decoded<R: WatchResponse>(response: Response<Streaming<R>>) -> OpenStream<R::Item> {
+fn decoded<R: WatchResponse>(response: Response<Streaming<R>>) -> ItemStream<R::Item> {
     let decode = |response: Result<R, Status>| {
         let decoded = response?.decode();
         decoded.map_err(|part| Status::data_loss(format!("a message has no {part}")))
@@ -110,7 +110,7 @@ fn shorter(duration: Option<&prost_types::Duration>, later: Duration) -> Option<
     Some(signed(micros(duration).saturating_sub(later)))
 }
 
-impl Item for probe::Verdict {
+impl FeedItem for probe::Verdict {
     const FEED: &'static str = "lease-probe";
     type Key = String;
 
@@ -132,7 +132,7 @@ impl Item for probe::Verdict {
         forward(self.valid_for.as_ref())
     }
 
-    async fn watch(channel: ReplicaChannel) -> Result<OpenStream<Self>, Status> {
+    async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
         let request = probe::WatchVerdictsRequest {
             scope: Scope::Local.into(),
             ..Default::default()
@@ -142,7 +142,7 @@ impl Item for probe::Verdict {
     }
 }
 
-impl Item for scaling::ShootScaling {
+impl FeedItem for scaling::ShootScaling {
     const FEED: &'static str = "scaling";
     type Key = String;
 
@@ -157,7 +157,7 @@ impl Item for scaling::ShootScaling {
         self.hold_reason() == scaling::HoldReason::Ownership
     }
 
-    async fn watch(channel: ReplicaChannel) -> Result<OpenStream<Self>, Status> {
+    async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
         let request = scaling::WatchScalingRequest {
             scope: Scope::Local.into(),
             ..Default::default()
@@ -167,7 +167,7 @@ impl Item for scaling::ShootScaling {
     }
 }
 
-impl Item for scaling::ShootEvent {
+impl FeedItem for scaling::ShootEvent {
     const FEED: &'static str = "shoot-events";
     const MOVES: bool = false;
     type Key = NamePair;
@@ -179,7 +179,7 @@ impl Item for scaling::ShootEvent {
 
     fn age(&mut self, _: Duration) {}
 
-    async fn watch(channel: ReplicaChannel) -> Result<OpenStream<Self>, Status> {
+    async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
         let request = scaling::WatchShootEventsRequest {
             scope: Scope::Local.into(),
             ..Default::default()
@@ -194,7 +194,7 @@ fn service_key(key: Option<&weeder::ServiceKey>) -> Option<NamePair> {
     Some(NamePair(key.namespace.clone(), key.service.clone()))
 }
 
-impl Item for weeder::Weeder {
+impl FeedItem for weeder::Weeder {
     const FEED: &'static str = "weeders";
     /// A replica that loses a namespace cancels its weeders and shows them for another minute.
     const MOVES: bool = false;
@@ -209,7 +209,7 @@ impl Item for weeder::Weeder {
         self.remaining = Some(crate::wire::duration(remaining));
     }
 
-    async fn watch(channel: ReplicaChannel) -> Result<OpenStream<Self>, Status> {
+    async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
         let request = weeder::WatchWeedersRequest {
             scope: Scope::Local.into(),
             ..Default::default()
@@ -219,7 +219,7 @@ impl Item for weeder::Weeder {
     }
 }
 
-impl Item for weeder::EndpointReadiness {
+impl FeedItem for weeder::EndpointReadiness {
     const FEED: &'static str = "endpoint-readiness";
     type Key = NamePair;
 
@@ -229,7 +229,7 @@ impl Item for weeder::EndpointReadiness {
 
     fn age(&mut self, _: Duration) {}
 
-    async fn watch(channel: ReplicaChannel) -> Result<OpenStream<Self>, Status> {
+    async fn watch(channel: ReplicaChannel) -> Result<ItemStream<Self>, Status> {
         let request = weeder::WatchEndpointReadinessRequest {
             scope: Scope::Local.into(),
             ..Default::default()

@@ -14,14 +14,14 @@ use tonic::Status;
 use watchdog_proto::feed::v1 as pb;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::request::PageRequest;
-use watchdog_runtime::rpc_error::{Reason, error, invalid, invalid_field};
+use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 use crate::client::{Received, Update};
-use crate::item::{Item, Key};
+use crate::item::{FeedItem, FeedKey};
 use crate::message::{Completeness, Event, Message};
 use crate::replicas::{Addresses, ReplicaHandler, follow_replicas};
-use crate::reports::{Report, Reports};
+use crate::reports::{ReplicaReport, Reports};
 use crate::server::StateStore;
 use crate::stream::{Responses, Streams};
 use crate::wire::{self, WatchResponse};
@@ -54,14 +54,14 @@ pub struct OwnItems<K, V, E, G, X, F> {
 }
 
 /// The merged items. Cheap to clone.
-pub struct MergedView<M: Item> {
-    inner: Arc<Inner<M>>,
+pub struct MergedView<M: FeedItem> {
+    inner: Arc<ViewState<M>>,
 }
 
-struct Inner<M: Item> {
+struct ViewState<M: FeedItem> {
     me: Arc<str>,
-    own: StateStore<M::Key, Report<M>>,
-    merged: StateStore<M::Key, Report<M>>,
+    own: StateStore<M::Key, ReplicaReport<M>>,
+    merged: StateStore<M::Key, ReplicaReport<M>>,
     reports: Mutex<HashMap<M::Key, Reports<M>>>,
     replicas: watch::Sender<Replicas>,
 }
@@ -99,7 +99,7 @@ pub struct ItemPage<M> {
     pub total_size: i32,
     /// When the answer was sent.
     pub position: Option<pb::Position>,
-    /// Whether it is complete.
+    /// Lists what the answer lacks.
     pub completeness: Option<pb::Completeness>,
 }
 
@@ -110,7 +110,7 @@ pub struct ItemAnswer<M> {
     pub item: Option<M>,
     /// When the answer was sent.
     pub position: Option<pb::Position>,
-    /// Whether it is complete.
+    /// Lists what the answer lacks.
     pub completeness: Option<pb::Completeness>,
 }
 
@@ -128,7 +128,7 @@ pub fn scope(scope: i32) -> Result<pb::Scope, Status> {
 // === impl Replicas ===
 
 impl Replicas {
-    /// What an answer lacks that is given now, and when it is no use to wait for more; none when waiting is no use now.
+    /// The completeness of an answer that is given now, and when waiting for more ends; none when waiting is no use now.
     fn completeness(&self, me: &Arc<str>) -> (Completeness, Option<Instant>) {
         let first_answers = self.started + WAIT_FOR_REPLICAS;
         let mut wait = (!self.listed).then_some(first_answers);
@@ -164,7 +164,7 @@ impl Replicas {
 
 // === impl MergedView ===
 
-impl<M: Item> std::fmt::Debug for MergedView<M> {
+impl<M: FeedItem> std::fmt::Debug for MergedView<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MergedView")
             .field("feed", &M::FEED)
@@ -172,7 +172,7 @@ impl<M: Item> std::fmt::Debug for MergedView<M> {
     }
 }
 
-impl<M: Item> Clone for MergedView<M> {
+impl<M: FeedItem> Clone for MergedView<M> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -180,7 +180,7 @@ impl<M: Item> Clone for MergedView<M> {
     }
 }
 
-impl<M: Item> MergedView<M> {
+impl<M: FeedItem> MergedView<M> {
     /// A view of the replica named `me`, without any items.
     #[must_use]
     pub fn new(me: Arc<str>) -> Self {
@@ -191,7 +191,7 @@ impl<M: Item> MergedView<M> {
             others: BTreeMap::new(),
         };
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(ViewState {
                 me,
                 own: StateStore::new(),
                 merged: StateStore::new(),
@@ -281,7 +281,7 @@ impl<M: Item> MergedView<M> {
                     }
                     let as_of = Instant::now();
                     let age = message.position.item_age.unwrap_or_default();
-                    let report = Report {
+                    let report = ReplicaReport {
                         item: Arc::new(item),
                         as_of,
                         set_at: as_of.checked_sub(age).unwrap_or(as_of),
@@ -342,7 +342,7 @@ impl<M: Item> MergedView<M> {
         }
     }
 
-    fn set(&self, replica: &Arc<str>, key: M::Key, report: Report<M>) {
+    fn set(&self, replica: &Arc<str>, key: M::Key, report: ReplicaReport<M>) {
         let mut all = self.inner.reports.lock();
         let reports = all.entry(key.clone()).or_default();
         reports.upsert(replica, report);
@@ -417,7 +417,7 @@ impl<M: Item> MergedView<M> {
         }
     }
 
-    fn store(&self, scope: pb::Scope) -> &StateStore<M::Key, Report<M>> {
+    fn store(&self, scope: pb::Scope) -> &StateStore<M::Key, ReplicaReport<M>> {
         match scope {
             pb::Scope::Unspecified => &self.inner.merged,
             pb::Scope::Local => &self.inner.own,
@@ -446,7 +446,7 @@ impl<M: Item> MergedView<M> {
             }
         });
         let subscription = self.store(scope).subscribe_after(matches, Some(gate));
-        let encode = |message: Message<M::Key, Arc<Report<M>>>| {
+        let encode = |message: Message<M::Key, Arc<ReplicaReport<M>>>| {
             R::encode(Message {
                 position: message.position,
                 event: message.event.map(|report| report.now()),
@@ -465,7 +465,7 @@ impl<M: Item> MergedView<M> {
             }
         };
         let why = "this replica has all of its items only now: connect again";
-        let end = futures::stream::once(async move { Err(error(Reason::SnapshotIncomplete, why)) });
+        let end = futures::stream::once(async move { Err(error(ErrorReason::SnapshotIncomplete, why)) });
         Ok(Box::pin(body.take_until(filled_late).chain(end)))
     }
 
@@ -528,18 +528,18 @@ impl<M: Item> MergedView<M> {
     }
 }
 
-fn read_key<K: Key>(text: &str) -> Result<K, Status> {
+fn read_key<K: FeedKey>(text: &str) -> Result<K, Status> {
     let why = "was given out by another method: use next_page_token of the previous page, unchanged";
-    K::from_text(text).ok_or_else(|| invalid(Reason::InvalidPageToken, "page_token", why))
+    K::from_text(text).ok_or_else(|| invalid(ErrorReason::InvalidPageToken, "page_token", why))
 }
 
 /// Receives the items of the other replicas for a view.
-struct PeerHandler<M: Item, X> {
+struct PeerHandler<M: FeedItem, X> {
     view: MergedView<M>,
     exists: X,
 }
 
-impl<M: Item, X: Clone> Clone for PeerHandler<M, X> {
+impl<M: FeedItem, X: Clone> Clone for PeerHandler<M, X> {
     fn clone(&self) -> Self {
         Self {
             view: self.view.clone(),
@@ -548,7 +548,7 @@ impl<M: Item, X: Clone> Clone for PeerHandler<M, X> {
     }
 }
 
-impl<M: Item, X> ReplicaHandler<M> for PeerHandler<M, X>
+impl<M: FeedItem, X> ReplicaHandler<M> for PeerHandler<M, X>
 where
     X: Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
 {
@@ -608,8 +608,8 @@ where
     }
 }
 
-fn report<M>(received: Received<M>) -> Report<M> {
-    Report {
+fn report<M>(received: Received<M>) -> ReplicaReport<M> {
+    ReplicaReport {
         item: Arc::new(received.value),
         as_of: received.sent_at,
         set_at: received.set_at,

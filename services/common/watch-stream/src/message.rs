@@ -14,14 +14,14 @@ pub enum Event<K, V> {
     SnapshotComplete {
         /// Its number of items.
         items: u64,
-        /// Whether it has the items of every replica.
+        /// Names the replicas whose items it lacks.
         completeness: Completeness,
     },
     /// Nothing has changed; the stream lives.
     Heartbeat,
 }
 
-/// Whether an answer has the items of every replica that it is about.
+/// Says if an answer has the items of every replica that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completeness {
     /// True if nothing is missing.

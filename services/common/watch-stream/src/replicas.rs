@@ -14,7 +14,7 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::rpc_metrics::RpcMetrics;
 
 use crate::client::{Source, Update, follow};
-use crate::item::{Item, OpenStream};
+use crate::item::{FeedItem, ItemStream};
 
 /// Replicas that are followed at most. Each owns a share of the shoots; a seed with 10,000 of them needs a handful.
 pub const MAX_REPLICAS: usize = 64;
@@ -23,7 +23,7 @@ pub const MAX_REPLICAS: usize = 64;
 pub type Addresses = BTreeMap<Arc<str>, Arc<str>>;
 
 /// Receives what the replicas report.
-pub trait ReplicaHandler<M: Item>: Clone + Send + Sync + 'static {
+pub trait ReplicaHandler<M: FeedItem>: Clone + Send + Sync + 'static {
     /// The replicas have been listed for the first time; those that were found have joined.
     fn on_listed(&self) {}
     /// A replica is followed from now on.
@@ -38,7 +38,7 @@ pub trait ReplicaHandler<M: Item>: Clone + Send + Sync + 'static {
 ///
 /// # Errors
 /// Never; the type is that of a critical task.
-pub async fn follow_replicas<M: Item>(
+pub async fn follow_replicas<M: FeedItem>(
     me: Option<Arc<str>>,
     mut addresses: watch::Receiver<Addresses>,
     dialer: Dialer,
@@ -107,7 +107,7 @@ pub async fn follow_replicas<M: Item>(
     }
 }
 
-async fn follow_one<M: Item>(
+async fn follow_one<M: FeedItem>(
     replica: Arc<str>,
     address: Arc<str>,
     dialer: Dialer,
@@ -136,10 +136,10 @@ struct ReplicaSource<M> {
     item: std::marker::PhantomData<fn() -> M>,
 }
 
-impl<M: Item> Source for ReplicaSource<M> {
+impl<M: FeedItem> Source for ReplicaSource<M> {
     type Key = M::Key;
     type Value = M;
-    type Stream = OpenStream<M>;
+    type Stream = ItemStream<M>;
 
     async fn open(&mut self) -> Result<Self::Stream, Status> {
         M::watch(RpcMetrics::client().layer(self.channel.clone())).await

@@ -1,4 +1,4 @@
-//! What the replicas report of one key. A change of owner does not withdraw what the previous owner reported: it stands
+//! The reports of the replicas on one key. A change of owner does not withdraw what the previous owner reported: it stands
 //! until another replica has a report, or for a while.
 
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::item::Item;
+use crate::item::FeedItem;
 
 /// The report of a replica that does not report the key any more stands at least this long: a new owner is found after
 /// 18 s at most, and reports at once. A verdict stands for as long as it is valid, if that is longer.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(30);
 
-/// What one replica reports of a key.
+/// The report of one replica on a key.
 #[derive(Debug)]
-pub(crate) struct Report<M> {
+pub(crate) struct ReplicaReport<M> {
     /// The item as it was at `as_of`.
     pub(crate) item: Arc<M>,
     pub(crate) as_of: Instant,
@@ -25,14 +25,14 @@ pub(crate) struct Report<M> {
 /// The reports of all replicas on one key.
 #[derive(Debug)]
 pub(crate) struct Reports<M> {
-    by_replica: Vec<(Arc<str>, Report<M>)>,
+    by_replica: Vec<(Arc<str>, ReplicaReport<M>)>,
     /// The newest report of the replicas that do not report this key any more, and until when it stands.
-    left_behind: Option<(Report<M>, Instant)>,
+    left_behind: Option<(ReplicaReport<M>, Instant)>,
 }
 
-// === impl Report ===
+// === impl ReplicaReport ===
 
-impl<M> Clone for Report<M> {
+impl<M> Clone for ReplicaReport<M> {
     fn clone(&self) -> Self {
         Self {
             item: self.item.clone(),
@@ -41,13 +41,13 @@ impl<M> Clone for Report<M> {
     }
 }
 
-impl<M> PartialEq for Report<M> {
+impl<M> PartialEq for ReplicaReport<M> {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.item, &other.item) && self.as_of == other.as_of
     }
 }
 
-impl<M: Item> Report<M> {
+impl<M: FeedItem> ReplicaReport<M> {
     /// The item now.
     pub(crate) fn now(&self) -> M {
         let mut item = M::clone(&self.item);
@@ -71,9 +71,9 @@ impl<M> Default for Reports<M> {
     }
 }
 
-impl<M: Item> Reports<M> {
+impl<M: FeedItem> Reports<M> {
     /// Replaces the report of a replica.
-    pub(crate) fn upsert(&mut self, replica: &Arc<str>, report: Report<M>) {
+    pub(crate) fn upsert(&mut self, replica: &Arc<str>, report: ReplicaReport<M>) {
         if !report.item.is_provisional() {
             self.left_behind = None;
         }
@@ -115,12 +115,12 @@ impl<M: Item> Reports<M> {
         let exists = exists();
         let before = self.by_replica.len();
         self.by_replica.retain(|(of, _)| exists || !is_lost(of));
-        let over = |(_, until): &mut (Report<M>, Instant)| !exists || *until <= now;
+        let over = |(_, until): &mut (ReplicaReport<M>, Instant)| !exists || *until <= now;
         self.left_behind.take_if(over).is_some() || self.by_replica.len() < before
     }
 
     /// The report that counts: the newest, a provisional one only if there is no other.
-    pub(crate) fn newest(&self) -> Option<&Report<M>> {
+    pub(crate) fn newest(&self) -> Option<&ReplicaReport<M>> {
         let reported = self.by_replica.iter().map(|(_, report)| report);
         let left_behind = self.left_behind.iter().map(|(report, _)| report);
         reported
@@ -144,13 +144,13 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// A verdict that was set `set` seconds after the start and is valid for 40 s.
-    fn report(outcome: Outcome, start: Instant, set: u32) -> Report<pb::Verdict> {
+    fn report(outcome: Outcome, start: Instant, set: u32) -> ReplicaReport<pb::Verdict> {
         let item = pb::Verdict {
             outcome: outcome.into(),
             valid_for: Some(duration(40 * SECOND)),
             ..Default::default()
         };
-        Report {
+        ReplicaReport {
             item: Arc::new(item),
             as_of: start + SECOND * set,
             set_at: start + SECOND * set,

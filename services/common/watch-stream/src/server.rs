@@ -223,7 +223,7 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     pub(crate) fn subscribe_after(
         &self,
         matches: impl Fn(&K) -> bool + Send + 'static,
-        gate: Option<Gate>,
+        gate: Option<SnapshotGate>,
     ) -> Subscription<K, V> {
         Subscription {
             gate,
@@ -306,11 +306,11 @@ pub struct Lagged;
 pub type Published<K, V> = (Message<K, Arc<V>>, Instant);
 
 /// Ends when a snapshot may be read, with what it lacks then.
-pub(crate) type Gate = Pin<Box<dyn Future<Output = Completeness> + Send>>;
+pub(crate) type SnapshotGate = Pin<Box<dyn Future<Output = Completeness> + Send>>;
 
 /// A change that was read and not sent yet.
 #[derive(Debug)]
-struct Change<K, V> {
+struct PendingChange<K, V> {
     revision: u64,
     event: Event<K, Arc<V>>,
     published: Instant,
@@ -323,12 +323,12 @@ pub struct Subscription<K, V> {
     feed: StateStore<K, V>,
     newest: watch::Receiver<u64>,
     matches: Box<dyn Fn(&K) -> bool + Send>,
-    gate: Option<Gate>,
+    gate: Option<SnapshotGate>,
     completeness: Completeness,
     // Changes up to here were read.
     cursor: u64,
     snapshot: Option<SnapshotCursor<K>>,
-    batch: std::vec::IntoIter<Change<K, V>>,
+    batch: std::vec::IntoIter<PendingChange<K, V>>,
     quiet_since: Instant,
 }
 
@@ -400,7 +400,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
             .range::<K, _>(rest)
             .filter(|(key, _)| (self.matches)(key))
             .filter_map(|(key, item)| {
-                Some(Change {
+                Some(PendingChange {
                     revision: item.revision,
                     event: Event::Upsert(key.clone(), item.value.clone()?),
                     published: now,
@@ -416,7 +416,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
                 snapshot.after = Some(key.clone());
                 self.snapshot = Some(snapshot);
             }
-            _ => batch.push(Change {
+            _ => batch.push(PendingChange {
                 revision: self.cursor,
                 event: Event::SnapshotComplete {
                     items: snapshot.items,
@@ -445,7 +445,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
                 Some(value) => (Event::Upsert(key.clone(), value.clone()), Some(item.set_at)),
                 None => (Event::Removed(key.clone()), None),
             };
-            batch.push(Change {
+            batch.push(PendingChange {
                 revision,
                 event,
                 published: item.published,
@@ -461,7 +461,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
 
     fn heartbeat(&mut self) -> Published<K, V> {
         let published = Instant::now();
-        let message = self.message(Change {
+        let message = self.message(PendingChange {
             revision: self.cursor,
             event: Event::Heartbeat,
             published,
@@ -471,7 +471,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
     }
 
     /// A message that is sent now.
-    fn message(&mut self, change: Change<K, V>) -> Message<K, Arc<V>> {
+    fn message(&mut self, change: PendingChange<K, V>) -> Message<K, Arc<V>> {
         self.quiet_since = Instant::now();
         let item_age = change.set_at.map(|at| at.elapsed());
         Message {

@@ -4,7 +4,7 @@ use tonic::{Request, Response, Status};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
 use watchdog_runtime::request::{self, PageRequest};
-use watchdog_runtime::rpc_error::{Reason, error};
+use watchdog_runtime::rpc_error::{ErrorReason, error};
 use watchdog_watch_stream::merged::{MergedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
@@ -31,7 +31,7 @@ impl LeaseProbeApi {
             return request::unknown_shoot(shoot);
         }
         let message = format!("there is no verdict on {shoot} yet: ask again in a second");
-        error(Reason::NotReported, message)
+        error(ErrorReason::NotReported, message)
     }
 }
 

@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingService;
 use watchdog_runtime::request::{self, PageRequest};
-use watchdog_runtime::rpc_error::{Reason, error, invalid_field};
+use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
 use watchdog_watch_stream::merged::{MergedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
@@ -15,7 +15,7 @@ use crate::domain::overview::Overview;
 
 pub(crate) struct ScalingApi {
     pub(crate) scaling: MergedView<pb::ShootScaling>,
-    /// What this replica knows of every shoot, and plans.
+    /// This replica's own knowledge of every shoot, and plans.
     pub(crate) overview: Arc<dyn Overview>,
     pub(crate) streams: Streams,
 }
@@ -31,7 +31,7 @@ impl ScalingApi {
             None => "no replica owns it".to_owned(),
         };
         let message = format!("no replica has reported {shoot} yet; {owner}: ask again in a second");
-        error(Reason::NotReported, message)
+        error(ErrorReason::NotReported, message)
     }
 }
 

@@ -16,9 +16,10 @@ use tonic::{Request, Response, Status};
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
-use watchdog_watch_stream::message::Event;
+use watchdog_watch_stream::message::{Event, Message};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
+use watchdog_watch_stream::wire::WatchResponse as _;
 
 pub use watchdog_proto::probe::v1::Outcome;
 
@@ -201,7 +202,9 @@ impl LeaseProbeService for Service {
             let event = match message.event {
                 Event::Upsert(shoot, told) => Event::Upsert(shoot.clone(), verdict(shoot, &told)),
                 Event::Removed(shoot) => Event::Removed(shoot),
-                Event::SnapshotComplete { items, completeness } => Event::SnapshotComplete { items, completeness },
+                Event::SnapshotComplete { items, completeness } => {
+                    Event::SnapshotComplete { items, completeness }
+                }
                 Event::Heartbeat => Event::Heartbeat,
             };
             let position = message.position;

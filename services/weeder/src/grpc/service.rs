@@ -5,7 +5,7 @@ use watchdog_api::names::is_dns_label;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
 use watchdog_runtime::request::PageRequest;
-use watchdog_runtime::rpc_error::{Reason, error, invalid_field};
+use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
@@ -93,7 +93,7 @@ impl WeederService for WeederApi {
                 "there is no weeder for the Service {service} in {namespace}: it has not become ready lately, or is \
                  not configured"
             );
-            error(Reason::WeederNotFound, message)
+            error(ErrorReason::WeederNotFound, message)
         })?;
         Ok(Response::new(pb::GetWeederResponse {
             weeder: Some(weeder),

@@ -16,7 +16,8 @@ fn runs_in_a_namespace_with(families: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/ipv6.py");
     let scratch = Scratch::new("ipv6").unwrap();
     let kubeconfig = scratch.write("kubeconfig", KUBECONFIG).unwrap();
-    let selectors = "servicesAndDependantSelectors:\n  etcd: {podSelectors: [{matchLabels: {role: apiserver}}]}\n";
+    let selectors =
+        "servicesAndDependantSelectors:\n  etcd: {podSelectors: [{matchLabels: {role: apiserver}}]}\n";
     let config = scratch.write("weeder.yaml", selectors).unwrap();
     let output = std::process::Command::new("unshare")
         .args(["--map-root-user", "--net", "python3"])
