@@ -46,7 +46,12 @@ pub struct Args {
     plan: bool,
 
     /// With --release-all: first scale this Deployment to 0. For the coordinator's own.
-    #[arg(long, requires = "release_all", conflicts_with = "plan", value_name = "NAMESPACE/NAME")]
+    #[arg(
+        long,
+        requires = "release_all",
+        conflicts_with = "plan",
+        value_name = "NAMESPACE/NAME"
+    )]
     #[arg(value_parser = namespaced_name)]
     stop_deployment: Option<ObjectKey>,
 

@@ -55,7 +55,7 @@ async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// What is bound instead of all addresses of a kernel that has no IPv6; `None` after every other error.
+/// All addresses of IPv4, to be bound instead of those of a kernel that has no IPv6; `None` after every other error.
 fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
     let no_ipv6 = error.raw_os_error() == Some(EAFNOSUPPORT);
     let everywhere = address.is_ipv6() && address.ip().is_unspecified();
@@ -68,16 +68,19 @@ mod tests {
 
     #[test]
     fn only_a_kernel_without_ipv6_gets_ipv4() {
-        let instead = |address: &str, code| {
-            without_ipv6(address.parse().unwrap(), &io::Error::from_raw_os_error(code))
-        };
+        let instead =
+            |address: &str, code| without_ipv6(address.parse().unwrap(), &io::Error::from_raw_os_error(code));
         assert_eq!(
             instead("[::]:9645", EAFNOSUPPORT),
             Some("0.0.0.0:9645".parse().unwrap())
         );
         const EADDRINUSE: i32 = 98;
         assert_eq!(instead("[::]:9645", EADDRINUSE), None);
-        assert_eq!(instead("[::1]:9645", EAFNOSUPPORT), None, "it was asked for by name");
+        assert_eq!(
+            instead("[::1]:9645", EAFNOSUPPORT),
+            None,
+            "it was asked for by name"
+        );
         assert_eq!(instead("0.0.0.0:9645", EAFNOSUPPORT), None);
     }
 }

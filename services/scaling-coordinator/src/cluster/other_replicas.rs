@@ -24,12 +24,17 @@ pub(crate) struct OtherReplicas {
 
 impl OtherReplicas {
     /// Scales their Deployment to 0, and tries again until the deadline unless that is forbidden.
-    pub(crate) async fn stop_deployment(&self, deployment: &ObjectKey, deadline: Instant) -> anyhow::Result<()> {
+    pub(crate) async fn stop_deployment(
+        &self,
+        deployment: &ObjectKey,
+        deadline: Instant,
+    ) -> anyhow::Result<()> {
         let deployments: Api<Deployment> = Api::namespaced(self.seed.clone(), &deployment.namespace);
         let patch = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(15));
         loop {
-            let stopped = request(deployments.patch_scale(&deployment.name, &PatchParams::default(), &patch)).await;
+            let stopped =
+                request(deployments.patch_scale(&deployment.name, &PatchParams::default(), &patch)).await;
             let error = match stopped {
                 Ok(_) => {
                     tracing::info!(%deployment, "scaled the Deployment to 0");

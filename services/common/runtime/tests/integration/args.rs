@@ -88,7 +88,10 @@ fn a_replica_has_a_name_and_an_address_for_the_others() {
     let everywhere: SocketAddr = "[::]:9645".parse().unwrap();
     for all in [everywhere, "0.0.0.0:9645".parse().unwrap()] {
         let address: SocketAddr = nameless.advertised(all).parse().unwrap();
-        assert!(address.port() == 9645 && !address.ip().is_unspecified(), "{address}");
+        assert!(
+            address.port() == 9645 && !address.ip().is_unspecified(),
+            "{address}"
+        );
     }
     let given = args("--advertise-addr=probe.garden.svc:9645");
     assert_eq!(given.advertised(everywhere), "probe.garden.svc:9645");
