@@ -165,7 +165,7 @@ def test_what_is_held_down_is_restored_before_an_uninstallation():
     for same in "image", "resources", "securityContext":
         assert container[same] == of_service[same]
     assert pod["spec"]["securityContext"] == deployment["template"]["spec"]["securityContext"]
-    assert "--release-all" in container["args"] and f"--stop-deployment={coordinator}" in container["args"]
+    assert "--release-all" in container["args"] and f"--stop-deployment={NAMESPACE}/{coordinator}" in container["args"]
     own = _fields(_source("services/scaling-coordinator/src/config.rs"), "Args")
     common = _fields(_source("services/common/runtime/src/args.rs"), "CommonArgs")
     assert set(_arguments(job)) <= own | common
@@ -180,6 +180,12 @@ def test_what_is_held_down_is_restored_before_an_uninstallation():
     # The program gives up before the Job ends, and the Job before Helm does.
     assert job["spec"]["activeDeadlineSeconds"] < 300
     assert _arguments(job)["release-timeout"] == "4m"
+
+
+def test_the_release_waits_for_replicas_where_their_leases_are():
+    (job,) = of_kind(hooks(render({"membership": {"namespace": "leases"}})), "Job").values()
+    assert _arguments(job)["namespace"] == "leases"
+    assert _arguments(job)["stop-deployment"] == f"{NAMESPACE}/watchdog-scaling-coordinator"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +226,7 @@ def test_services_are_read_only_where_their_annotations_are():
 
 
 def test_ports_are_those_of_the_programs():
-    defaults = re.findall(r'default_value = "0\.0\.0\.0:(\d+)"', _source("services/common/runtime/src/args.rs"))
+    defaults = re.findall(r'default_value = "\\[::\\]:(\d+)"', _source("services/common/runtime/src/args.rs"))
     for deployment in of_kind(render(), "Deployment").values():
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         assert [str(port["containerPort"]) for port in container["ports"]] == defaults
@@ -476,7 +482,6 @@ def test_bad_values_are_refused(values, complaint):
         ({"image": {"registry": ""}}, "push them, and set image.registry to that registry"),
         ({"log": {"format": "text"}, "logging": {"gardener": {"enabled": True}}}, "set log.format to json"),
         ({"weeder": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "weeder.podLabels must not set app.kubernetes.io/name"),
-        ({"membership": {"namespace": "leases"}}, "or set scalingCoordinator.releaseOnUninstall to false"),
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
         ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
         ({"weeder": {"autoscaling": {"minReplicas": 11}}}, "weeder.autoscaling.minReplicas is 11 and maxReplicas 10"),

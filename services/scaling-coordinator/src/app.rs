@@ -222,8 +222,8 @@ async fn release_with(
         timing: config.timing,
         readiness: readiness.clone(),
     };
-    if let Some(name) = &options.stop_deployment {
-        others.stop_deployment(name, deadline).await?;
+    if let Some(deployment) = &options.stop_deployment {
+        others.stop_deployment(deployment, deadline).await?;
     }
     // A replica that joins takes over shoots, and this one protects none.
     timeout_at(deadline, others.gone(tasks)).await.with_context(|| {

@@ -6,6 +6,5 @@ mod config_files;
 mod demo;
 mod drain;
 mod grpcurl;
-mod ipv6;
 mod probe_cost;
 mod traces;
