@@ -226,7 +226,7 @@ def test_services_are_read_only_where_their_annotations_are():
 
 
 def test_ports_are_those_of_the_programs():
-    defaults = re.findall(r'default_value = "\\[::\\]:(\d+)"', _source("services/common/runtime/src/args.rs"))
+    defaults = re.findall(r'default_value = "\[::\]:(\d+)"', _source("services/common/runtime/src/args.rs"))
     for deployment in of_kind(render(), "Deployment").values():
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         assert [str(port["containerPort"]) for port in container["ports"]] == defaults

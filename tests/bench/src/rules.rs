@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lease_probe::domain::answered::ListedAt;
+use lease_probe::domain::answered::ListTimes;
 use lease_probe::domain::assessment::{ExpiryRule, ListedLeases};
 use lease_probe::domain::candidates::NodeIndex;
 use lease_probe::domain::outcome::Outcome;
@@ -146,8 +146,8 @@ fn listed(names: &[Arc<str>], renewed: i64) -> ListedLeases {
     }
 }
 
-const fn listing(at: i64) -> ListedAt {
-    ListedAt {
+const fn listing(at: i64) -> ListTimes {
+    ListTimes {
         sent: UnixTime(at),
         received: UnixTime(at),
     }
