@@ -126,21 +126,21 @@ def test_the_services_themselves_are_among_the_callers():
         options = [option.partition("=") for option in container["args"]]
         allowed[name] = [value for option, _, value in options if option == "--tls-allowed-client"]
     given = MATRIX["operators"]["allowedClients"]
-    services = [f"watchdog-{service}.garden.svc" for service in ("lease-probe", "scaling-coordinator")]
-    assert allowed == {
-        "watchdog-lease-probe": services + given,
-        "watchdog-scaling-coordinator": given,
-        "watchdog-weeder": given,
-    }
+    callers = {"lease-probe": ["lease-probe", "scaling-coordinator"]}
+    for service in "lease-probe", "scaling-coordinator", "weeder":
+        names = [f"watchdog-{caller}.garden.svc" for caller in callers.get(service, [service])]
+        assert allowed[f"watchdog-{service}"] == names + given
 
 
-def test_lease_probe_is_called_by_the_name_in_its_certificate():
-    """The name that the programs expect without the option: see services/lease-probe/src/config.rs."""
+def test_services_are_called_by_the_names_in_their_certificates():
+    """The names that the programs expect without the options: see services/common/runtime/src/args.rs."""
     deployments = of_kind(render(), "Deployment")
-    for service in "lease-probe", "scaling-coordinator":
+    for service in "lease-probe", "scaling-coordinator", "weeder":
         arguments = _arguments(deployments[f"watchdog-{service}"])
-        assert arguments["tls-server-name"] == f"watchdog-lease-probe.{NAMESPACE}.svc"
-    assert "watchdog-lease-probe.{}.svc" in _source("services/lease-probe/src/config.rs")
+        assert arguments["tls-peer-server-name"] == f"watchdog-{service}.{NAMESPACE}.svc"
+        observed = f"watchdog-lease-probe.{NAMESPACE}.svc" if service == "scaling-coordinator" else None
+        assert arguments.get("tls-server-name") == observed
+    assert "dependency-watchdog-{service}.{}.svc" in _source("services/common/runtime/src/args.rs")
 
 
 def test_what_is_held_down_is_restored_before_an_uninstallation():
@@ -265,13 +265,17 @@ def test_network_policies_let_through_what_is_needed():
     policies = of_kind(render(MATRIX["without-gardener"]), "NetworkPolicy")
     for name, policy in policies.items():
         ports = {p["port"] for rule in policy["spec"]["egress"] for p in rule["ports"]}
-        assert {443, 53} <= ports
-        assert (9645 in ports) == (not name.endswith("weeder"))
+        assert {443, 53, 9645} <= ports
     with_gardener = of_kind(render(), "NetworkPolicy")
-    assert "egress" not in with_gardener["watchdog-weeder"]["spec"]
-    callers = with_gardener["watchdog-lease-probe"]["spec"]["ingress"][0]["from"]
-    components = [c["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for c in callers]
-    assert components == ["lease-probe", "scaling-coordinator"]
+    peers = lambda rule, end: [p["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for p in rule[end]]
+    for name, calls, called_by in (
+        ("lease-probe", ["lease-probe"], ["lease-probe", "scaling-coordinator"]),
+        ("scaling-coordinator", ["scaling-coordinator", "lease-probe"], ["scaling-coordinator"]),
+        ("weeder", ["weeder"], ["weeder"]),
+    ):
+        spec = with_gardener[f"watchdog-{name}"]["spec"]
+        assert peers(spec["egress"][0], "to") == calls
+        assert peers(spec["ingress"][0], "from") == called_by
 
 
 def test_traces_are_off_unless_there_is_a_collector():

@@ -9,8 +9,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
-use watchdog_kube::membership::{Discovery, Membership, Ownership, Timing};
+use watchdog_kube::membership::{Membership, Ownership};
 use watchdog_kube::replica::Replica;
+use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::grpc_client::Dialer;
@@ -19,8 +20,11 @@ use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
+use watchdog_watch_stream::item::NamePair;
+use watchdog_watch_stream::merged::{MergedView, OwnItems};
+use watchdog_watch_stream::replicas::{Addresses, follow_replicas};
+use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
-use watchdog_watch_stream::verdicts::{Addresses, follow_replicas};
 
 use crate::cluster::clusters::Clusters;
 use crate::cluster::other_replicas::{OtherReplicas, alone};
@@ -29,14 +33,18 @@ use crate::cluster::writer::ResourceWriter;
 use crate::cluster::{permissions, watches};
 use crate::config::{Config, Release};
 use crate::controller::Controller;
+use crate::controller::history::HistoryStore;
 use crate::controller::inputs::DecisionInputs;
 use crate::controller::releaser::Releaser;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::traces::Traces;
 use crate::controller::verdicts::VerdictTable;
 use crate::controller::work_queue::WorkQueue;
+use crate::domain::history::ShootEvent;
+use crate::domain::overview::{Overview as _, ShootScaling};
+use crate::grpc::convert;
 use crate::grpc::observers::Observers;
-use crate::grpc::service::Service;
+use crate::grpc::service::ScalingApi;
 use crate::metrics;
 use crate::metrics::collector::Scrape;
 
@@ -58,8 +66,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     watchdog_watch_stream::metrics::register();
     let base = ServiceBuilder::bind(config.common, process).await?;
     let rules = base.follow(config.file);
-    let joined = Replica::join(&base, SERVICE, Ownership::Exclusive, config.timing).await?;
-    let Replica { seed, membership } = joined;
+    let replica = Replica::join(&base, SERVICE, Ownership::Exclusive, config.timing).await?;
+    let (seed, membership) = (replica.seed.clone(), replica.membership.clone());
     let indexes = Indexes::new(&seed, &base.readiness, &base.tasks);
     let kinds_known = watch::Sender::new(0);
     let in_force = indexes.follow(rules, kinds_known.clone());
@@ -76,12 +84,24 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let tracer = base.tracer(config.otlp_endpoint.as_ref(), SERVICE)?;
     let trace_contexts = Arc::new(TraceContexts::new(tracer.is_on()));
     let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
+    let clock = Clock::start();
+    let owns = {
+        let membership = membership.clone();
+        Box::new(move |shoot: &str| membership.owns(shoot))
+    };
+    let history = Arc::new(HistoryStore::new(
+        config.history,
+        clock,
+        base.identity.clone(),
+        owns,
+    ));
     let observers = Observers {
         verdicts: verdicts.clone(),
         trace_contexts: trace_contexts.clone(),
+        history: history.clone(),
     };
     let addresses = if config.lease_probe.is_empty() {
-        discover(&base, seed, config.timing)
+        replica.find(&base, "discovery", LEASE_PROBE, config.timing)
     } else {
         let named = config.lease_probe.iter().map(|address| address.as_str().into());
         watch::Sender::new(named.clone().zip(named).collect::<Addresses>()).subscribe()
@@ -92,13 +112,15 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let engine = indexes.engine(inputs.clone(), &base.identity, config.request_rate);
     let (shoots, write_counts) = (engine.states(), engine.write_counts());
     let traces = Traces::new(tracer, trace_contexts);
-    base.tasks.critical("engine", engine.traced(traces).run());
+    base.tasks
+        .critical("engine", engine.traced(traces).recorded(history.clone()).run());
 
-    let service = Service {
-        shoots: shoots.clone(),
+    let peers = replica.find(&base, "peers", SERVICE, config.timing);
+    let service = ScalingApi {
+        scaling: merge_scaling(&base, &shoots, &inputs, clock, peers.clone()),
+        events: merge_events(&base, &history, clock, peers),
         overview: inputs,
         streams: Streams::new(base.draining.clone()),
-        clock: Clock::start(),
     };
     let scrape = Scrape {
         shoots,
@@ -108,7 +130,48 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     base.serve(api(service), vec![Arc::new(scrape)])
 }
 
-fn api(service: Service) -> Api {
+/// Merges the scaling states of this replica with those of the others.
+fn merge_scaling(
+    base: &ServiceBuilder,
+    shoots: &StateStore<String, ShootScaling>,
+    inputs: &Arc<DecisionInputs>,
+    clock: Clock,
+    peers: watch::Receiver<Addresses>,
+) -> MergedView<pb::ShootScaling> {
+    let view = MergedView::new(base.identity.clone());
+    let (exists, filled) = (inputs.clone(), inputs.clone());
+    let own = OwnItems {
+        store: shoots.clone(),
+        encode: move |shoot: &String, scaling: &ShootScaling| convert::shoot_scaling(shoot, scaling, clock),
+        key: String::clone,
+        exists: move |shoot: &String| !exists.is_unknown(shoot),
+        is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_ours(has),
+    };
+    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    view
+}
+
+/// Merges the history that this replica keeps with that of the others.
+fn merge_events(
+    base: &ServiceBuilder,
+    history: &HistoryStore,
+    clock: Clock,
+    peers: watch::Receiver<Addresses>,
+) -> MergedView<pb::ShootEvent> {
+    let (view, identity) = (MergedView::new(base.identity.clone()), base.identity.clone());
+    let own = OwnItems {
+        store: history.events(),
+        encode: move |key: &NamePair, event: &ShootEvent| convert::shoot_event(key, event, &identity, clock),
+        key: NamePair::clone,
+        exists: |_: &NamePair| true,
+        // It has what has happened since it started.
+        is_filled: |_: &dyn Fn(&NamePair) -> bool| true,
+    };
+    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    view
+}
+
+fn api(service: ScalingApi) -> Api {
     let mut routes = RoutesBuilder::default();
     routes.add_service(ScalingServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
     Api {
@@ -116,18 +179,6 @@ fn api(service: Service) -> Api {
         service_names: &["gardener.watchdog.scaling.v1.ScalingService"],
         descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
     }
-}
-
-/// Finds the replicas of lease-probe by their membership Leases.
-fn discover(base: &ServiceBuilder, seed: kube::Client, timing: Timing) -> watch::Receiver<Addresses> {
-    let (readiness, draining) = (base.readiness.clone(), base.draining.clone());
-    let namespace = &base.common.namespace;
-    let (addresses, discovery) = Discovery::follow(seed, namespace, LEASE_PROBE, timing, readiness, draining);
-    base.tasks.critical("discovery", async move {
-        discovery.run().await;
-        Ok(())
-    });
-    addresses
 }
 
 /// Follows the verdicts of the lease-probe replicas at these addresses.

@@ -23,6 +23,7 @@ pub mod pod_lock;
 pub mod process;
 pub mod readiness;
 pub mod request;
+pub mod rpc_error;
 pub mod rpc_metrics;
 pub mod service_builder;
 pub mod tasks;

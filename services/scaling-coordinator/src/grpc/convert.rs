@@ -1,21 +1,21 @@
 //! Domain <-> proto.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use prost_types::Timestamp;
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
-use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::client::Received;
-use watchdog_watch_stream::message::{Event, Message};
+use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration, forward};
 
 use crate::domain::Direction;
-use crate::domain::decision::{Outcome, Verdict};
+use crate::domain::decision::{HoldReason, Outcome, Verdict};
+use crate::domain::flow::ActionOutcome;
+use crate::domain::history::{EvidenceCounts, IncidentSummary, ShootEvent, ShootEventKind};
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::{Planned, PlannedAction};
 use crate::domain::status::{FlowState, Progress, Step};
@@ -23,6 +23,9 @@ use crate::domain::status::{FlowState, Progress, Step};
 /// The longest validity of a verdict, even if its observer sends a longer one: a verdict that old no longer describes
 /// the shoot.
 const LONGEST_VALIDITY: Duration = Duration::from_secs(600);
+
+/// Zones whose counts are kept. A region has a handful.
+const MAX_ZONES: usize = 16;
 
 /// Characters of a verdict's sentence that are kept.
 const LONGEST_MESSAGE: usize = 512;
@@ -65,26 +68,27 @@ fn outcome(outcome: i32) -> Outcome {
     }
 }
 
-// === domain -> API ===
-
-/// One message of a stream of scaling states.
-pub(crate) fn response(
-    message: Message<String, Arc<ShootScaling>>,
-    clock: Clock,
-) -> pb::WatchScalingResponse {
-    use pb::watch_scaling_response::Event as PbEvent;
-    let event = match message.event {
-        Event::Upsert(shoot, scaling) => PbEvent::Upsert(shoot_scaling(&shoot, &scaling, clock)),
-        Event::Removed(shoot) => PbEvent::Removed(shoot),
-        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
-        Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
-    };
-    pb::WatchScalingResponse {
-        position: Some(wire::position(&message.position)),
-        event: Some(event),
+/// The counts of the evidence.
+pub(crate) fn evidence_counts(evidence: &probe::Evidence) -> EvidenceCounts {
+    let zones = evidence.zones.iter().take(MAX_ZONES);
+    let renewal = evidence.newest_expired_renewal_age.as_ref();
+    EvidenceCounts {
+        nodes: evidence.nodes,
+        leases: evidence.leases,
+        candidates: evidence.candidates,
+        expired: evidence.expired,
+        unconfirmed: evidence.unconfirmed,
+        threshold: evidence.threshold,
+        zones: zones
+            .map(|zone| (zone.zone.clone(), zone.candidates, zone.expired))
+            .collect(),
+        newest_expired_renewal: renewal.map(|age| forward(Some(age))),
     }
 }
 
+// === domain -> API ===
+
+/// The scaling state of a shoot.
 pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -> pb::ShootScaling {
     pb::ShootScaling {
         shoot: shoot.to_owned(),
@@ -97,6 +101,7 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         retry_at: scaling.status.retry_at.map(|at| timestamp(clock, at)),
         owner: scaling.owner.to_string(),
         meltdown_protection_active: scaling.held_down() > 0,
+        hold_reason: hold_reason(scaling.held).into(),
     }
 }
 
@@ -129,6 +134,19 @@ const fn direction(direction: Option<Direction>) -> pb::Direction {
     }
 }
 
+const fn hold_reason(held: Option<HoldReason>) -> pb::HoldReason {
+    match held {
+        None => pb::HoldReason::Unspecified,
+        Some(HoldReason::Cluster) => pb::HoldReason::Cluster,
+        Some(HoldReason::Ownership) => pb::HoldReason::Ownership,
+        Some(HoldReason::Unreported) => pb::HoldReason::Unreported,
+        Some(HoldReason::Expired) => pb::HoldReason::Expired,
+        Some(HoldReason::Disagreement) => pb::HoldReason::Disagreement,
+        Some(HoldReason::Outdated) => pb::HoldReason::Outdated,
+        Some(HoldReason::Verdict) => pb::HoldReason::Verdict,
+    }
+}
+
 const fn state(state: FlowState) -> pb::FlowState {
     match state {
         FlowState::Holding => pb::FlowState::Holding,
@@ -139,7 +157,21 @@ const fn state(state: FlowState) -> pb::FlowState {
 }
 
 fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
-    let step = match progress.step {
+    pb::ResourceScaling {
+        resource: Some(resource_ref(&progress.reference)),
+        level: progress.level,
+        step: step(progress.step).into(),
+        spec_replicas: progress.replicas,
+        ready_replicas: progress.ready,
+        recorded_replicas: progress.recorded,
+        target_replicas: progress.target,
+        attempts: progress.attempts,
+        message: sentence(&progress.message),
+    }
+}
+
+const fn step(step: Step) -> pb::Step {
+    match step {
         Step::Pending => pb::Step::Pending,
         Step::Delayed => pb::Step::Delayed,
         Step::Writing => pb::Step::Writing,
@@ -149,17 +181,6 @@ fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
         Step::Ignored => pb::Step::Ignored,
         Step::BackingOff => pb::Step::BackingOff,
         Step::Failed => pb::Step::Failed,
-    };
-    pb::ResourceScaling {
-        resource: Some(resource_ref(&progress.reference)),
-        level: progress.level,
-        step: step.into(),
-        spec_replicas: progress.replicas,
-        ready_replicas: progress.ready,
-        recorded_replicas: progress.recorded,
-        target_replicas: progress.target,
-        attempts: progress.attempts,
-        message: sentence(&progress.message),
     }
 }
 
@@ -189,6 +210,149 @@ fn resource_ref(reference: &ResourceRef) -> pb::ResourceRef {
         api_version: reference.api_version.clone(),
         kind: reference.kind.clone(),
         name: reference.name.clone(),
+    }
+}
+
+/// An event in the history of a shoot, as this replica recorded it.
+pub(crate) fn shoot_event(key: &NamePair, event: &ShootEvent, replica: &str, clock: Clock) -> pb::ShootEvent {
+    let NamePair(shoot, id) = key.clone();
+    pb::ShootEvent {
+        key: Some(pb::ShootEventKey { shoot, id }),
+        at: Some(timestamp(clock, event.at)),
+        replica: replica.to_owned(),
+        message: sentence(&event.message),
+        event: Some(event_kind(&event.kind, clock)),
+    }
+}
+
+fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
+    use pb::shoot_event::Event;
+    match kind {
+        ShootEventKind::VerdictChanged {
+            observer,
+            previous,
+            outcome,
+            evidence: counts,
+            delay,
+        } => Event::VerdictChanged(pb::VerdictChanged {
+            observer: observer.to_string(),
+            previous_outcome: previous.map_or(probe::Outcome::Unspecified, probe_outcome).into(),
+            outcome: probe_outcome(*outcome).into(),
+            evidence: counts.as_ref().map(evidence),
+            delay: Some(duration(*delay)),
+        }),
+        ShootEventKind::DirectionChanged {
+            previous,
+            direction: now,
+            held,
+        } => Event::DirectionChanged(pb::DirectionChanged {
+            previous_direction: previous.map_or(pb::Direction::Unspecified, direction).into(),
+            direction: direction(*now).into(),
+            hold_reason: hold_reason(*held).into(),
+        }),
+        ShootEventKind::StepChanged {
+            resource,
+            level,
+            previous,
+            step: now,
+        } => Event::StepChanged(pb::StepChanged {
+            resource: Some(resource_ref(resource)),
+            level: *level,
+            previous_step: previous
+                .map_or(pb::Step::Unspecified, |(before, _)| step(before))
+                .into(),
+            step: step(*now).into(),
+            previous_step_took: previous.map(|(_, took)| duration(took)),
+        }),
+        ShootEventKind::WriteEnded {
+            resource,
+            direction: of,
+            write,
+            outcome,
+            took,
+        } => Event::WriteEnded(pb::WriteEnded {
+            resource: Some(resource_ref(resource)),
+            direction: direction(Some(*of)).into(),
+            write: write.clone(),
+            result: write_result(outcome).into(),
+            error: match outcome {
+                ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => why.clone(),
+                ActionOutcome::Done | ActionOutcome::Conflict | ActionOutcome::Cancelled => String::new(),
+            },
+            took: Some(duration(*took)),
+        }),
+        ShootEventKind::IncidentEnded(summary) => Event::IncidentEnded(incident(summary, clock)),
+    }
+}
+
+fn incident(summary: &IncidentSummary, clock: Clock) -> pb::IncidentEnded {
+    pb::IncidentEnded {
+        outcome: summary
+            .outcome
+            .map_or(probe::Outcome::Unspecified, probe_outcome)
+            .into(),
+        started_at: Some(timestamp(clock, summary.started)),
+        last_renewal_to_verdict: summary.last_renewal_to_verdict.map(duration),
+        verdict_to_first_write: summary.verdict_to_first_write.map(duration),
+        verdict_to_last_write: summary.verdict_to_last_write.map(duration),
+        verdict_to_healthy: Some(duration(summary.verdict_to_healthy)),
+        verdict_to_restored: Some(duration(summary.verdict_to_restored)),
+        scaled_down: summary.scaled_down,
+        scaled_up: summary.scaled_up,
+        failed_writes: summary.failed_writes,
+        peak_expired_fraction: summary.peak_expired_fraction,
+        zones: zones(&summary.zones),
+    }
+}
+
+fn evidence(counts: &EvidenceCounts) -> probe::Evidence {
+    let share = f64::from(counts.expired) / f64::from(counts.candidates);
+    probe::Evidence {
+        nodes: counts.nodes,
+        leases: counts.leases,
+        candidates: counts.candidates,
+        expired: counts.expired,
+        expired_fraction: (counts.candidates > 0).then_some(share),
+        threshold: counts.threshold,
+        zones: zones(&counts.zones),
+        unconfirmed: counts.unconfirmed,
+        newest_expired_renewal_age: counts.newest_expired_renewal.map(duration),
+        ..Default::default()
+    }
+}
+
+fn zones(zones: &[(String, u32, u32)]) -> Vec<probe::ZoneEvidence> {
+    let zone = |(zone, candidates, expired): &(String, u32, u32)| probe::ZoneEvidence {
+        zone: zone.clone(),
+        candidates: *candidates,
+        expired: *expired,
+    };
+    zones.iter().map(zone).collect()
+}
+
+/// Outcomes of this program's own stand for none of the API.
+const fn probe_outcome(outcome: Outcome) -> probe::Outcome {
+    match outcome {
+        Outcome::Healthy => probe::Outcome::Healthy,
+        Outcome::LeasesExpired => probe::Outcome::LeasesExpired,
+        Outcome::ExternalUnreachable => probe::Outcome::ExternalUnreachable,
+        Outcome::ApiServerUnreachable => probe::Outcome::ApiServerUnreachable,
+        Outcome::Throttled => probe::Outcome::Throttled,
+        Outcome::Inconclusive => probe::Outcome::Inconclusive,
+        Outcome::TooFewCandidates => probe::Outcome::TooFewCandidates,
+        Outcome::Skipped => probe::Outcome::Skipped,
+        Outcome::Pending => probe::Outcome::Pending,
+        Outcome::Unknown | Outcome::Outdated => probe::Outcome::Unspecified,
+    }
+}
+
+const fn write_result(outcome: &ActionOutcome) -> pb::WriteResult {
+    match outcome {
+        ActionOutcome::Done => pb::WriteResult::Applied,
+        ActionOutcome::Conflict => pb::WriteResult::Conflict,
+        ActionOutcome::Refused { .. } => pb::WriteResult::Refused,
+        ActionOutcome::Unknown { .. } => pb::WriteResult::Unknown,
+        ActionOutcome::Cancelled => pb::WriteResult::Cancelled,
     }
 }
 

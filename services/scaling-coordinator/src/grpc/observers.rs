@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::client::{Received, Update};
-use watchdog_watch_stream::verdicts::ReplicaHandler;
+use watchdog_watch_stream::replicas::ReplicaHandler;
 
 use super::convert;
+use crate::controller::history::HistoryStore;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::decision::Verdict;
@@ -15,6 +16,7 @@ use crate::domain::decision::Verdict;
 pub(crate) struct Observers {
     pub(crate) verdicts: Arc<VerdictTable>,
     pub(crate) trace_contexts: Arc<TraceContexts>,
+    pub(crate) history: Arc<HistoryStore>,
 }
 
 impl Observers {
@@ -23,11 +25,13 @@ impl Observers {
         let direction = verdict.outcome.direction();
         self.trace_contexts
             .update(shoot, &verdict.observer, direction, &received.value.traceparent);
+        let evidence = received.value.evidence.as_ref().map(convert::evidence_counts);
+        self.history.verdict(shoot, &verdict, evidence);
         verdict
     }
 }
 
-impl ReplicaHandler for Observers {
+impl ReplicaHandler<pb::Verdict> for Observers {
     fn on_join(&self, replica: &Arc<str>) {
         self.verdicts.joined(replica);
     }
@@ -38,7 +42,7 @@ impl ReplicaHandler for Observers {
 
     fn on_update(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>) {
         match update {
-            Update::Snapshot(items) => {
+            Update::Snapshot(items, _) => {
                 let read = |(shoot, received): (String, _)| {
                     let verdict = self.read(&shoot, &received);
                     (shoot, verdict)

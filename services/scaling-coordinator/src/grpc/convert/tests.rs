@@ -14,9 +14,11 @@ fn received(age: i64, valid_for: i64) -> Received<probe::Verdict> {
         message: "x".repeat(10_000),
         ..Default::default()
     };
+    let sent_at = Instant::now() + Duration::from_secs(10_000);
     Received {
         value,
-        sent_at: Instant::now() + Duration::from_secs(10_000),
+        sent_at,
+        set_at: sent_at,
     }
 }
 
@@ -45,6 +47,7 @@ fn validity_counts_from_the_sending_and_is_bounded() {
     let unset = Received {
         value: probe::Verdict::default(),
         sent_at: Instant::now(),
+        set_at: Instant::now(),
     };
     assert_eq!(
         verdict(&unset).valid_until,

@@ -1,0 +1,147 @@
+//! Follows the replicas of a service, all at the same time, each over a stream of what it owns.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Status;
+use tonic::transport::Channel;
+use tower::Layer as _;
+use watchdog_runtime::grpc_client::Dialer;
+use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::rpc_metrics::RpcMetrics;
+
+use crate::client::{Source, Update, follow};
+use crate::item::{FeedItem, ItemStream};
+
+/// Replicas that are followed at most. Each owns a share of the shoots; a seed with 10,000 of them needs a handful.
+pub const MAX_REPLICAS: usize = 64;
+
+/// Addresses of replicas by identity.
+pub type Addresses = BTreeMap<Arc<str>, Arc<str>>;
+
+/// Receives what the replicas report.
+pub trait ReplicaHandler<M: FeedItem>: Clone + Send + Sync + 'static {
+    /// The replicas have been listed for the first time; those that were found have joined.
+    fn on_listed(&self) {}
+    /// A replica is followed from now on.
+    fn on_join(&self, replica: &Arc<str>);
+    /// A replica is gone; no event of it follows.
+    fn on_leave(&self, replica: &Arc<str>);
+    /// A replica reported something, or its stream was lost.
+    fn on_update(&self, replica: &Arc<str>, update: Update<M::Key, M>);
+}
+
+/// Follows the replicas, apart from the one named `me`, until `stop` is cancelled.
+///
+/// # Errors
+/// Never; the type is that of a critical task.
+pub async fn follow_replicas<M: FeedItem>(
+    me: Option<Arc<str>>,
+    mut addresses: watch::Receiver<Addresses>,
+    dialer: Dialer,
+    handler: impl ReplicaHandler<M>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut followed: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)> = BTreeMap::new();
+    // The first list counts as a change.
+    let mut listed = addresses.has_changed().unwrap_or(true);
+    loop {
+        let mut current = addresses.borrow_and_update().clone();
+        if let Some(me) = &me {
+            current.remove(me);
+        }
+        if current.len() > MAX_REPLICAS {
+            tracing::error!(
+                feed = M::FEED,
+                replicas = current.len(),
+                followed = MAX_REPLICAS,
+                "there are too many replicas, some are not followed"
+            );
+        }
+        let current: Addresses = current.into_iter().take(MAX_REPLICAS).collect();
+        let gone: Vec<Arc<str>> = followed
+            .iter()
+            .filter(|(replica, (address, _))| current.get(*replica) != Some(address))
+            .map(|(replica, _)| replica.clone())
+            .collect();
+        for replica in gone {
+            tracing::info!(feed = M::FEED, %replica, "a replica is gone");
+            followed.remove(&replica);
+            readiness.part(&replica).recovered(M::FEED);
+            handler.on_leave(&replica);
+        }
+        for (replica, address) in current {
+            if followed.contains_key(&replica) {
+                continue;
+            }
+            tracing::info!(feed = M::FEED, %replica, %address, "following a replica");
+            handler.on_join(&replica);
+            let task = follow_one(
+                replica.clone(),
+                address.clone(),
+                dialer.clone(),
+                handler.clone(),
+                readiness.part(&replica),
+                stop.clone(),
+            );
+            followed.insert(replica, (address, AbortOnDropHandle::new(tokio::spawn(task))));
+        }
+        if std::mem::take(&mut listed) {
+            handler.on_listed();
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            changed = addresses.changed() => {
+                if changed.is_err() {
+                    // Static addresses never change.
+                    stop.cancelled().await;
+                    return Ok(());
+                }
+                listed = true;
+            }
+        }
+    }
+}
+
+async fn follow_one<M: FeedItem>(
+    replica: Arc<str>,
+    address: Arc<str>,
+    dialer: Dialer,
+    handler: impl ReplicaHandler<M>,
+    readiness: Readiness,
+    stop: CancellationToken,
+) {
+    let channel = match dialer.channel(&address) {
+        Ok(channel) => channel,
+        Err(error) => {
+            let error = format!("{error:#}");
+            tracing::error!(feed = M::FEED, %replica, error, "cannot follow a replica");
+            return;
+        }
+    };
+    let hear = |update| handler.on_update(&replica, update);
+    let mut source = ReplicaSource::<M> {
+        channel,
+        item: std::marker::PhantomData,
+    };
+    follow(M::FEED, &mut source, &readiness, &stop, hear).await;
+}
+
+struct ReplicaSource<M> {
+    channel: Channel,
+    item: std::marker::PhantomData<fn() -> M>,
+}
+
+impl<M: FeedItem> Source for ReplicaSource<M> {
+    type Key = M::Key;
+    type Value = M;
+    type Stream = ItemStream<M>;
+
+    async fn open(&mut self) -> Result<Self::Stream, Status> {
+        M::watch(RpcMetrics::client().layer(self.channel.clone())).await
+    }
+}
