@@ -15,6 +15,7 @@ use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
+use watchdog_runtime::tls::Tls;
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 use watchdog_watch_stream::verdicts::follow_replicas;
@@ -146,7 +147,7 @@ fn follow_peers(base: &ServiceBuilder, shared: &ProbeContext, view: &MergedVerdi
     );
     base.tasks.critical("discovery", endless(discovery.run()));
     let dialer = Dialer {
-        tls: base.tls.clone(),
+        tls: base.tls.as_ref().map(Tls::client),
         server_name,
     };
     let clock = shared.clock;

@@ -19,6 +19,7 @@ use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
+use watchdog_runtime::tls::Tls;
 use watchdog_watch_stream::stream::Streams;
 use watchdog_watch_stream::verdicts::{Addresses, follow_replicas};
 
@@ -138,7 +139,7 @@ fn observe(
     observers: Observers,
 ) {
     let dialer = Dialer {
-        tls: base.tls.clone(),
+        tls: base.tls.as_ref().map(Tls::client),
         server_name,
     };
     let (readiness, draining) = (base.readiness.clone(), base.draining.clone());

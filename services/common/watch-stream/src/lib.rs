@@ -7,10 +7,8 @@
 //! when each message was *sent* by the local clock, so that validity survives any skew between hosts.
 
 pub mod client;
-pub mod message;
 pub mod metrics;
-pub mod send_time;
 pub mod server;
 pub mod stream;
 pub mod verdicts;
-pub mod wire;
+pub use watchdog_client::{message, send_time, wire};

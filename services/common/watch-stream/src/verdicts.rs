@@ -12,6 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 use tower::Layer as _;
+use watchdog_client::consumer;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::grpc_client::Dialer;
@@ -19,8 +20,7 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::rpc_metrics::{Measured, RpcMetrics};
 
 use crate::client::{Source, Update, follow};
-use crate::message::{Event, Message};
-use crate::wire;
+use crate::message::Message;
 
 /// Replicas that are followed at most. Each owns a share of the shoots; a seed with 10,000 of them needs a handful.
 const MAX_REPLICAS: usize = 64;
@@ -148,59 +148,6 @@ impl Source for Replica {
             .watch_verdicts(Request::new(request))
             .await?
             .into_inner();
-        let decode = |response: Result<pb::WatchVerdictsResponse, Status>| {
-            message(response?).map_err(|part| Status::data_loss(format!("a message has no {part}")))
-        };
-        Ok(Box::pin(stream.map(decode)))
-    }
-}
-
-/// One message of a stream of verdicts.
-///
-/// # Errors
-/// When a part that must be there is missing; the text names it.
-pub fn message(response: pb::WatchVerdictsResponse) -> Result<Message<String, pb::Verdict>, &'static str> {
-    use pb::watch_verdicts_response::Event as PbEvent;
-    let position = response.position.ok_or("position")?;
-    let event = match response.event.ok_or("event")? {
-        PbEvent::Upsert(verdict) if verdict.shoot.is_empty() => return Err("shoot"),
-        PbEvent::Upsert(verdict) => Event::Upsert(verdict.shoot.clone(), verdict),
-        PbEvent::Removed(shoot) => Event::Removed(shoot),
-        PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete(complete.items),
-        PbEvent::Heartbeat(_) => Event::Heartbeat,
-    };
-    Ok(Message {
-        position: wire::received_position(position),
-        event,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use watchdog_proto::feed::v1 as feed;
-    use watchdog_proto::probe::v1 as probe;
-
-    use super::*;
-
-    #[test]
-    fn messages_without_their_parts_are_refused() {
-        let empty = probe::WatchVerdictsResponse::default();
-        assert_eq!(message(empty), Err("position"));
-        let position = Some(feed::Position::default());
-        assert_eq!(
-            message(probe::WatchVerdictsResponse {
-                position: position.clone(),
-                event: None
-            }),
-            Err("event")
-        );
-        let nameless = probe::watch_verdicts_response::Event::Upsert(probe::Verdict::default());
-        assert_eq!(
-            message(probe::WatchVerdictsResponse {
-                position,
-                event: Some(nameless)
-            }),
-            Err("shoot")
-        );
+        Ok(Box::pin(stream.map(|message| consumer::decode(message?))))
     }
 }

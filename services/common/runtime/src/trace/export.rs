@@ -45,7 +45,7 @@ pub(crate) fn start(
         return Err("--otlp-endpoint: https needs --tls-cert, --tls-key and --tls-client-ca".to_owned());
     }
     let dialer = Dialer {
-        tls: tls.filter(|_| endpoint.tls),
+        tls: tls.filter(|_| endpoint.tls).map(|tls| tls.client()),
         server_name: endpoint.host.clone(),
     };
     let channel = dialer

@@ -72,7 +72,7 @@ impl Server {
 
 async fn ask(address: &str, tls: Option<Tls>, server_name: &str) -> Result<ServingStatus, Status> {
     let dialer = Dialer {
-        tls,
+        tls: tls.map(|tls| tls.client()),
         server_name: server_name.to_owned(),
     };
     let mut client = HealthClient::new(dialer.channel(address).unwrap());
