@@ -32,7 +32,7 @@ def connect(address, ca=None, certificate=None, key=None, server_name=None):
 def follow(stub, known):
     """One stream, until it ends. `known` holds the latest verdict of every shoot, and outlives streams."""
     snapshot = {}
-    stream = stub.WatchVerdicts(probe_pb2.WatchVerdictsRequest(scope=probe_pb2.SCOPE_CLUSTER))
+    stream = stub.WatchVerdicts(probe_pb2.WatchVerdictsRequest())
     for update in alive(stream):
         event = update.WhichOneof("event")
         if event == "upsert":

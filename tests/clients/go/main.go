@@ -73,7 +73,7 @@ func connect(args []string) (*grpc.ClientConn, error) {
 func follow(client probe.LeaseProbeServiceClient, known map[string]*probe.Verdict) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	stream, err := client.WatchVerdicts(ctx, &probe.WatchVerdictsRequest{Scope: probe.Scope_SCOPE_CLUSTER})
+	stream, err := client.WatchVerdicts(ctx, &probe.WatchVerdictsRequest{})
 	if err != nil {
 		return err
 	}

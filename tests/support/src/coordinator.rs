@@ -142,6 +142,7 @@ async fn serve(
         if !std::mem::replace(&mut complete, true) {
             events.push(Event::SnapshotComplete(feed::SnapshotComplete {
                 items: now.len() as u64,
+                completeness: None,
             }));
         } else if events.is_empty() {
             events.push(Event::Heartbeat(feed::Heartbeat {}));
@@ -152,6 +153,7 @@ async fn serve(
                 epoch: epoch.clone(),
                 revision,
                 uptime: None,
+                item_age: None,
             };
             let (uptime, passed) = (position.uptime.get_or_insert_default(), started.elapsed());
             uptime.seconds = i64::try_from(passed.as_secs()).unwrap_or_default();

@@ -14,6 +14,7 @@ pub fn position(position: &Position) -> pb::Position {
         epoch: position.epoch.to_string(),
         revision: position.revision,
         uptime: Some(signed(micros_of(position.uptime))),
+        item_age: None,
     }
 }
 

@@ -60,11 +60,16 @@ pub fn unknown_shoot(name: &str) -> Status {
 }
 
 /// The size of a page.
-#[must_use]
-pub fn page_size(asked: u32) -> usize {
-    match asked {
-        0 => DEFAULT_PAGE,
-        asked => usize::try_from(asked).unwrap_or(MAX_PAGE).min(MAX_PAGE),
+///
+/// # Errors
+/// INVALID_ARGUMENT when it is negative.
+pub fn page_size(asked: i32) -> Result<usize, Status> {
+    match usize::try_from(asked) {
+        Ok(0) => Ok(DEFAULT_PAGE),
+        Ok(asked) => Ok(asked.min(MAX_PAGE)),
+        Err(_) => Err(Status::invalid_argument(
+            "page_size: is negative: use 0 for the default",
+        )),
     }
 }
 
@@ -115,7 +120,10 @@ mod tests {
 
     #[test]
     fn pages() {
-        assert_eq!((page_size(0), page_size(7), page_size(u32::MAX)), (100, 7, 1_000));
+        for (asked, size) in [(0, 100), (7, 7), (i32::MAX, 1_000)] {
+            assert_eq!(page_size(asked).unwrap(), size);
+        }
+        assert!(page_size(-1).is_err());
         assert_eq!(page_token(&next_page_token("a")).unwrap().as_deref(), Some("a"));
         assert_eq!(page_token("").unwrap(), None);
         assert!(page_token("a").is_err());

@@ -141,7 +141,7 @@ impl Source for Replica {
     async fn open(&mut self) -> Result<Self::Stream, Status> {
         let request = pb::WatchVerdictsRequest {
             shoots: Vec::new(),
-            scope: pb::Scope::Local.into(),
+            scope: watchdog_proto::feed::v1::Scope::Local.into(),
         };
         let stream = self
             .client

@@ -72,7 +72,7 @@ const fn skip_reason(outcome: &Outcome) -> pb::SkipReason {
 
 fn evidence(evidence: &Evidence) -> pb::Evidence {
     pb::Evidence {
-        nodes: evidence.nodes,
+        nodes: (evidence.nodes > 0).then_some(evidence.nodes),
         leases: evidence.leases,
         candidates: evidence.candidates,
         expired: evidence.expired,
@@ -84,7 +84,7 @@ fn evidence(evidence: &Evidence) -> pb::Evidence {
                 leases: *leases,
             })
             .collect(),
-        expired_fraction: evidence.fraction(),
+        expired_fraction: (evidence.candidates > 0).then(|| evidence.fraction()),
         threshold: evidence.threshold,
         zones: evidence
             .zones
@@ -98,6 +98,7 @@ fn evidence(evidence: &Evidence) -> pb::Evidence {
         expiry_age: Some(duration(evidence.expiry_age)),
         largest_skew: Some(signed(evidence.largest_skew)),
         unconfirmed: evidence.unconfirmed,
+        newest_expired_renewal_age: None,
     }
 }
 
@@ -123,7 +124,10 @@ pub(crate) fn response<V>(
     let event = match message.event {
         Event::Upsert(shoot, value) => PbEvent::Upsert(encode(&shoot, value)),
         Event::Removed(shoot) => PbEvent::Removed(shoot),
-        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
+        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete {
+            items,
+            completeness: None,
+        }),
         Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
     };
     pb::WatchVerdictsResponse {

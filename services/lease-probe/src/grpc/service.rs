@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 use watchdog_api::unix_time::UnixTime;
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
 use watchdog_runtime::clock::Clock;
@@ -66,7 +67,7 @@ impl LeaseProbeService for LeaseProbeApi {
         let matches = move |shoot: &String| shoots.is_empty() || shoots.contains(shoot);
         let clock = self.clock;
         let stream = match scope {
-            pb::Scope::Cluster => {
+            Scope::Unspecified => {
                 let encode = move |shoot: &str, seen: Arc<ReplicaVerdict>| {
                     seen.to_proto(shoot, UnixTime(clock.now_micros()))
                 };
@@ -74,7 +75,7 @@ impl LeaseProbeService for LeaseProbeApi {
                 self.streams
                     .serve("WatchVerdicts", self.view.merged.subscribe(matches), encode)?
             }
-            pb::Scope::Local | pb::Scope::Unspecified => {
+            Scope::Local => {
                 let encode = move |shoot: &str, verdict: Arc<Verdict>| {
                     convert::verdict(shoot, &verdict, UnixTime(clock.now_micros()))
                 };
@@ -99,6 +100,7 @@ impl LeaseProbeService for LeaseProbeApi {
             .ok_or_else(|| self.without_verdict(&shoot))?;
         Ok(Response::new(pb::GetVerdictResponse {
             verdict: Some(seen.to_proto(&shoot, self.now())),
+            ..Default::default()
         }))
     }
 
@@ -109,11 +111,11 @@ impl LeaseProbeService for LeaseProbeApi {
         let request = request.into_inner();
         let outcomes = outcomes(&request.outcomes)?;
         let asked = |outcome: pb::Outcome| outcomes.is_empty() || outcomes.contains(&outcome);
-        let limit = request::page_size(request.page_size);
+        let limit = request::page_size(request.page_size)?;
         let after = request::page_token(&request.page_token)?;
         let now = self.now();
         let response = match scope(request.scope)? {
-            pb::Scope::Cluster => {
+            Scope::Unspecified => {
                 let page = self
                     .view
                     .merged
@@ -123,7 +125,7 @@ impl LeaseProbeService for LeaseProbeApi {
                     });
                 list_response(page, |shoot, seen| seen.to_proto(shoot, now))
             }
-            pb::Scope::Local | pb::Scope::Unspecified => {
+            Scope::Local => {
                 let matches = |_: &String, verdict: &Verdict| asked(convert::outcome(&verdict.outcome));
                 let page = self.local.page(after.as_ref(), limit, matches);
                 list_response(page, |shoot, verdict| convert::verdict(shoot, verdict, now))
@@ -148,7 +150,8 @@ fn list_response<V>(
             .filter(|_| page.more)
             .map(|shoot| request::next_page_token(&shoot))
             .unwrap_or_default(),
-        total_size: u32::try_from(page.total).unwrap_or(u32::MAX),
+        total_size: i32::try_from(page.total).unwrap_or(i32::MAX),
+        ..Default::default()
     }
 }
 
@@ -163,10 +166,10 @@ fn outcomes(asked: &[i32]) -> Result<BTreeSet<pb::Outcome>, Status> {
     asked.iter().enumerate().map(known).collect()
 }
 
-fn scope(scope: i32) -> Result<pb::Scope, Status> {
-    pb::Scope::try_from(scope).map_err(|_| {
+fn scope(scope: i32) -> Result<Scope, Status> {
+    Scope::try_from(scope).map_err(|_| {
         Status::invalid_argument(format!(
-            "scope: {scope} is unknown: use SCOPE_LOCAL or SCOPE_CLUSTER"
+            "scope: {scope} is unknown: leave the field out for the whole seed, or use SCOPE_LOCAL"
         ))
     })
 }

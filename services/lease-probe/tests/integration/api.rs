@@ -1,9 +1,10 @@
 //! Every RPC, with good and bad requests.
 
 use tonic::Code;
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
-use watchdog_proto::probe::v1::{Outcome, Scope};
 use watchdog_sandbox::ShootSpec;
 
 use crate::replica::Replica;
@@ -49,7 +50,7 @@ async fn verdicts_are_listed_in_pages_and_by_outcome() {
         let shoots = names.iter().map(|name| world.shoot(name));
         shoots.map(|shoot| shoot.namespace().to_owned()).collect()
     };
-    for scope in [Scope::Unspecified, Scope::Local, Scope::Cluster] {
+    for scope in [Scope::Unspecified, Scope::Local] {
         assert_eq!(pages(scope, &[]).await, named(&names));
         assert_eq!(pages(scope, &[Outcome::Skipped]).await, named(&["b", "d"]));
         let either = [Outcome::Healthy, Outcome::Throttled];
@@ -113,7 +114,7 @@ async fn a_shoot_may_be_watched_before_it_exists_and_its_end_is_reported() {
     let replica = Replica::start(&world).await;
     let late = ShootSpec::new("late", 1);
     let name = late.namespace();
-    for scope in [Scope::Local, Scope::Cluster] {
+    for scope in [Scope::Local, Scope::Unspecified] {
         let mut stream = replica.watch(scope, &[&name]).await;
         assert_eq!(stream.next().await.unwrap(), Event::SnapshotComplete(complete(0)));
         world.sandbox.add_shoot(late.clone()).await.unwrap();
@@ -132,5 +133,8 @@ async fn a_shoot_may_be_watched_before_it_exists_and_its_end_is_reported() {
 }
 
 fn complete(items: u64) -> watchdog_proto::feed::v1::SnapshotComplete {
-    watchdog_proto::feed::v1::SnapshotComplete { items }
+    watchdog_proto::feed::v1::SnapshotComplete {
+        items,
+        completeness: None,
+    }
 }

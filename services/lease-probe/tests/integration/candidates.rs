@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
-use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, Scope, Verdict};
+use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, Verdict};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Cut, Shoot};
 
@@ -98,7 +99,7 @@ async fn only_eligible_leases_are_counted() {
     assert_eq!(excluded(found), one_each.map(|reason| (reason, 1)).into());
     assert_eq!(
         (found.nodes, found.leases, found.candidates, found.expired),
-        (9, 11, 2, 2)
+        (Some(9), 11, 2, 2)
     );
 
     // The pool may name its own conditions: a full disk is none of them.

@@ -193,7 +193,7 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
         "{}",
         lost.message
     );
-    assert_eq!(evidence(&lost).nodes, 2, "the nodes were seen");
+    assert_eq!(evidence(&lost).nodes, Some(2), "the nodes were seen");
 
     world.set_kubeconfig(&alpha, "external", &inside);
     alpha.heal();

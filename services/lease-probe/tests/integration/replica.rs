@@ -8,6 +8,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::cli::CommandLine;
@@ -153,7 +154,7 @@ impl Replica {
     }
 
     /// Opens a stream of the verdicts on these shoots, all when there are none.
-    pub async fn watch(&self, scope: pb::Scope, shoots: &[&str]) -> Stream {
+    pub async fn watch(&self, scope: Scope, shoots: &[&str]) -> Stream {
         let request = pb::WatchVerdictsRequest {
             shoots: shoots.iter().map(ToString::to_string).collect(),
             scope: scope.into(),

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use tonic::Code;
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
-use watchdog_proto::probe::v1::{Outcome, Scope};
 
 use crate::replica::{IDENTITY, Replica};
 use crate::world::{World, real};
@@ -55,7 +56,7 @@ async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
     for replica in [&first, &second] {
         let what = || "each replica reports all".to_owned();
         until(what, async || {
-            (observers(replica, Scope::Cluster).await == shared).then_some(())
+            (observers(replica, Scope::Unspecified).await == shared).then_some(())
         })
         .await;
     }
@@ -67,11 +68,11 @@ async fn two_replicas_share_the_shoots_and_one_goes_on_alone() {
         .0;
     assert_eq!(first.verdict(of_second).await.unwrap().observer, "second");
 
-    let mut all = second.watch(Scope::Cluster, &[]).await;
+    let mut all = second.watch(Scope::Unspecified, &[]).await;
     assert_eq!(all.snapshot().await.len(), SHOOTS.len());
     let leaving = [
         first.watch(Scope::Local, &[]).await,
-        first.watch(Scope::Cluster, &[]).await,
+        first.watch(Scope::Unspecified, &[]).await,
     ];
     assert_eq!(world.holder("first").as_deref(), Some("first"));
     first.stop().await;

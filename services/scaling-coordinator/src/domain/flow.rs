@@ -263,7 +263,7 @@ impl Flow {
         let resources = dependents.iter().map(|dependent| {
             let op = self.ops.get(&dependent.config.reference);
             let (step, message) = idle(dependent, op);
-            progress(dependent, 0, step, message, None, op)
+            progress(dependent, None, step, message, None, op)
         });
         Steps::showing(FlowState::Holding, None, resources.collect())
     }
@@ -274,7 +274,7 @@ impl Flow {
         let resources = planned.iter().map(|(dependent, planned)| {
             let level = direction.info(dependent.config).level;
             let (step, why) = (rest(&planned.next_step), planned.why.clone());
-            progress(dependent, level, step, why, planned.target, None)
+            progress(dependent, Some(level), step, why, planned.target, None)
         });
         Steps {
             finished: was_running,
@@ -325,7 +325,7 @@ impl Flow {
                 steps.alerts.push((reference.clone(), alert));
             }
             let op = self.ops.get(reference);
-            let shown = progress(dependent, level, step, message, planned.target, op);
+            let shown = progress(dependent, Some(level), step, message, planned.target, op);
             steps.status.resources.push(shown);
         }
         steps

@@ -48,8 +48,8 @@ pub(crate) enum Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) reference: ResourceRef,
-    /// Its level in the direction that runs; 0 while holding.
-    pub(crate) level: i32,
+    /// Its level in the direction that runs; none while holding.
+    pub(crate) level: Option<i32>,
     pub(crate) step: Step,
     /// Wanted replicas as last seen.
     pub(crate) replicas: Option<i32>,

@@ -15,7 +15,7 @@ use watchdog_watch_stream::message::{Event, Message};
 use watchdog_watch_stream::wire::{self, duration};
 
 use crate::domain::Direction;
-use crate::domain::decision::{Outcome, Verdict};
+use crate::domain::decision::{HoldReason, Outcome, Verdict};
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::{Planned, PlannedAction};
 use crate::domain::status::{FlowState, Progress, Step};
@@ -73,7 +73,10 @@ pub(crate) fn response(
     let event = match message.event {
         Event::Upsert(shoot, scaling) => PbEvent::Upsert(shoot_scaling(&shoot, &scaling, clock)),
         Event::Removed(shoot) => PbEvent::Removed(shoot),
-        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
+        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete {
+            items,
+            completeness: None,
+        }),
         Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
     };
     pb::WatchScalingResponse {
@@ -94,6 +97,7 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         retry_at: scaling.status.retry_at.map(|at| timestamp(clock, at)),
         owner: scaling.owner.to_string(),
         meltdown_protection_active: scaling.held_down() > 0,
+        hold_reason: hold_reason(scaling.held).into(),
     }
 }
 
@@ -123,6 +127,19 @@ const fn direction(direction: Option<Direction>) -> pb::Direction {
         None | Some(Direction::Release) => pb::Direction::Hold,
         Some(Direction::Down) => pb::Direction::Down,
         Some(Direction::Up) => pb::Direction::Up,
+    }
+}
+
+const fn hold_reason(held: Option<HoldReason>) -> pb::HoldReason {
+    match held {
+        None => pb::HoldReason::Unspecified,
+        Some(HoldReason::Cluster) => pb::HoldReason::Cluster,
+        Some(HoldReason::Ownership) => pb::HoldReason::Ownership,
+        Some(HoldReason::Unreported) => pb::HoldReason::Unreported,
+        Some(HoldReason::Expired) => pb::HoldReason::Expired,
+        Some(HoldReason::Disagreement) => pb::HoldReason::Disagreement,
+        Some(HoldReason::Outdated) => pb::HoldReason::Outdated,
+        Some(HoldReason::Verdict) => pb::HoldReason::Verdict,
     }
 }
 

@@ -37,6 +37,23 @@ impl Service {
 
 #[tonic::async_trait]
 impl ScalingService for Service {
+    type WatchShootEventsStream =
+        Pin<Box<dyn Stream<Item = Result<pb::WatchShootEventsResponse, Status>> + Send>>;
+
+    async fn watch_shoot_events(
+        &self,
+        _request: Request<pb::WatchShootEventsRequest>,
+    ) -> Result<Response<Self::WatchShootEventsStream>, Status> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn list_shoot_events(
+        &self,
+        _request: Request<pb::ListShootEventsRequest>,
+    ) -> Result<Response<pb::ListShootEventsResponse>, Status> {
+        Err(Status::unimplemented("not yet"))
+    }
+
     type WatchScalingStream = Pin<Box<dyn Stream<Item = Result<pb::WatchScalingResponse, Status>> + Send>>;
 
     async fn watch_scaling(
@@ -71,6 +88,7 @@ impl ScalingService for Service {
         };
         Ok(Response::new(pb::GetScalingResponse {
             scaling: Some(scaling),
+            ..Default::default()
         }))
     }
 
@@ -79,7 +97,7 @@ impl ScalingService for Service {
         request: Request<pb::ListScalingRequest>,
     ) -> Result<Response<pb::ListScalingResponse>, Status> {
         let request = request.into_inner();
-        let limit = request::page_size(request.page_size);
+        let limit = request::page_size(request.page_size)?;
         let after = request::page_token(&request.page_token)?;
         let page = self.shoots.page(after.as_ref(), limit, |_, _| true);
         let last = page.items.last().filter(|_| page.more);
@@ -91,11 +109,12 @@ impl ScalingService for Service {
             .iter()
             .map(|(shoot, s)| convert::shoot_scaling(shoot, s, self.clock))
             .collect();
-        let total_size = u32::try_from(page.total).unwrap_or(u32::MAX);
+        let total_size = i32::try_from(page.total).unwrap_or(i32::MAX);
         Ok(Response::new(pb::ListScalingResponse {
             scalings,
             next_page_token,
             total_size,
+            ..Default::default()
         }))
     }
 

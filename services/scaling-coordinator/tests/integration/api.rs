@@ -31,6 +31,7 @@ async fn states_are_listed_in_pages_and_found_by_name() {
         let request = pb::ListScalingRequest {
             page_size: 2,
             page_token,
+            ..Default::default()
         };
         let page = client.list_scaling(request).await.unwrap().into_inner();
         assert_eq!(page.total_size, 5);
@@ -65,10 +66,12 @@ async fn bad_requests_name_the_field() {
     };
     let watch = pb::WatchScalingRequest {
         shoots: vec!["ok".into(), "Not a name".into()],
+        ..Default::default()
     };
     let list = pb::ListScalingRequest {
         page_size: 0,
         page_token: "made up".into(),
+        ..Default::default()
     };
     let down = pb::Direction::Down.into();
     let answers = [
@@ -167,6 +170,7 @@ async fn a_watch_streams_the_snapshot_every_step_and_the_end() {
     coordinator.until_settled(SHOOT, pb::Direction::Up).await;
     let request = pb::WatchScalingRequest {
         shoots: vec![SHOOT.into()],
+        ..Default::default()
     };
     let mut stream = coordinator
         .client

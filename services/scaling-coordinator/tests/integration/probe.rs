@@ -194,7 +194,7 @@ impl LeaseProbeService for Service {
     ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
         assert_eq!(
             request.get_ref().scope(),
-            pb::Scope::Local,
+            feed::Scope::Local,
             "every replica is asked for its own shoots"
         );
         let encode = |message: watchdog_watch_stream::message::Message<String, std::sync::Arc<Told>>| {
@@ -202,7 +202,10 @@ impl LeaseProbeService for Service {
             let event = match message.event {
                 Event::Upsert(shoot, told) => PbEvent::Upsert(verdict(shoot, &told)),
                 Event::Removed(shoot) => PbEvent::Removed(shoot),
-                Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
+                Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete {
+                    items,
+                    completeness: None,
+                }),
                 Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
             };
             pb::WatchVerdictsResponse {
@@ -210,6 +213,7 @@ impl LeaseProbeService for Service {
                     epoch: message.position.epoch.to_string(),
                     revision: message.position.revision,
                     uptime: Some(signed(micros(message.position.uptime))),
+                    item_age: None,
                 }),
                 event: Some(event),
             }

@@ -25,6 +25,7 @@ impl Story {
     async fn follow(&self, coordinator: &Coordinator) -> AbortOnDropHandle<()> {
         let request = pb::WatchScalingRequest {
             shoots: vec![SHOOT.into()],
+            ..Default::default()
         };
         let answer = coordinator.client.clone().watch_scaling(request).await.unwrap();
         let (mut stream, story) = (answer.into_inner(), self.clone());
@@ -74,7 +75,7 @@ impl Story {
         let mut steps: Vec<(pb::Direction, i32, Step, String)> = Vec::new();
         for scaling in self.0.lock().iter() {
             let shown = resource(scaling, name);
-            let now = (scaling.direction(), shown.level, shown.step());
+            let now = (scaling.direction(), shown.level(), shown.step());
             match steps.last_mut() {
                 Some((direction, level, step, said)) if (*direction, *level, *step) == now => {
                     said.push_str(&shown.message);

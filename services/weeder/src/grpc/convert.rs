@@ -22,7 +22,10 @@ pub(crate) fn readiness_response(
     let event = match message.event {
         Event::Upsert(service, state) => PbEvent::Upsert(readiness(&service, &state, observer)),
         Event::Removed(service) => PbEvent::Removed(key(&service)),
-        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
+        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete {
+            items,
+            completeness: None,
+        }),
         Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
     };
     pb::WatchEndpointReadinessResponse {
@@ -41,7 +44,10 @@ pub(crate) fn weeders_response(
     let event = match message.event {
         Event::Upsert(_, weeder) => PbEvent::Upsert(weeder_message(&weeder, owner, now)),
         Event::Removed(service) => PbEvent::Removed(key(&service)),
-        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete { items }),
+        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete {
+            items,
+            completeness: None,
+        }),
         Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
     };
     pb::WatchWeedersResponse {

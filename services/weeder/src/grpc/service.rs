@@ -67,21 +67,35 @@ impl WeederService for Service {
         )?))
     }
 
+    async fn get_weeder(
+        &self,
+        _request: Request<pb::GetWeederRequest>,
+    ) -> Result<Response<pb::GetWeederResponse>, Status> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn list_endpoint_readiness(
+        &self,
+        _request: Request<pb::ListEndpointReadinessRequest>,
+    ) -> Result<Response<pb::ListEndpointReadinessResponse>, Status> {
+        Err(Status::unimplemented("not yet"))
+    }
+
     async fn list_weeders(
         &self,
         request: Request<pb::ListWeedersRequest>,
     ) -> Result<Response<pb::ListWeedersResponse>, Status> {
         let request = request.into_inner();
-        let matches = filter(request.namespace, String::new())?;
+        let matches = filter(request.namespace, request.service)?;
         let after = page_token(&request.page_token)?;
-        let limit = request::page_size(request.page_size);
+        let limit = request::page_size(request.page_size)?;
         let page = self
             .state
             .weeders
             .page(after.as_ref(), limit, |key, _| matches(key));
         let now = self.state.now();
         let mut response = pb::ListWeedersResponse {
-            total_size: u32::try_from(page.total).unwrap_or(u32::MAX),
+            total_size: i32::try_from(page.total).unwrap_or(i32::MAX),
             ..Default::default()
         };
         let (mut bytes, mut last, mut more) = (0, None, page.more);

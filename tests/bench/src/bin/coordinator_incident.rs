@@ -275,6 +275,7 @@ impl Rig {
                 let request = ListScalingRequest {
                     page_size: 1_000,
                     page_token,
+                    ..Default::default()
                 };
                 let page = self.coordinator.client.clone().list_scaling(request).await?;
                 let page = page.into_inner();

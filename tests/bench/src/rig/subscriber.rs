@@ -69,7 +69,7 @@ pub struct Subscriber {
 fn request() -> pb::WatchVerdictsRequest {
     pb::WatchVerdictsRequest {
         shoots: Vec::new(),
-        scope: pb::Scope::Local.into(),
+        scope: watchdog_proto::feed::v1::Scope::Local.into(),
     }
 }
 

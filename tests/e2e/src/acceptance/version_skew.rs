@@ -114,6 +114,7 @@ impl Say {
             epoch: "neighbour".to_owned(),
             revision,
             uptime: None,
+            item_age: None,
         };
         let uptime = position.uptime.get_or_insert_default();
         uptime.seconds = i64::try_from(passed.as_secs()).unwrap_or_default();
@@ -171,7 +172,10 @@ impl Say {
     async fn tell(mut self, out: mpsc::Sender<Result<Bytes, Status>>) {
         let mut revision = 1;
         let outcome = *self.outcome.borrow_and_update();
-        let complete = Event::SnapshotComplete(feed::SnapshotComplete { items: 1 });
+        let complete = Event::SnapshotComplete(feed::SnapshotComplete {
+            items: 1,
+            completeness: None,
+        });
         let mut messages = vec![
             self.upsert(revision, outcome),
             self.event(revision, Some(complete)),

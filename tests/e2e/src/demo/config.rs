@@ -61,7 +61,7 @@ pub(super) fn grpcurl_help(
     ));
     text.push_str(&call(
         lease_probe,
-        "{\"scope\":\"SCOPE_CLUSTER\"}",
+        "{}",
         "probe.v1.LeaseProbeService/WatchVerdicts",
     ));
     let plan = "{\"shoot\":\"shoot--sandbox--alpha\",\"direction\":\"DIRECTION_DOWN\"}";

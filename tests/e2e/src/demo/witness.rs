@@ -148,7 +148,8 @@ async fn scalings(
                 let step = step.as_str_name().trim_start_matches("STEP_").to_lowercase();
                 tell.line(format!(
                     "scaling  {} {direction}, level {}: {name} {step}",
-                    shoot.shoot, resource.level
+                    shoot.shoot,
+                    resource.level()
                 ));
             }
         }

@@ -163,16 +163,13 @@ async fn lease_probe() {
     .await
     .unwrap();
     let all = grpcurl
-        .call(
-            &method("ListVerdicts"),
-            json!({"pageSize": 1, "scope": "SCOPE_CLUSTER"}),
-        )
+        .call(&method("ListVerdicts"), json!({"pageSize": 1}))
         .await;
     assert_eq!(
         (&all["totalSize"], &all["verdicts"][0]["shoot"]),
         (&json!(1), &json!(SHOOT))
     );
-    for scope in ["SCOPE_LOCAL", "SCOPE_CLUSTER"] {
+    for scope in ["SCOPE_LOCAL", "SCOPE_UNSPECIFIED"] {
         let request = json!({"shoots": [SHOOT], "scope": scope});
         let messages = grpcurl
             .stream(&method("WatchVerdicts"), request, has("snapshotComplete"))

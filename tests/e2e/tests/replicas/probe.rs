@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
@@ -91,7 +92,7 @@ impl Watcher {
     async fn start(world: &World, through: &Service) -> anyhow::Result<Self> {
         let mut client = LeaseProbeServiceClient::new(world.setup.channel(through)?);
         let request = pb::WatchVerdictsRequest {
-            scope: pb::Scope::Cluster.into(),
+            scope: Scope::Unspecified.into(),
             ..Default::default()
         };
         let mut stream = client.watch_verdicts(request).await?.into_inner();
@@ -148,7 +149,7 @@ impl Watcher {
 }
 
 /// All verdicts of a scope, page by page.
-async fn list(world: &World, through: &Service, scope: pb::Scope) -> anyhow::Result<Owners> {
+async fn list(world: &World, through: &Service, scope: Scope) -> anyhow::Result<Owners> {
     let mut client = LeaseProbeServiceClient::new(world.setup.channel(through)?);
     let (mut owners, mut token) = (Owners::new(), String::new());
     loop {
@@ -178,7 +179,7 @@ async fn until_shared(world: &World, replicas: &[&Service]) -> Owners {
         let mut all = Owners::new();
         let mut count = 0;
         for replica in replicas {
-            let own = list(world, replica, pb::Scope::Local).await?;
+            let own = list(world, replica, Scope::Local).await?;
             let name = replica.process.name();
             anyhow::ensure!(!own.is_empty(), "{name} has nothing");
             anyhow::ensure!(
@@ -194,7 +195,7 @@ async fn until_shared(world: &World, replicas: &[&Service]) -> Owners {
             all.len()
         );
         for replica in replicas {
-            let known = list(world, replica, pb::Scope::Cluster).await?;
+            let known = list(world, replica, Scope::Unspecified).await?;
             anyhow::ensure!(known == all, "{} does not know it all", replica.process.name());
         }
         Ok(Some(all))

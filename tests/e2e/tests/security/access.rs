@@ -40,7 +40,7 @@ fn client(address: &str, tls: Option<Tls>) -> Client {
     LeaseProbeServiceClient::new(dialer.channel(address).unwrap())
 }
 
-async fn list(client: &Client) -> Result<u32, Status> {
+async fn list(client: &Client) -> Result<i32, Status> {
     let request = pb::ListVerdictsRequest::default();
     client
         .clone()

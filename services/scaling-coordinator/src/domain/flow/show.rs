@@ -10,7 +10,7 @@ use crate::domain::status::{FlowStatus, Progress, Step};
 /// A resource as it is shown.
 pub(super) fn progress(
     dependent: &Dependent<'_>,
-    level: i32,
+    level: Option<i32>,
     step: Step,
     message: String,
     target: Option<i32>,
