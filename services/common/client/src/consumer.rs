@@ -16,7 +16,8 @@ use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 
 use crate::follow::{Received, Source, Update, follow};
-use crate::message::{Message, WatchMessage};
+use crate::message::Message;
+use crate::watch_message::WatchMessage;
 
 /// A unary call may take this time. A replica waits at most 10 s for the others.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -155,6 +156,15 @@ consumer! {
             /// What a direction would do now.
             plan_scaling(scaling::PlanScalingRequest) -> scaling::PlanScalingResponse
         }
+        unary! {
+            /// One page of what happened.
+            list_shoot_events(scaling::ListShootEventsRequest) -> scaling::ListShootEventsResponse
+        }
+        watch! {
+            /// Follows what happens to shoots.
+            follow_events: watch_shoot_events(scaling::WatchShootEventsRequest)
+                -> scaling::WatchShootEventsResponse
+        }
         watch! {
             /// Follows the state of shoots.
             follow: watch_scaling(scaling::WatchScalingRequest) -> scaling::WatchScalingResponse
@@ -168,6 +178,15 @@ consumer! {
         unary! {
             /// One page of weeders.
             list_weeders(weeder::ListWeedersRequest) -> weeder::ListWeedersResponse
+        }
+        unary! {
+            /// The latest weeder of one service.
+            get_weeder(weeder::GetWeederRequest) -> weeder::GetWeederResponse
+        }
+        unary! {
+            /// One page of the readiness of services.
+            list_endpoint_readiness(weeder::ListEndpointReadinessRequest)
+                -> weeder::ListEndpointReadinessResponse
         }
         watch! {
             /// Follows weeders.

@@ -57,4 +57,5 @@ pub mod message;
 pub mod send_time;
 pub mod tls;
 pub mod validity;
+pub mod watch_message;
 pub mod wire;

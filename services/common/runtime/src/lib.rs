@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod pod_lock;
 pub mod process;
 pub mod readiness;
+pub mod replica_metadata;
 pub mod request;
 pub mod rpc_metrics;
 pub mod service_builder;

@@ -15,6 +15,7 @@ use crate::listeners::Listeners;
 use crate::metrics::Collector;
 use crate::process::{Bound, Process};
 use crate::readiness::Readiness;
+use crate::replica_metadata::ReplicaMetadata;
 use crate::tasks::Tasks;
 use crate::tls::Tls;
 use crate::trace::{self, OtlpEndpoint, Tracer};
@@ -107,7 +108,7 @@ impl ServiceBuilder {
             process,
             grpc_addr,
             common,
-            ..
+            identity,
         } = self;
         let callers = AllowedClients::named(&common.tls_allowed_client);
         let admin_addr = listeners.admin.local_addr()?;
@@ -116,6 +117,7 @@ impl ServiceBuilder {
             tls,
             callers,
             api,
+            ReplicaMetadata::new(&identity),
             readiness.clone(),
             draining.clone(),
         );
