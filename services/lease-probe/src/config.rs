@@ -45,8 +45,9 @@ impl CommandLine for Args {
         &self.common
     }
 
-    fn check(self) -> Result<Config, String> {
-        let parse = |bytes: &[u8]| prober::parse(bytes).map_err(|errors| errors.lines());
+    fn check(self) -> anyhow::Result<Config> {
+        let parse =
+            |name: &str, bytes: &[u8]| Ok(prober::parse(bytes).map_err(|errors| errors.with_file(name))?);
         let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
         let server_name = self
             .tls_server_name

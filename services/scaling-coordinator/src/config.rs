@@ -98,8 +98,9 @@ impl CommandLine for Args {
         &self.common
     }
 
-    fn check(self) -> Result<Config, String> {
-        let parse = |bytes: &[u8]| prober::parse(bytes).map_err(|errors| errors.lines());
+    fn check(self) -> anyhow::Result<Config> {
+        let parse =
+            |name: &str, bytes: &[u8]| Ok(prober::parse(bytes).map_err(|errors| errors.with_file(name))?);
         let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
         let server_name = self
             .tls_server_name
@@ -172,7 +173,11 @@ mod tests {
             "--config-file",
             file.to_str().unwrap(),
         ];
-        let error = Args::try_parse_from(args).unwrap().check().unwrap_err();
+        let error = Args::try_parse_from(args)
+            .unwrap()
+            .check()
+            .unwrap_err()
+            .to_string();
         for part in [
             ":1:16: probeInterval",
             ":2:1: ",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures::future::try_join;
+use futures::future::try_join3;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_kube::events;
@@ -76,7 +76,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         max_requests: MAX_REQUESTS.min(rate),
     };
     tasks.critical("requests", worker.run(draining.clone()));
-    readiness.block("discovery", "not asked yet");
+    let undiscovered = readiness.block("discovery", "not asked yet");
     let watches = SeedWatches {
         client: seed.clone(),
         state: state.clone(),
@@ -92,13 +92,20 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let mut needed = membership_permissions(&base.common.namespace);
     let stop = draining.clone();
     tasks.critical("services", async move {
-        let Some(served) = discover(&seed, &readiness, &stop).await else {
+        let Some(served) = discover(&seed, &readiness, &undiscovered, &stop).await else {
             return Ok(());
         };
         needed.extend(permissions::permissions(served, &current, dependants_annotation));
         // Both in one critical task, so that a panic of either ends the process.
         let preflight = preflight(seed, needed, readiness, stop);
-        try_join(preflight, watches.endpoints(served)).await.map(drop)
+        // Polled last: by then the watches block.
+        let discovered = async move {
+            drop(undiscovered);
+            Ok(())
+        };
+        try_join3(preflight, watches.endpoints(served), discovered)
+            .await
+            .map(drop)
     });
     serve(base, state, draining)
 }

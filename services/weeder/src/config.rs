@@ -46,8 +46,9 @@ impl CommandLine for Args {
         &self.common
     }
 
-    fn check(self) -> Result<Config, String> {
-        let parse = |bytes: &[u8]| weeder::parse(bytes).map_err(|errors| errors.lines());
+    fn check(self) -> anyhow::Result<Config> {
+        let parse =
+            |name: &str, bytes: &[u8]| Ok(weeder::parse(bytes).map_err(|errors| errors.with_file(name))?);
         let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
         Ok(Config {
             common: self.common,
@@ -62,7 +63,7 @@ impl CommandLine for Args {
 mod tests {
     use super::*;
 
-    fn config(content: &str) -> Result<Config, String> {
+    fn config(content: &str) -> anyhow::Result<Config> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("weeder.yaml");
         std::fs::write(&path, content).unwrap();
@@ -99,7 +100,7 @@ servicesAndDependantSelectors:
     fn all_errors_come_at_once_with_their_places() {
         let content =
             "watchDuration: 5\nservicesAndDependantSelectors:\n  etcd: {podSelectors: []}\ntypo: 1\n";
-        let errors = config(content).unwrap_err();
+        let errors = config(content).unwrap_err().to_string();
         let lines: Vec<&str> = errors.lines().collect();
         assert_eq!(lines.len(), 3, "{errors}");
         assert!(lines[0].contains("weeder.yaml:1:16: watchDuration: "), "{errors}");

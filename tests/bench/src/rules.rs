@@ -29,7 +29,7 @@ use weeder::domain::namespaced_name::NamespacedName;
 use weeder::domain::pods::CrashLoop;
 use weeder::domain::readiness::{Endpoints, Index, Slice};
 
-use crate::fleet::{Fleet, Kind};
+use crate::fleet::{Fleet, ItemKind};
 
 /// Something to repeat.
 pub type Work = Box<dyn FnMut()>;
@@ -102,7 +102,7 @@ const RULE: ExpiryRule = ExpiryRule {
 /// Between two probes, in microseconds.
 const STEP: i64 = 10_000_000;
 
-fn body(nodes: usize, kind: Kind) -> Vec<u8> {
+fn body(nodes: usize, kind: ItemKind) -> Vec<u8> {
     let fleet = Fleet::new(1, nodes);
     let mut out = Vec::new();
     if let Some(shoot) = fleet.shoots().first() {
@@ -112,14 +112,14 @@ fn body(nodes: usize, kind: Kind) -> Vec<u8> {
 }
 
 fn decode_leases(nodes: usize) -> Work {
-    let body = body(nodes, Kind::Leases);
+    let body = body(nodes, ItemKind::Leases);
     Box::new(move || {
         black_box(ItemList::<LeaseItem>::from_slice(black_box(&body)).is_ok());
     })
 }
 
 fn decode_nodes(nodes: usize) -> Work {
-    let body = body(nodes, Kind::Nodes);
+    let body = body(nodes, ItemKind::Nodes);
     Box::new(move || {
         black_box(ItemList::<NodeItem>::from_slice(black_box(&body)).is_ok());
     })
@@ -190,7 +190,7 @@ fn judge(nodes: usize) -> Work {
 }
 
 fn probe(nodes: usize) -> Work {
-    let body = body(nodes, Kind::Leases);
+    let body = body(nodes, ItemKind::Leases);
     let (mut state, mut streak) = (ProbeState::default(), Streak::default());
     let mut verdicts = VerdictBuilder::new("lease-probe-0".into(), UnixTime(0));
     let once = Thresholds {

@@ -7,7 +7,7 @@ use watchdog_proto::probe::v1::{Exclusion, Verdict};
 use super::control_plane::ControlPlane;
 use super::fixture::Fixture;
 use super::runner::Scenario;
-use super::shoot::Shoot;
+use super::shoot::ShootUnderTest;
 use watchdog_test_support::wait;
 
 #[path = "20_api_server_down.rs"]
@@ -127,7 +127,7 @@ fn excluded(verdict: &Verdict, reason: Exclusion, leases: u32) -> anyhow::Result
 
 /// Says in the Shoot that the grace period is everybody's, while its kube-controller-manager has the longer one of the
 /// plan: what is seen before it judges can be watched for longer.
-async fn slow_controller(fixture: &Fixture, shoot: &Shoot) -> anyhow::Result<()> {
+async fn slow_controller(fixture: &Fixture, shoot: &ShootUnderTest) -> anyhow::Result<()> {
     let grace = format!("{}ms", fixture.times().grace.as_millis());
     let manager = json!({"kubeControllerManager": {"nodeMonitorGracePeriod": grace}});
     shoot.change_shoot(json!({"spec": {"kubernetes": manager}})).await

@@ -39,7 +39,7 @@ impl Drop for Control {
 }
 
 type SandboxState = State<Arc<Sandbox>>;
-type Answer<T> = Result<T, SandboxError>;
+type ControlResult<T> = Result<T, SandboxError>;
 
 impl Control {
     /// Serves the control endpoint of `sandbox` on a loopback address; port 0 picks a free one.
@@ -167,18 +167,21 @@ impl NewShoot {
     }
 }
 
-async fn add_shoot(State(sandbox): SandboxState, Json(new): Json<NewShoot>) -> Answer<Json<ShootState>> {
+async fn add_shoot(
+    State(sandbox): SandboxState,
+    Json(new): Json<NewShoot>,
+) -> ControlResult<Json<ShootState>> {
     let shoot = sandbox
         .add_shoot(ShootSpec::new(&new.name, new.nodes).zones(new.zones))
         .await?;
     Ok(Json(shoot.state()))
 }
 
-async fn shoot(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<Json<ShootState>> {
+async fn shoot(State(sandbox): SandboxState, Path(name): Path<String>) -> ControlResult<Json<ShootState>> {
     Ok(Json(sandbox.shoot(&name)?.state()))
 }
 
-async fn delete_shoot(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<StatusCode> {
+async fn delete_shoot(State(sandbox): SandboxState, Path(name): Path<String>) -> ControlResult<StatusCode> {
     sandbox.delete_shoot(&name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -187,12 +190,12 @@ async fn cut(
     State(sandbox): SandboxState,
     Path(name): Path<String>,
     what: Option<Json<Cut>>,
-) -> Answer<StatusCode> {
+) -> ControlResult<StatusCode> {
     sandbox.shoot(&name)?.cut(what.map_or(Cut::All, |Json(cut)| cut));
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn heal(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<StatusCode> {
+async fn heal(State(sandbox): SandboxState, Path(name): Path<String>) -> ControlResult<StatusCode> {
     sandbox.shoot(&name)?.heal();
     Ok(StatusCode::NO_CONTENT)
 }
@@ -207,7 +210,7 @@ async fn hibernation(
     State(sandbox): SandboxState,
     Path(name): Path<String>,
     Json(Hibernation { enabled }): Json<Hibernation>,
-) -> Answer<StatusCode> {
+) -> ControlResult<StatusCode> {
     sandbox.shoot(&name)?.set_hibernated(enabled)?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -223,19 +226,22 @@ async fn last_operation(
     State(sandbox): SandboxState,
     Path(name): Path<String>,
     Json(operation): Json<LastOperation>,
-) -> Answer<StatusCode> {
+) -> ControlResult<StatusCode> {
     sandbox
         .shoot(&name)?
         .set_last_operation(&operation.r#type, &operation.state)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn deletion(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<StatusCode> {
+async fn deletion(State(sandbox): SandboxState, Path(name): Path<String>) -> ControlResult<StatusCode> {
     sandbox.shoot(&name)?.mark_deleting()?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn rotate_kubeconfig(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<StatusCode> {
+async fn rotate_kubeconfig(
+    State(sandbox): SandboxState,
+    Path(name): Path<String>,
+) -> ControlResult<StatusCode> {
     sandbox.shoot(&name)?.rotate_kubeconfig()?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -243,7 +249,7 @@ async fn rotate_kubeconfig(State(sandbox): SandboxState, Path(name): Path<String
 async fn service(
     State(sandbox): SandboxState,
     Path((name, service, action)): Path<(String, String, String)>,
-) -> Answer<StatusCode> {
+) -> ControlResult<StatusCode> {
     let shoot = sandbox.shoot(&name)?;
     match action.as_str() {
         "down" => shoot.service_down(&service),
@@ -263,7 +269,7 @@ async fn scale(
     State(sandbox): SandboxState,
     Path((name, deployment)): Path<(String, String)>,
     Json(ReplicasBody { replicas }): Json<ReplicasBody>,
-) -> Answer<StatusCode> {
+) -> ControlResult<StatusCode> {
     sandbox.shoot(&name)?.scale(&deployment, replicas)?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -281,11 +287,14 @@ async fn shoot_fault(
     State(sandbox): SandboxState,
     Path(name): Path<String>,
     Json(fault): Json<Fault>,
-) -> Answer<Json<FaultId>> {
+) -> ControlResult<Json<FaultId>> {
     Ok(Json(sandbox.shoot(&name)?.api().inject(fault)))
 }
 
-async fn clear_shoot_faults(State(sandbox): SandboxState, Path(name): Path<String>) -> Answer<StatusCode> {
+async fn clear_shoot_faults(
+    State(sandbox): SandboxState,
+    Path(name): Path<String>,
+) -> ControlResult<StatusCode> {
     sandbox.shoot(&name)?.api().clear_faults();
     Ok(StatusCode::NO_CONTENT)
 }
@@ -293,7 +302,7 @@ async fn clear_shoot_faults(State(sandbox): SandboxState, Path(name): Path<Strin
 async fn clear_shoot_fault(
     State(sandbox): SandboxState,
     Path((name, fault)): Path<(String, u64)>,
-) -> Answer<StatusCode> {
+) -> ControlResult<StatusCode> {
     if sandbox.shoot(&name)?.api().clear_fault(FaultId(fault)) {
         Ok(StatusCode::NO_CONTENT)
     } else {
@@ -301,18 +310,18 @@ async fn clear_shoot_fault(
     }
 }
 
-async fn seed_server(State(sandbox): SandboxState, Path(action): Path<String>) -> Answer<StatusCode> {
+async fn seed_server(State(sandbox): SandboxState, Path(action): Path<String>) -> ControlResult<StatusCode> {
     steer(sandbox.seed(), &action).await
 }
 
 async fn shoot_server(
     State(sandbox): SandboxState,
     Path((name, action)): Path<(String, String)>,
-) -> Answer<StatusCode> {
+) -> ControlResult<StatusCode> {
     steer(sandbox.shoot(&name)?.api(), &action).await
 }
 
-async fn steer(api: &ApiServer, action: &str) -> Answer<StatusCode> {
+async fn steer(api: &ApiServer, action: &str) -> ControlResult<StatusCode> {
     match action {
         "stop" => api.stop().await?,
         "start" => api.resume().await?,

@@ -2,7 +2,7 @@
 //!
 //! [`ApiServer`] is one API server on loopback: generic objects of the kinds that the watchdog has to do with,
 //! watches, scale sub-resources, authentication and rules as the real one has them, plus faults on command and
-//! an audit log. [`Sandbox`] is a seed with any number of [`Shoot`]s: each has an API server of its own, and its
+//! an audit log. [`Sandbox`] is a seed with any number of [`SimulatedShoot`]s: each has an API server of its own, and its
 //! kubelets, controllers and control-plane pods are simulated by one task that writes to both stores.
 //!
 //! ```no_run
@@ -54,6 +54,6 @@ pub use faults::{Fault, FaultAction, FaultId, Matcher};
 pub use sandbox::{Sandbox, SandboxConfig};
 pub use server::{ApiOptions, ApiServer, Counters};
 pub use sim::{
-    Cut, MachineView, NEEDS_ANNOTATION, NodeView, PROBE_SECRET, PodView, Shoot, ShootSpec, ShootState,
-    SimTiming, WorkloadView,
+    Cut, MachineView, NEEDS_ANNOTATION, NodeView, PROBE_SECRET, PodView, ShootSpec, ShootState, SimTiming,
+    SimulatedShoot, WorkloadView,
 };

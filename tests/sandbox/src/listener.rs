@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    api::{self, State},
+    api::{self, ApiState},
     error::SandboxError,
     io::{Gate, Wire, WireCounters},
 };
@@ -43,7 +43,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The state of every connection; outlives listeners.
 #[derive(Debug)]
 pub(crate) struct Front {
-    pub(crate) state: Arc<State>,
+    pub(crate) state: Arc<ApiState>,
     pub(crate) tls: Arc<ServerConfig>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) counters: Arc<WireCounters>,
@@ -51,7 +51,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    pub(crate) fn new(state: Arc<State>, tls: Arc<ServerConfig>) -> Self {
+    pub(crate) fn new(state: Arc<ApiState>, tls: Arc<ServerConfig>) -> Self {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         Self {
             state,

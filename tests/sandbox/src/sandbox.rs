@@ -9,7 +9,7 @@ use crate::{
     error::SandboxError,
     resource::{ResourceKey, keys},
     server::{ApiOptions, ApiServer},
-    sim::{Shoot, ShootSpec, SimTiming},
+    sim::{ShootSpec, SimTiming, SimulatedShoot},
     store::{ListQuery, Store, WatchStep},
 };
 
@@ -47,7 +47,7 @@ pub struct Sandbox {
     stop: CancellationToken,
 }
 
-type Shoots = RwLock<BTreeMap<String, Shoot>>;
+type Shoots = RwLock<BTreeMap<String, SimulatedShoot>>;
 
 /// The kinds on the seed whose changes concern a shoot's simulators.
 const FOLLOWED: [ResourceKey; 5] = [
@@ -91,12 +91,12 @@ impl Sandbox {
     ///
     /// # Errors
     /// When there is one of this name already or a port cannot be bound.
-    pub async fn add_shoot(&self, spec: ShootSpec) -> Result<Shoot, SandboxError> {
+    pub async fn add_shoot(&self, spec: ShootSpec) -> Result<SimulatedShoot, SandboxError> {
         let namespace = spec.namespace();
         if self.shoots.read().contains_key(&namespace) {
             return Err(SandboxError::ShootExists(namespace));
         }
-        let shoot = Shoot::start(&self.seed, spec, &self.timing, self.stop.child_token()).await?;
+        let shoot = SimulatedShoot::start(&self.seed, spec, &self.timing, self.stop.child_token()).await?;
         self.shoots.write().insert(namespace, shoot.clone());
         // Changes between the start and the line above went unnoticed.
         shoot.poke();
@@ -107,7 +107,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// When there is no such shoot.
-    pub fn shoot(&self, name: &str) -> Result<Shoot, SandboxError> {
+    pub fn shoot(&self, name: &str) -> Result<SimulatedShoot, SandboxError> {
         let shoots = self.shoots.read();
         shoots
             .get(name)
@@ -117,7 +117,7 @@ impl Sandbox {
     }
 
     /// All shoots, sorted by namespace.
-    pub fn shoots(&self) -> Vec<Shoot> {
+    pub fn shoots(&self) -> Vec<SimulatedShoot> {
         self.shoots.read().values().cloned().collect()
     }
 
@@ -175,6 +175,6 @@ async fn follow(store: Arc<Store>, resource: ResourceKey, shoots: Arc<Shoots>) {
             }
         }
         // The history was compacted: anything may have changed.
-        shoots.read().values().for_each(Shoot::poke);
+        shoots.read().values().for_each(SimulatedShoot::poke);
     }
 }

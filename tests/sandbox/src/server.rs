@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpSocket, sync::watch as signal};
 
 use crate::{
-    api::State,
+    api::ApiState,
     audit::{AuditEntry, AuditLog},
     auth::{Credentials, Policy, Rule},
     error::SandboxError,
@@ -117,7 +117,7 @@ impl ApiServer {
             let namespace = json!({ "metadata": { "name": name } });
             store.create(&keys::NAMESPACES, "", namespace, &WriteOptions::default())?;
         }
-        let state = Arc::new(State {
+        let state = Arc::new(ApiState {
             store,
             credentials: Credentials::default(),
             policy: Policy::default(),

@@ -22,7 +22,7 @@ use kube::{
 };
 use serde_json::json;
 use support::{client, client_of, eventually, eventually_async};
-use watchdog_sandbox::{Cut, PROBE_SECRET, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+use watchdog_sandbox::{Cut, PROBE_SECRET, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot};
 
 /// Everything 40 times faster: the grace period is a second, a machine is replaced after 15.
 fn fast() -> SimTiming {
@@ -32,7 +32,7 @@ fn fast() -> SimTiming {
     }
 }
 
-async fn one_shoot() -> (Sandbox, Shoot) {
+async fn one_shoot() -> (Sandbox, SimulatedShoot) {
     let sandbox = Sandbox::start(SandboxConfig {
         timing: fast(),
         ..SandboxConfig::default()

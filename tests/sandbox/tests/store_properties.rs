@@ -14,8 +14,8 @@ use serde_json::json;
 use watchdog_sandbox::{
     resource::{self, keys},
     store::{
-        EventKind, ListQuery, Part, Preconditions, Store, Watch, WatchStep, WriteOptions, object::ObjectKey,
-        selector::LabelSelector,
+        EventKind, ListQuery, Part, Preconditions, Store, StoreWatch, WatchStep, WriteOptions,
+        object::ObjectKey, selector::LabelSelector,
     },
 };
 
@@ -75,7 +75,7 @@ type Contents = BTreeMap<ObjectKey, u64>;
 /// A client with a copy of what it is allowed to see.
 struct Watcher {
     query: ListQuery,
-    watch: Watch,
+    watch: StoreWatch,
     copy: Contents,
     /// The resourceVersion that a client would resume from.
     seen: u64,

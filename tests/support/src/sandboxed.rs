@@ -10,7 +10,7 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
-use watchdog_sandbox::{Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+use watchdog_sandbox::{Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot};
 
 use crate::fixtures::{self, CA, KCM, MCM};
 use crate::scratch::Scratch;
@@ -43,6 +43,22 @@ pub fn timing() -> SimTiming {
         stop_delay: Duration::from_millis(200),
         ..SimTiming::scaled(SPEED)
     }
+}
+
+/// The services, for tests that do the same with each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServiceKind {
+    /// lease-probe.
+    LeaseProbe,
+    /// scaling-coordinator.
+    Coordinator,
+    /// weeder.
+    Weeder,
+}
+
+impl ServiceKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::LeaseProbe, Self::Coordinator, Self::Weeder];
 }
 
 impl World {
@@ -94,6 +110,21 @@ impl World {
         self.sandbox.seed().kubeconfig(USER)
     }
 
+    /// Starts a replica of a service under this name, which is also its user on the seed, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn start_replica(&self, kind: ServiceKind, name: &str) -> anyhow::Result<Service> {
+        let kubeconfig = self.sandbox.seed().kubeconfig(name);
+        let service = match kind {
+            ServiceKind::LeaseProbe => self.setup.lease_probe(name, &kubeconfig).await?,
+            ServiceKind::Coordinator => self.setup.coordinator(name, &kubeconfig, &[]).await?,
+            ServiceKind::Weeder => self.setup.weeder(name, &kubeconfig).await?,
+        };
+        service.wait_ready().await?;
+        Ok(service)
+    }
+
     /// Starts lease-probe and waits until it is ready.
     ///
     /// # Errors
@@ -129,7 +160,7 @@ impl World {
     ///
     /// # Errors
     /// When there is none.
-    pub fn shoot(&self, name: &str) -> anyhow::Result<Shoot> {
+    pub fn shoot(&self, name: &str) -> anyhow::Result<SimulatedShoot> {
         Ok(self.sandbox.shoot(name)?)
     }
 
@@ -195,7 +226,12 @@ impl World {
     ///
     /// # Errors
     /// When they do not within `bound`.
-    pub async fn wait_replicas(&self, shoot: &Shoot, replicas: i64, bound: Duration) -> anyhow::Result<()> {
+    pub async fn wait_replicas(
+        &self,
+        shoot: &SimulatedShoot,
+        replicas: i64,
+        bound: Duration,
+    ) -> anyhow::Result<()> {
         wait::until(
             &format!("the dependants of {} are at {replicas}", shoot.name()),
             bound,
@@ -218,7 +254,7 @@ impl World {
 
     /// Names of the resources of a shoot that were scaled, in the order of the writes.
     #[must_use]
-    pub fn scale_writes(&self, shoot: &Shoot) -> Vec<String> {
+    pub fn scale_writes(&self, shoot: &SimulatedShoot) -> Vec<String> {
         let prefix = format!("/apis/apps/v1/namespaces/{}/deployments/", shoot.namespace());
         let audit = self.sandbox.seed().audit();
         let writes = audit.iter().filter(|entry| entry.is_write() && entry.code < 300);
@@ -227,7 +263,7 @@ impl World {
 
     /// Paths of all writes into a shoot's namespace by the services, Kubernetes Events not counted.
     #[must_use]
-    pub fn writes(&self, shoot: &Shoot) -> Vec<String> {
+    pub fn writes(&self, shoot: &SimulatedShoot) -> Vec<String> {
         let namespace = format!("/namespaces/{}/", shoot.namespace());
         let audit = self.sandbox.seed().audit();
         let ours = |entry: &&watchdog_sandbox::AuditEntry| {

@@ -61,7 +61,7 @@ impl Setup {
             ca: client_files.ca.clone(),
         };
         Ok(Self {
-            client: ClientTls::from_files(&files).map_err(anyhow::Error::msg)?,
+            client: ClientTls::from_files(&files)?,
             client_files,
             authority,
             prober: scratch.write("prober.yaml", prober)?,

@@ -27,11 +27,11 @@ pub(crate) struct Pos {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) pos: Pos,
-    pub(crate) kind: Kind,
+    pub(crate) kind: NodeKind,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum NodeKind {
     Scalar(Scalar),
     Sequence(Vec<Node>),
     /// In the file's order, duplicates included, merge keys (`<<`) expanded.
@@ -64,20 +64,20 @@ impl Pos {
 impl Node {
     /// Null in any of YAML's notations.
     pub(crate) fn is_null(&self) -> bool {
-        matches!(&self.kind, Kind::Scalar(scalar) if scalar.is_null())
+        matches!(&self.kind, NodeKind::Scalar(scalar) if scalar.is_null())
     }
 
     /// The value as a text, if it is a scalar other than null.
     pub(crate) fn as_text(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Scalar(scalar) if !scalar.is_null() => Some(&scalar.text),
+            NodeKind::Scalar(scalar) if !scalar.is_null() => Some(&scalar.text),
             _ => None,
         }
     }
 
     /// The value as a boolean.
     pub(crate) fn as_bool(&self) -> Option<bool> {
-        let Kind::Scalar(Scalar { text, plain: true }) = &self.kind else {
+        let NodeKind::Scalar(Scalar { text, plain: true }) = &self.kind else {
             return None;
         };
         // The last four are YAML 1.1, which Go's YAML libraries for Kubernetes still read.
@@ -91,10 +91,10 @@ impl Node {
     /// The kind of value, for messages: `a mapping`, `a list`, `the number 7`, ...
     pub(crate) fn describe(&self) -> String {
         match &self.kind {
-            Kind::Sequence(_) => "a list".to_owned(),
-            Kind::Mapping(_) => "a mapping".to_owned(),
-            Kind::Scalar(scalar) if scalar.is_null() => "nothing".to_owned(),
-            Kind::Scalar(scalar) => format!("{:?}", cut(&scalar.text)),
+            NodeKind::Sequence(_) => "a list".to_owned(),
+            NodeKind::Mapping(_) => "a mapping".to_owned(),
+            NodeKind::Scalar(scalar) if scalar.is_null() => "nothing".to_owned(),
+            NodeKind::Scalar(scalar) => format!("{:?}", cut(&scalar.text)),
         }
     }
 }

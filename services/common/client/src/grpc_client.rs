@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::setup_error::SetupError;
 use crate::tls::ClientTls;
 
 /// TCP connect and TLS handshake together.
@@ -42,7 +43,7 @@ impl Dialer {
     ///
     /// # Errors
     /// When the address is not `host:port` or the server name is not a DNS name.
-    pub fn channel(&self, address: &str) -> Result<Channel, String> {
+    pub fn channel(&self, address: &str) -> Result<Channel, SetupError> {
         self.channel_over(address, async |address: String| {
             let tcp = TcpStream::connect(address).await?;
             tcp.set_nodelay(true)?;
@@ -54,23 +55,21 @@ impl Dialer {
     ///
     /// # Errors
     /// As [`Dialer::channel`].
-    pub fn channel_over<C, F, S>(&self, address: &str, connect: C) -> Result<Channel, String>
+    pub fn channel_over<C, F, S>(&self, address: &str, connect: C) -> Result<Channel, SetupError>
     where
         C: Fn(String) -> F + Clone + Send + 'static,
         F: Future<Output = io::Result<S>> + Send,
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let bad =
-            |e: &dyn std::fmt::Display| format!("{address:?} is not an address of the form host:port: {e}");
         // The scheme stays http: tonic would otherwise want its own TLS instead of the one below.
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|e| bad(&e))?
+            .map_err(|error| SetupError::Address(address.to_owned(), error))?
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true);
         let name = ServerName::try_from(self.server_name.clone())
-            .map_err(|e| format!("{:?} is not a DNS name: {e}", self.server_name))?;
+            .map_err(|error| SetupError::ServerName(self.server_name.clone(), error))?;
         let tls = self.tls.clone();
         let connector = tower::service_fn(move |uri: Uri| {
             let (tls, name, connect) = (tls.clone(), name.clone(), connect.clone());

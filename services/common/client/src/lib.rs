@@ -15,7 +15,7 @@
 //! use watchdog_client::tls::{ClientTls, PemFiles};
 //! use watchdog_client::validity::Validity;
 //!
-//! # async fn consume() -> Result<(), String> {
+//! # async fn consume() -> Result<(), watchdog_client::setup_error::SetupError> {
 //! let files = PemFiles {
 //!     ca: "ca.crt".into(),
 //!     cert: "tls.crt".into(),
@@ -41,7 +41,7 @@
 //!
 //! # Errors
 //!
-//! Unary calls return a [`tonic::Status`]; [`failure::Failure`] says in one line why a call failed, with a closed set of
+//! What cannot be set up is a [`setup_error::SetupError`]. Unary calls return a [`tonic::Status`]; [`failure::Failure`] says in one line why a call failed, with a closed set of
 //! reasons. A lost stream is no error of `follow`: it reports [`follow::Update::Lost`] and connects again.
 //!
 //! # Cancellation
@@ -55,6 +55,7 @@ pub mod follow;
 pub mod grpc_client;
 pub mod message;
 pub mod send_time;
+pub mod setup_error;
 pub mod tls;
 pub mod validity;
 pub mod watch_message;

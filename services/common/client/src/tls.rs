@@ -8,6 +8,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::setup_error::SetupError;
+
 /// Where the PEM files of a client are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PemFiles {
@@ -30,7 +32,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// When a file cannot be read or used; the message names it and never shows its content.
-    pub fn from_files(files: &PemFiles) -> Result<Self, String> {
+    pub fn from_files(files: &PemFiles) -> Result<Self, SetupError> {
         let [ca, cert, key] = [&files.ca, &files.cert, &files.key].map(|path| read(path));
         Self::from_pem(
             (&files.ca.display().to_string(), &ca?),
@@ -43,14 +45,16 @@ impl ClientTls {
     ///
     /// # Errors
     /// When a part cannot be used; the message names it and never shows its content.
-    pub fn from_pem(ca: (&str, &[u8]), cert: (&str, &[u8]), key: (&str, &[u8])) -> Result<Self, String> {
+    pub fn from_pem(ca: (&str, &[u8]), cert: (&str, &[u8]), key: (&str, &[u8])) -> Result<Self, SetupError> {
         let roots = Arc::new(authorities(ca.0, ca.1)?);
         let chain = certificates(cert.0, cert.1)?;
-        let pair = format!("{} and {}", cert.0, key.0);
-        let key = private_key(key.0, key.1)?;
-        let config = client_config(roots, chain, key)
-            .map_err(|error| format!("{pair} do not belong together: {error}"))?;
-        Ok(Self::new(config))
+        let config = client_config(roots, chain, private_key(key.0, key.1)?);
+        let mismatch = |reason| SetupError::Mismatch {
+            cert: cert.0.to_owned(),
+            key: key.0.to_owned(),
+            reason,
+        };
+        Ok(Self::new(config.map_err(mismatch)?))
     }
 
     /// From a configuration.
@@ -95,20 +99,20 @@ pub fn client_config(
 ///
 /// # Errors
 /// When it cannot be read; the message names it.
-pub fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("{}: cannot read: {error}", path.display()))
+pub fn read(path: &Path) -> Result<Vec<u8>, SetupError> {
+    std::fs::read(path).map_err(|error| SetupError::Unreadable(path.display().to_string(), error))
 }
 
 /// The authorities in a PEM text that errors call `name`.
 ///
 /// # Errors
 /// When there is none, or one cannot be used.
-pub fn authorities(name: &str, pem: &[u8]) -> Result<RootCertStore, String> {
+pub fn authorities(name: &str, pem: &[u8]) -> Result<RootCertStore, SetupError> {
     let mut roots = RootCertStore::empty();
     for authority in certificates(name, pem)? {
         roots
             .add(authority)
-            .map_err(|error| format!("{name}: bad authority: {error}"))?;
+            .map_err(|error| SetupError::BadAuthority(name.to_owned(), error))?;
     }
     Ok(roots)
 }
@@ -117,11 +121,11 @@ pub fn authorities(name: &str, pem: &[u8]) -> Result<RootCertStore, String> {
 ///
 /// # Errors
 /// When there is none, or the text is not PEM.
-pub fn certificates(name: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+pub fn certificates(name: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, SetupError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|error| format!("{name}: not PEM: {error}"))?;
+    let found = found.map_err(|error| SetupError::NotPem(name.to_owned(), error))?;
     if found.is_empty() {
-        return Err(format!("{name}: holds no certificate in PEM"));
+        return Err(SetupError::NoCertificate(name.to_owned()));
     }
     Ok(found)
 }
@@ -130,8 +134,8 @@ pub fn certificates(name: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static
 ///
 /// # Errors
 /// When there is none.
-pub fn private_key(name: &str, pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
-    PrivateKeyDer::from_pem_slice(pem).map_err(|error| format!("{name}: no private key in PEM: {error}"))
+pub fn private_key(name: &str, pem: &[u8]) -> Result<PrivateKeyDer<'static>, SetupError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| SetupError::NoKey(name.to_owned(), error))
 }
 
 #[cfg(test)]
@@ -145,12 +149,14 @@ mod tests {
             cert: "/no/such/tls.crt".into(),
             key: "/no/such/tls.key".into(),
         };
-        let error = ClientTls::from_files(&missing).unwrap_err();
+        let error = ClientTls::from_files(&missing).unwrap_err().to_string();
         assert!(error.starts_with("/no/such/ca.crt: cannot read"), "{error}");
         let part = |name| (name, b"classified".as_slice());
-        let error = ClientTls::from_pem(part("ca.crt"), part("tls.crt"), part("tls.key")).unwrap_err();
+        let error = ClientTls::from_pem(part("ca.crt"), part("tls.crt"), part("tls.key"))
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, "ca.crt: holds no certificate in PEM");
-        let error = private_key("tls.key", b"classified").unwrap_err();
+        let error = private_key("tls.key", b"classified").unwrap_err().to_string();
         assert!(
             error.starts_with("tls.key: ") && !error.contains("classified"),
             "{error}"

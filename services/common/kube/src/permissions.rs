@@ -10,7 +10,7 @@ use kube::Api;
 use kube::api::PostParams;
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::backoff::Backoff;
-use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use crate::client::{RequestError, request};
 use crate::metrics::PERMISSION_MISSING;
@@ -127,6 +127,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(10 * 60);
 pub struct Preflight {
     client: kube::Client,
     readiness: Readiness,
+    blocker: Option<Blocker>,
     ask_again: Duration,
     shown: Shown,
 }
@@ -139,8 +140,8 @@ impl Preflight {
     /// Blocks readiness until everything that is needed has been asked for and granted.
     #[must_use]
     pub fn new(client: kube::Client, readiness: Readiness) -> Self {
-        readiness.block("permissions", "not checked yet");
         Self {
+            blocker: Some(readiness.block("permissions", "not checked yet")),
             client,
             readiness,
             ask_again: ASK_AGAIN,
@@ -175,7 +176,7 @@ impl Preflight {
                         }
                         (granted, reported) = (true, None);
                         backoff.reset();
-                        self.readiness.clear("permissions");
+                        self.blocker = None;
                         tokio::time::sleep(self.ask_again).await;
                         continue;
                     }
@@ -186,7 +187,7 @@ impl Preflight {
                         .collect::<Vec<_>>()
                         .join("; ");
                     let why = format!("grant this service on the seed: {list}");
-                    self.readiness.block("permissions", why);
+                    self.blocker = Some(self.readiness.block("permissions", why));
                     if reported.as_ref() != Some(&list) {
                         tracing::error!(missing = list, "permissions on the seed are missing");
                         reported = Some(list);
@@ -195,8 +196,8 @@ impl Preflight {
                 Err(error) => {
                     // What was granted is believed until the seed says otherwise.
                     if !granted {
-                        self.readiness
-                            .block("permissions", "cannot ask the seed for them");
+                        let why = "cannot ask the seed for them";
+                        self.blocker = Some(self.readiness.block("permissions", why));
                     }
                     let failure = error.failure();
                     let reason = failure.reason.as_str();

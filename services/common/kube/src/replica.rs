@@ -78,14 +78,14 @@ impl Replica {
             Ok(())
         });
         let readiness = base.readiness.clone();
-        readiness.block(
+        let blocker = readiness.block(
             "membership",
             "this replica has not joined yet: it needs its own Lease, and a list of the others'",
         );
         let (joining, stop) = (membership.clone(), base.draining.clone());
         base.tasks.critical("joined", async move {
             tokio::select! {
-                () = joining.joined() => readiness.clear("membership"),
+                () = joining.joined() => drop(blocker),
                 () = stop.cancelled() => {}
             }
             stop.cancelled().await;

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason, chain};
-use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use crate::client::{RequestError, WATCH_SECONDS, request};
 use crate::key::ObjectKey;
@@ -77,56 +77,65 @@ where
     /// when etcd was restored from a backup: resource versions then start over below the one from which the watch goes
     /// on, and it would bring nothing.
     ///
+    /// From this call on it blocks `readiness`, until everything is listed and whenever the seed refuses access.
+    ///
     /// # Errors
     /// Never; the type is that of a critical task.
-    pub async fn run(
+    pub fn run(
         self,
         readiness: Readiness,
         stop: CancellationToken,
         hear: impl FnMut(Change<K>) + Send,
-    ) -> anyhow::Result<()> {
+    ) -> impl Future<Output = anyhow::Result<()>> {
         let (_, never) = watch::channel(());
-        self.run_with_relists(never, readiness, stop, hear).await
+        self.run_with_relists(never, readiness, stop, hear)
     }
 
     /// The same, and lists everything again whenever `relist` changes.
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
-    pub async fn run_with_relists(
+    pub fn run_with_relists(
         self,
         relist: watch::Receiver<()>,
         readiness: Readiness,
         stop: CancellationToken,
         hear: impl FnMut(Change<K>) + Send,
-    ) -> anyhow::Result<()> {
-        self.drive(relist, false, readiness, stop, hear).await.map(drop)
+    ) -> impl Future<Output = anyhow::Result<()>> {
+        let blocker = readiness.block(self.name, "not listed yet");
+        async move {
+            self.drive(relist, false, blocker, readiness, stop, hear)
+                .await
+                .map(drop)
+        }
     }
 
     /// The same, and ends when the API server does not serve the kind (any more).
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
-    pub async fn run_while_served(
+    pub fn run_while_served(
         self,
         relist: watch::Receiver<()>,
         readiness: Readiness,
         stop: CancellationToken,
         hear: impl FnMut(Change<K>) + Send,
-    ) -> anyhow::Result<WatchEnd> {
-        self.drive(relist, true, readiness, stop, hear).await
+    ) -> impl Future<Output = anyhow::Result<WatchEnd>> {
+        let blocker = readiness.block(self.name, "not listed yet");
+        self.drive(relist, true, blocker, readiness, stop, hear)
     }
 
     async fn drive(
         self,
         mut relist: watch::Receiver<()>,
         ends_if_not_served: bool,
+        blocker: Blocker,
         readiness: Readiness,
         stop: CancellationToken,
         mut hear: impl FnMut(Change<K>) + Send,
     ) -> anyhow::Result<WatchEnd> {
         let name = self.name;
-        readiness.block(name, "not listed yet");
+        let mut blocker = Some(blocker);
         WATCH_ERRORS.begin(&[("watch", name.to_owned())]);
         let objects = WATCHED_OBJECTS.gauge_handle(&[("watch", name.to_owned())]);
         let mut synced = false;
@@ -141,9 +150,6 @@ where
                     let failure = failure(error);
                     let reason = failure.reason.as_str();
                     tracing::warn!(watch = name, reason, error = %failure, "watch failed, trying again");
-                    if !synced_hint(error) {
-                        readiness.block(name, "the seed refuses access");
-                    }
                     readiness.failing(name, failure);
                 })
                 .boxed()
@@ -183,6 +189,9 @@ where
             if let Some(Err(error)) = &event {
                 // An API server whose etcd is restored is restarted.
                 check_now.notify_one();
+                if is_refused(error) {
+                    drop(blocker.replace(readiness.block(name, "the seed refuses access")));
+                }
                 hear(Change::Failed);
                 if ends_if_not_served && code(error) == Some(404) {
                     return Ok(WatchEnd::NotServed);
@@ -219,13 +228,13 @@ where
                     }
                     synced = true;
                     pauses.reset();
-                    readiness.clear(name);
+                    drop(blocker.take());
                     readiness.recovered(name);
                 }
                 Some(Ok(Event::Apply(object))) => {
                     live.insert(ObjectKey::of(&object));
                     hear(Change::Applied(object));
-                    readiness.clear(name);
+                    drop(blocker.take());
                     readiness.recovered(name);
                     pauses.reset();
                 }
@@ -329,14 +338,14 @@ fn must_list_again(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => false,
         watcher::Error::WatchStartFailed(_) if code(error) == Some(410) => true,
-        _ => !synced_hint(error),
+        _ => is_refused(error),
     }
 }
 
-/// True if an index that was complete once may still be served while this error lasts: all but a lost permission,
-/// which somebody has to mend.
-fn synced_hint(error: &watcher::Error) -> bool {
-    !matches!(code(error), Some(401 | 403))
+/// True for a lost permission, which somebody has to mend. During all other errors an index that was complete once is
+/// still served.
+fn is_refused(error: &watcher::Error) -> bool {
+    matches!(code(error), Some(401 | 403))
 }
 
 /// Why a list or watch failed.

@@ -17,7 +17,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
-use crate::allowed_clients::AllowedClients;
+use crate::allowed_clients::{AllowedClients, Refusal};
 use crate::backoff::Backoff;
 use crate::metrics::Metric;
 use crate::tls::Tls;
@@ -68,10 +68,10 @@ enum Io {
 }
 
 impl Connection {
-    fn new(io: Io, address: SocketAddr, refused: Option<String>, place: OwnedSemaphorePermit) -> Self {
+    fn new(io: Io, address: SocketAddr, refused: Option<Refusal>, place: OwnedSemaphorePermit) -> Self {
         let peer = Peer {
             address: Some(address),
-            refused: refused.map(Arc::from),
+            refused: refused.map(|why| why.to_string().into()),
         };
         let too_late = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
         Self {
@@ -127,9 +127,10 @@ pub fn accept(
                 accepted = listener.accept() => accepted,
             };
             let (tcp, address) = match accepted {
-                Ok(accepted) => {
+                Ok((tcp, address)) => {
                     backoff.reset();
-                    accepted
+                    // A socket of both families shows callers from IPv4 as ::ffff:192.0.2.1.
+                    (tcp, SocketAddr::new(address.ip().to_canonical(), address.port()))
                 }
                 // Out of file descriptors, or the peer was gone already: the listener itself is fine.
                 Err(error) => {
@@ -172,7 +173,7 @@ async fn handshake(
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let refused = callers.check(certificate).err();
             if let Some(why) = &refused {
-                refuse(address, "identity", why);
+                refuse(address, "identity", &why.to_string());
             }
             Some(Connection::new(
                 Io::Tls(Box::new(stream)),

@@ -139,7 +139,7 @@ async fn set_log_level(
             tracing::info!(filter = filter.trim(), "log level changed");
             (StatusCode::OK, "changed\n".to_owned())
         }
-        Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")),
+        Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}\n")),
     }
 }
 

@@ -8,6 +8,20 @@ use tonic::{Request, Status};
 
 use crate::accept::Peer;
 
+/// Why a caller is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It showed no certificate.
+    #[error("the caller showed no certificate")]
+    NoCertificate,
+    /// Its certificate is none.
+    #[error("the caller's certificate cannot be read: {0}")]
+    Unreadable(String),
+    /// None of its names is allowed.
+    #[error("the caller's certificate carries {0}, which --tls-allowed-client does not name")]
+    NotNamed(String),
+}
+
 /// Names shown in a refusal at most: a certificate may carry any number.
 const SHOWN: usize = 5;
 
@@ -32,13 +46,13 @@ impl AllowedClients {
     ///
     /// # Errors
     /// When it is not allowed; the text names who it is.
-    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<(), String> {
+    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<(), Refusal> {
         let Some(allowed) = &self.allowed else {
             return Ok(());
         };
-        let certificate = certificate.ok_or("the caller showed no certificate")?;
+        let certificate = certificate.ok_or(Refusal::NoCertificate)?;
         let certificate = webpki::EndEntityCert::try_from(certificate)
-            .map_err(|error| format!("the caller's certificate cannot be read: {error}"))?;
+            .map_err(|error| Refusal::Unreadable(error.to_string()))?;
         let names: Vec<&str> = certificate.valid_dns_names().collect();
         if names
             .iter()
@@ -55,9 +69,7 @@ impl AllowedClients {
                 .collect::<Vec<_>>()
                 .join(", "),
         };
-        Err(format!(
-            "the caller's certificate carries {shown}, which --tls-allowed-client does not name"
-        ))
+        Err(Refusal::NotNamed(shown))
     }
 }
 
@@ -107,24 +119,15 @@ mod tests {
             "evil.test",
             "coordinator.garden.svc.evil.test",
         ])));
-        let why = refused.unwrap_err();
+        let why = refused.unwrap_err().to_string();
         assert!(
             why.contains("\"evil.test\"") && why.contains("--tls-allowed-client"),
             "{why}"
         );
-        assert!(
-            callers
-                .check(Some(&certificate(&[])))
-                .unwrap_err()
-                .contains("no DNS name")
-        );
-        assert!(callers.check(None).is_err());
-        let broken = CertificateDer::from(vec![1, 2, 3]);
-        assert!(
-            callers
-                .check(Some(&broken))
-                .unwrap_err()
-                .contains("cannot be read")
-        );
+        let without_names = callers.check(Some(&certificate(&[])));
+        assert_eq!(without_names, Err(Refusal::NotNamed("no DNS name".to_owned())));
+        assert_eq!(callers.check(None), Err(Refusal::NoCertificate));
+        let broken = callers.check(Some(&CertificateDer::from(vec![1, 2, 3])));
+        assert!(matches!(broken, Err(Refusal::Unreadable(_))), "{broken:?}");
     }
 }

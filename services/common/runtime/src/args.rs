@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::ensure;
 use clap::{ArgGroup, Args, ValueEnum};
 
 use crate::tls::TlsPaths;
@@ -45,8 +46,9 @@ pub struct CommonArgs {
     #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid)]
     pub pod_uid: Option<String>,
 
-    /// Where the gRPC API listens. Port 0 takes a free one; the address bound is logged.
-    #[arg(long, default_value = "0.0.0.0:9645", value_name = "IP:PORT")]
+    /// Where the gRPC API listens. [::] is all addresses, also those of IPv4. Port 0 takes a free one; the address bound is
+    /// logged.
+    #[arg(long, default_value = "[::]:9645", value_name = "IP:PORT")]
     pub grpc_addr: SocketAddr,
 
     /// The gRPC address under which the other replicas and services reach this one. Default: the address bound, with
@@ -55,7 +57,7 @@ pub struct CommonArgs {
     pub advertise_addr: Option<String>,
 
     /// Where /metrics, /healthz and /readyz listen. Port 0 takes a free one; the address bound is logged.
-    #[arg(long, default_value = "0.0.0.0:9643", value_name = "IP:PORT")]
+    #[arg(long, default_value = "[::]:9643", value_name = "IP:PORT")]
     pub admin_addr: SocketAddr,
 
     /// Certificate chain (PEM) of this service, for its gRPC server and as a client. Reloaded when it changes.
@@ -136,19 +138,23 @@ impl CommonArgs {
 }
 
 /// Checks the UID of a Pod.
-fn pod_uid(text: &str) -> Result<String, String> {
+fn pod_uid(text: &str) -> anyhow::Result<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    if text.is_empty() || text.len() > 64 || !text.chars().all(fits) {
-        return Err("is not the UID of a Pod: up to 64 letters, digits and dashes".to_owned());
-    }
+    ensure!(
+        !text.is_empty() && text.len() <= 64 && text.chars().all(fits),
+        "is not the UID of a Pod: up to 64 letters, digits and dashes"
+    );
     Ok(text.to_owned())
 }
 
 /// Checks a DNS name. Wildcards are refused: a caller is named in full.
-fn dns_name(text: &str) -> Result<String, String> {
-    rustls::pki_types::DnsName::try_from(text)
-        .map(|_| text.to_owned())
-        .map_err(|_| "is not a DNS name in full, such as client.garden.svc".to_owned())
+fn dns_name(text: &str) -> anyhow::Result<String> {
+    let name = rustls::pki_types::DnsName::try_from(text);
+    ensure!(
+        name.is_ok(),
+        "is not a DNS name in full, such as client.garden.svc"
+    );
+    Ok(text.to_owned())
 }
 
 #[cfg(test)]

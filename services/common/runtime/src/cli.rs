@@ -19,7 +19,7 @@ pub trait CommandLine: Parser {
     ///
     /// # Errors
     /// All that is wrong, a line each.
-    fn check(self) -> Result<Self::Config, String>;
+    fn check(self) -> anyhow::Result<Self::Config>;
 }
 
 /// Reads the command line of the process and checks it.
@@ -35,7 +35,7 @@ pub fn parse_or_exit<A: CommandLine>() -> Result<A::Config, ExitCode> {
         ExitCode::from(u8::try_from(code).unwrap_or(crate::process::EXIT_USAGE))
     })?;
     let only_check = args.common().check_config;
-    let config = args.check().map_err(|error| usage_error(&error))?;
+    let config = args.check().map_err(|error| usage_error(&format!("{error:#}")))?;
     if only_check {
         Err(ExitCode::SUCCESS)
     } else {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -15,8 +16,8 @@ pub const CONFIG_VALID: Metric = Metric::gauge(
     "1 when the configuration file is good as it stands, 0 when a changed file was refused and the old one is used.",
 );
 
-/// Parses the content of a configuration file; the error lists all that is wrong, a line each.
-pub type Parse<C> = fn(&[u8]) -> Result<C, String>;
+/// Parses the content of the configuration file of that name; the error lists all that is wrong, a line each.
+pub type Parse<C> = fn(&str, &[u8]) -> anyhow::Result<C>;
 
 /// A configuration that is read again whenever its file changes.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl<C: PartialEq> ConfigFile<C> {
     ///
     /// # Errors
     /// When it cannot be read or is not good: all that is wrong with it, a line each.
-    pub fn load(path: PathBuf, parse: Parse<C>) -> Result<Self, String> {
+    pub fn load(path: PathBuf, parse: Parse<C>) -> anyhow::Result<Self> {
         let config = read(&path, parse)?;
         Ok(Self {
             path,
@@ -72,16 +73,20 @@ impl<C: PartialEq> ConfigFile<C> {
                 }
                 Err(error) => {
                     CONFIG_VALID.set(&[], 0.0);
-                    tracing::error!(%error, "changed configuration file refused, the old one stays in use");
+                    let error = format!("{error:#}");
+                    tracing::error!(
+                        error,
+                        "changed configuration file refused, the old one stays in use"
+                    );
                 }
             }
         }
     }
 }
 
-fn read<C>(path: &std::path::Path, parse: Parse<C>) -> Result<C, String> {
+fn read<C>(path: &std::path::Path, parse: Parse<C>) -> anyhow::Result<C> {
     let shown = path.display();
     let bytes =
-        std::fs::read(path).map_err(|e| format!("{shown}: cannot read the configuration file: {e}"))?;
-    parse(&bytes).map_err(|errors| errors.lines().map(|line| format!("{shown}:{line}\n")).collect())
+        std::fs::read(path).with_context(|| format!("{shown}: cannot read the configuration file"))?;
+    parse(&shown.to_string(), &bytes)
 }

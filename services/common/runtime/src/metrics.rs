@@ -16,12 +16,12 @@ pub struct Metric {
     /// Help text.
     pub help: &'static str,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: MetricKind,
 }
 
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Only grows.
     Counter,
     /// Goes up and down.
@@ -40,7 +40,7 @@ impl Metric {
         Self {
             name,
             help,
-            kind: Kind::Counter,
+            kind: MetricKind::Counter,
         }
     }
 
@@ -50,7 +50,7 @@ impl Metric {
         Self {
             name,
             help,
-            kind: Kind::Gauge,
+            kind: MetricKind::Gauge,
         }
     }
 
@@ -60,7 +60,7 @@ impl Metric {
         Self {
             name,
             help,
-            kind: Kind::Histogram,
+            kind: MetricKind::Histogram,
         }
     }
 
@@ -78,9 +78,9 @@ impl Metric {
     /// increase in a series that begins with its first event, and on most seeds the first incident is the only one.
     pub fn begin(&self, labels: Labels<'_>) {
         match self.kind {
-            Kind::Counter => self.add(labels, 0),
-            Kind::Histogram => drop(metrics::histogram!(self.name, labels)),
-            Kind::Gauge => {}
+            MetricKind::Counter => self.add(labels, 0),
+            MetricKind::Histogram => drop(metrics::histogram!(self.name, labels)),
+            MetricKind::Gauge => {}
         }
     }
 
@@ -116,9 +116,11 @@ impl Metric {
 pub fn describe(all: &[Metric]) {
     for metric in all {
         match metric.kind {
-            Kind::Counter => metrics::describe_counter!(metric.name, metric.help),
-            Kind::Gauge => metrics::describe_gauge!(metric.name, metric.help),
-            Kind::Histogram => metrics::describe_histogram!(metric.name, metrics::Unit::Seconds, metric.help),
+            MetricKind::Counter => metrics::describe_counter!(metric.name, metric.help),
+            MetricKind::Gauge => metrics::describe_gauge!(metric.name, metric.help),
+            MetricKind::Histogram => {
+                metrics::describe_histogram!(metric.name, metrics::Unit::Seconds, metric.help)
+            }
         }
     }
 }
@@ -159,12 +161,10 @@ const BUCKETS: [f64; 16] = [
 ///
 /// # Errors
 /// When an exporter is installed already.
-pub fn install() -> Result<PrometheusHandle, String> {
+pub fn install() -> anyhow::Result<PrometheusHandle> {
     let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
-        .map_err(|e| e.to_string())?
-        .install_recorder()
-        .map_err(|e| e.to_string())?;
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
+        .install_recorder()?;
     describe(&[
         crate::config_file::CONFIG_VALID,
         crate::tls::TLS_VALID,
@@ -196,8 +196,8 @@ impl Exposition {
         L: IntoIterator<Item = (&'a str, &'a str)>,
     {
         let kind = match metric.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge | Kind::Histogram => "gauge",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge | MetricKind::Histogram => "gauge",
         };
         // Writing to a String cannot fail.
         let _ = writeln!(

@@ -61,7 +61,7 @@ impl Bound {
             () = received(&mut term, &mut int) => None,
             error = self.tasks.first_end() => Some(error),
         };
-        self.readiness.block("draining", "the process is stopping");
+        let _draining = self.readiness.block("draining", "the process is stopping");
         if let Some(error) = &failure {
             tracing::error!(error = format!("{error:#}"), "stopping after a failure");
         } else {
@@ -106,11 +106,11 @@ where
 {
     let log_level = match telemetry::init(args.log_format, &args.log_level) {
         Ok(log_level) => log_level,
-        Err(error) => return usage_error(&format!("--log-level: {error}")),
+        Err(error) => return usage_error(&format!("--log-level: {error:#}")),
     };
     let metrics = match crate::metrics::install() {
         Ok(metrics) => Some(metrics),
-        Err(error) => return usage_error(&error),
+        Err(error) => return usage_error(&format!("{error:#}")),
     };
     // rustls is built with one provider only, but crates that ask for the default one need it installed.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,7 +17,10 @@ use crate::failure::Failure;
 const SHOWN_FOR: Duration = Duration::from_secs(180);
 
 /// The blockers that keep the service from being ready: name -> why, in a sentence that says what to do.
-type Blockers = BTreeMap<&'static str, String>;
+type Reasons = BTreeMap<&'static str, String>;
+
+/// The blockers of each name in the order of their making, by number.
+type Blockers = BTreeMap<&'static str, BTreeMap<u64, String>>;
 
 /// A loop that tries again, and what it tries, where there are several of its name.
 type Loop = (&'static str, Arc<str>);
@@ -28,6 +32,8 @@ type Failures = BTreeMap<Loop, (Instant, Failure)>;
 pub struct Readiness {
     blockers: Arc<Mutex<Blockers>>,
     failures: Arc<Mutex<Failures>>,
+    // How many blockers were made.
+    made: Arc<AtomicU64>,
     instance: Arc<str>,
     ready: watch::Sender<bool>,
 }
@@ -37,6 +43,7 @@ impl Default for Readiness {
         Self {
             blockers: Arc::default(),
             failures: Arc::default(),
+            made: Arc::default(),
             instance: "".into(),
             ready: watch::Sender::new(true),
         }
@@ -44,24 +51,28 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// Adds a blocker, or says anew why it blocks. It stays until [`Readiness::clear`].
-    pub fn block(&self, name: &'static str, why: impl Into<String>) {
+    /// Blocks until what it returns is dropped. Of several blockers of one name the last one says why.
+    #[must_use = "it blocks only while it is held"]
+    pub fn block(&self, name: &'static str, why: impl Into<String>) -> Blocker {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
         self.update(|blockers| {
-            blockers.insert(name, why.into());
+            blockers.entry(name).or_default().insert(number, why.into());
         });
-    }
-
-    /// Removes a blocker; nothing happens when it is not there.
-    pub fn clear(&self, name: &'static str) {
-        self.update(|blockers| {
-            blockers.remove(name);
-        });
+        Blocker {
+            readiness: self.clone(),
+            name,
+            number,
+        }
     }
 
     /// The current blockers.
     #[must_use]
-    pub fn blockers(&self) -> Blockers {
-        self.blockers.lock().clone()
+    pub fn blockers(&self) -> Reasons {
+        let blockers = self.blockers.lock();
+        let reasons = blockers
+            .iter()
+            .filter_map(|(name, of)| Some((*name, of.values().next_back()?.clone())));
+        reasons.collect()
     }
 
     /// For one of several loops of the same name: has blockers of its own, and shows its failures under `instance`.
@@ -139,23 +150,57 @@ impl Readiness {
     }
 }
 
+/// Keeps the service from being ready until it is dropped.
+#[derive(Debug)]
+pub struct Blocker {
+    readiness: Readiness,
+    name: &'static str,
+    number: u64,
+}
+
+impl Blocker {
+    /// Says anew why it blocks.
+    pub fn because(&self, why: impl Into<String>) {
+        self.readiness.update(|blockers| {
+            blockers
+                .entry(self.name)
+                .or_default()
+                .insert(self.number, why.into());
+        });
+    }
+}
+
+impl Drop for Blocker {
+    fn drop(&mut self) {
+        self.readiness.update(|blockers| {
+            if let Some(of) = blockers.get_mut(self.name) {
+                of.remove(&self.number);
+                if of.is_empty() {
+                    blockers.remove(self.name);
+                }
+            }
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::failure::Reason;
 
     #[test]
-    fn is_ready_when_the_last_blocker_is_cleared() {
+    fn is_ready_when_the_last_blocker_is_dropped() {
         let readiness = Readiness::default();
         let state = readiness.subscribe();
-        readiness.block("clusters", "not listed yet");
-        readiness.block("permissions", "not checked yet");
-        readiness.block("permissions", "missing: list leases");
+        let clusters = readiness.block("clusters", "not listed yet");
+        let unchecked = readiness.block("permissions", "not checked yet");
+        let missing = readiness.block("permissions", "missing: list leases");
         assert!(!*state.borrow());
         assert_eq!(readiness.blockers()["permissions"], "missing: list leases");
-        readiness.clear("clusters");
+        drop((clusters, missing));
+        assert_eq!(readiness.blockers()["permissions"], "not checked yet");
         assert!(!*state.borrow());
-        readiness.clear("permissions");
+        drop(unchecked);
         assert!(*state.borrow());
     }
 
@@ -163,7 +208,7 @@ mod tests {
     async fn a_failure_is_shown_until_the_loop_recovers_or_is_silent() {
         let readiness = Readiness::default();
         let peer = readiness.part("lease-probe-1");
-        readiness.block("clusters", "not listed yet");
+        let blocker = readiness.block("clusters", "not listed yet");
         readiness.failing("clusters", Failure::new(Reason::Forbidden, &"denied"));
         peer.failing("verdicts", Failure::new(Reason::Timeout, &"no answer within 5s"));
         let expected = [
@@ -172,7 +217,7 @@ mod tests {
             "verdicts: the last try of lease-probe-1 failed: no answer within 5s",
         ];
         assert_eq!(readiness.lines(), expected);
-        readiness.clear("clusters");
+        drop(blocker);
         assert!(
             *readiness.subscribe().borrow(),
             "a failure by itself blocks nothing"

@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(ready[REPLICA], "weeder-0?");
         assert_eq!(ready[VERSION], env!("CARGO_PKG_VERSION"));
         assert!(ready.get(BLOCKER).is_none());
-        readiness.block("permissions", "missing:\nlist leases");
+        let _blocker = readiness.block("permissions", "missing:\nlist leases");
         let blocked = headers(describe(Response::new(())));
         assert_eq!(blocked[BLOCKER], "permissions: missing:?list leases");
     }

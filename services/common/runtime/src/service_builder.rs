@@ -48,11 +48,7 @@ impl ServiceBuilder {
     /// When an address cannot be bound or the TLS files cannot be used.
     pub async fn bind(common: CommonArgs, process: Process) -> anyhow::Result<Self> {
         let listeners = Listeners::bind(&common).await?;
-        let tls = common
-            .tls_paths()
-            .map(Tls::load)
-            .transpose()
-            .map_err(anyhow::Error::msg)?;
+        let tls = common.tls_paths().map(Tls::load).transpose()?;
         let tasks = Tasks::default();
         let draining = tasks.draining();
         if let Some(tls) = tls.clone() {
@@ -91,7 +87,6 @@ impl ServiceBuilder {
             return Ok(Tracer::off());
         };
         trace::start(endpoint, self.tls.clone(), service, &self.identity, &self.tasks)
-            .map_err(anyhow::Error::msg)
     }
 
     /// Serves the gRPC API and the admin endpoint.

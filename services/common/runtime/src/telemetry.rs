@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::{Context as _, bail};
 use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
@@ -14,7 +15,7 @@ use crate::args::LogFormat;
 use crate::log_line::LineFormat;
 
 /// Parses a filter and puts it into force.
-type SetFilter = dyn Fn(&str) -> Result<(), String> + Send + Sync;
+type SetFilter = dyn Fn(&str) -> anyhow::Result<()> + Send + Sync;
 
 /// Changes the log filter of the running process.
 #[derive(Clone)]
@@ -33,7 +34,7 @@ impl LogLevel {
     ///
     /// # Errors
     /// When the filter cannot be parsed; the old one stays.
-    pub fn set(&self, filter: &str) -> Result<(), String> {
+    pub fn set(&self, filter: &str) -> anyhow::Result<()> {
         (self.set)(filter)
     }
 
@@ -41,7 +42,7 @@ impl LogLevel {
     #[must_use]
     pub fn fixed() -> Self {
         Self {
-            set: Arc::new(|_| Err("the log level of this process is fixed".to_owned())),
+            set: Arc::new(|_| bail!("the log level of this process is fixed")),
         }
     }
 }
@@ -50,9 +51,9 @@ impl LogLevel {
 ///
 /// # Errors
 /// When the filter cannot be parsed or a subscriber is installed already.
-pub fn init(format: LogFormat, filter: &str) -> Result<LogLevel, String> {
+pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<LogLevel> {
     let (subscriber, log_level) = subscriber(format, filter, std::io::stderr)?;
-    subscriber.try_init().map_err(|e| e.to_string())?;
+    subscriber.try_init()?;
     Ok(log_level)
 }
 
@@ -64,7 +65,7 @@ pub fn subscriber<W>(
     format: LogFormat,
     filter: &str,
     writer: W,
-) -> Result<(impl Subscriber + Send + Sync, LogLevel), String>
+) -> anyhow::Result<(impl Subscriber + Send + Sync, LogLevel)>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -78,7 +79,7 @@ where
         .with(filter)
         .with(filter_fn(tells_no_objects))
         .with(layer);
-    let set = move |filter: &str| handle.reload(parse(filter)?).map_err(|e| e.to_string());
+    let set = move |filter: &str| Ok(handle.reload(parse(filter)?)?);
     Ok((subscriber, LogLevel { set: Arc::new(set) }))
 }
 
@@ -88,10 +89,10 @@ fn tells_no_objects(metadata: &Metadata<'_>) -> bool {
     metadata.target() != "kube_client::client" || *metadata.level() == Level::ERROR
 }
 
-fn parse(filter: &str) -> Result<EnvFilter, String> {
+fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
     EnvFilter::builder()
         .parse(filter)
-        .map_err(|e| format!("bad log filter {filter:?}: {e}"))
+        .with_context(|| format!("bad log filter {filter:?}"))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use rustls::server::WebPkiClientVerifier;
 use tokio_util::sync::CancellationToken;
@@ -43,7 +44,7 @@ impl Tls {
     ///
     /// # Errors
     /// When a file cannot be read or used; the message names it and never shows its content.
-    pub fn load(paths: TlsPaths) -> Result<Self, String> {
+    pub fn load(paths: TlsPaths) -> anyhow::Result<Self> {
         let (server, client) = read(&paths)?;
         Ok(Self {
             paths,
@@ -87,7 +88,8 @@ impl Tls {
                 }
                 Err(error) => {
                     TLS_VALID.set(&[], 0.0);
-                    tracing::error!(%error, "changed TLS files refused, the old ones stay in use");
+                    let error = format!("{error:#}");
+                    tracing::error!(error, "changed TLS files refused, the old ones stay in use");
                 }
             }
         }
@@ -95,30 +97,26 @@ impl Tls {
 }
 
 /// Both sides of mutual TLS, with HTTP/2 by ALPN.
-fn read(paths: &TlsPaths) -> Result<(rustls::ServerConfig, rustls::ClientConfig), String> {
+fn read(paths: &TlsPaths) -> anyhow::Result<(rustls::ServerConfig, rustls::ClientConfig)> {
     let shown = |path: &std::path::Path| path.display().to_string();
     let content = watchdog_client::tls::read;
     let chain = certificates(&shown(&paths.cert), &content(&paths.cert)?)?;
     let key = private_key(&shown(&paths.key), &content(&paths.key)?)?;
     let roots = Arc::new(authorities(&shown(&paths.ca), &content(&paths.ca)?)?);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let pair = |e: rustls::Error| {
-        format!(
-            "{} and {} do not go together: {e}",
-            paths.cert.display(),
-            paths.key.display()
-        )
+    let pair = || {
+        let (cert, key) = (paths.cert.display(), paths.key.display());
+        format!("{cert} and {key} do not go together")
     };
     let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
         .build()
-        .map_err(|e| format!("{}: {e}", paths.ca.display()))?;
+        .with_context(|| paths.ca.display().to_string())?;
     let mut server = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?
+        .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain.clone(), key.clone_key())
-        .map_err(pair)?;
+        .with_context(pair)?;
     server.alpn_protocols = vec![b"h2".to_vec()];
-    let client = client_config(roots, chain, key).map_err(pair)?;
+    let client = client_config(roots, chain, key).with_context(pair)?;
     Ok((server, client))
 }

@@ -119,7 +119,8 @@ async fn follow_one(
     let channel = match dialer.channel(&address) {
         Ok(channel) => channel,
         Err(error) => {
-            tracing::error!(%replica, %error, "cannot follow a replica of lease-probe");
+            let error = format!("{error:#}");
+            tracing::error!(%replica, error, "cannot follow a replica of lease-probe");
             return;
         }
     };

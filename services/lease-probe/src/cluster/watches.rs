@@ -106,8 +106,6 @@ async fn follow(
         Endpoint::External => "external-kubeconfigs",
     };
     let Some(secret) = secret else {
-        // What another name could not do is not wanted any more.
-        readiness.clear(name);
         stop.cancelled().await;
         return Ok(());
     };

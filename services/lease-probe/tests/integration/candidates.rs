@@ -7,7 +7,7 @@ use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, Verdict};
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{Cut, Shoot};
+use watchdog_sandbox::{Cut, SimulatedShoot};
 
 use crate::replica::{IDENTITY, Replica, evidence};
 use crate::world::{NODE_LEASES, World, delete, fast, faster, modify, without_controllers};
@@ -17,11 +17,11 @@ fn excluded(evidence: &Evidence) -> BTreeMap<Exclusion, u32> {
     counts.map(|count| (count.reason(), count.leases)).collect()
 }
 
-fn node(shoot: &Shoot, name: &str, change: impl FnOnce(&mut Value)) {
+fn node(shoot: &SimulatedShoot, name: &str, change: impl FnOnce(&mut Value)) {
     modify(shoot.api(), &keys::NODES, "", name, change);
 }
 
-fn condition(shoot: &Shoot, name: &str, kind: &str, status: &str, reason: &str) {
+fn condition(shoot: &SimulatedShoot, name: &str, kind: &str, status: &str, reason: &str) {
     node(shoot, name, |node| {
         let conditions = node["status"]["conditions"].as_array_mut().unwrap();
         conditions.retain(|condition| condition["type"] != kind);
@@ -29,13 +29,13 @@ fn condition(shoot: &Shoot, name: &str, kind: &str, status: &str, reason: &str) 
     });
 }
 
-fn unmanage(shoot: &Shoot, name: &str) {
+fn unmanage(shoot: &SimulatedShoot, name: &str) {
     node(shoot, name, |node| {
         node["metadata"]["annotations"]["node.machine.sapcloud.io/not-managed-by-mcm"] = "1".into();
     });
 }
 
-fn phase(world: &World, shoot: &Shoot, machine: &str, phase: &str) {
+fn phase(world: &World, shoot: &SimulatedShoot, machine: &str, phase: &str) {
     modify(
         world.seed(),
         &keys::MACHINES,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule, Shoot};
+use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule, SimulatedShoot};
 
 use crate::replica::Replica;
 use crate::world::{NODE_LEASES, World, faster, field, modify, real, with_field, without_controllers};
@@ -102,7 +102,7 @@ const ROWS: [Row; 14] = [
     ),
 ];
 
-async fn fail(world: &World, shoot: &Shoot) {
+async fn fail(world: &World, shoot: &SimulatedShoot) {
     let api = shoot.api();
     let leases = |action| {
         api.inject(Fault::always(action).path(LEASES));
@@ -151,7 +151,7 @@ async fn fail(world: &World, shoot: &Shoot) {
     }
 }
 
-async fn mend(world: &World, shoot: &Shoot) {
+async fn mend(world: &World, shoot: &SimulatedShoot) {
     let api = shoot.api();
     match shoot.name() {
         "refused" => api.resume().await.unwrap(),
@@ -176,7 +176,7 @@ async fn every_failure_shows_with_its_reason_and_ends_when_it_is_mended() {
     for name in names {
         fail(&world, &world.shoot(name)).await;
     }
-    let failures = |shoot: &Shoot, reason: &str| {
+    let failures = |shoot: &SimulatedShoot, reason: &str| {
         let name = shoot.namespace();
         format!(
             "watchdog_shoot_probe_failures_total{{shoot=\"{name}\",endpoint=\"internal\",reason=\"{reason}\"}}"

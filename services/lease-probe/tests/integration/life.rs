@@ -2,20 +2,20 @@
 
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::{Outcome, SkipReason, Verdict};
-use watchdog_sandbox::Shoot;
+use watchdog_sandbox::SimulatedShoot;
 
 use crate::replica::{Replica, evidence};
 use crate::until;
 use crate::world::{World, real};
 
 /// Sets a field of the Shoot inside the Cluster.
-fn set(shoot: &Shoot, pointer: &str, value: Value) {
+fn set(shoot: &SimulatedShoot, pointer: &str, value: Value) {
     let pointer = format!("/spec/shoot{pointer}");
     let set = |cluster: &mut Value| *cluster.pointer_mut(&pointer).unwrap() = value;
     shoot.update_cluster(set).unwrap();
 }
 
-fn series(shoot: &Shoot, metric: &str) -> String {
+fn series(shoot: &SimulatedShoot, metric: &str) -> String {
     format!("{metric}{{shoot=\"{}\"}}", shoot.namespace())
 }
 

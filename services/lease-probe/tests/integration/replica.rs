@@ -13,7 +13,7 @@ use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::process::{Bound, Process};
-use watchdog_sandbox::Shoot;
+use watchdog_sandbox::SimulatedShoot;
 
 use crate::stream::Stream;
 use crate::world::World;
@@ -117,7 +117,7 @@ impl Replica {
     /// Waits for a verdict that is as wanted.
     pub async fn until(
         &self,
-        shoot: &Shoot,
+        shoot: &SimulatedShoot,
         what: &str,
         mut wanted: impl FnMut(&pb::Verdict) -> bool,
     ) -> pb::Verdict {
@@ -132,7 +132,7 @@ impl Replica {
         until(|| format!("{name} is {what}: {:#?}", last.borrow()), look).await
     }
 
-    pub async fn until_outcome(&self, shoot: &Shoot, outcome: pb::Outcome) -> pb::Verdict {
+    pub async fn until_outcome(&self, shoot: &SimulatedShoot, outcome: pb::Outcome) -> pb::Verdict {
         let what = format!("{outcome:?}");
         self.until(shoot, &what, |verdict| verdict.outcome() == outcome)
             .await

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use watchdog_sandbox::resource::{ResourceKey, keys};
 use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
-use watchdog_sandbox::{ApiServer, PROBE_SECRET, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+use watchdog_sandbox::{
+    ApiServer, PROBE_SECRET, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot,
+};
 
 use crate::eventually;
 
@@ -99,17 +101,17 @@ impl World {
     }
 
     /// A shoot by its short name.
-    pub fn shoot(&self, name: &str) -> Shoot {
+    pub fn shoot(&self, name: &str) -> SimulatedShoot {
         self.sandbox.shoot(name).unwrap()
     }
 
     /// Writes a Secret with a kubeconfig into the shoot's namespace, instead of the one that is there.
-    pub fn set_kubeconfig(&self, shoot: &Shoot, secret: &str, kubeconfig: &str) {
+    pub fn set_kubeconfig(&self, shoot: &SimulatedShoot, secret: &str, kubeconfig: &str) {
         self.set_secret(shoot, secret, json!({ "kubeconfig": encoded(kubeconfig) }));
     }
 
     /// The same with any data.
-    pub fn set_secret(&self, shoot: &Shoot, secret: &str, data: Value) {
+    pub fn set_secret(&self, shoot: &SimulatedShoot, secret: &str, data: Value) {
         let (seed, namespace) = (self.seed(), shoot.namespace());
         if seed.store().find(&keys::SECRETS, namespace, secret).is_some() {
             modify(seed, &keys::SECRETS, namespace, secret, |object| {
@@ -121,7 +123,7 @@ impl World {
         }
     }
 
-    pub fn delete_secret(&self, shoot: &Shoot, secret: &str) {
+    pub fn delete_secret(&self, shoot: &SimulatedShoot, secret: &str) {
         delete(self.seed(), &keys::SECRETS, shoot.namespace(), secret);
     }
 
@@ -189,7 +191,7 @@ pub fn delete(api: &ApiServer, resource: &ResourceKey, namespace: &str, name: &s
 }
 
 /// Scales the shoot's own controllers to zero, so that nodes and machines stay as the test makes them.
-pub async fn without_controllers(shoot: &Shoot) {
+pub async fn without_controllers(shoot: &SimulatedShoot) {
     let controllers = ["kube-controller-manager", "machine-controller-manager"];
     for controller in controllers {
         shoot.scale(controller, 0).unwrap();

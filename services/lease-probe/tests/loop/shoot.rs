@@ -38,7 +38,7 @@ pub(crate) const LASTS: Millis = 420_000;
 
 /// The renewals of the kubelets and the latency of the API server.
 #[derive(Debug, Clone)]
-pub(crate) struct Shoot {
+pub(crate) struct TestShoot {
     /// Per node, in order: when it renews.
     pub(crate) renewals: Vec<Vec<Millis>>,
     /// For the list of the leases.
@@ -47,7 +47,7 @@ pub(crate) struct Shoot {
     pub(crate) nodes_take: Millis,
 }
 
-impl Shoot {
+impl TestShoot {
     /// Since a kubelet sent a renewal: it may have taken as long as a list to reach the API server.
     pub(crate) const fn expiry_age(&self) -> Millis {
         EXPIRY_AGE + self.leases_take
@@ -143,7 +143,7 @@ pub(crate) fn nodes_and_machines(count: usize) -> (Vec<NodeItem>, Vec<MachineIte
 }
 
 /// Probes the shoot for [`LASTS`], under a clock of its own that is paused.
-pub(crate) fn run(shoot: Shoot, interval: &str) -> Observed {
+pub(crate) fn run(shoot: TestShoot, interval: &str) -> Observed {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
@@ -152,7 +152,7 @@ pub(crate) fn run(shoot: Shoot, interval: &str) -> Observed {
     runtime.block_on(probe(shoot, config(interval)))
 }
 
-async fn probe(shoot: Shoot, config: ProberConfig) -> Observed {
+async fn probe(shoot: TestShoot, config: ProberConfig) -> Observed {
     let clock = Clock::start();
     let began = clock.now_micros();
     let observed = Arc::new(Mutex::new(Observed::default()));
@@ -188,7 +188,7 @@ async fn probe(shoot: Shoot, config: ProberConfig) -> Observed {
 
 #[derive(Clone)]
 struct World {
-    shoot: Arc<Shoot>,
+    shoot: Arc<TestShoot>,
     clock: Clock,
     began: i64,
     observed: Arc<Mutex<Observed>>,

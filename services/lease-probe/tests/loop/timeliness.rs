@@ -4,7 +4,7 @@ use lease_probe::domain::assessment::required;
 use lease_probe::domain::outcome::Outcome;
 use proptest::prelude::*;
 
-use crate::shoot::{EXPIRY_AGE, LASTS, Millis, Observed, RENEW_INTERVAL, Shoot, run};
+use crate::shoot::{EXPIRY_AGE, LASTS, Millis, Observed, RENEW_INTERVAL, TestShoot, run};
 
 /// Timers of the runtime are exact to a millisecond; a probe has three.
 const TIMERS: Millis = 4;
@@ -20,7 +20,7 @@ struct Cut {
     nodes: Vec<bool>,
 }
 
-fn history(nodes: usize) -> impl Strategy<Value = Shoot> {
+fn history(nodes: usize) -> impl Strategy<Value = TestShoot> {
     let cut = move || {
         (
             60_000..90_000_i64,
@@ -59,7 +59,7 @@ fn history(nodes: usize) -> impl Strategy<Value = Shoot> {
                 }
                 renewals
             });
-            Shoot {
+            TestShoot {
                 renewals: renewals.collect(),
                 leases_take,
                 nodes_take,
@@ -69,7 +69,7 @@ fn history(nodes: usize) -> impl Strategy<Value = Shoot> {
 }
 
 /// The truth: from when on the nodes are cut off, or are not any more, in turns; it begins with connected nodes.
-fn truth(shoot: &Shoot) -> Vec<Millis> {
+fn truth(shoot: &TestShoot) -> Vec<Millis> {
     let mut moments: Vec<Millis> = shoot
         .renewals
         .iter()
@@ -88,7 +88,7 @@ fn truth(shoot: &Shoot) -> Vec<Millis> {
     turns
 }
 
-fn is_lost(shoot: &Shoot, now: Millis, expiry_age: Millis) -> bool {
+fn is_lost(shoot: &TestShoot, now: Millis, expiry_age: Millis) -> bool {
     let nodes = shoot.renewals.len();
     let expired = |node: &usize| {
         shoot
@@ -100,7 +100,7 @@ fn is_lost(shoot: &Shoot, now: Millis, expiry_age: Millis) -> bool {
 }
 
 /// Returns true if a node renews between `from` and `to` that was expired, or would have been by `to`.
-fn comes_back(shoot: &Shoot, from: Millis, to: Millis) -> bool {
+fn comes_back(shoot: &TestShoot, from: Millis, to: Millis) -> bool {
     (0..shoot.renewals.len()).any(|node| {
         let overdue = shoot
             .last(node, from)
@@ -109,7 +109,7 @@ fn comes_back(shoot: &Shoot, from: Millis, to: Millis) -> bool {
     })
 }
 
-fn check(shoot: &Shoot, observed: &Observed) -> Result<(), TestCaseError> {
+fn check(shoot: &TestShoot, observed: &Observed) -> Result<(), TestCaseError> {
     let probe = shoot.leases_take + shoot.nodes_take + TIMERS;
     let turns = truth(shoot);
     for (index, turn) in turns.iter().enumerate() {
@@ -178,7 +178,7 @@ fn steady(nodes: usize, until: Millis) -> Vec<Vec<Millis>> {
 
 #[test]
 fn a_healthy_shoot_is_probed_at_the_interval_and_not_more_often() {
-    let shoot = Shoot {
+    let shoot = TestShoot {
         renewals: steady(20, LASTS),
         leases_take: 20,
         nodes_take: 20,
@@ -199,7 +199,7 @@ fn a_healthy_shoot_is_probed_at_the_interval_and_not_more_often() {
 
 #[test]
 fn nodes_that_stop_within_one_second_are_a_loss_at_the_crossing() {
-    let shoot = Shoot {
+    let shoot = TestShoot {
         renewals: steady(50, 100_000),
         leases_take: 8,
         nodes_take: 12,
@@ -228,7 +228,7 @@ fn an_api_server_that_takes_its_time_is_no_loss() {
     // One node is gone for good, so that the nodes are listed again and again.
     renewals[0].retain(|at| *at < 30_000);
     for (leases_take, nodes_take) in [(20_000, 50), (50, 25_000), (14_000, 14_000)] {
-        let shoot = Shoot {
+        let shoot = TestShoot {
             renewals: renewals.clone(),
             leases_take,
             nodes_take,

@@ -17,7 +17,7 @@ use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
 use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch, WatchEnd};
 use watchdog_runtime::backoff::Backoff;
-use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::clusters::Clusters;
 use super::kinds::{self, Scalability};
@@ -100,7 +100,6 @@ pub(crate) async fn resources(
             };
             tasks.spawn(async move {
                 let ended = follow.run(stop_one).await;
-                follow.readiness.clear(name(&follow.reference));
                 follow.readiness.recovered(name(&follow.reference));
                 ended
             });
@@ -126,13 +125,13 @@ impl ResourceWatch {
     async fn run(&self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         loop {
-            let Some(served) = self.resolve(&mut backoff, &stop).await else {
+            let Some((served, unlisted)) = self.resolve(&mut backoff, &stop).await else {
                 return Ok(());
             };
             self.pending("its objects are not listed yet", Some(served.clone()));
             self.kinds_known
                 .send_modify(|count| *count = count.wrapping_add(1));
-            if self.watch(&served, &mut backoff, stop.clone()).await? == WatchEnd::Stopped {
+            if self.watch(&served, unlisted, &mut backoff, stop.clone()).await? == WatchEnd::Stopped {
                 return Ok(());
             }
             let resource = &self.reference;
@@ -145,8 +144,13 @@ impl ResourceWatch {
         }
     }
 
-    /// Returns how the seed serves the kind, as soon as it does; `None` when the process stops.
-    async fn resolve(&self, backoff: &mut Backoff, stop: &CancellationToken) -> Option<ApiResource> {
+    /// Returns how the seed serves the kind, as soon as it does, and what blocks until it is listed; `None` when the
+    /// process stops.
+    async fn resolve(
+        &self,
+        backoff: &mut Backoff,
+        stop: &CancellationToken,
+    ) -> Option<(ApiResource, Blocker)> {
         let Self {
             seed,
             resources,
@@ -155,7 +159,7 @@ impl ResourceWatch {
             ..
         } = self;
         let (name, resource) = (name(reference), reference);
-        readiness.block(name, "not listed yet");
+        let blocker = readiness.block(name, "not listed yet");
         let mut missing_since = None;
         // A kind that is not served may come with the next component of the seed, at any time.
         loop {
@@ -167,13 +171,12 @@ impl ResourceWatch {
                 missing_since = None;
             }
             match found {
-                Ok(Scalability::Scalable(served)) => return Some(served),
+                Ok(Scalability::Scalable(served)) => return Some((served, blocker)),
                 Ok(Scalability::NotServed) => {
                     let kind = format!("{} {}", reference.api_version, reference.kind);
-                    readiness.block(
-                        name,
-                        format!("the seed does not serve {kind}: correct the configuration"),
-                    );
+                    blocker.because(format!(
+                        "the seed does not serve {kind}: correct the configuration"
+                    ));
                     if missing_for < ABSENT_AFTER {
                         tracing::warn!(%resource, "the seed does not serve the kind of a resource; asking again");
                     } else {
@@ -182,14 +185,14 @@ impl ResourceWatch {
                     }
                 }
                 Ok(Scalability::NotScalable(why)) => {
-                    readiness.block(name, format!("{why}: correct the configuration"));
+                    blocker.because(format!("{why}: correct the configuration"));
                     tracing::warn!(%resource, %why, "a configured resource cannot be scaled");
                     resources.listing(reference, ListState::NotScalable(why), None);
                 }
                 Err(error) => {
                     let failure = error.failure();
                     let reason = failure.reason.as_str();
-                    readiness.block(name, "cannot ask the seed for its kind");
+                    blocker.because("cannot ask the seed for its kind");
                     tracing::warn!(%resource, reason, %error, "the seed cannot be asked for a kind; trying again");
                     readiness.failing(name, failure);
                 }
@@ -209,6 +212,7 @@ impl ResourceWatch {
     async fn watch(
         &self,
         served: &ApiResource,
+        unlisted: Blocker,
         backoff: &mut Backoff,
         stop: CancellationToken,
     ) -> anyhow::Result<WatchEnd> {
@@ -231,9 +235,10 @@ impl ResourceWatch {
                 backoff.reset();
             }
         };
-        watch
-            .run_while_served(resources.relists(), self.readiness.clone(), stop, take_in)
-            .await
+        let watching = watch.run_while_served(resources.relists(), self.readiness.clone(), stop, take_in);
+        // From now on the watch blocks.
+        drop(unlisted);
+        watching.await
     }
 }
 

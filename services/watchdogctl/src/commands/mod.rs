@@ -30,5 +30,7 @@ fn machine_readable<M: Message>(
         Format::Yaml => message::yaml,
     };
     let text = message::value(name, answer).and_then(|value| write(&value));
-    Some(text.map_err(|error| CommandError::usage(error, "this is a defect of watchdogctl: report it")))
+    Some(text.map_err(|error| {
+        CommandError::usage(format!("{error:#}"), "this is a defect of watchdogctl: report it")
+    }))
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::Channel;
+use watchdog_client::failure::chain;
 use watchdog_client::grpc_client::Dialer;
 use watchdog_client::tls::ClientTls;
 
@@ -209,8 +210,8 @@ impl Connector {
         };
         // Shown nowhere: `connect` knows where to.
         let authority = format!("{program}:{GRPC_PORT}");
-        dialer
-            .channel_over(&authority, connect)
-            .map_err(|error| CommandError::usage(error, "correct --tls-server-name, --name or --namespace"))
+        dialer.channel_over(&authority, connect).map_err(|error| {
+            CommandError::usage(chain(&error), "correct --tls-server-name, --name or --namespace")
+        })
     }
 }

@@ -1,6 +1,8 @@
 //! Certificates from files or from a Secret.
 
 use jiff::Timestamp;
+use watchdog_client::failure::chain;
+use watchdog_client::setup_error::SetupError;
 use watchdog_client::tls::{ClientTls, certificates, read};
 
 use super::certificate;
@@ -33,7 +35,8 @@ pub(super) async fn of(
             ),
         ));
     };
-    let unusable = |error| CommandError::usage(error, "correct --tls-ca, --tls-cert and --tls-key");
+    let unusable =
+        |error: SetupError| CommandError::usage(chain(&error), "correct --tls-ca, --tls-cert and --tls-key");
     let [ca_name, cert_name, key_name] = [ca, cert, key].map(|path| path.display().to_string());
     let read = |path| read(path).map_err(unusable);
     let (ca, cert, key) = (read(ca)?, read(cert)?, read(key)?);
@@ -48,10 +51,10 @@ async fn of_secret(name: &str, seed: &PortForward) -> Result<Certificates, Comma
     let shown = ["ca.crt", "tls.crt", "tls.key"].map(|key| format!("{key} of the Secret {name}"));
     let [ca_name, cert_name, key_name] = &shown;
     of_pem([(ca_name, &ca), (cert_name, &cert), (key_name, &key)])
-        .map_err(|error| CommandError::usage(error, "name another Secret with --tls-secret"))
+        .map_err(|error| CommandError::usage(chain(&error), "name another Secret with --tls-secret"))
 }
 
-fn of_pem([ca, cert, key]: [(&str, &[u8]); 3]) -> Result<Certificates, String> {
+fn of_pem([ca, cert, key]: [(&str, &[u8]); 3]) -> Result<Certificates, SetupError> {
     let chain = certificates(cert.0, cert.1)?;
     let end = chain.first().and_then(|own| certificate::end(own));
     Ok((ClientTls::from_pem(ca, cert, key)?, end))

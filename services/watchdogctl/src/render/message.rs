@@ -1,5 +1,6 @@
 //! Messages of the API as JSON and YAML, in the shape that grpcurl shows.
 
+use anyhow::Context as _;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use serde_json::Value;
@@ -8,25 +9,23 @@ use serde_json::Value;
 ///
 /// # Errors
 /// When there is no such message: a defect of this program.
-pub(crate) fn value<M: Message>(name: &str, message: &M) -> Result<Value, String> {
-    let pool =
-        DescriptorPool::decode(watchdog_proto::FILE_DESCRIPTOR_SET).map_err(|error| error.to_string())?;
+pub(crate) fn value<M: Message>(name: &str, message: &M) -> anyhow::Result<Value> {
+    let pool = DescriptorPool::decode(watchdog_proto::FILE_DESCRIPTOR_SET)?;
     let name = format!("gardener.watchdog.{name}");
     let descriptor = pool
         .get_message_by_name(&name)
-        .ok_or_else(|| format!("the API has no message {name}"))?;
-    let message = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice());
-    let message = message.map_err(|error| error.to_string())?;
-    serde_json::to_value(message).map_err(|error| error.to_string())
+        .with_context(|| format!("the API has no message {name}"))?;
+    let message = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice())?;
+    Ok(serde_json::to_value(message)?)
 }
 
-pub(crate) fn json(value: &Value) -> Result<String, String> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| error.to_string())?;
+pub(crate) fn json(value: &Value) -> anyhow::Result<String> {
+    let text = serde_json::to_string_pretty(value)?;
     Ok(format!("{text}\n"))
 }
 
-pub(crate) fn yaml(value: &Value) -> Result<String, String> {
-    let text = serde_saphyr::to_string(value).map_err(|error| error.to_string())?;
+pub(crate) fn yaml(value: &Value) -> anyhow::Result<String> {
+    let text = serde_saphyr::to_string(value)?;
     Ok(format!("{}\n", text.trim_end()))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::client::request;
 use watchdog_runtime::backoff::Backoff;
-use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::readiness::{Blocker, Readiness};
 
 /// The kind of object that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +26,11 @@ impl EndpointsApi {
     }
 }
 
-/// Asks the API server until it answers; the blocker `discovery` says why it does not, and hands over to that of the
-/// watch. None when `stop` is cancelled before.
+/// Asks the API server until it answers; `blocker` says why it does not. None when `stop` is cancelled before.
 pub(crate) async fn discover(
     client: &kube::Client,
     readiness: &Readiness,
+    blocker: &Blocker,
     stop: &CancellationToken,
 ) -> Option<EndpointsApi> {
     let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(10));
@@ -46,7 +46,7 @@ pub(crate) async fn discover(
         };
         let reason = failure.reason.as_str();
         tracing::warn!(reason, error = %failure, "cannot discover the APIs of the seed, trying again");
-        readiness.block("discovery", "cannot ask the seed which APIs it serves");
+        blocker.because("cannot ask the seed which APIs it serves");
         readiness.failing("discovery", failure);
         tokio::select! {
             () = stop.cancelled() => return None,
@@ -63,8 +63,6 @@ fn found(slices: bool, readiness: &Readiness) -> EndpointsApi {
     };
     let source = served.watch_name();
     tracing::info!(source, why, "source of the readiness of services chosen");
-    readiness.block(source, "not listed yet");
-    readiness.clear("discovery");
     readiness.recovered("discovery");
     served
 }

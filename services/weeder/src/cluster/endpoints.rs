@@ -133,6 +133,7 @@ async fn all_ready(
     whole: &Readiness,
 ) {
     let mut changes: Vec<_> = parts.iter().map(Readiness::subscribe).collect();
+    let mut blocker = None;
     loop {
         for change in &mut changes {
             change.mark_unchanged();
@@ -142,11 +143,8 @@ async fn all_ready(
             .zip(parts)
             .filter_map(|(service, part)| Some(format!("{service}: {}", part.blockers().get(name)?)))
             .collect();
-        if why.is_empty() {
-            whole.clear(name);
-        } else {
-            whole.block(name, why.join("; "));
-        }
+        let new = (!why.is_empty()).then(|| whole.block(name, why.join("; ")));
+        drop(std::mem::replace(&mut blocker, new));
         let changed = changes.iter_mut().map(|change| Box::pin(change.changed()));
         // The senders live in `parts`.
         let _ = select_all(changed).await;

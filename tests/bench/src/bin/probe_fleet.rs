@@ -23,16 +23,16 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Scenario {
     /// The start of a fleet and its steady state: CPU, bytes, requests, memory, lag of the schedule
-    Healthy(healthy::Options),
+    Healthy(healthy::HealthyOptions),
     /// All nodes lost and recovered: from the crossing of the threshold to the verdict at a subscriber
-    Loss(loss::Options),
+    Loss(loss::LossOptions),
     /// All API servers fail for a while: which shoots get the verdict LEASES_EXPIRED, and when. Fails when a healthy one
     /// gets it or a lost one does not
-    Outage(outage::Options),
+    Outage(outage::OutageOptions),
     /// All nodes lost and recovered with scaling-coordinator, on a real kube-apiserver: until the dependants are at 0
-    Incident(incident::Options),
+    Incident(incident::IncidentOptions),
     /// The fleet and a seed alone, for any prober; says how to point one at them
-    Serve(serve::Options),
+    Serve(serve::ServeOptions),
 }
 
 #[tokio::main]

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use watchdog_test_support::workload_controller::{ReplicasChange, WorkloadController};
 
-use super::{Fleet, OutageMode, Report, Shoot, ShootReport};
+use super::{Fleet, FleetShoot, OutageMode, Report, ShootReport};
 
 /// The nodes to cut off.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -138,7 +138,7 @@ async fn report(State(steered): State<Steered>) -> Json<Report> {
 }
 
 async fn shoots(State(steered): State<Steered>) -> Json<Vec<ShootReport>> {
-    Json(steered.fleet.shoots().iter().map(Shoot::report).collect())
+    Json(steered.fleet.shoots().iter().map(FleetShoot::report).collect())
 }
 
 async fn scales(State(steered): State<Steered>) -> Json<Vec<ScaleChange>> {

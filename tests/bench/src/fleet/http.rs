@@ -11,7 +11,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::json;
 
-use super::{Fleet, Kind, Shoot, objects};
+use super::{Fleet, FleetShoot, ItemKind, objects};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const NODES: &str = "/api/v1/nodes";
@@ -22,13 +22,13 @@ const NODES: &str = "/api/v1/nodes";
 /// Never; the type is that of a service.
 pub fn answer(
     fleet: &Fleet,
-    shoot: &Shoot,
+    shoot: &FleetShoot,
     request: &Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(respond(fleet, shoot, request))
 }
 
-fn respond(fleet: &Fleet, shoot: &Shoot, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn respond(fleet: &Fleet, shoot: &FleetShoot, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     let count = |counter: &AtomicU64| {
         counter.fetch_add(1, Ordering::Relaxed);
     };
@@ -59,8 +59,8 @@ fn respond(fleet: &Fleet, shoot: &Shoot, request: &Request<Incoming>) -> Respons
         return json_response(found.to_string().into_bytes());
     }
     let (kind, name) = match (path.strip_prefix(LEASES), path.strip_prefix(NODES)) {
-        (Some(rest), _) => (Kind::Leases, rest),
-        (_, Some(rest)) => (Kind::Nodes, rest),
+        (Some(rest), _) => (ItemKind::Leases, rest),
+        (_, Some(rest)) => (ItemKind::Nodes, rest),
         _ => return refuse(StatusCode::NOT_FOUND, "NotFound"),
     };
     let mut body = Vec::new();
@@ -78,11 +78,11 @@ fn respond(fleet: &Fleet, shoot: &Shoot, request: &Request<Incoming>) -> Respons
     }
     match (kind, query.start) {
         (_, 1..) => count(&fleet.requests.pages),
-        (Kind::Leases, 0) => {
+        (ItemKind::Leases, 0) => {
             shoot.note_list();
             count(&fleet.requests.leases);
         }
-        (Kind::Nodes, 0) => count(&fleet.requests.nodes),
+        (ItemKind::Nodes, 0) => count(&fleet.requests.nodes),
     }
     fleet.write_page(&mut body, shoot, kind, query.start, query.limit);
     json_response(body)

@@ -40,7 +40,7 @@ const ZONES: [&str; 3] = ["eu-west-1a", "eu-west-1b", "eu-west-1c"];
 /// Simulated shoots and what was seen of their callers.
 #[derive(Debug)]
 pub struct Fleet {
-    shoots: Vec<Shoot>,
+    shoots: Vec<FleetShoot>,
     lease: Template,
     node: Template,
     /// Bearer token that callers must show.
@@ -79,7 +79,7 @@ pub enum OutageMode {
 
 /// One simulated shoot.
 #[derive(Debug)]
-pub struct Shoot {
+pub struct FleetShoot {
     /// Its namespace in the seed.
     pub name: String,
     /// Number of its nodes.
@@ -87,12 +87,12 @@ pub struct Shoot {
     /// Its kubelets.
     pub kubelets: Mutex<Kubelets>,
     /// When its Leases were listed.
-    pub listed: Listed,
+    pub listed: ListedAt,
 }
 
 /// When the Leases of a shoot were listed, in microseconds since 1970; 0 for never.
 #[derive(Debug, Default)]
-pub struct Listed {
+pub struct ListedAt {
     first: AtomicI64,
     last: AtomicI64,
     longest_gap: AtomicI64,
@@ -130,7 +130,7 @@ pub struct Connections {
 
 /// The items of a list page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ItemKind {
     /// Leases in kube-node-lease.
     Leases,
     /// Nodes.
@@ -187,11 +187,11 @@ impl Fleet {
     /// Makes shoots with this many nodes each.
     #[must_use]
     pub fn new(shoots: usize, nodes: usize) -> Self {
-        let shoot = |index: usize| Shoot {
+        let shoot = |index: usize| FleetShoot {
             name: format!("shoot--bench--{index:05}"),
             nodes,
             kubelets: Mutex::new(Kubelets::new(mix(index as u64))),
-            listed: Listed::default(),
+            listed: ListedAt::default(),
         };
         Self {
             shoots: (0..shoots).map(shoot).collect(),
@@ -214,13 +214,13 @@ impl Fleet {
 
     /// All shoots.
     #[must_use]
-    pub fn shoots(&self) -> &[Shoot] {
+    pub fn shoots(&self) -> &[FleetShoot] {
         &self.shoots
     }
 
     /// The shoot that a TLS server name stands for.
     #[must_use]
-    pub fn shoot_by_server_name(&self, name: &str) -> Option<&Shoot> {
+    pub fn shoot_by_server_name(&self, name: &str) -> Option<&FleetShoot> {
         let label = name.strip_suffix(DOMAIN)?.strip_suffix('.')?;
         self.shoots
             .get(label.strip_prefix("shoot-")?.parse::<usize>().ok()?)
@@ -311,8 +311,8 @@ impl Fleet {
     pub fn write_page(
         &self,
         out: &mut Vec<u8>,
-        shoot: &Shoot,
-        kind: Kind,
+        shoot: &FleetShoot,
+        kind: ItemKind,
         start: usize,
         limit: usize,
     ) -> Option<usize> {
@@ -326,8 +326,8 @@ impl Fleet {
         let token = http::continue_token(end);
         let more = next.map(|end| (token.as_str(), shoot.nodes - end));
         let (template, list, version) = match kind {
-            Kind::Leases => (&self.lease, "LeaseList", "coordination.k8s.io/v1"),
-            Kind::Nodes => (&self.node, "NodeList", "v1"),
+            ItemKind::Leases => (&self.lease, "LeaseList", "coordination.k8s.io/v1"),
+            ItemKind::Nodes => (&self.node, "NodeList", "v1"),
         };
         let head = objects::list_head(list, version, revision(now), more);
         out.reserve(head.len() + end.saturating_sub(start) * (template.fixed_len() + 600) + 8);
@@ -344,13 +344,13 @@ impl Fleet {
     }
 
     /// Writes one object, if there is one of this name.
-    pub fn write_named(&self, out: &mut Vec<u8>, shoot: &Shoot, kind: Kind, name: &str) -> bool {
+    pub fn write_named(&self, out: &mut Vec<u8>, shoot: &FleetShoot, kind: ItemKind, name: &str) -> bool {
         let Some(node) = (0..shoot.nodes).find(|node| shoot.node_name(*node) == name) else {
             return false;
         };
         let (template, version, kind) = match kind {
-            Kind::Leases => (&self.lease, "coordination.k8s.io/v1", "Lease"),
-            Kind::Nodes => (&self.node, "v1", "Node"),
+            ItemKind::Leases => (&self.lease, "coordination.k8s.io/v1", "Lease"),
+            ItemKind::Nodes => (&self.node, "v1", "Node"),
         };
         out.extend_from_slice(format!(r#"{{"kind":"{kind}","apiVersion":"{version}","#).as_bytes());
         let at = out.len();
@@ -394,9 +394,9 @@ impl Fleet {
     }
 }
 
-// === impl Shoot ===
+// === impl FleetShoot ===
 
-impl Shoot {
+impl FleetShoot {
     /// The name of a node; names sort as the indices do.
     #[must_use]
     pub fn node_name(&self, node: usize) -> String {
@@ -490,7 +490,7 @@ mod tests {
         let (mut start, mut names) = (0, Vec::new());
         loop {
             let mut page = Vec::new();
-            let next = fleet.write_page(&mut page, shoot, Kind::Leases, start, 3);
+            let next = fleet.write_page(&mut page, shoot, ItemKind::Leases, start, 3);
             let page: Value = serde_json::from_slice(&page).unwrap();
             let items = page["items"].as_array().unwrap();
             names.extend(
@@ -517,13 +517,13 @@ mod tests {
         let fleet = Fleet::new(1, 2);
         let shoot = &fleet.shoots()[0];
         let mut out = Vec::new();
-        assert!(fleet.write_named(&mut out, shoot, Kind::Nodes, &shoot.node_name(1)));
+        assert!(fleet.write_named(&mut out, shoot, ItemKind::Nodes, &shoot.node_name(1)));
         let node: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(
             (node["kind"].as_str(), node["metadata"]["name"].as_str()),
             (Some("Node"), Some(shoot.node_name(1).as_str()))
         );
-        assert!(!fleet.write_named(&mut out, shoot, Kind::Nodes, "other"));
+        assert!(!fleet.write_named(&mut out, shoot, ItemKind::Nodes, "other"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use watchdog_test_support::real::{
     install_seed_crds, kubeconfig, machine_resource,
 };
 
-use super::{Fleet, Shoot, template};
+use super::{Fleet, FleetShoot, template};
 
 /// Requests at the same time: enough to keep an API server on a few cores busy.
 const AT_ONCE: usize = 32;
@@ -105,7 +105,7 @@ pub async fn seed(fleet: &Fleet, client: &Client, reached: &Reached, what: Seedi
         .await
 }
 
-async fn one(client: &Client, shoot: &Shoot, kubeconfig: &str, what: Seeding) -> anyhow::Result<()> {
+async fn one(client: &Client, shoot: &FleetShoot, kubeconfig: &str, what: Seeding) -> anyhow::Result<()> {
     create_namespace(client, &shoot.name).await?;
     create_kubeconfig_secret(client, &shoot.name, PROBE_SECRET, kubeconfig).await?;
     if what.dependants {

@@ -25,7 +25,7 @@ const SCHEDULE_LAG: &str = "watchdog_probe_schedule_lag_seconds";
 
 /// The parameters of the measurement.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct HealthyOptions {
     /// Shoots
     #[arg(long, default_value_t = 1_000)]
     pub shoots: usize,
@@ -127,7 +127,7 @@ impl UsageSnapshot {
 ///
 /// # Errors
 /// When something does not come up or a shoot does not become healthy.
-pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
+pub async fn run(options: HealthyOptions) -> anyhow::Result<Outcomes> {
     let load_average_before = load_average();
     let interval = Duration::from_secs_f64(options.interval);
     let rig = Rig::start(RigOptions {

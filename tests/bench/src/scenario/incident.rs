@@ -32,7 +32,7 @@ const SETTLE: Duration = Duration::from_secs(45);
 
 /// The parameters of the measurement.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub struct Options {
+pub struct IncidentOptions {
     /// Shoots
     #[arg(long, default_value_t = 100)]
     pub shoots: usize,
@@ -75,7 +75,7 @@ pub struct Outcomes {
 ///
 /// # Errors
 /// When something does not come up, or a shoot is not scaled down or not restored.
-pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
+pub async fn run(options: IncidentOptions) -> anyhow::Result<Outcomes> {
     let load_average_before = load_average();
     let rig = Rig::start(RigOptions {
         shoots: options.shoots,

@@ -30,7 +30,7 @@ const LOSS_BOUND: Duration = Duration::from_secs(120);
 
 /// The parameters of the measurement.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct LossOptions {
     /// Shoots
     #[arg(long, default_value_t = 1_000)]
     pub shoots: usize,
@@ -127,7 +127,7 @@ fn lags<'a>(
 ///
 /// # Errors
 /// When something does not come up, or a loss or recovery is not told, or told before it was one.
-pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
+pub async fn run(options: LossOptions) -> anyhow::Result<Outcomes> {
     let load_average_before = load_average();
     let interval = Duration::from_secs_f64(options.interval);
     let lost = options.lost.unwrap_or(options.shoots).min(options.shoots);

@@ -36,7 +36,7 @@ const OTHER_FILES: u64 = 1_000;
 
 /// Options of the measurement.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Options {
+pub struct OutageOptions {
     /// Shoots
     #[arg(long, default_value_t = 1_000)]
     pub shoots: usize,
@@ -135,7 +135,7 @@ struct Period {
 ///
 /// # Errors
 /// When something does not come up, or a shoot does not become healthy again.
-pub async fn run(options: Options) -> anyhow::Result<Outcomes> {
+pub async fn run(options: OutageOptions) -> anyhow::Result<Outcomes> {
     let interval = Duration::from_secs_f64(options.interval);
     let files = options.shoots as u64 * FILES_PER_SHOOT + OTHER_FILES;
     let limit = open_files_limit()?;
@@ -179,7 +179,7 @@ async fn outage(
     rig: &Rig,
     services: &[Service],
     subscriber: &Subscriber,
-    options: &Options,
+    options: &OutageOptions,
     seconds: f64,
 ) -> anyhow::Result<OutageResult> {
     until_renewals_observed(rig, options.interval).await?;

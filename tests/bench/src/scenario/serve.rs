@@ -9,7 +9,7 @@ use crate::rig::{Rig, RigOptions};
 
 /// The processes to start.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub struct Options {
+pub struct ServeOptions {
     /// Shoots
     #[arg(long, default_value_t = 100)]
     pub shoots: usize,
@@ -25,7 +25,7 @@ pub struct Options {
 ///
 /// # Errors
 /// When something does not come up.
-pub async fn run(options: Options) -> anyhow::Result<()> {
+pub async fn run(options: ServeOptions) -> anyhow::Result<()> {
     let rig = Rig::start(RigOptions {
         shoots: options.shoots,
         nodes: options.nodes,

@@ -17,7 +17,7 @@ use super::backend::{Backend, Plan, SandboxBackend};
 use super::control_plane::{API_SERVER, ControlPlane, ControlPlanes};
 use super::fixture::Fixture;
 use super::seed::Seed;
-use super::shoot::Shoot;
+use super::shoot::ShootUnderTest;
 use watchdog_test_support::history::History;
 use watchdog_test_support::resource_usage::ResourceUsage;
 use watchdog_test_support::restartable_service::RestartableService;
@@ -157,7 +157,7 @@ impl ServiceReplicas {
 async fn wait_settled(
     seed: &Seed,
     coordinators: &[Arc<RestartableService>],
-    shoot: &Shoot,
+    shoot: &ShootUnderTest,
 ) -> anyhow::Result<()> {
     let what = format!("{} is settled", shoot.namespace());
     wait::until_true(&what, shoot.times().bound, || async {
@@ -185,7 +185,7 @@ async fn storm(
     seed: u64,
     shared: &Seed,
     services: &[Arc<RestartableService>],
-    shoots: &[Arc<Shoot>],
+    shoots: &[Arc<ShootUnderTest>],
 ) -> anyhow::Result<()> {
     let begin = Instant::now();
     let mut dead: Vec<Option<AbortOnDropHandle<anyhow::Result<()>>>> =

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fixture::Fixture;
-use super::shoot::Shoot;
+use super::shoot::ShootUnderTest;
 use watchdog_test_support::fault_proxy::{Behaviour, Canned};
 use watchdog_test_support::restartable_service::RestartableService;
 use watchdog_test_support::tools;
@@ -173,7 +173,7 @@ impl Fault {
     }
 
     /// Strikes.
-    async fn begin(self, fixture: &Fixture, shoots: &[Arc<Shoot>]) -> anyhow::Result<()> {
+    async fn begin(self, fixture: &Fixture, shoots: &[Arc<ShootUnderTest>]) -> anyhow::Result<()> {
         let backend = fixture.backend();
         if let Some(behaviour) = self.shoot_behaviour() {
             for shoot in shoots {
@@ -218,7 +218,7 @@ impl Fault {
     }
 
     /// Is over.
-    async fn end(self, fixture: &Fixture, shoots: &[Arc<Shoot>]) -> anyhow::Result<()> {
+    async fn end(self, fixture: &Fixture, shoots: &[Arc<ShootUnderTest>]) -> anyhow::Result<()> {
         let backend = fixture.backend();
         if self.shoot_behaviour().is_some() {
             for shoot in shoots {

@@ -11,7 +11,7 @@ use super::accounting::Account;
 use super::backend::{Backend, Place, Plan, Stock};
 use super::control_plane::{ControlPlane, ControlPlanes, at_once};
 use super::seed::Seed;
-use super::shoot::Shoot;
+use super::shoot::ShootUnderTest;
 use super::times::Times;
 
 /// The fixture of one scenario.
@@ -20,7 +20,7 @@ pub struct Fixture {
     control_planes: Arc<ControlPlanes>,
     name: String,
     stock: tokio::sync::Mutex<Stock>,
-    shoots: Mutex<Vec<Arc<Shoot>>>,
+    shoots: Mutex<Vec<Arc<ShootUnderTest>>>,
     /// Since when it has what it needs.
     begin: Mutex<Instant>,
 }
@@ -67,7 +67,7 @@ impl Fixture {
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn healthy_shoot(&self, plan: Plan) -> anyhow::Result<Arc<Shoot>> {
+    pub async fn healthy_shoot(&self, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
         let shoot = self.shoot(plan).await?;
         shoot.hand_over_healthy().await?;
         Ok(shoot)
@@ -77,7 +77,7 @@ impl Fixture {
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn shoot(&self, plan: Plan) -> anyhow::Result<Arc<Shoot>> {
+    pub async fn shoot(&self, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
         let (seed, place) = self.backend.seed();
         self.reserve(1 + usize::from(self.backend.has_twin(&plan)))
             .await?;
@@ -112,7 +112,12 @@ impl Fixture {
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn shoot_on(&self, seed: Arc<Seed>, place: &Place, plan: Plan) -> anyhow::Result<Arc<Shoot>> {
+    pub async fn shoot_on(
+        &self,
+        seed: Arc<Seed>,
+        place: &Place,
+        plan: Plan,
+    ) -> anyhow::Result<Arc<ShootUnderTest>> {
         let mut stock = self.stock.lock().await;
         let name = match self.shoots.lock().len() {
             0 => self.name.clone(),
@@ -132,7 +137,7 @@ impl Fixture {
             }
             false => None,
         };
-        let shoot = Arc::new(Shoot::new(seed, site, twin, plan, self.times()).await?);
+        let shoot = Arc::new(ShootUnderTest::new(seed, site, twin, plan, self.times()).await?);
         self.shoots.lock().push(shoot.clone());
         Ok(shoot)
     }

@@ -25,7 +25,7 @@ use watchdog_test_support::real::{NodeRecorder, node_readiness};
 use watchdog_test_support::wait;
 
 /// A shoot that is watched over, perhaps with a twin that is not.
-pub struct Shoot {
+pub struct ShootUnderTest {
     namespace: String,
     seed: Arc<Seed>,
     half: Arc<Half>,
@@ -78,9 +78,9 @@ impl Half {
     }
 }
 
-// === impl Shoot ===
+// === impl ShootUnderTest ===
 
-impl Shoot {
+impl ShootUnderTest {
     pub(super) async fn new(
         seed: Arc<Seed>,
         site: Site,

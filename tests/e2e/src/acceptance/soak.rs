@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rand::Rng;
 use tokio::time::{Instant, sleep};
-use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+use watchdog_sandbox::{Cut, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot};
 
 use super::seed::Seed;
 use super::times::Times;
@@ -100,13 +100,13 @@ async fn sandbox() -> anyhow::Result<Sandbox> {
     Ok(Sandbox::start(config).await?)
 }
 
-fn pick(shoots: &[Shoot]) -> anyhow::Result<Shoot> {
+fn pick(shoots: &[SimulatedShoot]) -> anyhow::Result<SimulatedShoot> {
     let index = rand::rng().random_range(0..shoots.len());
     shoots.get(index).cloned().context("no shoots")
 }
 
 /// Something happens to a shoot, and ends after a while.
-async fn incident(shoot: Shoot) {
+async fn incident(shoot: SimulatedShoot) {
     let seconds = rand::rng().random_range(1..20);
     match rand::rng().random_range(0..7) {
         0..=2 => shoot.cut(Cut::All),
@@ -120,14 +120,14 @@ async fn incident(shoot: Shoot) {
     mend(&shoot).await;
 }
 
-async fn mend(shoot: &Shoot) {
+async fn mend(shoot: &SimulatedShoot) {
     shoot.api().thaw();
     shoot.service_up("kube-apiserver");
     shoot.service_up("etcd-main-client");
     shoot.heal();
 }
 
-async fn wait_whole(shoot: &Shoot) -> anyhow::Result<()> {
+async fn wait_whole(shoot: &SimulatedShoot) -> anyhow::Result<()> {
     wait::until_true(&format!("{} is whole", shoot.name()), BOUND, || async {
         for name in [KCM, MCM, CA] {
             let workload = shoot.workload(name).context("a dependant is gone")?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use watchdog_sandbox::{Cut, Sandbox, Shoot};
+use watchdog_sandbox::{Cut, Sandbox, SimulatedShoot};
 
 use super::tell::Teller;
 use super::witness::Witness;
@@ -20,9 +20,9 @@ struct Check {
 pub(super) struct Story<'a> {
     tell: &'a Teller,
     seed: &'a Sandbox,
-    shoot: Shoot,
-    twin: Shoot,
-    others: Vec<Shoot>,
+    shoot: SimulatedShoot,
+    twin: SimulatedShoot,
+    others: Vec<SimulatedShoot>,
     witness: Witness,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Story<'a> {
     ) -> anyhow::Result<Self> {
         let [first, rest @ ..] = SHOOTS;
         let shoot = seed.shoot(first)?;
-        let others: Result<Vec<Shoot>, _> = rest.iter().map(|name| seed.shoot(name)).collect();
+        let others: Result<Vec<SimulatedShoot>, _> = rest.iter().map(|name| seed.shoot(name)).collect();
         Ok(Self {
             tell,
             seed,
@@ -255,7 +255,7 @@ impl<'a> Story<'a> {
     }
 
     /// Names of the resources of a shoot that were scaled, in the order of the writes.
-    fn scale_writes(&self, shoot: &Shoot) -> Vec<String> {
+    fn scale_writes(&self, shoot: &SimulatedShoot) -> Vec<String> {
         let prefix = format!("/apis/apps/v1/namespaces/{}/deployments/", shoot.namespace());
         let audit = self.seed.seed().audit();
         audit

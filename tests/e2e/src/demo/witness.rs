@@ -12,7 +12,7 @@ use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
-use watchdog_sandbox::Shoot;
+use watchdog_sandbox::SimulatedShoot;
 
 use super::Watchdog;
 use super::tell::Teller;
@@ -32,7 +32,7 @@ impl Witness {
         tell: Teller,
         setup: &Setup,
         watchdog: &Watchdog,
-        shoot: &Shoot,
+        shoot: &SimulatedShoot,
     ) -> anyhow::Result<Self> {
         let (count, healthy) = watch::channel(0);
         let verdicts = verdicts(
@@ -190,7 +190,7 @@ async fn weedings(
     Ok(())
 }
 
-async fn replicas(tell: Teller, shoot: Shoot) {
+async fn replicas(tell: Teller, shoot: SimulatedShoot) {
     let mut told: BTreeMap<String, (i64, i64)> = BTreeMap::new();
     let mut leases_told = leases(&shoot);
     loop {
@@ -231,7 +231,7 @@ struct WitnessedLeases {
 }
 
 /// Looks at the leases as the kubelets wrote them.
-fn leases(shoot: &Shoot) -> WitnessedLeases {
+fn leases(shoot: &SimulatedShoot) -> WitnessedLeases {
     let now = jiff::Timestamp::now();
     let timing = shoot.timing();
     let missed = timing.renew_interval.mul_f64(1.25);

@@ -18,74 +18,52 @@ use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::weeder::v1::WatchEndpointReadinessRequest;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_sandbox::{Fault, FaultAction};
-use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::sandboxed::{ServiceKind, World};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{NAMESPACE, Service};
 
 /// `terminationGracePeriodSeconds` of a Pod, where nobody says otherwise.
 const GRACE_PERIOD: Duration = Duration::from_secs(30);
 
-#[derive(Debug, Clone, Copy)]
-enum Kind {
-    LeaseProbe,
-    Coordinator,
-    Weeder,
-}
-
-impl Kind {
-    const ALL: [Self; 3] = [Self::LeaseProbe, Self::Coordinator, Self::Weeder];
-
-    async fn start(self, world: &World, name: &str) -> anyhow::Result<Service> {
-        let kubeconfig = world.sandbox.seed().kubeconfig(name);
-        let service = match self {
-            Self::LeaseProbe => world.setup.lease_probe(name, &kubeconfig).await?,
-            Self::Coordinator => world.setup.coordinator(name, &kubeconfig, &[]).await?,
-            Self::Weeder => world.setup.weeder(name, &kubeconfig).await?,
-        };
-        service.wait_ready().await?;
-        Ok(service)
-    }
-
-    /// Opens a stream, waits for its first message, and gives what ends it.
-    async fn stream(
-        self,
-        world: &World,
-        service: &Service,
-    ) -> anyhow::Result<tokio::task::JoinHandle<Option<tonic::Status>>> {
-        async fn end<T>(mut stream: tonic::Streaming<T>) -> Option<tonic::Status> {
-            loop {
-                match stream.message().await {
-                    Ok(Some(_)) => {}
-                    Ok(None) => return None,
-                    Err(status) => return Some(status),
-                }
+/// Opens a stream, waits for its first message, and gives what ends it.
+async fn stream(
+    kind: ServiceKind,
+    world: &World,
+    service: &Service,
+) -> anyhow::Result<tokio::task::JoinHandle<Option<tonic::Status>>> {
+    async fn end<T>(mut stream: tonic::Streaming<T>) -> Option<tonic::Status> {
+        loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(status) => return Some(status),
             }
         }
-        let channel = world.setup.channel(service)?;
-        Ok(match self {
-            Self::LeaseProbe => {
-                let request = WatchVerdictsRequest::default();
-                let mut client = LeaseProbeServiceClient::new(channel);
-                let mut stream = client.watch_verdicts(request).await?.into_inner();
-                stream.message().await?;
-                tokio::spawn(end(stream))
-            }
-            Self::Coordinator => {
-                let mut client = ScalingServiceClient::new(channel);
-                let request = WatchScalingRequest::default();
-                let mut stream = client.watch_scaling(request).await?.into_inner();
-                stream.message().await?;
-                tokio::spawn(end(stream))
-            }
-            Self::Weeder => {
-                let mut client = WeederServiceClient::new(channel);
-                let request = WatchEndpointReadinessRequest::default();
-                let mut stream = client.watch_endpoint_readiness(request).await?.into_inner();
-                stream.message().await?;
-                tokio::spawn(end(stream))
-            }
-        })
     }
+    let channel = world.setup.channel(service)?;
+    Ok(match kind {
+        ServiceKind::LeaseProbe => {
+            let request = WatchVerdictsRequest::default();
+            let mut client = LeaseProbeServiceClient::new(channel);
+            let mut stream = client.watch_verdicts(request).await?.into_inner();
+            stream.message().await?;
+            tokio::spawn(end(stream))
+        }
+        ServiceKind::Coordinator => {
+            let mut client = ScalingServiceClient::new(channel);
+            let request = WatchScalingRequest::default();
+            let mut stream = client.watch_scaling(request).await?.into_inner();
+            stream.message().await?;
+            tokio::spawn(end(stream))
+        }
+        ServiceKind::Weeder => {
+            let mut client = WeederServiceClient::new(channel);
+            let request = WatchEndpointReadinessRequest::default();
+            let mut stream = client.watch_endpoint_readiness(request).await?.into_inner();
+            stream.message().await?;
+            tokio::spawn(end(stream))
+        }
+    })
 }
 
 /// The holder of a replica's membership Lease; none once it is released.
@@ -113,12 +91,12 @@ async fn health(world: &World, service: &Service) -> anyhow::Result<ServingStatu
 }
 
 /// Its drain, while the seed is as it should be.
-async fn stops(world: &World, kind: Kind) -> anyhow::Result<()> {
+async fn stops(world: &World, kind: ServiceKind) -> anyhow::Result<()> {
     let name = format!("{kind:?}").to_lowercase();
-    let service = kind.start(world, &name).await?;
+    let service = world.start_replica(kind, &name).await?;
     anyhow::ensure!(health(world, &service).await? == ServingStatus::Serving);
     anyhow::ensure!(holder(world, &name).await? == Some(name.clone()));
-    let stream = kind.stream(world, &service).await?;
+    let stream = stream(kind, world, &service).await?;
 
     let begin = Instant::now();
     service.process.sigterm()?;
@@ -143,9 +121,9 @@ async fn stops(world: &World, kind: Kind) -> anyhow::Result<()> {
 async fn sigterm_ends_streams_releases_the_lease_and_exits_cleanly() {
     let world = World::start("drain", &["one"]).await.unwrap();
     tokio::try_join!(
-        stops(&world, Kind::LeaseProbe),
-        stops(&world, Kind::Coordinator),
-        stops(&world, Kind::Weeder)
+        stops(&world, ServiceKind::LeaseProbe),
+        stops(&world, ServiceKind::Coordinator),
+        stops(&world, ServiceKind::Weeder)
     )
     .unwrap();
 }
@@ -154,9 +132,9 @@ async fn sigterm_ends_streams_releases_the_lease_and_exits_cleanly() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
     let world = World::start("drain-held", &["one"]).await.unwrap();
-    let drained = Kind::ALL.iter().map(async |kind| {
+    let drained = ServiceKind::ALL.into_iter().map(async |kind| {
         let name = format!("{kind:?}").to_lowercase();
-        let service = kind.start(&world, &name).await?;
+        let service = world.start_replica(kind, &name).await?;
         world
             .sandbox
             .seed()
@@ -182,9 +160,9 @@ async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_at_once() {
     let world = World::start("drain-twice", &["one"]).await.unwrap();
-    let ended = Kind::ALL.iter().map(async |kind| {
+    let ended = ServiceKind::ALL.into_iter().map(async |kind| {
         let name = format!("{kind:?}").to_lowercase();
-        let service = kind.start(&world, &name).await?;
+        let service = world.start_replica(kind, &name).await?;
         world
             .sandbox
             .seed()

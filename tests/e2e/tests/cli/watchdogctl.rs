@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::{Cut, Shoot};
+use watchdog_sandbox::{Cut, SimulatedShoot};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
 use watchdog_test_support::sandboxed::World;
@@ -137,7 +137,7 @@ async fn each_command_shows_what_is_so_through_an_incident() {
     assert!(scaling["scalings"][0].get("meltdownProtectionActive").is_none());
 }
 
-async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &Shoot) {
+async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &SimulatedShoot) {
     let parts = ["2 shoots: 2 HEALTHY\n", "Every shoot that is probed is healthy."];
     watchdogctl.until_shown("status", &parts).await;
     let verdicts = watchdogctl.json("verdicts -o json").await;
@@ -147,8 +147,15 @@ async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &Shoot) {
     assert!(yaml.contains("outcome: OUTCOME_HEALTHY"), "{yaml}");
 
     let plan = watchdogctl.shown(&format!("plan {SHOOT} --direction down")).await;
-    assert!(plan.starts_with(&format!("{SHOOT} would be scaled down: ")), "{plan}");
-    for name in ["kube-controller-manager", "machine-controller-manager", "cluster-autoscaler"] {
+    assert!(
+        plan.starts_with(&format!("{SHOOT} would be scaled down: ")),
+        "{plan}"
+    );
+    for name in [
+        "kube-controller-manager",
+        "machine-controller-manager",
+        "cluster-autoscaler",
+    ] {
         let line = plan.lines().find(|line| line.contains(name)).unwrap();
         assert!(line.contains("SCALE") && line.contains("1 -> 0"), "{line}");
     }
@@ -161,17 +168,26 @@ async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &Shoot) {
     for replica in ["lease-probe-0", "scaling-coordinator-0", "weeder-0"] {
         let of_replica: Vec<&str> = checked.lines().filter(|line| line.contains(replica)).collect();
         let looked_at = ["readiness", "certificate", "clock"];
-        let all = looked_at.iter().all(|what| of_replica.iter().any(|line| line.contains(what)));
+        let all = looked_at
+            .iter()
+            .all(|what| of_replica.iter().any(|line| line.contains(what)));
         assert!(all, "{replica}: {checked}");
     }
     assert!(checked.contains("ends 4096-01-01"), "{checked}");
 }
 
 async fn held_down(world: &World, lease_probe: &Service, watchdogctl: &Watchdogctl) {
-    let parts = ["1 LEASES_EXPIRED", "1 HEALTHY", "held down until the leases are renewed"];
+    let parts = [
+        "1 LEASES_EXPIRED",
+        "1 HEALTHY",
+        "held down until the leases are renewed",
+    ];
     let status = watchdogctl.until_shown("status", &parts).await;
     let row = line(&status, SHOOT);
-    assert!(row.contains("LEASES_EXPIRED  100 % (5/5)") && row.contains("  down  "), "{status}");
+    assert!(
+        row.contains("LEASES_EXPIRED  100 % (5/5)") && row.contains("  down  "),
+        "{status}"
+    );
     assert!(!status.contains(OTHER), "a healthy shoot needs no line: {status}");
 
     let verdict = world.verdict(lease_probe, SHOOT).await.unwrap();
@@ -189,7 +205,9 @@ async fn held_down(world: &World, lease_probe: &Service, watchdogctl: &Watchdogc
     let reached = dependants.filter(|line| line.contains("REACHED  0         0      1         0"));
     assert_eq!(reached.count(), 3, "{why}");
 
-    let expired = watchdogctl.json("verdicts --outcome leases-expired -o json").await;
+    let expired = watchdogctl
+        .json("verdicts --outcome leases-expired -o json")
+        .await;
     assert_eq!(expired["totalSize"], 1);
     assert_eq!(expired["verdicts"][0]["evidence"]["expired"], 5);
     let scaling = watchdogctl.json(&format!("scaling {SHOOT} -o json")).await;
@@ -197,7 +215,11 @@ async fn held_down(world: &World, lease_probe: &Service, watchdogctl: &Watchdogc
     assert_eq!(state["direction"], "DIRECTION_DOWN");
     assert_eq!(state["meltdownProtectionActive"], true);
     let recorded = state["resources"].as_array().unwrap().iter();
-    assert!(recorded.into_iter().all(|resource| resource["recordedReplicas"] == 1));
+    assert!(
+        recorded
+            .into_iter()
+            .all(|resource| resource["recordedReplicas"] == 1)
+    );
     let wide = watchdogctl.shown("scaling -o wide").await;
     assert!(line(&wide, SHOOT).contains("scaling-coordinator-0"), "{wide}");
 }
@@ -216,7 +238,10 @@ async fn an_error_says_what_to_do_and_has_its_exit_code() {
     let good = Watchdogctl::new(&services, files);
     good.until_shown("verdicts", &[SHOOT]).await;
     let stranger = Authority::new(&world.scratch, "stranger").unwrap();
-    let stranger = Watchdogctl::new(&services, &stranger.issue("stranger", &["stranger.test"]).unwrap());
+    let stranger = Watchdogctl::new(
+        &services,
+        &stranger.issue("stranger", &["stranger.test"]).unwrap(),
+    );
     let only_probe = Watchdogctl::new(&services[..1], files);
     let bare = |options: &[&str]| Watchdogctl {
         program: binaries::path(binaries::WATCHDOGCTL).unwrap(),
@@ -233,7 +258,12 @@ async fn an_error_says_what_to_do_and_has_its_exit_code() {
     let nowhere = bare(&["--kubeconfig", "/no/such/kubeconfig"]);
 
     for (watchdogctl, command, code, part) in [
-        (&good, "shoot shoot--no--such", 1, "watchdogctl verdicts lists the shoots"),
+        (
+            &good,
+            "shoot shoot--no--such",
+            1,
+            "watchdogctl verdicts lists the shoots",
+        ),
         (&good, "shoot Not_A_Name", 2, "shoot--core--crazy, or core/crazy"),
         (&good, "plan sandbox/one", 2, "--direction"),
         (&good, "verdicts --outcome nonsense", 2, "leases-expired"),
@@ -251,7 +281,10 @@ async fn an_error_says_what_to_do_and_has_its_exit_code() {
     let checked = closed.output("check").await;
     let shown = String::from_utf8(checked.stdout).unwrap();
     assert_eq!(checked.status.code(), Some(1), "{shown}");
-    assert!(shown.contains("WRONG") && shown.contains("nothing listens there"), "{shown}");
+    assert!(
+        shown.contains("WRONG") && shown.contains("nothing listens there"),
+        "{shown}"
+    );
 }
 
 #[tokio::test]
@@ -265,8 +298,15 @@ async fn kubectl_finds_it_and_shells_and_man_read_what_it_prints() {
     };
     let help = plugin.shown("--help").await;
     assert!(help.contains("Usage: kubectl watchdog "), "{help}");
-    assert!(help.contains("Exit codes:") && help.contains("Examples:"), "{help}");
-    for (shell, part) in [("bash", "complete -F"), ("zsh", "#compdef watchdogctl"), ("fish", "complete -c")] {
+    assert!(
+        help.contains("Exit codes:") && help.contains("Examples:"),
+        "{help}"
+    );
+    for (shell, part) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef watchdogctl"),
+        ("fish", "complete -c"),
+    ] {
         let script = plugin.shown(&format!("completion {shell}")).await;
         assert!(script.contains(part), "{shell}: {script}");
     }

@@ -167,14 +167,24 @@ fn secret(files: &TlsFiles) -> Secret {
 
 async fn run(kubeconfig: &std::path::Path, arguments: &str) -> (i32, String, String) {
     let output = tokio::process::Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap())
-        .args(["--context", "seed", "--tls-server-name", "localhost", "--kubeconfig"])
+        .args([
+            "--context",
+            "seed",
+            "--tls-server-name",
+            "localhost",
+            "--kubeconfig",
+        ])
         .arg(kubeconfig)
         .args(arguments.split(' '))
         .kill_on_drop(true)
         .output();
     let output = tokio::time::timeout(wait::BOUND, output).await.unwrap().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    (
+        output.status.code().unwrap(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -193,21 +203,41 @@ async fn a_port_is_forwarded_to_a_ready_pod_with_the_certificate_of_a_secret() {
     let kubeconfig = world.scratch.write("seed.kubeconfig", &kubeconfig).unwrap();
     let with_secret = format!("--tls-secret {SECRET}");
 
-    let verdicts = wait::until("the verdict comes through the port-forward", wait::BOUND, || async {
-        let (code, shown, error) = run(&kubeconfig, &format!("{with_secret} verdicts")).await;
-        anyhow::ensure!(code == 0, "{error}");
-        Ok(shown.contains("HEALTHY").then_some(shown))
-    });
+    let verdicts = wait::until(
+        "the verdict comes through the port-forward",
+        wait::BOUND,
+        || async {
+            let (code, shown, error) = run(&kubeconfig, &format!("{with_secret} verdicts")).await;
+            anyhow::ensure!(code == 0, "{error}");
+            Ok(shown.contains("HEALTHY").then_some(shown))
+        },
+    );
     assert!(verdicts.await.unwrap().contains("shoot--sandbox--one"));
 
     for (arguments, code, part) in [
-        (format!("{with_secret} scaling"), 3, "no ready pod of scaling-coordinator in namespace garden"),
-        (format!("{with_secret} weeders"), 3, "connection refused in the pod"),
+        (
+            format!("{with_secret} scaling"),
+            3,
+            "no ready pod of scaling-coordinator in namespace garden",
+        ),
+        (
+            format!("{with_secret} weeders"),
+            3,
+            "connection refused in the pod",
+        ),
         ("--tls-secret other verdicts".to_owned(), 2, "user me cannot get"),
-        (format!("{with_secret} -n kube-system verdicts"), 2, "user me cannot get"),
+        (
+            format!("{with_secret} -n kube-system verdicts"),
+            2,
+            "user me cannot get",
+        ),
     ] {
         let (found, _, error) = run(&kubeconfig, &arguments).await;
-        assert_eq!((found, error.contains(part)), (code, true), "{arguments}: {error}");
+        assert_eq!(
+            (found, error.contains(part)),
+            (code, true),
+            "{arguments}: {error}"
+        );
     }
     let (code, shown, error) = run(&kubeconfig, &format!("{with_secret} check")).await;
     assert_eq!(code, 1, "{shown} {error}");

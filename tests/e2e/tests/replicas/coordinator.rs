@@ -3,7 +3,7 @@
 //! `watchdog_test_support::history`. Every run of the simulation of the membership has clocks that run fast and slow as well
 //! (`services/common/kube/src/membership/simulation`).
 
-use crate::support::{BOUND, Field, Replica};
+use crate::support::{BOUND, Field, ReplicaProcess};
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::fault_proxy::Behaviour;
@@ -17,7 +17,7 @@ const SHOOTS: usize = 12;
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_three_is_killed_and_another_frozen() {
     let field = Field::start("replicas-killed", SHOOTS).await.unwrap();
-    let [mut a, b, c]: [Replica; 3] = start(&field, ["a", "b", "c"]).await;
+    let [mut a, b, c]: [ReplicaProcess; 3] = start(&field, ["a", "b", "c"]).await;
     let flips = field.flip();
     field.until_all_acted_on().await.unwrap();
 
@@ -47,7 +47,7 @@ async fn one_of_three_is_killed_and_another_frozen() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_three_is_cut_off_from_the_seed_and_another_from_lease_probe() {
     let field = Field::start("replicas-cut", SHOOTS).await.unwrap();
-    let [a, b, c]: [Replica; 3] = start(&field, ["a", "b", "c"]).await;
+    let [a, b, c]: [ReplicaProcess; 3] = start(&field, ["a", "b", "c"]).await;
     let flips = field.flip();
     field.until_all_acted_on().await.unwrap();
 
@@ -107,10 +107,10 @@ async fn clocks_run_fast_and_slow() {
     };
     let kubeconfig = |name: &str| field.world.sandbox.seed().kubeconfig(name);
     let around = field.around("garden");
-    let mut fast = Replica::start_with(&around, "fast", &kubeconfig("fast"), clock("+0 x1.1"))
+    let mut fast = ReplicaProcess::start_with(&around, "fast", &kubeconfig("fast"), clock("+0 x1.1"))
         .await
         .unwrap();
-    let slow = Replica::start_with(&around, "slow", &kubeconfig("slow"), clock("+0 x0.9"))
+    let slow = ReplicaProcess::start_with(&around, "slow", &kubeconfig("slow"), clock("+0 x0.9"))
         .await
         .unwrap();
     let exact = field.replica("exact").await.unwrap();
@@ -148,10 +148,10 @@ async fn two_without_a_common_membership_are_found_out() {
         .await
         .unwrap();
     let kubeconfig = |name: &str| field.world.sandbox.seed().kubeconfig(name);
-    let a = Replica::start(&field.around("garden"), "a", &kubeconfig("a"))
+    let a = ReplicaProcess::start(&field.around("garden"), "a", &kubeconfig("a"))
         .await
         .unwrap();
-    let b = Replica::start(&field.around("garden-by-mistake"), "b", &kubeconfig("b"))
+    let b = ReplicaProcess::start(&field.around("garden-by-mistake"), "b", &kubeconfig("b"))
         .await
         .unwrap();
     let _flips = field.flip();
@@ -165,13 +165,13 @@ async fn two_without_a_common_membership_are_found_out() {
 }
 
 /// Starts replicas and waits until they share the shoots, all of which are healthy.
-async fn start<const N: usize>(field: &Field, identities: [&str; N]) -> [Replica; N] {
+async fn start<const N: usize>(field: &Field, identities: [&str; N]) -> [ReplicaProcess; N] {
     let replicas = field.replicas(&identities).await.unwrap();
     until_shared(field, &replicas.iter().collect::<Vec<_>>()).await;
     replicas.try_into().ok().unwrap()
 }
 
-async fn until_shared(field: &Field, replicas: &[&Replica]) {
+async fn until_shared(field: &Field, replicas: &[&ReplicaProcess]) {
     wait::until_true("they share the shoots", BOUND, || async {
         let mut owned = 0;
         for replica in replicas {

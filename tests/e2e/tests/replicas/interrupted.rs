@@ -1,7 +1,7 @@
 //! A coordinator is killed while each of its flows stands at another point: before each write, and after each write
 //! whose answer it has not seen. Another replica takes all of them over and brings them to their end.
 
-use crate::support::{BOUND, COUNTS, Field, Replica};
+use crate::support::{BOUND, COUNTS, Field, ReplicaProcess};
 use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::wait;
@@ -27,8 +27,8 @@ fn points(to: Outcome) -> Vec<(&'static str, u32, FaultAction)> {
 /// Waits until the two share the shoots, and names those of the first: enough for every point.
 async fn share(
     field: &Field,
-    victim: &Replica,
-    heir: &Replica,
+    victim: &ReplicaProcess,
+    heir: &ReplicaProcess,
     enough: usize,
 ) -> anyhow::Result<Vec<String>> {
     wait::until("the two share the shoots", BOUND, || async {
@@ -49,7 +49,7 @@ async fn share(
 /// brought all shoots to their end.
 async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<()> {
     let field = Field::start(name, SHOOTS).await?;
-    let [victim, heir]: [Replica; 2] = field
+    let [victim, heir]: [ReplicaProcess; 2] = field
         .replicas(&["victim", "heir"])
         .await?
         .try_into()

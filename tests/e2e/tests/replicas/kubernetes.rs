@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Around, BOUND, COUNTS, Replica, flip, report};
+use crate::support::{Around, BOUND, COUNTS, ReplicaProcess, flip, report};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, Client};
 use watchdog_test_support::coordinator::{FakeProbe, Outcome};
@@ -151,7 +151,7 @@ async fn at_most_one_acts_on_a_shoot_while_one_is_killed_and_one_frozen() {
     };
     let start = async |name: &str| {
         let kubeconfig = server.kubeconfig_for(name)?;
-        Replica::start(&around, name, &kubeconfig).await
+        ReplicaProcess::start(&around, name, &kubeconfig).await
     };
     let (a, b, c) = tokio::try_join!(start("a"), start("b"), start("c")).unwrap();
     let record = Record { audit_log, shoots };

@@ -2,27 +2,27 @@
 
 use std::time::Duration;
 
-use crate::support::{BOUND, Field, Replica};
+use crate::support::{BOUND, Field, ReplicaProcess};
 use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::wait;
 
 /// The log message of a process that waits for the end of the lease of another one with its name.
 const WAITS: &str = "waiting for its end";
 
-async fn start(field: &Field, name: &str, arguments: &[&str]) -> Replica {
+async fn start(field: &Field, name: &str, arguments: &[&str]) -> ReplicaProcess {
     let kubeconfig = field.world.sandbox.seed().kubeconfig(name);
-    Replica::start_with(&field.around("garden"), name, &kubeconfig, |command| {
+    ReplicaProcess::start_with(&field.around("garden"), name, &kubeconfig, |command| {
         command.args(arguments.iter().copied())
     })
     .await
     .unwrap()
 }
 
-fn log(replica: &Replica) -> String {
+fn log(replica: &ReplicaProcess) -> String {
     std::fs::read_to_string(replica.process.log_path()).unwrap()
 }
 
-async fn until_joined(replica: &Replica) {
+async fn until_joined(replica: &ReplicaProcess) {
     replica
         .process
         .wait_for_text("joined the membership", BOUND)

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use watchdog_sandbox::{Cut, Shoot, ShootSpec, SimTiming};
+use watchdog_sandbox::{Cut, ShootSpec, SimTiming, SimulatedShoot};
 use watchdog_test_support::fixtures;
-use watchdog_test_support::sandboxed::{World, timing};
+use watchdog_test_support::sandboxed::{ServiceKind, World, timing};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
@@ -25,29 +25,11 @@ struct Fleet {
 }
 
 /// The service that is updated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    LeaseProbe,
-    Coordinator,
-    Weeder,
-}
-
-async fn start(world: &World, kind: Kind, name: &str) -> anyhow::Result<Service> {
-    let kubeconfig = world.kubeconfig();
-    let service = match kind {
-        Kind::LeaseProbe => world.setup.lease_probe(name, &kubeconfig).await?,
-        Kind::Coordinator => world.setup.coordinator(name, &kubeconfig, &[]).await?,
-        Kind::Weeder => world.setup.weeder(name, &kubeconfig).await?,
-    };
-    service.wait_ready().await?;
-    Ok(service)
-}
-
-async fn start_all(world: &World, kind: Kind, generation: usize) -> anyhow::Result<Vec<Service>> {
+async fn start_all(world: &World, kind: ServiceKind, generation: usize) -> anyhow::Result<Vec<Service>> {
     let names: Vec<_> = (0..REPLICAS)
         .map(|i| format!("{kind:?}-{generation}-{i}").to_lowercase())
         .collect();
-    try_join_all(names.iter().map(|name| start(world, kind, name))).await
+    try_join_all(names.iter().map(|name| world.start_replica(kind, name))).await
 }
 
 // === impl Fleet ===
@@ -55,9 +37,9 @@ async fn start_all(world: &World, kind: Kind, generation: usize) -> anyhow::Resu
 impl Fleet {
     async fn start(world: &World) -> anyhow::Result<Self> {
         let (lease_probes, coordinators, weeders) = tokio::try_join!(
-            start_all(world, Kind::LeaseProbe, 0),
-            start_all(world, Kind::Coordinator, 0),
-            start_all(world, Kind::Weeder, 0),
+            start_all(world, ServiceKind::LeaseProbe, 0),
+            start_all(world, ServiceKind::Coordinator, 0),
+            start_all(world, ServiceKind::Weeder, 0),
         )?;
         Ok(Self {
             lease_probes,
@@ -68,16 +50,16 @@ impl Fleet {
     }
 
     /// Replaces the replicas of some services, all of these services at the same time, replica by replica.
-    async fn update(&mut self, world: &World, kinds: &[Kind]) -> anyhow::Result<()> {
+    async fn update(&mut self, world: &World, kinds: &[ServiceKind]) -> anyhow::Result<()> {
         self.generation += 1;
         let generation = self.generation;
-        let roll = async |kind: Kind, services: &mut Vec<Service>| {
+        let roll = async |kind: ServiceKind, services: &mut Vec<Service>| {
             if !kinds.contains(&kind) {
                 return anyhow::Ok(());
             }
             for (i, old) in services.iter_mut().enumerate() {
                 let name = format!("{kind:?}-{generation}-{i}").to_lowercase();
-                let new = start(world, kind, &name).await?;
+                let new = world.start_replica(kind, &name).await?;
                 let old = std::mem::replace(old, new);
                 let status = old.process.stop(STOP_BOUND).await?;
                 anyhow::ensure!(
@@ -89,16 +71,16 @@ impl Fleet {
             Ok(())
         };
         tokio::try_join!(
-            roll(Kind::LeaseProbe, &mut self.lease_probes),
-            roll(Kind::Coordinator, &mut self.coordinators),
-            roll(Kind::Weeder, &mut self.weeders),
+            roll(ServiceKind::LeaseProbe, &mut self.lease_probes),
+            roll(ServiceKind::Coordinator, &mut self.coordinators),
+            roll(ServiceKind::Weeder, &mut self.weeders),
         )?;
         Ok(())
     }
 }
 
 /// The dependants of these want and have this many replicas.
-async fn until_replicas(world: &World, shoots: &[Shoot], replicas: i64) -> anyhow::Result<()> {
+async fn until_replicas(world: &World, shoots: &[SimulatedShoot], replicas: i64) -> anyhow::Result<()> {
     try_join_all(
         shoots
             .iter()
@@ -109,7 +91,7 @@ async fn until_replicas(world: &World, shoots: &[Shoot], replicas: i64) -> anyho
 }
 
 /// Loses some shoots while the services are updated, has them back while they are updated again.
-async fn updated(name: &str, kinds: &[Kind]) -> anyhow::Result<()> {
+async fn updated(name: &str, kinds: &[ServiceKind]) -> anyhow::Result<()> {
     // The watchdog was too late for a node that is Unknown; a slower clock leaves room for a busy machine.
     let timing = SimTiming {
         ready_delay: Duration::from_millis(300),
@@ -121,7 +103,7 @@ async fn updated(name: &str, kinds: &[Kind]) -> anyhow::Result<()> {
     let prober = fixtures::prober(head, "200ms");
     let specs = shoots.iter().map(|name| spec(name)).collect();
     let world = World::start_with(name, specs, &prober, &fixtures::weeder("1m")).await?;
-    let named = |prefix: &str| -> Vec<Shoot> {
+    let named = |prefix: &str| -> Vec<SimulatedShoot> {
         let all = world.sandbox.shoots().into_iter();
         all.filter(|shoot| shoot.name().starts_with(prefix)).collect()
     };
@@ -137,7 +119,7 @@ async fn updated(name: &str, kinds: &[Kind]) -> anyhow::Result<()> {
     until_replicas(&world, &lost, 0).await?;
 
     lost.iter().for_each(|shoot| shoot.service_up("kube-apiserver"));
-    lost.iter().for_each(Shoot::heal);
+    lost.iter().for_each(SimulatedShoot::heal);
     fleet.update(&world, kinds).await?;
     until_replicas(&world, &lost, 1).await?;
     wait::until("nothing is held down, and all pods run", BOUND, || async {
@@ -184,15 +166,19 @@ async fn updated(name: &str, kinds: &[Kind]) -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_each_service() {
     tokio::try_join!(
-        updated("rolling-probe", &[Kind::LeaseProbe]),
-        updated("rolling-coordinator", &[Kind::Coordinator]),
-        updated("rolling-weeder", &[Kind::Weeder]),
+        updated("rolling-probe", &[ServiceKind::LeaseProbe]),
+        updated("rolling-coordinator", &[ServiceKind::Coordinator]),
+        updated("rolling-weeder", &[ServiceKind::Weeder]),
     )
     .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_all_three_at_once() {
-    let all = [Kind::LeaseProbe, Kind::Coordinator, Kind::Weeder];
+    let all = [
+        ServiceKind::LeaseProbe,
+        ServiceKind::Coordinator,
+        ServiceKind::Weeder,
+    ];
     updated("rolling-all", &all).await.unwrap();
 }

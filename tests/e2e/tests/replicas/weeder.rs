@@ -41,7 +41,7 @@ async fn owned(world: &World, replica: &Service) -> anyhow::Result<BTreeSet<Stri
 
 /// Pods in CrashLoopBackOff, UID to name, by namespace.
 fn looping(world: &World) -> BTreeMap<String, BTreeMap<String, String>> {
-    let of_shoot = |shoot: &watchdog_sandbox::Shoot| {
+    let of_shoot = |shoot: &watchdog_sandbox::SimulatedShoot| {
         let looping = shoot
             .pods()
             .into_iter()

@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::{Cut, Fault, FaultAction, Rule, Shoot};
+use watchdog_sandbox::{Cut, Fault, FaultAction, Rule, SimulatedShoot};
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::sandboxed::World;
 use watchdog_test_support::wait::{BOUND, until_true};
@@ -82,7 +82,7 @@ const ROWS: [Row; 9] = [
     },
 ];
 
-async fn fail(world: &World, shoot: &Shoot, how: &str) {
+async fn fail(world: &World, shoot: &SimulatedShoot, how: &str) {
     let leases = |action| Fault::always(action).path(LEASES);
     let api = shoot.api();
     match how {
@@ -124,7 +124,7 @@ fn ca(kubeconfig: &str) -> String {
 }
 
 /// Leases whose nodes are gone, so that one page does not hold them all.
-fn more_leases(shoot: &Shoot) {
+fn more_leases(shoot: &SimulatedShoot) {
     for number in 0..600 {
         let lease = json!({
             "metadata": {"name": format!("gone-{number}")},
@@ -135,7 +135,7 @@ fn more_leases(shoot: &Shoot) {
     }
 }
 
-async fn mend(world: &World, shoot: &Shoot, how: &str) {
+async fn mend(world: &World, shoot: &SimulatedShoot, how: &str) {
     let api = shoot.api();
     match how {
         "refused" => api.resume().await.unwrap(),
@@ -160,7 +160,7 @@ async fn every_failure_shows_and_none_scales_anything_down() {
     let lease_probe = world.lease_probe().await.unwrap();
     let coordinator = world.coordinator().await.unwrap();
     coordinator.wait_ready().await.unwrap();
-    let shoots: Vec<Shoot> = names.iter().map(|name| world.shoot(name).unwrap()).collect();
+    let shoots: Vec<SimulatedShoot> = names.iter().map(|name| world.shoot(name).unwrap()).collect();
     more_leases(&world.shoot("halfway").unwrap());
     for shoot in &shoots {
         world
@@ -244,7 +244,7 @@ async fn every_failure_shows_and_none_scales_anything_down() {
     );
 
     // First the nodes, then what kept the probe from seeing them: there never was a loss that it could have seen.
-    let renewals = |shoot: &Shoot| -> Vec<String> {
+    let renewals = |shoot: &SimulatedShoot| -> Vec<String> {
         let nodes = shoot.nodes().into_iter();
         nodes.map(|node| node.renew_time).collect()
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::{Cut, Shoot, ShootSpec};
+use watchdog_sandbox::{Cut, ShootSpec, SimulatedShoot};
 use watchdog_test_support::fixtures;
 use watchdog_test_support::sandboxed::World;
 use watchdog_test_support::tools;
@@ -32,7 +32,7 @@ async fn healthy(world: &World, lease_probe: &Service) {
     }
 }
 
-fn skew_series(shoot: &Shoot) -> String {
+fn skew_series(shoot: &SimulatedShoot) -> String {
     format!(
         "watchdog_shoot_clock_skew_seconds{{shoot=\"{}\"}}",
         shoot.namespace()

@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_sandbox::Shoot;
+use watchdog_sandbox::SimulatedShoot;
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::sandboxed::World;
 use watchdog_test_support::wait::BOUND;
@@ -24,7 +24,7 @@ enum Expected {
 }
 
 /// A kubeconfig of one cluster, user and context that works, with a token.
-fn plain(shoot: &Shoot) -> Value {
+fn plain(shoot: &SimulatedShoot) -> Value {
     let api = shoot.api();
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "here",
@@ -37,7 +37,7 @@ fn plain(shoot: &Shoot) -> Value {
     })
 }
 
-fn edited(shoot: &Shoot, pointer: &str, value: Value) -> Value {
+fn edited(shoot: &SimulatedShoot, pointer: &str, value: Value) -> Value {
     let mut config = plain(shoot);
     let (parent, field) = pointer.rsplit_once('/').unwrap();
     config.pointer_mut(parent).unwrap()[field] = value;
@@ -45,7 +45,7 @@ fn edited(shoot: &Shoot, pointer: &str, value: Value) -> Value {
 }
 
 /// The user of a kubeconfig with a client certificate, as JSON.
-fn certificate(shoot: &Shoot, user: &str) -> Value {
+fn certificate(shoot: &SimulatedShoot, user: &str) -> Value {
     let text = shoot.api().kubeconfig_with_certificate(user).unwrap();
     let field = |name: &str| {
         let line = text.lines().find(|line| line.contains(name)).unwrap();

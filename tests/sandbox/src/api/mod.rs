@@ -29,7 +29,7 @@ use tokio::sync::watch as signal;
 pub use self::discovery::KUBERNETES_VERSION;
 use self::{
     path::{Query, RequestInfo, Target},
-    reply::{Body, View},
+    reply::{Body, Representation},
 };
 use crate::{
     audit::{AuditEntry, AuditLog},
@@ -48,7 +48,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Everything that handling a request needs.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct ApiState {
     pub(crate) store: Arc<Store>,
     pub(crate) credentials: Credentials,
     pub(crate) policy: Policy,
@@ -73,17 +73,17 @@ pub(crate) struct Cut;
 
 /// One request, once it is known what it is and who sends it.
 struct Call<'a> {
-    state: &'a State,
+    state: &'a ApiState,
     target: &'a Target,
     query: &'a Query,
     headers: &'a HeaderMap,
     user: &'a str,
-    view: View,
+    view: Representation,
 }
 
 /// Answers one request; `certificate_user` is who the connection's client certificate names.
 pub(crate) async fn serve(
-    state: Arc<State>,
+    state: Arc<ApiState>,
     certificate_user: Option<Arc<str>>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Cut> {
@@ -178,7 +178,7 @@ async fn read_body(method: &Method, body: Incoming) -> Result<Bytes, ApiError> {
 }
 
 fn answer(
-    state: &State,
+    state: &ApiState,
     info: &RequestInfo,
     headers: &HeaderMap,
     user: Option<&str>,
@@ -242,7 +242,7 @@ fn answer(
         query: &info.query,
         headers,
         user,
-        view: View::negotiate(accept)?,
+        view: Representation::negotiate(accept)?,
     };
     let write = || Call {
         view: write::write_view(call.view),
@@ -265,7 +265,7 @@ fn answer(
     }
 }
 
-impl State {
+impl ApiState {
     /// Number of watches being served.
     pub(crate) fn watches(&self) -> usize {
         self.open_watches.load(Ordering::SeqCst)

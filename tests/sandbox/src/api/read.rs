@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{
     path::{Query, Target},
-    reply::{self, Body, View},
+    reply::{self, Body, Representation},
 };
 use crate::{
     resource::ResourceType,
@@ -86,7 +86,7 @@ pub(super) fn get(
     res: &ResourceType,
     target: &Target,
     query: &Query,
-    view: View,
+    view: Representation,
 ) -> Result<Response<Body>, ApiError> {
     not_in_the_future(store, query)?;
     let object = store.get(&target.resource, &target.namespace, &target.name)?;
@@ -99,9 +99,9 @@ pub(super) fn list(
     res: &ResourceType,
     target: &Target,
     query: &Query,
-    view: View,
+    view: Representation,
 ) -> Result<Response<Body>, ApiError> {
-    if view == View::Partial {
+    if view == Representation::Partial {
         return Err(ApiError::not_acceptable(
             "you requested PartialObjectMetadata, but the requested object is a list",
         ));
@@ -141,7 +141,7 @@ fn not_in_the_future(store: &Store, query: &Query) -> Result<(), ApiError> {
 }
 
 /// Joins the items' JSON, which each object makes only once.
-fn encode(res: &ResourceType, page: &Page, wanted: &ListQuery, view: View) -> Bytes {
+fn encode(res: &ResourceType, page: &Page, wanted: &ListQuery, view: Representation) -> Bytes {
     let mut metadata = json!({ "resourceVersion": page.revision.to_string() });
     if page.remaining > 0
         && let Some(map) = metadata.as_object_mut()
@@ -153,8 +153,10 @@ fn encode(res: &ResourceType, page: &Page, wanted: &ListQuery, view: View) -> By
         }
     }
     let (kind, version) = match view {
-        View::Full => (format!("{}List", res.kind), res.api_version()),
-        View::Partial | View::PartialList => ("PartialObjectMetadataList".into(), "meta.k8s.io/v1".into()),
+        Representation::Full => (format!("{}List", res.kind), res.api_version()),
+        Representation::Partial | Representation::PartialList => {
+            ("PartialObjectMetadataList".into(), "meta.k8s.io/v1".into())
+        }
     };
     let mut out = BytesMut::new();
     out.put_slice(
@@ -165,7 +167,7 @@ fn encode(res: &ResourceType, page: &Page, wanted: &ListQuery, view: View) -> By
         if index > 0 {
             out.put_u8(b',');
         }
-        let json = if view == View::Full {
+        let json = if view == Representation::Full {
             object.item_json(res)
         } else {
             object.partial_json()

@@ -66,7 +66,7 @@ pub(crate) fn streaming(code: u16, body: Body, content_type: &'static str) -> Re
 
 /// The form in which objects are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum View {
+pub(crate) enum Representation {
     /// As they are.
     Full,
     /// `PartialObjectMetadata`, for single objects and watches.
@@ -75,7 +75,7 @@ pub(crate) enum View {
     PartialList,
 }
 
-impl View {
+impl Representation {
     /// Picks the first media range of an Accept header that the server can produce.
     pub(crate) fn negotiate(accept: &str) -> Result<Self, ApiError> {
         if accept.trim().is_empty() {
@@ -134,13 +134,13 @@ mod tests {
     #[test]
     fn negotiation() {
         let partial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-        assert_eq!(View::negotiate(partial), Ok(View::Partial));
+        assert_eq!(Representation::negotiate(partial), Ok(Representation::Partial));
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        assert_eq!(View::negotiate(kubectl), Ok(View::Full));
-        assert_eq!(View::negotiate(""), Ok(View::Full));
-        assert_eq!(View::negotiate("*/*"), Ok(View::Full));
+        assert_eq!(Representation::negotiate(kubectl), Ok(Representation::Full));
+        assert_eq!(Representation::negotiate(""), Ok(Representation::Full));
+        assert_eq!(Representation::negotiate("*/*"), Ok(Representation::Full));
         assert_eq!(
-            View::negotiate("application/vnd.kubernetes.protobuf")
+            Representation::negotiate("application/vnd.kubernetes.protobuf")
                 .unwrap_err()
                 .code,
             406

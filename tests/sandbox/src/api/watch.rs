@@ -19,15 +19,15 @@ use serde_json::json;
 use tokio::{sync::watch as signal, time::Instant};
 
 use super::{
-    State,
+    ApiState,
     path::{Query, Target},
     read,
-    reply::{self, Body, View},
+    reply::{self, Body, Representation},
 };
 use crate::{
     resource::ResourceType,
     status::ApiError,
-    store::{Watch, WatchEvent, WatchStep, object::encode},
+    store::{StoreWatch, WatchEvent, WatchStep, object::encode},
 };
 
 /// Watches without timeoutSeconds last 30 to 60 minutes (`--min-request-timeout` of kube-apiserver).
@@ -50,9 +50,9 @@ impl Drop for OpenWatch {
 }
 
 struct RunningWatch {
-    watch: Watch,
+    watch: StoreWatch,
     res: Arc<ResourceType>,
-    view: View,
+    view: Representation,
     deadline: Instant,
     /// Interval and time of the next one, if the client allows bookmarks.
     bookmark: Option<(Duration, Instant)>,
@@ -66,11 +66,11 @@ struct RunningWatch {
 
 /// GET with `watch=true`.
 pub(super) fn start(
-    state: &State,
+    state: &ApiState,
     res: &Arc<ResourceType>,
     target: &Target,
     query: &Query,
-    view: View,
+    view: Representation,
 ) -> Result<Response<Body>, ApiError> {
     let filter = read::filter(res, target, query)?;
     let initial = state.options.streaming_lists && query.flag("sendInitialEvents");
@@ -175,8 +175,8 @@ impl RunningWatch {
         let mut out = BytesMut::new();
         for event in events {
             let object = match self.view {
-                View::Full => event.object.json(&self.res),
-                View::Partial | View::PartialList => event.object.partial_json(),
+                Representation::Full => event.object.json(&self.res),
+                Representation::Partial | Representation::PartialList => event.object.partial_json(),
             };
             out.put_slice(&line(event.kind.as_str(), &object));
         }
@@ -185,8 +185,10 @@ impl RunningWatch {
 
     fn bookmark(&self, revision: u64, initial_end: bool) -> Bytes {
         let (kind, version) = match self.view {
-            View::Full => (self.res.kind.as_ref(), self.res.api_version()),
-            View::Partial | View::PartialList => ("PartialObjectMetadata", "meta.k8s.io/v1".into()),
+            Representation::Full => (self.res.kind.as_ref(), self.res.api_version()),
+            Representation::Partial | Representation::PartialList => {
+                ("PartialObjectMetadata", "meta.k8s.io/v1".into())
+            }
         };
         let mut metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
         if initial_end && let Some(map) = metadata.as_object_mut() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Call,
     patch::Patch,
-    reply::{self, Body, View},
+    reply::{self, Body, Representation},
     review, scale,
 };
 use crate::{
@@ -347,9 +347,9 @@ fn delete_options(call: &Call<'_>, body: &[u8]) -> Result<DeleteOptions, ApiErro
 }
 
 /// How the objects of a write's answer are shown; a list view makes no sense there.
-pub(super) fn write_view(view: View) -> View {
-    if view == View::PartialList {
-        View::Partial
+pub(super) fn write_view(view: Representation) -> Representation {
+    if view == Representation::PartialList {
+        Representation::Partial
     } else {
         view
     }

@@ -29,7 +29,7 @@ use crate::{
 
 pub use self::{
     objects::{NEEDS_ANNOTATION, PROBE_SECRET},
-    shoot::Shoot,
+    shoot::SimulatedShoot,
     spec::{Cut, ShootSpec},
     timing::SimTiming,
     views::{MachineView, NodeView, PodView, ShootState, WorkloadView},

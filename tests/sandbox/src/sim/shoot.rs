@@ -25,11 +25,11 @@ use crate::{
 
 /// Handle of a simulated shoot. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Shoot {
+pub struct SimulatedShoot {
     engine: Arc<Engine>,
 }
 
-impl Shoot {
+impl SimulatedShoot {
     /// Makes the shoot's API server and all its objects, everything ready, and starts its simulators.
     pub(crate) async fn start(
         seed: &ApiServer,

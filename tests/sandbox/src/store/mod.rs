@@ -33,7 +33,7 @@ use crate::{
 pub(crate) use self::strategy::random_suffix;
 pub use self::{
     read::{ListQuery, Page},
-    watch::{EventKind, Watch, WatchEvent, WatchStep},
+    watch::{EventKind, StoreWatch, WatchEvent, WatchStep},
     write::{ApplyOptions, Deleted, Part, Preconditions, WriteOptions},
 };
 

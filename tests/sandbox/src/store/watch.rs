@@ -54,7 +54,7 @@ pub enum WatchStep {
 
 /// A running watch.
 #[derive(Debug)]
-pub struct Watch {
+pub struct StoreWatch {
     store: Arc<Store>,
     resource: ResourceKey,
     query: ListQuery,
@@ -74,7 +74,7 @@ impl Store {
         resource: &ResourceKey,
         query: ListQuery,
         revision: Option<u64>,
-    ) -> Result<Watch, ApiError> {
+    ) -> Result<StoreWatch, ApiError> {
         let inner = self.inner.lock();
         let table = inner.table(resource)?;
         let mut initial = VecDeque::new();
@@ -98,7 +98,7 @@ impl Store {
             };
         let changed = table.changed.subscribe();
         drop(inner);
-        Ok(Watch {
+        Ok(StoreWatch {
             store: self.clone(),
             resource: resource.clone(),
             query,
@@ -109,7 +109,7 @@ impl Store {
     }
 }
 
-impl Watch {
+impl StoreWatch {
     /// The next events, without waiting.
     pub fn step(&mut self) -> WatchStep {
         if !self.initial.is_empty() {

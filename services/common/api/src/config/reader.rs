@@ -3,7 +3,7 @@
 use super::{ConfigError, ConfigErrors};
 use crate::{
     duration,
-    yaml::{self, Entry, Kind, Node, Pos, cut},
+    yaml::{self, Entry, Node, NodeKind, Pos, cut},
 };
 use std::{
     cell::RefCell,
@@ -142,7 +142,7 @@ impl<'d> Value<'d> {
 
     /// The entries of a mapping by the names of their keys; repeated ones are reported, those without a name left out.
     fn distinct(&self, name: impl Fn(&'d Entry) -> Option<&'d str>) -> Option<Vec<(&'d str, Self)>> {
-        let Kind::Mapping(entries) = &self.node.kind else {
+        let NodeKind::Mapping(entries) = &self.node.kind else {
             return self.wrong("a mapping");
         };
         let mut seen: HashMap<&str, &Entry> = HashMap::new();
@@ -163,7 +163,7 @@ impl<'d> Value<'d> {
 
     /// The values of a list.
     pub(crate) fn items(&self) -> Option<Vec<Self>> {
-        let Kind::Sequence(items) = &self.node.kind else {
+        let NodeKind::Sequence(items) = &self.node.kind else {
             return self.wrong("a list");
         };
         let item = |(index, node)| Self {
@@ -244,8 +244,8 @@ impl<'d> Value<'d> {
 
     fn plain_text(&self, wanted: &str) -> Option<&'d str> {
         match &self.node.kind {
-            Kind::Scalar(scalar) if scalar.plain => self.node.as_text().or_else(|| self.wrong(wanted)),
-            Kind::Scalar(scalar) => {
+            NodeKind::Scalar(scalar) if scalar.plain => self.node.as_text().or_else(|| self.wrong(wanted)),
+            NodeKind::Scalar(scalar) => {
                 self.error(format!("must be {wanted}, not the text {:?}", cut(&scalar.text)));
                 None
             }

@@ -1,6 +1,6 @@
 //! From the parser's events to a tree.
 
-use super::{Entry, Kind, MAX_BYTES, MAX_DEPTH, MAX_NODES, Node, Pos, Scalar, cut};
+use super::{Entry, MAX_BYTES, MAX_DEPTH, MAX_NODES, Node, NodeKind, Pos, Scalar, cut};
 use crate::config::ConfigError;
 use granit_parser::{Event, Marker, Parser, ScalarStyle, StrInput, Tag};
 use std::collections::{HashMap, HashSet};
@@ -102,7 +102,7 @@ impl<'t> Composer<'t> {
                     text: text.into_owned(),
                     plain: style == ScalarStyle::Plain && !tagged_text,
                 };
-                (Kind::Scalar(scalar), anchor)
+                (NodeKind::Scalar(scalar), anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
                 self.admit(1, above + 1, pos)?;
@@ -111,7 +111,7 @@ impl<'t> Composer<'t> {
                 while let Some(item) = self.child(pos, above + 1)? {
                     items.push(item);
                 }
-                (Kind::Sequence(items), anchor)
+                (NodeKind::Sequence(items), anchor)
             }
             Event::MappingStart(_, anchor, tag) => {
                 self.admit(1, above + 1, pos)?;
@@ -128,10 +128,10 @@ impl<'t> Composer<'t> {
         Ok(node)
     }
 
-    fn mapping(&mut self, start: Pos, above: usize) -> Result<Kind> {
+    fn mapping(&mut self, start: Pos, above: usize) -> Result<NodeKind> {
         let (mut entries, mut merges) = (Vec::new(), Vec::new());
         while let Some(Node { pos, kind }) = self.child(start, above)? {
-            let Kind::Scalar(key) = kind else {
+            let NodeKind::Scalar(key) = kind else {
                 return fail(pos, "a key must be a text, not a collection");
             };
             let Some(value) = self.child(start, above)? else {
@@ -147,7 +147,7 @@ impl<'t> Composer<'t> {
                 });
             }
         }
-        merged(entries, merges).map(Kind::Mapping)
+        merged(entries, merges).map(NodeKind::Mapping)
     }
 
     fn alias(&mut self, id: usize, pos: Pos, above: usize) -> Result<Node> {
@@ -184,7 +184,7 @@ fn merged(mut entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>> {
     }
     let mut keys: HashSet<String> = entries.iter().map(|entry| entry.key.clone()).collect();
     let mut add = |source: Node| match source.kind {
-        Kind::Mapping(more) => {
+        NodeKind::Mapping(more) => {
             entries.extend(more.into_iter().filter(|entry| keys.insert(entry.key.clone())));
             Ok(())
         }
@@ -192,7 +192,7 @@ fn merged(mut entries: Vec<Entry>, merges: Vec<Node>) -> Result<Vec<Entry>> {
     };
     for source in merges {
         match source.kind {
-            Kind::Sequence(sources) => sources.into_iter().try_for_each(&mut add)?,
+            NodeKind::Sequence(sources) => sources.into_iter().try_for_each(&mut add)?,
             _ => add(source)?,
         }
     }
@@ -203,9 +203,9 @@ impl Node {
     /// How many nodes there are, this one included, and how many collections are within each other.
     fn size_and_depth(&self) -> (usize, usize) {
         let children: Vec<&Self> = match &self.kind {
-            Kind::Scalar(_) => return (1, 0),
-            Kind::Sequence(items) => items.iter().collect(),
-            Kind::Mapping(entries) => entries.iter().map(|entry| &entry.value).collect(),
+            NodeKind::Scalar(_) => return (1, 0),
+            NodeKind::Sequence(items) => items.iter().collect(),
+            NodeKind::Mapping(entries) => entries.iter().map(|entry| &entry.value).collect(),
         };
         let below = children.into_iter().map(Self::size_and_depth);
         below.fold((1, 1), |(size, depth), (more, height)| {

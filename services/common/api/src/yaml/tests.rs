@@ -8,7 +8,7 @@ fn tree(text: &str) -> Node {
 impl Node {
     /// The first entry of a mapping with this key, unless its value is null.
     fn get(&self, key: &str) -> Option<&Self> {
-        let Kind::Mapping(entries) = &self.kind else {
+        let NodeKind::Mapping(entries) = &self.kind else {
             return None;
         };
         let entry = entries.iter().find(|entry| entry.key == key)?;
@@ -22,7 +22,7 @@ fn error(text: &str) -> (usize, usize, String) {
 }
 
 fn texts(node: &Node) -> Vec<&str> {
-    let Kind::Sequence(items) = &node.kind else {
+    let NodeKind::Sequence(items) = &node.kind else {
         panic!("a list")
     };
     items
@@ -34,17 +34,17 @@ fn texts(node: &Node) -> Vec<&str> {
 #[test]
 fn keys_and_values_know_their_place() {
     let node = tree("# comment\na:\n  - x\n  - ü: [1, deep]\n");
-    let Kind::Mapping(entries) = &node.kind else {
+    let NodeKind::Mapping(entries) = &node.kind else {
         panic!("a mapping")
     };
     assert_eq!(entries[0].key_pos, Pos { line: 2, column: 1 });
-    let Kind::Sequence(items) = &entries[0].value.kind else {
+    let NodeKind::Sequence(items) = &entries[0].value.kind else {
         panic!("a list")
     };
     assert_eq!(items[0].pos, Pos { line: 3, column: 5 });
     let list = items[1].get("ü").unwrap();
     assert_eq!(list.pos, Pos { line: 4, column: 8 });
-    let Kind::Sequence(inner) = &list.kind else {
+    let NodeKind::Sequence(inner) = &list.kind else {
         panic!("a list")
     };
     assert_eq!(inner[1].pos, Pos { line: 4, column: 12 });
@@ -86,12 +86,12 @@ fn scalars_keep_their_text_and_quotes() {
             "Yes"
         ]
     );
-    let Kind::Sequence(items) = &node.kind else {
+    let NodeKind::Sequence(items) = &node.kind else {
         panic!("a list")
     };
     let plain: Vec<bool> = items
         .iter()
-        .map(|item| matches!(&item.kind, Kind::Scalar(Scalar { plain: true, .. })))
+        .map(|item| matches!(&item.kind, NodeKind::Scalar(Scalar { plain: true, .. })))
         .collect();
     assert_eq!(
         plain,
@@ -107,7 +107,7 @@ fn duplicates_stay_and_merges_are_expanded() {
         "base: &b {x: 1, y: 2}\nmore: &m {y: 3, z: 4}\nall: {<<: [*b, *m], x: 9}\none: {<<: *m}\na: 1\na: 2\n",
     );
     let keys = |node: &Node| -> Vec<String> {
-        let Kind::Mapping(entries) = &node.kind else {
+        let NodeKind::Mapping(entries) = &node.kind else {
             panic!("a mapping")
         };
         entries

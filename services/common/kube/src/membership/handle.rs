@@ -50,12 +50,12 @@ pub(crate) struct Snapshot {
     /// True if this replica takes part in sharing keys that may overlap.
     pub(crate) shares: bool,
     pub(crate) act_until: Option<Instant>,
-    pub(crate) members: Vec<Listed>,
+    pub(crate) members: Vec<PublishedMember>,
 }
 
 /// A member, with the time until which it counts as live without further signs.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct PublishedMember {
     pub(crate) member: Member,
     pub(crate) live_until: Instant,
 }

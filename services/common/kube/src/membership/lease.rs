@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use rapidhash::v3::rapidhash_v3;
 
-use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, View};
+use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, SeenSessions};
 
 /// Label on every membership Lease: the service whose replica it is.
 pub const SERVICE_LABEL: &str = "dependency-watchdog.gardener.cloud/service";
@@ -140,7 +140,7 @@ pub(crate) fn parse(service: &str, lease: &Lease) -> Result<ObservedLease, Malfo
     let view = view
         .into_iter()
         .map(|(identity, session)| Ok((identity, session.parse()?)))
-        .collect::<Result<View, std::num::ParseIntError>>()
+        .collect::<Result<SeenSessions, std::num::ParseIntError>>()
         .map_err(|e| unreadable(VIEW_ANNOTATION)(&e))?;
     let address = text(ADDRESS_ANNOTATION)?.as_str().into();
     let pod = text(POD_ANNOTATION).ok().map(|uid| uid.as_str().into());

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use serde::de::Error as _;
 
 use super::lease::{self, SERVICE_LABEL};
-use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, Session, View};
+use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, SeenSessions, Session};
 use super::timing::Timing;
 use crate::client::{RequestError, request_within};
 
@@ -123,7 +123,7 @@ impl Leases {
             .me
             .as_ref()
             .filter(|me| lease::name(self.service, me) == name)?;
-        let (session, address, view, held) = (Session(0), Arc::from(""), View::new(), true);
+        let (session, address, view, held) = (Session(0), Arc::from(""), SeenSessions::new(), true);
         let record = MemberRecord {
             identity: Arc::clone(me),
             session,

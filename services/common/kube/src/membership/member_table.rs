@@ -25,7 +25,7 @@ pub(crate) type Moment = Duration;
 #[derive(Debug, Clone)]
 pub(crate) struct MemberTable {
     peer_ttl: Duration,
-    members: BTreeMap<Identity, Member>,
+    members: BTreeMap<Identity, KnownMember>,
     /// Leases that count as gone, as they were then: seen again unchanged, they still are.
     gone: BTreeMap<Identity, Tombstone>,
     /// Counts what the watch brought.
@@ -34,7 +34,7 @@ pub(crate) struct MemberTable {
 
 /// A replica that counts as live.
 #[derive(Debug, Clone)]
-pub(crate) struct Member {
+pub(crate) struct KnownMember {
     pub(crate) record: MemberRecord,
     /// None when a list no longer had the Lease.
     lease_version: Option<LeaseVersion>,
@@ -70,7 +70,7 @@ impl MemberTable {
     }
 
     /// Those that count as live.
-    pub(crate) fn live(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn live(&self) -> impl Iterator<Item = &KnownMember> {
         self.members.values()
     }
 
@@ -198,7 +198,7 @@ impl MemberTable {
     }
 
     fn enter(&mut self, now: Moment, seen: ObservedLease) {
-        let member = Member {
+        let member = KnownMember {
             record: seen.record,
             lease_version: Some(seen.lease_version),
             changed: now,
@@ -215,7 +215,7 @@ impl MemberTable {
     }
 }
 
-impl Member {
+impl KnownMember {
     fn change(&mut self, now: Moment, event: u64, seen: ObservedLease) {
         self.record = seen.record;
         self.lease_version = Some(seen.lease_version);

@@ -92,7 +92,7 @@ use watchdog_runtime::readiness::Readiness;
 
 pub use self::discovery::{Addresses, Discovery};
 pub use self::handle::{Member, Membership, Permit};
-pub use self::record::{Identity, Session, View};
+pub use self::record::{Identity, SeenSessions, Session};
 pub use self::run::MembershipTask;
 pub use self::timing::Timing;
 

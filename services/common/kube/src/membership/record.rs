@@ -14,7 +14,7 @@ pub type Identity = Arc<str>;
 pub struct Session(pub(crate) u64);
 
 /// The replicas that one considers live, itself included, each with its session: what it acknowledges.
-pub type View = BTreeMap<Identity, Session>;
+pub type SeenSessions = BTreeMap<Identity, Session>;
 
 /// Membership card: the content of a Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) struct MemberRecord {
     pub(crate) session: Session,
     /// Where its gRPC API is reached.
     pub(crate) address: Arc<str>,
-    pub(crate) view: View,
+    pub(crate) view: SeenSessions,
     /// UID of the Pod in which it lives, if it is certainly the only process with its identity there.
     pub(crate) pod: Option<Arc<str>>,
     /// False once the holder has released it.

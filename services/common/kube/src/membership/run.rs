@@ -15,12 +15,12 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::Failure;
 use watchdog_runtime::readiness::Readiness;
 
-use super::handle::{Listed, Member, Shared, Snapshot};
+use super::handle::{Member, PublishedMember, Shared, Snapshot};
 use super::leases::Leases;
 use super::member_table::Moment;
 use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS};
 use super::record::{Identity, Session};
-use super::state::{Answer, Note, Request, State};
+use super::state::{LeaseAnswer, MembershipState, Note, Request};
 use super::timing::Timing;
 use super::{MembershipConfig, Ownership};
 use crate::client::{RequestError, WATCH_SECONDS};
@@ -31,7 +31,7 @@ use crate::watch;
 const LOOP: &str = "membership";
 
 /// Events of the Leases of a service.
-pub(crate) type Watch = BoxStream<'static, watcher::Result<Event<Lease>>>;
+pub(crate) type LeaseWatch = BoxStream<'static, watcher::Result<Event<Lease>>>;
 
 /// The part of a membership that runs: joins, renews, follows the others, releases at the end.
 pub struct MembershipTask {
@@ -42,7 +42,7 @@ pub struct MembershipTask {
     timing: Timing,
     started: Instant,
     leases: Arc<Leases>,
-    state: State,
+    state: MembershipState,
     shared: Arc<Shared>,
     backoff: Backoff,
     readiness: Readiness,
@@ -75,7 +75,7 @@ impl MembershipTask {
         let me: Identity = identity.into();
         let address: Arc<str> = address.into();
         let leases = Leases::new(client, &namespace, service, Some(Arc::clone(&me)), &timing);
-        let state = State::new(
+        let state = MembershipState::new(
             Arc::clone(&me),
             Arc::clone(&address),
             Session::random(),
@@ -111,7 +111,7 @@ impl MembershipTask {
     /// [`Timing::release_timeout`]. To be spawned as a critical task of the process.
     pub async fn run(mut self) {
         let mut watch = follow(&self.leases);
-        let mut request: Option<BoxFuture<'static, Result<Answer, RequestError>>> = None;
+        let mut request: Option<BoxFuture<'static, Result<LeaseAnswer, RequestError>>> = None;
         let mut drained_by: Option<Instant> = None;
         loop {
             let now = self.now();
@@ -164,7 +164,7 @@ impl MembershipTask {
         let at = |moment: Moment| self.started + moment;
         let ring = self.state.ring();
         let act_until = self.state.act_until(now).map(at);
-        let others = self.state.others().map(|member| Listed {
+        let others = self.state.others().map(|member| PublishedMember {
             member: Member {
                 identity: Arc::clone(&member.record.identity),
                 address: Arc::clone(&member.record.address),
@@ -175,7 +175,7 @@ impl MembershipTask {
             live_until: at(member.changed + self.timing.peer_ttl),
         });
         let valid = self.state.valid_until(now);
-        let me = Listed {
+        let me = PublishedMember {
             member: Member {
                 identity: Arc::clone(&self.me),
                 address: Arc::clone(&self.address),
@@ -216,11 +216,11 @@ impl MembershipTask {
     }
 
     /// The end of a request, for the rules.
-    fn answer(&mut self, result: Result<Answer, RequestError>) -> Answer {
+    fn answer(&mut self, result: Result<LeaseAnswer, RequestError>) -> LeaseAnswer {
         let error = match result {
             Ok(answer) => {
                 // Where lists work and writes do not, there is a list before each write.
-                if matches!(answer, Answer::Written(_)) {
+                if matches!(answer, LeaseAnswer::Written(_)) {
                     self.backoff.reset();
                     self.failure = None;
                     self.readiness.recovered(LOOP);
@@ -249,9 +249,9 @@ impl MembershipTask {
         self.readiness.failing(LOOP, failure.clone());
         self.failure = Some(failure);
         if writing && (error.is_conflict() || error.is_not_found()) {
-            return Answer::Conflict(delay);
+            return LeaseAnswer::Conflict(delay);
         }
-        Answer::Failed(delay)
+        LeaseAnswer::Failed(delay)
     }
 
     fn count(&self, result: &str) {
@@ -311,7 +311,7 @@ pub(crate) fn retries(timing: &Timing) -> Backoff {
 }
 
 /// Follows the Leases of a service.
-pub(crate) fn follow(leases: &Leases) -> Watch {
+pub(crate) fn follow(leases: &Leases) -> LeaseWatch {
     let config = watcher::Config::default()
         .labels(&leases.selector())
         .timeout(WATCH_SECONDS);
@@ -335,10 +335,10 @@ pub(crate) fn report(
     readiness.failing(name, failure);
 }
 
-async fn perform(leases: Arc<Leases>, request: Request) -> Result<Answer, RequestError> {
+async fn perform(leases: Arc<Leases>, request: Request) -> Result<LeaseAnswer, RequestError> {
     match request {
-        Request::List => leases.list().await.map(Answer::Listed),
-        Request::Write { base, record } => leases.write(base, &record).await.map(Answer::Written),
+        Request::List => leases.list().await.map(LeaseAnswer::Listed),
+        Request::Write { base, record } => leases.write(base, &record).await.map(LeaseAnswer::Written),
         Request::Collect {
             identity,
             lease_version,
@@ -346,7 +346,7 @@ async fn perform(leases: Arc<Leases>, request: Request) -> Result<Answer, Reques
             if let Err(error) = leases.delete(&identity, &lease_version).await {
                 tracing::info!(%identity, %error, "an old membership lease could not be deleted, trying again later");
             }
-            Ok(Answer::Collected)
+            Ok(LeaseAnswer::Collected)
         }
     }
 }

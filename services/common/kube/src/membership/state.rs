@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Ownership;
-use super::member_table::{Mark, Member, MemberTable, Moment};
-use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, Session, View};
+use super::member_table::{KnownMember, Mark, MemberTable, Moment};
+use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, SeenSessions, Session};
 use super::rendezvous::RendezvousHasher;
 #[cfg(test)]
 use super::simulation::Rule;
@@ -34,7 +34,7 @@ pub(crate) enum Request {
 
 /// How a request ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum LeaseAnswer {
     /// All Leases, the own one included.
     Listed(Vec<ObservedLease>),
     /// Written; the new version.
@@ -97,7 +97,7 @@ enum Asked {
     Write {
         started: Moment,
         session: Session,
-        view: View,
+        view: SeenSessions,
     },
     Release,
     Collect(Identity),
@@ -105,7 +105,7 @@ enum Asked {
 
 /// The membership of one replica.
 #[derive(Debug, Clone)]
-pub(crate) struct State {
+pub(crate) struct MembershipState {
     me: Identity,
     address: Arc<str>,
     pod: Option<Arc<str>>,
@@ -133,7 +133,7 @@ pub(crate) struct State {
     ends_at: Option<Moment>,
     renew_at: Moment,
     /// The last view of this session that was certainly written.
-    published: Option<View>,
+    published: Option<SeenSessions>,
     /// Actions are in progress that a new member must not overlap with: do not acknowledge it yet.
     busy: bool,
 
@@ -146,9 +146,9 @@ pub(crate) struct State {
     pub(crate) broken: Option<Rule>,
 }
 
-// === impl State ===
+// === impl MembershipState ===
 
-impl State {
+impl MembershipState {
     pub(crate) fn new(
         me: Identity,
         address: Arc<str>,
@@ -218,7 +218,7 @@ impl State {
     }
 
     /// The other live members.
-    pub(crate) fn others(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = &KnownMember> {
         self.member_table.live()
     }
 
@@ -299,10 +299,10 @@ impl State {
     }
 
     /// The request under way has ended.
-    pub(crate) fn answered(&mut self, now: Moment, answer: Answer) {
+    pub(crate) fn answered(&mut self, now: Moment, answer: LeaseAnswer) {
         self.check_lapse(now);
         match (self.asked.take(), answer) {
-            (asked, Answer::Failed(delay)) => {
+            (asked, LeaseAnswer::Failed(delay)) => {
                 self.retry_at = now + delay;
                 self.list_wanted |= matches!(asked, Some(Asked::List { .. }));
                 // A creation that failed may have happened nevertheless.
@@ -310,7 +310,7 @@ impl State {
                     self.base = Base::Unknown;
                 }
             }
-            (Some(Asked::List { started, mark }), Answer::Listed(leases)) => {
+            (Some(Asked::List { started, mark }), LeaseAnswer::Listed(leases)) => {
                 self.listed(started, mark, now, leases);
             }
             (
@@ -319,15 +319,15 @@ impl State {
                     session,
                     view,
                 }),
-                Answer::Written(lease_version),
+                LeaseAnswer::Written(lease_version),
             ) => {
                 self.base = Base::Own(lease_version);
                 if session == self.session {
                     self.renewed(started, now, view);
                 }
             }
-            (Some(Asked::Release), Answer::Written(_)) => self.left(),
-            (Some(Asked::Write { .. } | Asked::Release), Answer::Conflict(delay)) => {
+            (Some(Asked::Release), LeaseAnswer::Written(_)) => self.left(),
+            (Some(Asked::Write { .. } | Asked::Release), LeaseAnswer::Conflict(delay)) => {
                 self.retry_at = now + delay;
                 self.base = Base::Unknown;
             }
@@ -338,7 +338,7 @@ impl State {
         self.finish_leaving();
     }
 
-    fn renewed(&mut self, started: Moment, now: Moment, view: View) {
+    fn renewed(&mut self, started: Moment, now: Moment, view: SeenSessions) {
         self.ends_at = Some(started + self.timing.lease_ttl);
         self.renew_at = started + self.timing.renew;
         self.published = Some(view);

@@ -25,11 +25,11 @@ pub struct Cluster {
     pub service: &'static str,
     pub ownership: Ownership,
     pub timing: Timing,
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<MembershipReplica>,
     keys: Vec<String>,
 }
 
-pub struct Replica {
+pub struct MembershipReplica {
     pub membership: Membership,
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -80,7 +80,7 @@ impl Cluster {
         };
         let stop = CancellationToken::new();
         let (membership, task) = Membership::join(config, stop.clone());
-        self.replicas.push(Replica {
+        self.replicas.push(MembershipReplica {
             membership: membership.clone(),
             stop,
             task: tokio::spawn(task.run()),

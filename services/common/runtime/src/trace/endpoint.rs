@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use anyhow::{Context as _, anyhow, bail, ensure};
 use http::Uri;
 
 /// The port of OTLP over gRPC, as its specification has it.
@@ -20,21 +21,19 @@ pub struct OtlpEndpoint {
 }
 
 impl FromStr for OtlpEndpoint {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> anyhow::Result<Self> {
         let form = "must be of the form http://host:port or https://host:port";
-        let uri: Uri = text.parse().map_err(|_| form.to_owned())?;
+        let uri: Uri = text.parse().map_err(|_| anyhow!(form))?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            _ => return Err(form.to_owned()),
+            _ => bail!(form),
         };
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or(form)?;
+        let host = uri.host().filter(|host| !host.is_empty()).context(form)?;
         let bare = uri.path() == "/" && uri.query().is_none() && !text.contains('@');
-        if !bare {
-            return Err(format!("{form}, without anything else"));
-        }
+        ensure!(bare, "{form}, without anything else");
         Ok(Self {
             address: format!("{host}:{}", uri.port_u16().unwrap_or(DEFAULT_PORT)),
             host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Context as _, ensure};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::WithTonicConfig as _;
 use opentelemetry_sdk::Resource;
@@ -40,22 +41,21 @@ pub(crate) fn start(
     service: &'static str,
     replica: &str,
     tasks: &Tasks,
-) -> Result<Tracer, String> {
-    if endpoint.tls && tls.is_none() {
-        return Err("--otlp-endpoint: https needs --tls-cert, --tls-key and --tls-client-ca".to_owned());
-    }
+) -> anyhow::Result<Tracer> {
+    ensure!(
+        !endpoint.tls || tls.is_some(),
+        "--otlp-endpoint: https needs --tls-cert, --tls-key and --tls-client-ca"
+    );
     let dialer = Dialer {
         tls: tls.filter(|_| endpoint.tls).map(|tls| tls.client()),
         server_name: endpoint.host.clone(),
     };
-    let channel = dialer
-        .channel(&endpoint.address)
-        .map_err(|error| format!("--otlp-endpoint: {error}"))?;
+    let channel = dialer.channel(&endpoint.address).context("--otlp-endpoint")?;
     let mut exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_tonic()
         .with_channel(channel)
         .build()
-        .map_err(|error| format!("--otlp-endpoint: {error}"))?;
+        .context("--otlp-endpoint")?;
     exporter.set_resource(
         &Resource::builder_empty()
             .with_attributes([

@@ -20,7 +20,7 @@ impl CommandLine for Args {
         &self.common
     }
 
-    fn check(self) -> Result<CommonArgs, String> {
+    fn check(self) -> anyhow::Result<CommonArgs> {
         Ok(self.common)
     }
 }
@@ -29,7 +29,7 @@ impl CommandLine for Args {
 pub fn parse(args: &[&str]) -> Result<CommonArgs, String> {
     let all = ["service", "--config-file=config.yaml"].iter().chain(args);
     let args = Args::try_parse_from(all).map_err(|error| error.to_string())?;
-    args.check()
+    Ok(args.common)
 }
 
 #[test]
@@ -85,9 +85,14 @@ fn a_replica_has_a_name_and_an_address_for_the_others() {
 
     let bound: SocketAddr = "192.0.2.1:9645".parse().unwrap();
     assert_eq!(nameless.advertised(bound), "192.0.2.1:9645");
-    let everywhere: SocketAddr = "0.0.0.0:9645".parse().unwrap();
-    let told = nameless.advertised(everywhere);
-    assert!(told.ends_with(":9645") && !told.starts_with("0.0.0.0"), "{told}");
+    let everywhere: SocketAddr = "[::]:9645".parse().unwrap();
+    for all in [everywhere, "0.0.0.0:9645".parse().unwrap()] {
+        let address: SocketAddr = nameless.advertised(all).parse().unwrap();
+        assert!(
+            address.port() == 9645 && !address.ip().is_unspecified(),
+            "{address}"
+        );
+    }
     let given = args("--advertise-addr=probe.garden.svc:9645");
     assert_eq!(given.advertised(everywhere), "probe.garden.svc:9645");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use watchdog_sandbox::{AuditEntry, Cut, Sandbox, SandboxConfig, Shoot, ShootSpec, SimTiming};
+use watchdog_sandbox::{AuditEntry, Cut, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot};
 
 use super::{Place, Plan};
 use crate::acceptance::seed::Seed;
@@ -33,7 +33,7 @@ pub struct SandboxBackend {
 
 /// A simulated shoot.
 pub struct SandboxSite {
-    shoot: Shoot,
+    shoot: SimulatedShoot,
     // The simulation ends with it.
     _sandbox: Arc<Sandbox>,
 }

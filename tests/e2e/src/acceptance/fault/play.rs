@@ -12,7 +12,7 @@ use crate::acceptance::backend::{Backend, Plan, SandboxBackend};
 use crate::acceptance::control_plane::{API_SERVER, ControlPlanes};
 use crate::acceptance::fixture::Fixture;
 use crate::acceptance::results::{Results, Row};
-use crate::acceptance::shoot::Shoot;
+use crate::acceptance::shoot::ShootUnderTest;
 use watchdog_test_support::history::timeline::Fact;
 use watchdog_test_support::resource_usage::ResourceUsage;
 
@@ -98,7 +98,7 @@ async fn strike(backend: &Arc<Backend>, fault: Fault, number: u8) -> anyhow::Res
     tokio::time::sleep(fixture.times().grace / 2).await;
     recovering.reconnect().await;
     let begun = |_: &_| {
-        let grown = |(shoot, mark): (&Arc<Shoot>, usize)| {
+        let grown = |(shoot, mark): (&Arc<ShootUnderTest>, usize)| {
             let entries = seed.timeline.of(shoot.namespace());
             entries
                 .iter()

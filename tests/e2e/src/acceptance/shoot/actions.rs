@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 
-use super::Shoot;
+use super::ShootUnderTest;
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::history::timeline::Fact;
 use watchdog_test_support::real::{cluster_resource, machine_resource};
@@ -23,9 +23,9 @@ use watchdog_test_support::wait;
 /// Where kubelets keep their Leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-// === impl Shoot ===
+// === impl ShootUnderTest ===
 
-impl Shoot {
+impl ShootUnderTest {
     /// Gardener has created it: it is probed from now on.
     ///
     /// # Errors

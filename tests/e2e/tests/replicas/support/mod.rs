@@ -37,7 +37,7 @@ pub const COUNTS: &[(&str, u32)] = &[(KCM, 2), (MCM, 3), (CA, 1)];
 const START_BOUND: Duration = Duration::from_secs(30);
 
 /// A coordinator whose user on the seed is its identity. Killed when dropped.
-pub struct Replica {
+pub struct ReplicaProcess {
     pub identity: String,
     pub process: Process,
     pub client: ScalingServiceClient<Channel>,
@@ -58,9 +58,9 @@ pub struct Around<'a> {
     pub probe: SocketAddr,
 }
 
-// === impl Replica ===
+// === impl ReplicaProcess ===
 
-impl Replica {
+impl ReplicaProcess {
     /// Starts one; it need not be ready yet.
     pub async fn start(around: &Around<'_>, identity: &str, kubeconfig: &str) -> anyhow::Result<Self> {
         Self::start_with(around, identity, kubeconfig, |command| command).await
@@ -221,13 +221,13 @@ impl Field {
     }
 
     /// Starts a coordinator.
-    pub async fn replica(&self, identity: &str) -> anyhow::Result<Replica> {
+    pub async fn replica(&self, identity: &str) -> anyhow::Result<ReplicaProcess> {
         let kubeconfig = self.world.sandbox.seed().kubeconfig(identity);
-        Replica::start(&self.around("garden"), identity, &kubeconfig).await
+        ReplicaProcess::start(&self.around("garden"), identity, &kubeconfig).await
     }
 
     /// Starts several at once.
-    pub async fn replicas(&self, identities: &[&str]) -> anyhow::Result<Vec<Replica>> {
+    pub async fn replicas(&self, identities: &[&str]) -> anyhow::Result<Vec<ReplicaProcess>> {
         futures::future::try_join_all(identities.iter().map(|identity| self.replica(identity))).await
     }
 

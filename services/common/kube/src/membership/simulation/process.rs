@@ -10,7 +10,7 @@ use super::store::{Event, Store};
 use crate::membership::Ownership;
 use crate::membership::member_table::Moment;
 use crate::membership::record::{Identity, Session};
-use crate::membership::state::{Answer, Request, State};
+use crate::membership::state::{LeaseAnswer, MembershipState, Request};
 use crate::membership::timing::Timing;
 
 /// Something that is being done to a key.
@@ -26,7 +26,7 @@ pub(super) struct Process {
     /// Tells apart the processes that had one identity.
     pub(super) number: u64,
     pub(super) identity: Identity,
-    pub(super) state: State,
+    pub(super) state: MembershipState,
     /// Local time per true time.
     pub(super) rate: f64,
     pub(super) local: Moment,
@@ -57,7 +57,7 @@ impl Process {
         Self {
             number,
             identity: Arc::clone(identity),
-            state: State::new(
+            state: MembershipState::new(
                 Arc::clone(identity),
                 address,
                 session,
@@ -139,7 +139,7 @@ impl Process {
         request
     }
 
-    pub(super) fn answered(&mut self, answer: Answer) {
+    pub(super) fn answered(&mut self, answer: LeaseAnswer) {
         self.asked = None;
         self.state.answered(self.local, answer);
     }

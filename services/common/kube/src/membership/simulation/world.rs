@@ -13,7 +13,7 @@ use super::store::Store;
 use super::{Rule, Violation};
 use crate::membership::member_table::Moment;
 use crate::membership::record::Identity;
-use crate::membership::state::{Answer, Request};
+use crate::membership::state::{LeaseAnswer, Request};
 use crate::membership::timing::Timing;
 
 /// Enough that every replica owns some.
@@ -53,7 +53,7 @@ enum Content {
         request: Request,
         answered: bool,
     },
-    Answer(Answer),
+    Answer(LeaseAnswer),
 }
 
 pub(super) struct World {
@@ -197,7 +197,7 @@ impl World {
             && process.local >= deadline
         {
             let delay = ms(rng.random_range(100..1000));
-            process.answered(Answer::Failed(delay));
+            process.answered(LeaseAnswer::Failed(delay));
         }
         process.note_actions(now);
         if let Some(request) = process.next() {
@@ -292,22 +292,22 @@ impl World {
         Ok(())
     }
 
-    fn apply(&mut self, slot: usize, number: u64, request: Request) -> Answer {
+    fn apply(&mut self, slot: usize, number: u64, request: Request) -> LeaseAnswer {
         match request {
-            Request::List if self.is_hidden_from(slot, number) => Answer::Failed(ms(500)),
-            Request::List => Answer::Listed(self.store.list()),
+            Request::List if self.is_hidden_from(slot, number) => LeaseAnswer::Failed(ms(500)),
+            Request::List => LeaseAnswer::Listed(self.store.list()),
             Request::Write { base, record } => {
-                let conflict = Answer::Conflict(ms(self.rng.random_range(100..500)));
+                let conflict = LeaseAnswer::Conflict(ms(self.rng.random_range(100..500)));
                 self.store
                     .write(base.as_ref(), record)
-                    .map_or(conflict, Answer::Written)
+                    .map_or(conflict, LeaseAnswer::Written)
             }
             Request::Collect {
                 identity,
                 lease_version,
             } => {
                 self.store.delete(&identity, Some(&lease_version));
-                Answer::Collected
+                LeaseAnswer::Collected
             }
         }
     }

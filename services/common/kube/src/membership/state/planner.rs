@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Asked, Base, Request, Stage, State};
+use super::{Asked, Base, MembershipState, Request, Stage};
 use crate::membership::member_table::Moment;
-use crate::membership::record::{Identity, LeaseVersion, MemberRecord, View};
+use crate::membership::record::{Identity, LeaseVersion, MemberRecord, SeenSessions};
 #[cfg(test)]
 use crate::membership::simulation::Rule;
 
@@ -16,9 +16,9 @@ enum NextRequest {
     Collect(Identity, LeaseVersion),
 }
 
-// === impl State ===
+// === impl MembershipState ===
 
-impl State {
+impl MembershipState {
     /// The next request, when one is due; at most one is under way at a time.
     pub(crate) fn next(&mut self, now: Moment) -> Option<Request> {
         self.check_lapse(now);
@@ -128,12 +128,12 @@ impl State {
 
     /// The view to publish: everybody live. While actions are in progress that belong to a new member, those whom
     /// the last published view had, so that the new member waits.
-    fn view(&self) -> View {
+    fn view(&self) -> SeenSessions {
         let live = self
             .member_table
             .live()
             .map(|m| (Arc::clone(&m.record.identity), m.record.session));
-        let mut view: View = match &self.published {
+        let mut view: SeenSessions = match &self.published {
             Some(published) if self.busy => live.filter(|(id, s)| published.get(id) == Some(s)).collect(),
             _ => live.collect(),
         };
@@ -187,7 +187,7 @@ impl State {
         request
     }
 
-    fn record(&self, view: View, held: bool) -> MemberRecord {
+    fn record(&self, view: SeenSessions, held: bool) -> MemberRecord {
         MemberRecord {
             identity: Arc::clone(&self.me),
             session: self.session,

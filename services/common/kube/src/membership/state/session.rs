@@ -1,15 +1,15 @@
 //! The life of a session: when it begins to count, and everything that ends it.
 
-use super::{Base, Note, Stage, State};
+use super::{Base, MembershipState, Note, Stage};
 use crate::membership::Ownership;
 use crate::membership::member_table::Moment;
 use crate::membership::record::ObservedLease;
 #[cfg(test)]
 use crate::membership::simulation::Rule;
 
-// === impl State ===
+// === impl MembershipState ===
 
-impl State {
+impl MembershipState {
     pub(super) fn join(&mut self) {
         self.stage = Stage::Joined;
         self.joined = true;
