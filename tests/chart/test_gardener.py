@@ -90,8 +90,9 @@ def test_pods_carry_the_labels_of_those_that_they_replace(policies):
         assert TO_SEED <= allowed
         assert (TO_SHOOTS <= allowed) == name.endswith("lease-probe")
         # docs/concepts/resource-manager.md, NetworkPolicy controller: the name of the Service and the port of its Pods.
-        calls = "networking.resources.gardener.cloud/to-watchdog-lease-probe-tcp-9645" in allowed
-        assert calls != name.endswith("weeder")
+        calls = {name, "watchdog-lease-probe"} if name.endswith("coordinator") else {name}
+        to_services = {label for label in allowed if label.endswith("-tcp-9645")}
+        assert to_services == {f"networking.resources.gardener.cloud/to-{called}-tcp-9645" for called in calls}
     service = of_kind(objects, "Service")["watchdog-lease-probe"]
     assert [port["targetPort"] for port in service["spec"]["ports"]] == [9645]
 

@@ -19,12 +19,20 @@ grpcurl -plaintext -max-time 5 "$host:9645" list
 """
 
 
-@pytest.mark.parametrize("family", ONLY)
-def test_listening_on_any_address_serves_each_family(family, tmp_path):
-    deployment = of_kind(render({"listenIP": "::", "insecurePlaintext": True}), "Deployment")["watchdog-weeder"]
+def options_of(values):
+    deployment = of_kind(render({"insecurePlaintext": True, **values}), "Deployment")["watchdog-weeder"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    options = [option for option in container["args"] if not option.startswith("--config-file")]
-    assert {"--grpc-addr=[::]:9645", "--admin-addr=[::]:9643"} <= set(options)
+    return [option for option in container["args"] if not option.startswith("--config-file")]
+
+
+def test_an_address_to_listen_on_may_be_set():
+    assert {"--grpc-addr=[::1]:9645", "--admin-addr=[::1]:9643"} <= set(options_of({"listenIP": "::1"}))
+
+
+@pytest.mark.parametrize("family", ONLY)
+def test_each_family_is_served_by_default(family, tmp_path):
+    options = options_of({})
+    assert not any(option.startswith(("--grpc-addr", "--admin-addr")) for option in options)
     config, kubeconfig = tmp_path / "weeder.yaml", tmp_path / "kubeconfig"
     config.write_text("servicesAndDependantSelectors: {x: {podSelectors: [{matchLabels: {a: b}}]}}")
     # Nobody listens there: it is alive, and not ready.

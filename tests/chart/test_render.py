@@ -126,21 +126,21 @@ def test_the_services_themselves_are_among_the_callers():
         options = [option.partition("=") for option in container["args"]]
         allowed[name] = [value for option, _, value in options if option == "--tls-allowed-client"]
     given = MATRIX["operators"]["allowedClients"]
-    services = [f"watchdog-{service}.garden.svc" for service in ("lease-probe", "scaling-coordinator")]
-    assert allowed == {
-        "watchdog-lease-probe": services + given,
-        "watchdog-scaling-coordinator": given,
-        "watchdog-weeder": given,
-    }
+    callers = {"lease-probe": ["lease-probe", "scaling-coordinator"]}
+    for service in "lease-probe", "scaling-coordinator", "weeder":
+        names = [f"watchdog-{caller}.garden.svc" for caller in callers.get(service, [service])]
+        assert allowed[f"watchdog-{service}"] == names + given
 
 
-def test_lease_probe_is_called_by_the_name_in_its_certificate():
-    """The name that the programs expect without the option: see services/lease-probe/src/config.rs."""
+def test_services_are_called_by_the_names_in_their_certificates():
+    """The names that the programs expect without the options: see services/common/runtime/src/args.rs."""
     deployments = of_kind(render(), "Deployment")
-    for service in "lease-probe", "scaling-coordinator":
+    for service in "lease-probe", "scaling-coordinator", "weeder":
         arguments = _arguments(deployments[f"watchdog-{service}"])
-        assert arguments["tls-server-name"] == f"watchdog-lease-probe.{NAMESPACE}.svc"
-    assert "watchdog-lease-probe.{}.svc" in _source("services/lease-probe/src/config.rs")
+        assert arguments["tls-peer-server-name"] == f"watchdog-{service}.{NAMESPACE}.svc"
+        observed = f"watchdog-lease-probe.{NAMESPACE}.svc" if service == "scaling-coordinator" else None
+        assert arguments.get("tls-server-name") == observed
+    assert "dependency-watchdog-{service}.{}.svc" in _source("services/common/runtime/src/args.rs")
 
 
 def test_what_is_held_down_is_restored_before_an_uninstallation():
@@ -165,7 +165,7 @@ def test_what_is_held_down_is_restored_before_an_uninstallation():
     for same in "image", "resources", "securityContext":
         assert container[same] == of_service[same]
     assert pod["spec"]["securityContext"] == deployment["template"]["spec"]["securityContext"]
-    assert "--release-all" in container["args"] and f"--stop-deployment={coordinator}" in container["args"]
+    assert "--release-all" in container["args"] and f"--stop-deployment={NAMESPACE}/{coordinator}" in container["args"]
     own = _fields(_source("services/scaling-coordinator/src/config.rs"), "Args")
     common = _fields(_source("services/common/runtime/src/args.rs"), "CommonArgs")
     assert set(_arguments(job)) <= own | common
@@ -180,6 +180,12 @@ def test_what_is_held_down_is_restored_before_an_uninstallation():
     # The program gives up before the Job ends, and the Job before Helm does.
     assert job["spec"]["activeDeadlineSeconds"] < 300
     assert _arguments(job)["release-timeout"] == "4m"
+
+
+def test_the_release_waits_for_replicas_where_their_leases_are():
+    (job,) = of_kind(hooks(render({"membership": {"namespace": "leases"}})), "Job").values()
+    assert _arguments(job)["namespace"] == "leases"
+    assert _arguments(job)["stop-deployment"] == f"{NAMESPACE}/watchdog-scaling-coordinator"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +226,7 @@ def test_services_are_read_only_where_their_annotations_are():
 
 
 def test_ports_are_those_of_the_programs():
-    defaults = re.findall(r'default_value = "0\.0\.0\.0:(\d+)"', _source("services/common/runtime/src/args.rs"))
+    defaults = re.findall(r'default_value = "\\[::\\]:(\d+)"', _source("services/common/runtime/src/args.rs"))
     for deployment in of_kind(render(), "Deployment").values():
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         assert [str(port["containerPort"]) for port in container["ports"]] == defaults
@@ -259,13 +265,17 @@ def test_network_policies_let_through_what_is_needed():
     policies = of_kind(render(MATRIX["without-gardener"]), "NetworkPolicy")
     for name, policy in policies.items():
         ports = {p["port"] for rule in policy["spec"]["egress"] for p in rule["ports"]}
-        assert {443, 53} <= ports
-        assert (9645 in ports) == (not name.endswith("weeder"))
+        assert {443, 53, 9645} <= ports
     with_gardener = of_kind(render(), "NetworkPolicy")
-    assert "egress" not in with_gardener["watchdog-weeder"]["spec"]
-    callers = with_gardener["watchdog-lease-probe"]["spec"]["ingress"][0]["from"]
-    components = [c["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for c in callers]
-    assert components == ["lease-probe", "scaling-coordinator"]
+    peers = lambda rule, end: [p["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for p in rule[end]]
+    for name, calls, called_by in (
+        ("lease-probe", ["lease-probe"], ["lease-probe", "scaling-coordinator"]),
+        ("scaling-coordinator", ["scaling-coordinator", "lease-probe"], ["scaling-coordinator"]),
+        ("weeder", ["weeder"], ["weeder"]),
+    ):
+        spec = with_gardener[f"watchdog-{name}"]["spec"]
+        assert peers(spec["egress"][0], "to") == calls
+        assert peers(spec["ingress"][0], "from") == called_by
 
 
 def test_traces_are_off_unless_there_is_a_collector():
@@ -472,7 +482,6 @@ def test_bad_values_are_refused(values, complaint):
         ({"image": {"registry": ""}}, "push them, and set image.registry to that registry"),
         ({"log": {"format": "text"}, "logging": {"gardener": {"enabled": True}}}, "set log.format to json"),
         ({"weeder": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "weeder.podLabels must not set app.kubernetes.io/name"),
-        ({"membership": {"namespace": "leases"}}, "or set scalingCoordinator.releaseOnUninstall to false"),
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
         ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
         ({"weeder": {"autoscaling": {"minReplicas": 11}}}, "weeder.autoscaling.minReplicas is 11 and maxReplicas 10"),

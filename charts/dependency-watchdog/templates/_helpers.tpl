@@ -78,9 +78,19 @@ annotations:
 {{ $service.values.tlsSecretName | default (printf "%s-tls" (include "watchdog.fullname" (list (index . 0) $service.component))) }}
 {{- end }}
 
-{{/* DNS name in the certificates of lease-probe, which lease-probe and scaling-coordinator call. */}}
-{{- define "watchdog.leaseProbeServerName" -}}
-{{ include "watchdog.fullname" (list . "lease-probe") }}.{{ .Release.Namespace }}.svc
+{{/* DNS name in the certificates of a service; takes (root, component). */}}
+{{- define "watchdog.serverName" -}}
+{{ include "watchdog.fullname" . }}.{{ (index . 0).Release.Namespace }}.svc
+{{- end }}
+
+{{/* Components that a service calls: the replicas ask each other for the whole seed; takes the service. */}}
+{{- define "watchdog.calls" -}}
+{{ eq .component "scaling-coordinator" | ternary (list "scaling-coordinator" "lease-probe") (list .component) | toJson }}
+{{- end }}
+
+{{/* Components that call a service; takes the service. */}}
+{{- define "watchdog.calledBy" -}}
+{{ eq .component "lease-probe" | ternary (list "lease-probe" "scaling-coordinator") (list .component) | toJson }}
 {{- end }}
 
 {{/* ConfigMap of a service; takes (root, component). lease-probe and scaling-coordinator read the same file. */}}

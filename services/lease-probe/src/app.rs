@@ -7,25 +7,25 @@ use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_kube::membership::{Discovery, Ownership, Timing};
+use watchdog_kube::membership::{Ownership, Timing};
 use watchdog_kube::replica::Replica;
+use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
-use watchdog_runtime::tls::Tls;
+use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
-use watchdog_watch_stream::verdicts::follow_replicas;
 
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::prober::{Endpoint, ProbeContext};
 use crate::controller::prober_manager::{ProberManager, VerdictStore};
+use crate::domain::verdict::Verdict;
+use crate::grpc::convert;
 use crate::grpc::service::LeaseProbeApi;
-use crate::grpc::view::{MergedVerdicts, PeerHandler};
 use crate::metrics::{self, VerdictCollector};
 
 /// Name of the service in membership Leases and in its requests.
@@ -40,16 +40,15 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     watchdog_watch_stream::metrics::register();
     let Config {
         common,
-        server_name,
         otlp_endpoint,
         file,
     } = config;
     let base = ServiceBuilder::bind(common, process).await?;
     let rules = base.follow(file);
-    let Replica { seed, membership } =
-        Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
+    let replica = Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
+    let membership = replica.membership.clone();
     let shared = Arc::new(ProbeContext {
-        seed,
+        seed: replica.seed.clone(),
         clock: Clock::start(),
         identity: base.identity.clone(),
         tracer: base.tracer(otlp_endpoint.as_ref(), SERVICE)?,
@@ -68,9 +67,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         .run(rules.clone(), membership.subscribe(), base.draining.clone());
     base.tasks.critical("reconfigure", endless(probing));
     spawn_watches(&base, &shared.seed, &manager, rules);
-    let view = MergedVerdicts::default();
-    spawn_merging(&base, &view, &verdicts, &manager, shared.clock);
-    follow_peers(&base, &shared, &view, server_name);
+    let view = merge(&base, &replica, &verdicts, &manager, shared.clock);
     serve(base, manager, verdicts, view, shared)
 }
 
@@ -113,64 +110,35 @@ fn spawn_watches(
     base.tasks.critical("permissions", endless(preflight));
 }
 
-/// Keeps the verdicts of this replica in the merged view, and drops expired ones that no replica reports any more.
-fn spawn_merging(
+/// Merges the verdicts of this replica with those of the others.
+fn merge(
     base: &ServiceBuilder,
-    view: &MergedVerdicts,
+    replica: &Replica,
     verdicts: &VerdictStore,
     manager: &Arc<ProberManager>,
     clock: Clock,
-) {
-    let now = move || UnixTime(clock.now_micros());
-    let local = view.clone().follow_local(
-        base.identity.clone(),
-        verdicts.clone(),
-        now,
-        base.draining.clone(),
-    );
-    base.tasks.critical("local-verdicts", endless(local));
-    let manager = manager.clone();
-    let exists = move |shoot: &str| manager.exists(shoot);
-    let tidy = view.clone().tidy(exists, now, base.draining.clone());
-    base.tasks.critical("tidy-verdicts", endless(tidy));
-}
-
-/// Finds the other replicas and takes their verdicts into the merged view.
-fn follow_peers(base: &ServiceBuilder, shared: &ProbeContext, view: &MergedVerdicts, server_name: String) {
-    let (replicas, discovery) = Discovery::follow(
-        shared.seed.clone(),
-        &base.common.namespace,
-        SERVICE,
-        Timing::PRODUCTION,
-        base.readiness.clone(),
-        base.draining.clone(),
-    );
-    base.tasks.critical("discovery", endless(discovery.run()));
-    let dialer = Dialer {
-        tls: base.tls.as_ref().map(Tls::client),
-        server_name,
+) -> MergedView<pb::Verdict> {
+    let view = MergedView::new(base.identity.clone());
+    let (exists, filled, membership) = (manager.clone(), manager.clone(), replica.membership.clone());
+    let own = OwnItems {
+        store: verdicts.clone(),
+        encode: move |shoot: &String, verdict: &Verdict| {
+            convert::verdict(shoot, verdict, UnixTime(clock.now_micros()))
+        },
+        key: String::clone,
+        exists: move |shoot: &String| !exists.is_unknown(shoot),
+        is_filled: move |has: &dyn Fn(&String) -> bool| membership.has_joined() && filled.all_owned(has),
     };
-    let clock = shared.clock;
-    let handler = PeerHandler {
-        view: view.clone(),
-        now: move || UnixTime(clock.now_micros()),
-    };
-    let peers = follow_replicas(
-        Some(base.identity.clone()),
-        replicas,
-        dialer,
-        handler,
-        base.readiness.clone(),
-        base.draining.clone(),
-    );
-    base.tasks.critical("peer-verdicts", peers);
+    let peers = replica.find(base, "discovery", SERVICE, Timing::PRODUCTION);
+    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    view
 }
 
 fn serve(
     base: ServiceBuilder,
     manager: Arc<ProberManager>,
     verdicts: VerdictStore,
-    view: MergedVerdicts,
+    view: MergedView<pb::Verdict>,
     shared: Arc<ProbeContext>,
 ) -> anyhow::Result<Bound> {
     let is_unknown = {
@@ -178,11 +146,9 @@ fn serve(
         Box::new(move |shoot: &str| manager.is_unknown(shoot))
     };
     let service = LeaseProbeApi {
-        local: verdicts.clone(),
-        view,
+        verdicts: view,
         is_unknown,
         streams: Streams::new(base.draining.clone()),
-        clock: shared.clock,
     };
     let mut routes = RoutesBuilder::default();
     routes.add_service(LeaseProbeServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));

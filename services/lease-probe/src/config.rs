@@ -14,11 +14,6 @@ pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
 
-    /// DNS name that the certificates of the other lease-probe replicas must carry. Default: the name of the chart's
-    /// Service in the namespace.
-    #[arg(long, value_name = "NAME")]
-    tls_server_name: Option<String>,
-
     /// Collector of OpenTelemetry traces (OTLP over gRPC), http or https; one trace for each verdict that changes.
     /// Default: no traces.
     #[arg(long, value_name = "URL")]
@@ -30,8 +25,6 @@ pub struct Args {
 pub struct Config {
     /// The options that all services share.
     pub common: CommonArgs,
-    /// DNS name in the certificates of the other replicas.
-    pub server_name: String,
     /// Where traces go, if anywhere.
     pub otlp_endpoint: Option<OtlpEndpoint>,
     /// The configuration file.
@@ -49,12 +42,8 @@ impl CommandLine for Args {
         let parse =
             |name: &str, bytes: &[u8]| Ok(prober::parse(bytes).map_err(|errors| errors.with_file(name))?);
         let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
-        let server_name = self
-            .tls_server_name
-            .unwrap_or_else(|| format!("dependency-watchdog-lease-probe.{}.svc", self.common.namespace));
         Ok(Config {
             common: self.common,
-            server_name,
             otlp_endpoint: self.otlp_endpoint,
             file,
         })

@@ -9,8 +9,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
-use watchdog_kube::membership::{Discovery, Membership, Ownership, Timing};
+use watchdog_kube::membership::{Membership, Ownership};
 use watchdog_kube::replica::Replica;
+use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::grpc_client::Dialer;
@@ -20,8 +21,10 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
 use watchdog_runtime::tls::Tls;
+use watchdog_watch_stream::merged::{MergedView, OwnItems};
+use watchdog_watch_stream::replicas::{Addresses, follow_replicas};
+use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
-use watchdog_watch_stream::verdicts::{Addresses, follow_replicas};
 
 use crate::cluster::clusters::Clusters;
 use crate::cluster::other_replicas::{OtherReplicas, alone};
@@ -36,8 +39,10 @@ use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::traces::Traces;
 use crate::controller::verdicts::VerdictTable;
 use crate::controller::work_queue::WorkQueue;
+use crate::domain::overview::{Overview as _, ShootScaling};
+use crate::grpc::convert;
 use crate::grpc::observers::Observers;
-use crate::grpc::service::Service;
+use crate::grpc::service::ScalingApi;
 use crate::metrics;
 use crate::metrics::collector::Scrape;
 
@@ -59,8 +64,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     watchdog_watch_stream::metrics::register();
     let base = ServiceBuilder::bind(config.common, process).await?;
     let rules = base.follow(config.file);
-    let joined = Replica::join(&base, SERVICE, Ownership::Exclusive, config.timing).await?;
-    let Replica { seed, membership } = joined;
+    let replica = Replica::join(&base, SERVICE, Ownership::Exclusive, config.timing).await?;
+    let (seed, membership) = (replica.seed.clone(), replica.membership.clone());
     let indexes = Indexes::new(&seed, &base.readiness, &base.tasks);
     let kinds_known = watch::Sender::new(0);
     let in_force = indexes.follow(rules, kinds_known.clone());
@@ -82,7 +87,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         trace_contexts: trace_contexts.clone(),
     };
     let addresses = if config.lease_probe.is_empty() {
-        discover(&base, seed, config.timing)
+        replica.find(&base, "discovery", LEASE_PROBE, config.timing)
     } else {
         let named = config.lease_probe.iter().map(|address| address.as_str().into());
         watch::Sender::new(named.clone().zip(named).collect::<Addresses>()).subscribe()
@@ -95,11 +100,11 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let traces = Traces::new(tracer, trace_contexts);
     base.tasks.critical("engine", engine.traced(traces).run());
 
-    let service = Service {
-        shoots: shoots.clone(),
+    let peers = replica.find(&base, "peers", SERVICE, config.timing);
+    let service = ScalingApi {
+        scaling: merge(&base, &shoots, &inputs, peers),
         overview: inputs,
         streams: Streams::new(base.draining.clone()),
-        clock: Clock::start(),
     };
     let scrape = Scrape {
         shoots,
@@ -109,7 +114,27 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     base.serve(api(service), vec![Arc::new(scrape)])
 }
 
-fn api(service: Service) -> Api {
+/// Merges the scaling states of this replica with those of the others.
+fn merge(
+    base: &ServiceBuilder,
+    shoots: &StateStore<String, ShootScaling>,
+    inputs: &Arc<DecisionInputs>,
+    peers: watch::Receiver<Addresses>,
+) -> MergedView<pb::ShootScaling> {
+    let view = MergedView::new(base.identity.clone());
+    let (clock, exists, filled) = (Clock::start(), inputs.clone(), inputs.clone());
+    let own = OwnItems {
+        store: shoots.clone(),
+        encode: move |shoot: &String, scaling: &ShootScaling| convert::shoot_scaling(shoot, scaling, clock),
+        key: String::clone,
+        exists: move |shoot: &String| !exists.is_unknown(shoot),
+        is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_ours(has),
+    };
+    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    view
+}
+
+fn api(service: ScalingApi) -> Api {
     let mut routes = RoutesBuilder::default();
     routes.add_service(ScalingServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
     Api {
@@ -117,18 +142,6 @@ fn api(service: Service) -> Api {
         service_names: &["gardener.watchdog.scaling.v1.ScalingService"],
         descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
     }
-}
-
-/// Finds the replicas of lease-probe by their membership Leases.
-fn discover(base: &ServiceBuilder, seed: kube::Client, timing: Timing) -> watch::Receiver<Addresses> {
-    let (readiness, draining) = (base.readiness.clone(), base.draining.clone());
-    let namespace = &base.common.namespace;
-    let (addresses, discovery) = Discovery::follow(seed, namespace, LEASE_PROBE, timing, readiness, draining);
-    base.tasks.critical("discovery", async move {
-        discovery.run().await;
-        Ok(())
-    });
-    addresses
 }
 
 /// Follows the verdicts of the lease-probe replicas at these addresses.
@@ -210,8 +223,8 @@ async fn release_with(
         timing: config.timing,
         readiness: readiness.clone(),
     };
-    if let Some(name) = &options.stop_deployment {
-        others.stop_deployment(name, deadline).await?;
+    if let Some(deployment) = &options.stop_deployment {
+        others.stop_deployment(deployment, deadline).await?;
     }
     // A replica that joins takes over shoots, and this one protects none.
     timeout_at(deadline, others.gone(tasks)).await.with_context(|| {

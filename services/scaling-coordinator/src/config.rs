@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
+use watchdog_api::names::{is_dns_label, is_dns_subdomain};
 use watchdog_api::prober::{self, ProberConfig};
+use watchdog_kube::key::ObjectKey;
 use watchdog_kube::membership::Timing;
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
@@ -43,10 +45,15 @@ pub struct Args {
     #[arg(long, requires = "release_all")]
     plan: bool,
 
-    /// With --release-all: first scale this Deployment, in the namespace of --namespace, to 0. For the coordinator's
-    /// own.
-    #[arg(long, requires = "release_all", conflicts_with = "plan", value_name = "NAME")]
-    stop_deployment: Option<String>,
+    /// With --release-all: first scale this Deployment to 0. For the coordinator's own.
+    #[arg(
+        long,
+        requires = "release_all",
+        conflicts_with = "plan",
+        value_name = "NAMESPACE/NAME"
+    )]
+    #[arg(value_parser = namespaced_name)]
+    stop_deployment: Option<ObjectKey>,
 
     /// With --release-all: give up after this time.
     #[arg(long, requires = "release_all", default_value = "4m", value_name = "DURATION")]
@@ -86,7 +93,7 @@ pub struct Release {
     /// Only print what would be done.
     pub plan: bool,
     /// The Deployment that is scaled to 0 first.
-    pub stop_deployment: Option<String>,
+    pub stop_deployment: Option<ObjectKey>,
     /// Give up after this time.
     pub timeout: Duration,
 }
@@ -121,6 +128,21 @@ impl CommandLine for Args {
             release,
         })
     }
+}
+
+/// Reads `NAMESPACE/NAME`.
+fn namespaced_name(text: &str) -> anyhow::Result<ObjectKey> {
+    let (namespace, name) = text
+        .split_once('/')
+        .context("has no namespace: write NAMESPACE/NAME")?;
+    anyhow::ensure!(
+        is_dns_label(namespace) && is_dns_subdomain(name),
+        "must be of the form NAMESPACE/NAME, such as garden/watchdog-scaling-coordinator"
+    );
+    Ok(ObjectKey {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
 }
 
 /// Checks `host:port`.

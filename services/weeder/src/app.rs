@@ -9,11 +9,14 @@ use watchdog_kube::events;
 use watchdog_kube::membership::{Membership, Ownership, Timing};
 use watchdog_kube::permissions::{membership as membership_permissions, preflight};
 use watchdog_kube::replica::Replica;
+use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
+use watchdog_watch_stream::item::NamePair;
+use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::discovery::discover;
@@ -23,7 +26,11 @@ use crate::config::Config;
 use crate::controller::shared::SharedState;
 use crate::controller::watches::SeedWatches;
 use crate::controller::worker::{MAX_REQUESTS, RequestWorker};
-use crate::grpc::service::Service;
+use crate::domain::namespaced_name::NamespacedName;
+use crate::domain::readiness::ServiceState;
+use crate::domain::weeder::Weeder;
+use crate::grpc::convert;
+use crate::grpc::service::WeederApi;
 use crate::metrics::{self, StateCollector};
 
 /// Name of the service in membership Leases and Kubernetes Events.
@@ -46,10 +53,10 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
     let rules = base.follow(file);
     let current = rules.borrow().clone();
-    let Replica { seed, membership } =
-        Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
+    let replica = Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
+    let membership = replica.membership.clone();
     // The membership keeps its own client: renewals must not wait for deletions.
-    let seed = paced(seed, request_rate);
+    let seed = paced(replica.seed.clone(), request_rate);
     let owns = {
         let membership = membership.clone();
         move |namespace: &str| membership.owns(namespace)
@@ -107,19 +114,62 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
             .await
             .map(drop)
     });
-    serve(base, state, draining)
+    let (readiness, weeders) = merge(&base, &replica, &state);
+    let api = WeederApi {
+        readiness,
+        weeders,
+        streams: Streams::new(draining),
+    };
+    serve(base, state, api)
 }
 
-fn serve(
-    base: ServiceBuilder,
-    state: Arc<SharedState>,
-    draining: CancellationToken,
-) -> anyhow::Result<Bound> {
-    let service = Service {
-        state: state.clone(),
-        streams: Streams::new(draining),
-        identity: base.identity.clone(),
+/// Merges the services and weeders of this replica with those of the others.
+fn merge(
+    base: &ServiceBuilder,
+    replica: &Replica,
+    state: &Arc<SharedState>,
+) -> (MergedView<pb::EndpointReadiness>, MergedView<pb::Weeder>) {
+    let readiness = MergedView::new(base.identity.clone());
+    let weeders = MergedView::new(base.identity.clone());
+    let peers = replica.find(base, "peers", SERVICE, Timing::PRODUCTION);
+    let is_ready = {
+        let ready = base.readiness.clone();
+        move || ready.blockers().is_empty()
     };
+    let (observer, services, known) = (base.identity.clone(), state.clone(), is_ready.clone());
+    let (own_services, filled) = (state.services.clone(), is_ready.clone());
+    let own = OwnItems {
+        store: state.services.clone(),
+        encode: move |key: &NamespacedName, state: &ServiceState| convert::readiness(key, state, &observer),
+        key: convert::name_pair,
+        exists: move |NamePair(namespace, service): &NamePair| {
+            !known() || services.has_service(&NamespacedName::new(namespace.as_str(), service.as_str()))
+        },
+        is_filled: move |has: &dyn Fn(&NamePair) -> bool| {
+            filled()
+                && own_services
+                    .keys()
+                    .iter()
+                    .map(convert::name_pair)
+                    .all(|key| has(&key))
+        },
+    };
+    readiness.spawn(base, own, peers.clone(), base.peer_dialer(SERVICE));
+    let (owner, clock) = (base.identity.clone(), state.clone());
+    let own = OwnItems {
+        store: state.weeders.clone(),
+        encode: move |_: &NamespacedName, weeder: &Weeder| {
+            convert::weeder_message(weeder, &owner, clock.now())
+        },
+        key: convert::name_pair,
+        exists: |_: &NamePair| true,
+        is_filled: move |_: &dyn Fn(&NamePair) -> bool| is_ready(),
+    };
+    weeders.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    (readiness, weeders)
+}
+
+fn serve(base: ServiceBuilder, state: Arc<SharedState>, service: WeederApi) -> anyhow::Result<Bound> {
     let mut routes = RoutesBuilder::default();
     routes.add_service(WeederServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
     let api = Api {

@@ -21,6 +21,14 @@ use crate::wait::BOUND;
 /// DNS name in every certificate of these tests, the one that the chart gives lease-probe.
 pub const SERVER_NAME: &str = "dependency-watchdog-lease-probe.garden.svc";
 
+/// All DNS names in them: the replicas of each program call each other by the name of theirs.
+const SERVER_NAMES: [&str; 4] = [
+    SERVER_NAME,
+    "dependency-watchdog-scaling-coordinator.garden.svc",
+    "dependency-watchdog-weeder.garden.svc",
+    "localhost",
+];
+
 /// Namespace of the membership Leases.
 pub const NAMESPACE: &str = "garden";
 
@@ -227,7 +235,7 @@ impl Setup {
         kubeconfig: &str,
         config: &PathBuf,
     ) -> anyhow::Result<Command> {
-        let tls = self.authority.issue(identity, &[SERVER_NAME, "localhost"])?;
+        let tls = self.authority.issue(identity, &SERVER_NAMES)?;
         let kubeconfig = self
             .scratch
             .write(&format!("{identity}.kubeconfig"), kubeconfig)?;

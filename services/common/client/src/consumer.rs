@@ -1,10 +1,11 @@
 //! A client for each service: unary calls with a deadline, and streams that are followed until they are stopped.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_stream::StreamExt as _;
+use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
@@ -16,8 +17,9 @@ use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 
 use crate::follow::{Received, Source, Update, follow};
+use crate::item::Keyed;
 use crate::message::Message;
-use crate::watch_message::WatchMessage;
+use crate::wire::WatchResponse;
 
 /// A unary call may take this time. A replica waits at most 10 s for the others.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -32,6 +34,7 @@ async fn call<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Res
         Ok(answer) => Ok(Received {
             value: answer?.into_inner(),
             sent_at,
+            set_at: sent_at,
         }),
         Err(_) => Err(Status::deadline_exceeded("no answer within 15 s")),
     }
@@ -44,12 +47,11 @@ impl<F, O, M> Source for Opener<F>
 where
     F: FnMut() -> O + Send,
     O: Future<Output = Result<Response<Streaming<M>>, Status>> + Send,
-    M: WatchMessage + Send + 'static,
+    M: WatchResponse,
 {
-    type Key = M::Key;
-    type Value = M::Value;
-    type Stream =
-        std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<Message<M::Key, M::Value>, Status>> + Send>>;
+    type Key = <M::Item as Keyed>::Key;
+    type Value = M::Item;
+    type Stream = Pin<Box<dyn Stream<Item = Result<ItemMessage<M>, Status>> + Send>>;
 
     async fn open(&mut self) -> Result<Self::Stream, Status> {
         let stream = (self.0)().await?.into_inner();
@@ -57,11 +59,14 @@ where
     }
 }
 
+/// A message of a stream, with the items that it has.
+pub type ItemMessage<M> = Message<<<M as WatchResponse>::Item as Keyed>::Key, <M as WatchResponse>::Item>;
+
 /// One message of a stream.
 ///
 /// # Errors
 /// DATA_LOSS when a part is absent that the contract demands.
-pub fn decode<M: WatchMessage>(message: M) -> Result<Message<M::Key, M::Value>, Status> {
+pub fn decode<M: WatchResponse>(message: M) -> Result<ItemMessage<M>, Status> {
     message
         .decode()
         .map_err(|part| Status::data_loss(format!("a message has no {part}")))
@@ -89,7 +94,10 @@ macro_rules! watch {
             request: $request,
             stop: &CancellationToken,
             hear: impl FnMut(
-                Update<<$answer as WatchMessage>::Key, <$answer as WatchMessage>::Value>,
+                Update<
+                    <<$answer as WatchResponse>::Item as Keyed>::Key,
+                    <$answer as WatchResponse>::Item,
+                >,
             ),
         ) {
             let api = self.api.clone();

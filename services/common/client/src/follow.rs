@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 
 use crate::backoff::Backoff;
 use crate::failure::Failure;
-use crate::message::{Event, HEARTBEAT_INTERVAL, Message};
+use crate::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message};
 use crate::send_time::SendTimeEstimator;
 
 /// A stream that is silent for this time is dead: three heartbeats.
@@ -33,13 +33,16 @@ pub struct Received<V> {
     pub value: V,
     /// When it was sent.
     pub sent_at: Instant,
+    /// When its owner set it.
+    pub set_at: Instant,
 }
 
 /// The events that a follower receives, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Update<K, V> {
-    /// All there is: replaces everything known from this feed.
-    Snapshot(BTreeMap<K, Received<V>>),
+    /// All there is: replaces everything known from this feed. While a replica is missing, keep what is known of items
+    /// that did not come.
+    Snapshot(BTreeMap<K, Received<V>>, Completeness),
     /// A key is new, changed or renewed.
     Upsert(K, Received<V>),
     /// A key is gone.
@@ -77,7 +80,7 @@ pub async fn follow<S: Source>(
         let status = tokio::select! {
             () = stop.cancelled() => return,
             status = stream(source, |update| {
-                synced |= matches!(update, Update::Snapshot(_));
+                synced |= matches!(update, Update::Snapshot(..));
                 hear(update);
             }) => status,
         };
@@ -136,20 +139,34 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
             return Status::data_loss("the server changed its epoch within a stream");
         }
         let sent_at = transit.sent_at(Instant::now(), position.uptime);
+        let set_at = sent_at
+            .checked_sub(position.item_age.unwrap_or_default())
+            .unwrap_or(sent_at);
+        let received = |value| Received {
+            value,
+            sent_at,
+            set_at,
+        };
         match (event, &mut snapshot) {
             (Event::Heartbeat, _) => {}
             (Event::Upsert(key, value), Some(items)) => {
                 if items.len() >= MAX_ITEMS {
                     return Status::out_of_range("the snapshot has more than 200,000 items");
                 }
-                items.insert(key, Received { value, sent_at });
+                items.insert(key, received(value));
             }
-            (Event::Upsert(key, value), None) => hear(Update::Upsert(key, Received { value, sent_at })),
+            (Event::Upsert(key, value), None) => hear(Update::Upsert(key, received(value))),
             (Event::Removed(key), Some(items)) => {
                 items.remove(&key);
             }
             (Event::Removed(key), None) => hear(Update::Removed(key)),
-            (Event::SnapshotComplete(count), pending) => {
+            (
+                Event::SnapshotComplete {
+                    items: count,
+                    completeness,
+                },
+                pending,
+            ) => {
                 let Some(items) = pending.take() else {
                     return Status::data_loss("a second snapshot in one stream");
                 };
@@ -159,7 +176,7 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
                         items.len()
                     ));
                 }
-                hear(Update::Snapshot(items));
+                hear(Update::Snapshot(items, completeness));
             }
         }
     }

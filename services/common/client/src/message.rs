@@ -13,10 +13,44 @@ pub enum Event<K, V> {
     Upsert(K, V),
     /// A key is gone. Only this means so: the end of a stream never does.
     Removed(K),
-    /// The snapshot is whole; it had this many items.
-    SnapshotComplete(u64),
+    /// The snapshot is whole.
+    SnapshotComplete {
+        /// Its number of items.
+        items: u64,
+        /// Names the replicas whose items it lacks.
+        completeness: Completeness,
+    },
     /// Nothing has changed; the stream lives.
     Heartbeat,
+}
+
+/// Says if an answer has the items of every replica that it is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completeness {
+    /// True if nothing is missing.
+    pub complete: bool,
+    /// The replicas whose items may be absent or out of date.
+    pub missing: Vec<Arc<str>>,
+}
+
+impl Completeness {
+    /// Nothing is missing.
+    pub const COMPLETE: Self = Self {
+        complete: true,
+        missing: Vec::new(),
+    };
+}
+
+impl<K, V> Event<K, V> {
+    /// The same event with another value.
+    pub fn map<W>(self, value: impl FnOnce(V) -> W) -> Event<K, W> {
+        match self {
+            Self::Upsert(key, old) => Event::Upsert(key, value(old)),
+            Self::Removed(key) => Event::Removed(key),
+            Self::SnapshotComplete { items, completeness } => Event::SnapshotComplete { items, completeness },
+            Self::Heartbeat => Event::Heartbeat,
+        }
+    }
 }
 
 /// Where a message stands, and when it was sent.
@@ -28,6 +62,8 @@ pub struct Position {
     pub revision: u64,
     /// Time since the start of the epoch when the message was sent, by the server's monotonic clock.
     pub uptime: Duration,
+    /// Time since the owner set the item, when the message was sent; in upserts only.
+    pub item_age: Option<Duration>,
 }
 
 /// One message of a stream.

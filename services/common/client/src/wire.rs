@@ -1,11 +1,112 @@
 //! The feed's own parts on the wire, and the times that go with them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost_types::Timestamp;
 use watchdog_proto::feed::v1 as pb;
+use watchdog_proto::{probe::v1 as probe, scaling::v1 as scaling, weeder::v1 as weeder};
 
-use crate::message::Position;
+use crate::item::{Keyed, NamePair};
+use crate::message::{Completeness, Event, Message, Position};
+
+/// The message of a Watch stream.
+pub trait WatchResponse: Sized + Send + 'static {
+    /// The items of the stream.
+    type Item: Keyed;
+
+    /// For the wire.
+    fn encode(message: Message<<Self::Item as Keyed>::Key, Self::Item>) -> Self;
+
+    /// From the wire.
+    ///
+    /// # Errors
+    /// When a part that must be there is missing; the text names it.
+    fn decode(self) -> Result<Message<<Self::Item as Keyed>::Key, Self::Item>, &'static str>;
+}
+
+/// All Watch streams have the same events; only the types of their items and keys differ.
+macro_rules! watch_response {
+    ($response:ty, $event:path, $item:ty, $encode_key:expr, $decode_key:expr) => {
+        impl WatchResponse for $response {
+            type Item = $item;
+
+            fn encode(message: Message<<$item as Keyed>::Key, $item>) -> Self {
+                use $event as PbEvent;
+                let event = match message.event {
+                    Event::Upsert(_, item) => PbEvent::Upsert(item),
+                    Event::Removed(key) => PbEvent::Removed($encode_key(key)),
+                    Event::SnapshotComplete {
+                        items,
+                        completeness: of,
+                    } => {
+                        let completeness = Some(completeness(&of));
+                        PbEvent::SnapshotComplete(pb::SnapshotComplete {
+                            items,
+                            completeness,
+                        })
+                    }
+                    Event::Heartbeat => PbEvent::Heartbeat(pb::Heartbeat {}),
+                };
+                Self {
+                    position: Some(position(&message.position)),
+                    event: Some(event),
+                }
+            }
+
+            fn decode(self) -> Result<Message<<$item as Keyed>::Key, $item>, &'static str> {
+                use $event as PbEvent;
+                let position = received_position(self.position.ok_or("position")?);
+                let event = match self.event.ok_or("event")? {
+                    PbEvent::Upsert(item) => Event::Upsert(item.key().ok_or("key")?, item),
+                    PbEvent::Removed(key) => Event::Removed($decode_key(key)),
+                    PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete {
+                        items: complete.items,
+                        completeness: received_completeness(complete.completeness),
+                    },
+                    PbEvent::Heartbeat(_) => Event::Heartbeat,
+                };
+                Ok(Message { position, event })
+            }
+        }
+    };
+}
+
+watch_response!(
+    probe::WatchVerdictsResponse,
+    probe::watch_verdicts_response::Event,
+    probe::Verdict,
+    std::convert::identity,
+    std::convert::identity
+);
+watch_response!(
+    scaling::WatchScalingResponse,
+    scaling::watch_scaling_response::Event,
+    scaling::ShootScaling,
+    std::convert::identity,
+    std::convert::identity
+);
+watch_response!(
+    scaling::WatchShootEventsResponse,
+    scaling::watch_shoot_events_response::Event,
+    scaling::ShootEvent,
+    |NamePair(shoot, id)| scaling::ShootEventKey { shoot, id },
+    |key: scaling::ShootEventKey| NamePair(key.shoot, key.id)
+);
+watch_response!(
+    weeder::WatchWeedersResponse,
+    weeder::watch_weeders_response::Event,
+    weeder::Weeder,
+    |NamePair(namespace, service)| weeder::ServiceKey { namespace, service },
+    |key: weeder::ServiceKey| NamePair(key.namespace, key.service)
+);
+watch_response!(
+    weeder::WatchEndpointReadinessResponse,
+    weeder::watch_endpoint_readiness_response::Event,
+    weeder::EndpointReadiness,
+    |NamePair(namespace, service)| weeder::ServiceKey { namespace, service },
+    |key: weeder::ServiceKey| NamePair(key.namespace, key.service)
+);
 
 /// A position.
 #[must_use]
@@ -13,18 +114,37 @@ pub fn position(position: &Position) -> pb::Position {
     pb::Position {
         epoch: position.epoch.to_string(),
         revision: position.revision,
-        uptime: Some(signed(micros_of(position.uptime))),
-        item_age: None,
+        uptime: Some(duration(position.uptime)),
+        item_age: position.item_age.map(duration),
     }
 }
 
 /// A position that was received.
-#[must_use]
-pub fn received_position(position: pb::Position) -> Position {
+fn received_position(position: pb::Position) -> Position {
     Position {
         epoch: position.epoch.into(),
         revision: position.revision,
         uptime: forward(position.uptime.as_ref()),
+        item_age: position.item_age.as_ref().map(|age| forward(Some(age))),
+    }
+}
+
+/// The completeness of an answer.
+#[must_use]
+pub fn completeness(completeness: &Completeness) -> pb::Completeness {
+    pb::Completeness {
+        complete: completeness.complete,
+        missing_replicas: completeness.missing.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// Without a word, an answer is not known to be complete.
+fn received_completeness(completeness: Option<pb::Completeness>) -> Completeness {
+    let completeness = completeness.unwrap_or_default();
+    let missing = completeness.missing_replicas.into_iter().map(Arc::from);
+    Completeness {
+        complete: completeness.complete,
+        missing: missing.collect(),
     }
 }
 
@@ -73,13 +193,65 @@ pub fn forward(duration: Option<&prost_types::Duration>) -> Duration {
     Duration::from_micros(micros(duration).max(0).unsigned_abs())
 }
 
-fn micros_of(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_without_their_parts_are_refused() {
+        let refused = |response: probe::WatchVerdictsResponse| response.decode().unwrap_err();
+        assert_eq!(refused(probe::WatchVerdictsResponse::default()), "position");
+        let position = Some(pb::Position::default());
+        let event = None;
+        assert_eq!(
+            refused(probe::WatchVerdictsResponse {
+                position: position.clone(),
+                event
+            }),
+            "event"
+        );
+        let nameless = probe::watch_verdicts_response::Event::Upsert(probe::Verdict::default());
+        let event = Some(nameless);
+        assert_eq!(refused(probe::WatchVerdictsResponse { position, event }), "key");
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let position = Position {
+            epoch: "e".into(),
+            revision: 7,
+            uptime: Duration::from_millis(1_500),
+            item_age: Some(Duration::from_millis(20)),
+        };
+        let key = NamePair("shoot--a".to_owned(), "etcd".to_owned());
+        let item = weeder::Weeder {
+            key: Some(weeder::ServiceKey {
+                namespace: key.0.clone(),
+                service: key.1.clone(),
+            }),
+            ..Default::default()
+        };
+        let missing = Completeness {
+            complete: false,
+            missing: vec!["weeder-1".into()],
+        };
+        for event in [
+            Event::Upsert(key.clone(), item),
+            Event::Removed(key),
+            Event::SnapshotComplete {
+                items: 3,
+                completeness: missing,
+            },
+            Event::Heartbeat,
+        ] {
+            let message = Message {
+                position: position.clone(),
+                event,
+            };
+            let decoded = weeder::WatchWeedersResponse::encode(message.clone()).decode();
+            assert_eq!(decoded, Ok(message));
+        }
+    }
 
     #[test]
     fn durations_keep_their_sign() {

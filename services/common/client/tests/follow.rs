@@ -10,7 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use watchdog_client::follow::{Source, Update, follow};
-use watchdog_client::message::{Event, Message, Position};
+use watchdog_client::message::{Completeness, Event, Message, Position};
 
 type Sent = Result<Message<String, u32>, Status>;
 
@@ -38,9 +38,17 @@ fn message(epoch: &str, event: Event<String, u32>) -> Sent {
             epoch: epoch.into(),
             revision: 1,
             uptime: Duration::ZERO,
+            item_age: None,
         },
         event,
     })
+}
+
+fn complete(items: u64) -> Event<String, u32> {
+    Event::SnapshotComplete {
+        items,
+        completeness: Completeness::COMPLETE,
+    }
 }
 
 fn start(streams: Vec<mpsc::Receiver<Sent>>) -> mpsc::UnboundedReceiver<Update<String, u32>> {
@@ -68,11 +76,8 @@ async fn the_state_is_swapped_at_the_end_of_the_snapshot_and_again_after_a_resta
             .await
             .unwrap();
     }
-    first
-        .send(message("one", Event::SnapshotComplete(2)))
-        .await
-        .unwrap();
-    let Some(Update::Snapshot(items)) = updates.recv().await else {
+    first.send(message("one", complete(2))).await.unwrap();
+    let Some(Update::Snapshot(items, _)) = updates.recv().await else {
         panic!("no snapshot")
     };
     assert_eq!(items.len(), 2);
@@ -82,11 +87,8 @@ async fn the_state_is_swapped_at_the_end_of_the_snapshot_and_again_after_a_resta
         .send(message("two", Event::Upsert("b".into(), 3)))
         .await
         .unwrap();
-    second
-        .send(message("two", Event::SnapshotComplete(1)))
-        .await
-        .unwrap();
-    let Some(Update::Snapshot(items)) = updates.recv().await else {
+    second.send(message("two", complete(1))).await.unwrap();
+    let Some(Update::Snapshot(items, _)) = updates.recv().await else {
         panic!("no snapshot")
     };
     assert_eq!(items.keys().collect::<Vec<_>>(), ["b"]);
@@ -102,10 +104,7 @@ async fn a_silent_stream_is_lost_and_so_is_one_with_an_incomplete_snapshot() {
     let (_held_open, silent) = mpsc::channel(16);
     let (short, incomplete) = mpsc::channel(16);
     let mut updates = start(vec![silent, incomplete]);
-    short
-        .send(message("one", Event::SnapshotComplete(1)))
-        .await
-        .unwrap();
+    short.send(message("one", complete(1))).await.unwrap();
     let Some(Update::Lost(reason)) = updates.recv().await else {
         panic!("silence not noticed")
     };

@@ -1,9 +1,10 @@
 //! How a replica of a service takes its place on the seed.
 
+use tokio::sync::watch;
 use watchdog_runtime::pod_lock::PodLock;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
-use crate::membership::{Membership, MembershipConfig, Ownership, Timing};
+use crate::membership::{Addresses, Discovery, Membership, MembershipConfig, Ownership, Timing};
 use crate::{client, membership, metrics};
 
 /// Where this process is the only one of its identity in its Pod: the UID of the Pod, and what makes sure of that.
@@ -92,5 +93,29 @@ impl Replica {
             Ok(())
         });
         Ok(Self { seed, membership })
+    }
+
+    /// The addresses of the replicas of `service`, by their membership Leases. `task` names the search in logs.
+    #[must_use]
+    pub fn find(
+        &self,
+        base: &ServiceBuilder,
+        task: &'static str,
+        service: &'static str,
+        timing: Timing,
+    ) -> watch::Receiver<Addresses> {
+        let (addresses, discovery) = Discovery::follow(
+            self.seed.clone(),
+            &base.common.namespace,
+            service,
+            timing,
+            base.readiness.part(service),
+            base.draining.clone(),
+        );
+        base.tasks.critical(task, async move {
+            discovery.run().await;
+            Ok(())
+        });
+        addresses
     }
 }

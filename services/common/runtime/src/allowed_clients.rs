@@ -7,6 +7,7 @@ use rustls::pki_types::CertificateDer;
 use tonic::{Request, Status};
 
 use crate::accept::Peer;
+use crate::rpc_error::{ErrorReason, error};
 
 /// Why a caller is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -84,7 +85,7 @@ pub fn intercept(request: Request<()>) -> Result<Request<()>, Status> {
         .get::<Peer>()
         .and_then(|peer| peer.refused.as_deref())
     {
-        Some(why) => Err(Status::permission_denied(why)),
+        Some(why) => Err(error(ErrorReason::ClientNotAllowed, why)),
         None => Ok(request),
     }
 }

@@ -78,6 +78,11 @@ pub struct CommonArgs {
     #[arg(long, value_name = "NAME", requires = "tls_cert", value_parser = dns_name)]
     pub tls_allowed_client: Vec<String>,
 
+    /// DNS name that the certificates of the other replicas of this program must carry. Default: the name of the
+    /// chart's Service in the namespace.
+    #[arg(long, value_name = "NAME", requires = "tls_cert", value_parser = dns_name)]
+    pub tls_peer_server_name: Option<String>,
+
     /// Serve and call gRPC without TLS. For tests and closed networks only.
     #[arg(long, conflicts_with = "tls_cert")]
     pub insecure_plaintext: bool,
@@ -104,6 +109,14 @@ impl CommonArgs {
             key: self.tls_key.clone()?,
             ca: self.tls_client_ca.clone()?,
         })
+    }
+
+    /// DNS name in the certificates of the other replicas of `service`.
+    #[must_use]
+    pub fn peer_server_name(&self, service: &str) -> String {
+        self.tls_peer_server_name
+            .clone()
+            .unwrap_or_else(|| format!("dependency-watchdog-{service}.{}.svc", self.namespace))
     }
 
     /// Name of this replica, made up where none was given.

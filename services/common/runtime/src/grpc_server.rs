@@ -67,15 +67,9 @@ pub async fn serve(
     let described = replica.layer(readiness.clone());
     let (reporter, health) = tonic_health::server::health_reporter();
     report(&reporter, api.service_names, false).await;
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(api.descriptors)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?;
+    let reflection = descriptors(&api).build_v1()?;
     // grpcurl before 1.8.8 and many consoles still ask with the older version.
-    let reflection_alpha = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(api.descriptors)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1alpha()?;
+    let reflection_alpha = descriptors(&api).build_v1alpha()?;
     let measured = RpcMetrics::server(&[
         api.descriptors,
         tonic_health::pb::FILE_DESCRIPTOR_SET,
@@ -128,6 +122,23 @@ pub async fn serve(
             Ok(())
         }
     }
+}
+
+/// Reflection for what this program serves. The descriptors have the services of the other programs, too; only those
+/// named here are listed.
+fn descriptors(api: &Api) -> tonic_reflection::server::Builder<'static> {
+    let served = [
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    ];
+    let names = api.service_names.iter().chain(&served);
+    let builder = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(api.descriptors)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        // So that clients can decode the details of errors.
+        .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET);
+    names.fold(builder, |builder, name| builder.with_service_name(*name))
 }
 
 async fn report(reporter: &HealthReporter, names: &[&str], serving: bool) {

@@ -21,6 +21,7 @@ pub mod process;
 pub mod readiness;
 pub mod replica_metadata;
 pub mod request;
+pub mod rpc_error;
 pub mod rpc_metrics;
 pub mod service_builder;
 pub mod tasks;

@@ -55,7 +55,7 @@ async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// What is bound instead of all addresses of a kernel that has no IPv6; `None` after every other error.
+/// All addresses of IPv4, to be bound instead of those of a kernel that has no IPv6; `None` after every other error.
 fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
     let no_ipv6 = error.raw_os_error() == Some(EAFNOSUPPORT);
     let everywhere = address.is_ipv6() && address.ip().is_unspecified();

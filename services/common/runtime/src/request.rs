@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use rapidhash::v3::rapidhash_v3;
 use tonic::Status;
+
+use crate::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
 /// Shoots that one request may name.
 const MAX_SHOOTS: usize = 1_000;
@@ -12,6 +15,9 @@ const DEFAULT_PAGE: usize = 100;
 
 /// Largest page. A verdict with its evidence stays below 2 KiB, so a page stays below 2 MiB.
 const MAX_PAGE: usize = 1_000;
+
+/// Characters of a wrong value that an error shows.
+const MAX_SHOWN: usize = 80;
 
 /// Checks the name of a shoot, which is a namespace name: an RFC 1123 label.
 ///
@@ -27,11 +33,12 @@ pub fn shoot(field: &str, name: &str) -> Result<(), Status> {
     if good {
         return Ok(());
     }
-    let shown: String = name.chars().take(80).collect();
-    Err(Status::invalid_argument(format!(
-        "{field}: {shown:?} is not the name of a namespace: use the shoot's namespace in the seed, for example \
+    let shown: String = name.chars().take(MAX_SHOWN).collect();
+    let description = format!(
+        "{shown:?} is not the name of a namespace: use the shoot's namespace in the seed, for example \
          shoot--project--name"
-    )))
+    );
+    Err(invalid_field(field, &description))
 }
 
 /// Checks the names of shoots.
@@ -40,10 +47,11 @@ pub fn shoot(field: &str, name: &str) -> Result<(), Status> {
 /// INVALID_ARGUMENT that names the field and the place.
 pub fn shoots(names: Vec<String>) -> Result<BTreeSet<String>, Status> {
     if names.len() > MAX_SHOOTS {
-        return Err(Status::invalid_argument(format!(
-            "shoots: {} names are more than {MAX_SHOOTS}: leave the field out for all shoots",
+        let description = format!(
+            "{} names are more than {MAX_SHOOTS}: leave the field out for all shoots",
             names.len()
-        )));
+        );
+        return Err(invalid_field("shoots", &description));
     }
     for (i, name) in names.iter().enumerate() {
         shoot(&format!("shoots[{i}]"), name)?;
@@ -51,52 +59,96 @@ pub fn shoots(names: Vec<String>) -> Result<BTreeSet<String>, Status> {
     Ok(names.into_iter().collect())
 }
 
-/// The answer for a shoot that nobody knows.
+/// The answer for a shoot that the seed does not have.
 #[must_use]
 pub fn unknown_shoot(name: &str) -> Status {
-    Status::not_found(format!(
-        "the seed has no Cluster {name}: list the shoots that are known"
-    ))
+    let message = format!("the seed has no Cluster {name}: list the shoots that are known");
+    error(ErrorReason::ShootNotFound, message)
 }
 
-/// The size of a page.
+/// Reads a repeated field of enum values. Unknown values are refused: the generated accessor drops them, and an empty
+/// filter means all.
 ///
 /// # Errors
-/// INVALID_ARGUMENT when it is negative.
-pub fn page_size(asked: i32) -> Result<usize, Status> {
-    match usize::try_from(asked) {
-        Ok(0) => Ok(DEFAULT_PAGE),
-        Ok(asked) => Ok(asked.min(MAX_PAGE)),
-        Err(_) => Err(Status::invalid_argument(
-            "page_size: is negative: use 0 for the default",
+/// INVALID_ARGUMENT that names the field and the place.
+pub fn enum_values<E>(field: &str, values: &[i32]) -> Result<BTreeSet<i32>, Status>
+where
+    E: TryFrom<i32>,
+{
+    let known = |(i, value): (usize, &i32)| match E::try_from(*value) {
+        Ok(_) if *value != 0 => Ok(*value),
+        _ => Err(invalid_field(
+            &format!("{field}[{i}]"),
+            &format!("{value} is no value of this enum: leave the field out for all"),
         )),
+    };
+    values.iter().enumerate().map(known).collect()
+}
+
+/// The page that a request asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRequest {
+    /// Items in the page at most.
+    pub size: usize,
+    /// The last key of the previous page; none for the first page.
+    pub after: Option<String>,
+    /// A hash of the rest of the request. A token holds for requests with the same hash only.
+    fingerprint: u64,
+}
+
+impl PageRequest {
+    /// Reads the size and the token. `filter` is everything else that the request says, its method included.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT when the size is negative, or the token was not given out for such a request.
+    pub fn read(size: i32, token: &str, filter: &[&str]) -> Result<Self, Status> {
+        let size = match usize::try_from(size) {
+            Ok(0) => DEFAULT_PAGE,
+            Ok(size) => size.min(MAX_PAGE),
+            Err(_) => return Err(invalid_field("page_size", "is negative: use 0 for the default")),
+        };
+        // No filter contains the separator.
+        let fingerprint = rapidhash_v3(filter.join("\0").as_bytes());
+        Ok(Self {
+            size,
+            after: read_token(token, fingerprint)?,
+            fingerprint,
+        })
+    }
+
+    /// The token of the page after the item with this key. Any replica understands it: it holds nothing of this one.
+    #[must_use]
+    pub fn token_after(&self, key: &str) -> String {
+        format!("{:016x}:{key}", self.fingerprint)
     }
 }
 
-/// The token of the page after the item with this key.
-#[must_use]
-pub fn next_page_token(key: &str) -> String {
-    format!("after:{key}")
-}
-
-/// The key that a page token stands for; none for the first page.
-///
-/// # Errors
-/// INVALID_ARGUMENT when the token is not one that was given out.
-pub fn page_token(token: &str) -> Result<Option<String>, Status> {
+fn read_token(token: &str, expected: u64) -> Result<Option<String>, Status> {
     if token.is_empty() {
         return Ok(None);
     }
-    match token.strip_prefix("after:") {
-        Some(key) => Ok(Some(key.to_owned())),
-        None => Err(Status::invalid_argument(
-            "page_token: was not given out by this API: use next_page_token of the previous page, unchanged",
+    let parts = token.split_once(':').filter(|(_, key)| !key.is_empty());
+    let read = parts.and_then(|(hash, key)| Some((u64::from_str_radix(hash, 16).ok()?, key)));
+    match read {
+        Some((fingerprint, key)) if fingerprint == expected => Ok(Some(key.to_owned())),
+        Some(_) => Err(invalid(
+            ErrorReason::PageTokenMismatch,
+            "page_token",
+            "belongs to a request with another scope or filter: repeat the fields of the request for the previous \
+             page, or leave page_token out to begin with the first page",
+        )),
+        None => Err(invalid(
+            ErrorReason::InvalidPageToken,
+            "page_token",
+            "was not given out by this API: use next_page_token of the previous page, unchanged",
         )),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tonic_types::StatusExt as _;
+
     use super::*;
 
     #[test]
@@ -119,13 +171,33 @@ mod tests {
     }
 
     #[test]
-    fn pages() {
+    fn sizes_of_pages() {
         for (asked, size) in [(0, 100), (7, 7), (i32::MAX, 1_000)] {
-            assert_eq!(page_size(asked).unwrap(), size);
+            assert_eq!(PageRequest::read(asked, "", &[]).unwrap().size, size);
         }
-        assert!(page_size(-1).is_err());
-        assert_eq!(page_token(&next_page_token("a")).unwrap().as_deref(), Some("a"));
-        assert_eq!(page_token("").unwrap(), None);
-        assert!(page_token("a").is_err());
+        assert!(PageRequest::read(-1, "", &[]).is_err());
+    }
+
+    #[test]
+    fn a_page_token_holds_for_requests_with_the_same_filter() {
+        let filter = ["ListVerdicts", "1", "2,3"];
+        let token = PageRequest::read(0, "", &filter)
+            .unwrap()
+            .token_after("shoot/a:b");
+        let next = PageRequest::read(0, &token, &filter).unwrap();
+        assert_eq!(next.after.as_deref(), Some("shoot/a:b"));
+        let reason = |token: &str, filter: &[&str]| {
+            let status = PageRequest::read(0, token, filter).unwrap_err();
+            assert!(
+                status.message().starts_with("page_token: "),
+                "{}",
+                status.message()
+            );
+            status.get_details_error_info().unwrap().reason
+        };
+        assert_eq!(reason(&token, &["ListVerdicts", "1", "2"]), "PAGE_TOKEN_MISMATCH");
+        for bad in ["a", "x:a", "00", "00:", "after:a"] {
+            assert_eq!(reason(bad, &filter), "INVALID_PAGE_TOKEN", "{bad}");
+        }
     }
 }

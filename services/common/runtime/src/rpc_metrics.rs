@@ -225,7 +225,7 @@ impl http_body::Body for MeasuredBody {
 }
 
 /// The name of a code, as the specification of gRPC has it.
-const fn code_label(code: Code) -> &'static str {
+pub(crate) const fn code_label(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "CANCELLED",

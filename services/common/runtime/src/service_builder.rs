@@ -10,6 +10,7 @@ use crate::admin::{self, Admin};
 use crate::allowed_clients::AllowedClients;
 use crate::args::CommonArgs;
 use crate::config_file::ConfigFile;
+use crate::grpc_client::Dialer;
 use crate::grpc_server::{self, Api};
 use crate::listeners::Listeners;
 use crate::metrics::Collector;
@@ -76,6 +77,15 @@ impl ServiceBuilder {
         self.tasks
             .critical("config-file", file.follow(self.draining.clone()));
         rules
+    }
+
+    /// Calls the other replicas of `service`, which is this one.
+    #[must_use]
+    pub fn peer_dialer(&self, service: &str) -> Dialer {
+        Dialer {
+            tls: self.tls.as_ref().map(Tls::client),
+            server_name: self.common.peer_server_name(service),
+        }
     }
 
     /// Makes spans of this service if a collector for them is named, else none.

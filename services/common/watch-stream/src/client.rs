@@ -20,7 +20,7 @@ pub async fn follow<S: Source>(
     let mut connected = None;
     watchdog_client::follow::follow(source, stop, |update| {
         match &update {
-            Update::Snapshot(_) => {
+            Update::Snapshot(..) => {
                 readiness.recovered(feed);
                 connected.get_or_insert_with(|| Connected::to(feed));
             }

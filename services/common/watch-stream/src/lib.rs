@@ -5,10 +5,22 @@
 //! intermediate values and memory is bounded by the number of keys. [`stream::serve`] turns a subscription into the
 //! body of a streaming RPC, and [`client::follow`] is the other end: it reconnects, notices dead streams, and tells
 //! when each message was *sent* by the local clock, so that validity survives any skew between hosts.
+//!
+//! Every replica of a service answers for the whole seed (ADR 0028):
+//!
+//! ```text
+//!   domain store ── encode ──> MergedView ── own ─────> SCOPE_LOCAL: other replicas, other services
+//!                              ^       └──── merged ──> everybody else
+//!   other replicas ── follow ──┘
+//! ```
 
 pub mod client;
+pub mod item;
+pub mod merged;
 pub mod metrics;
+pub mod replicas;
+mod reports;
 pub mod server;
 pub mod stream;
-pub mod verdicts;
+
 pub use watchdog_client::{message, send_time, wire};

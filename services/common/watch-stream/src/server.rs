@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::message::{Event, HEARTBEAT_INTERVAL, Message, Position};
+use crate::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message, Position};
 
 /// At least this many removals are remembered, or as many as there are live keys if that is more, and at most twice as
 /// many: a reader that is further behind starts anew, which costs it no more than the removals would.
@@ -57,6 +59,8 @@ struct State<K, V> {
 struct LatestChange<V> {
     revision: u64,
     published: Instant,
+    // When the owner of the item set the value: earlier than it was published here if the owner is another replica.
+    set_at: Instant,
     // None: the key was removed.
     value: Option<Arc<V>>,
 }
@@ -70,6 +74,8 @@ pub struct Page<K, V> {
     pub more: bool,
     /// How many match over all pages.
     pub total: usize,
+    /// Where the listing stands.
+    pub position: Position,
 }
 
 impl<K: Ord + Clone, V> Default for StateStore<K, V> {
@@ -104,17 +110,28 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         self.upsert_unless(key, value, |_, _| false);
     }
 
-    /// Sets the value of a key; the subscribers are notified only if `same` says that it differs from the old one.
-    /// Returns whether they were.
-    pub fn upsert_unless(&self, key: K, value: V, same: impl FnOnce(&V, &V) -> bool) -> bool {
+    /// Sets the value of a key that its owner set at `set_at`; nothing happens if `same` says that it is the old one.
+    pub(crate) fn upsert_set_at(
+        &self,
+        key: K,
+        value: V,
+        set_at: Instant,
+        same: impl FnOnce(&V, &V) -> bool,
+    ) -> bool {
         let mut state = self.inner.state.lock();
         if state.live(&key).is_some_and(|old| same(old, &value)) {
             return false;
         }
-        let revision = state.set(key, Some(Arc::new(value)));
+        let revision = state.set(key, Some(Arc::new(value)), set_at);
         drop(state);
         self.inner.newest.send_replace(revision);
         true
+    }
+
+    /// Sets the value of a key; the subscribers are notified only if `same` says that it differs from the old one.
+    /// Returns whether they were.
+    pub fn upsert_unless(&self, key: K, value: V, same: impl FnOnce(&V, &V) -> bool) -> bool {
+        self.upsert_set_at(key, value, Instant::now(), same)
     }
 
     /// Removes a key and tells the subscribers; nothing happens when it is not there.
@@ -123,7 +140,7 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         if state.live(key).is_none() {
             return;
         }
-        let revision = state.set(key.clone(), None);
+        let revision = state.set(key.clone(), None, Instant::now());
         state.forget_removals();
         drop(state);
         self.inner.newest.send_replace(revision);
@@ -133,6 +150,18 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     #[must_use]
     pub fn get(&self, key: &K) -> Option<Arc<V>> {
         self.inner.state.lock().live(key).cloned()
+    }
+
+    /// Returns true if the key has a value.
+    #[must_use]
+    pub fn contains(&self, key: &K) -> bool {
+        self.inner.state.lock().live(key).is_some()
+    }
+
+    /// Where an answer stands that is sent now.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.inner.position(self.inner.state.lock().revision, None)
     }
 
     /// All keys.
@@ -162,6 +191,7 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
             items: Vec::new(),
             more: false,
             total: 0,
+            position: self.inner.position(state.revision, None),
         };
         for (key, item) in &state.items {
             let Some(value) = item.value.as_ref().filter(|value| matches(key, value)) else {
@@ -183,7 +213,18 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     /// Subscribes to the keys that match: a snapshot, each item as it is when it is read, then every later change.
     #[must_use]
     pub fn subscribe(&self, matches: impl Fn(&K) -> bool + Send + 'static) -> Subscription<K, V> {
+        self.subscribe_after(matches, None)
+    }
+
+    /// The same, but the snapshot is read only when `gate` has ended. It says what the snapshot lacks.
+    pub(crate) fn subscribe_after(
+        &self,
+        matches: impl Fn(&K) -> bool + Send + 'static,
+        gate: Option<SnapshotGate>,
+    ) -> Subscription<K, V> {
         Subscription {
+            gate,
+            completeness: Completeness::COMPLETE,
             feed: self.clone(),
             newest: self.inner.newest.subscribe(),
             matches: Box::new(matches),
@@ -198,19 +239,31 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     }
 }
 
+impl<K, V> Inner<K, V> {
+    fn position(&self, revision: u64, item_age: Option<Duration>) -> Position {
+        Position {
+            epoch: self.epoch.clone(),
+            revision,
+            uptime: self.started.elapsed(),
+            item_age,
+        }
+    }
+}
+
 impl<K: Ord + Clone, V> State<K, V> {
     fn live(&self, key: &K) -> Option<&Arc<V>> {
         self.items.get(key)?.value.as_ref()
     }
 
     /// Notes a change and returns its revision.
-    fn set(&mut self, key: K, value: Option<Arc<V>>) -> u64 {
+    fn set(&mut self, key: K, value: Option<Arc<V>>, set_at: Instant) -> u64 {
         self.revision += 1;
         self.tombstones += usize::from(value.is_none());
         self.changes.insert(self.revision, key.clone());
         let item = LatestChange {
             revision: self.revision,
             published: Instant::now(),
+            set_at,
             value,
         };
         if let Some(previous) = self.items.insert(key, item) {
@@ -249,16 +302,30 @@ pub struct Lagged;
 /// A message together with the moment at which its change was published.
 pub type Published<K, V> = (Message<K, Arc<V>>, Instant);
 
+/// Ends when a snapshot may be read, with what it lacks then.
+pub(crate) type SnapshotGate = Pin<Box<dyn Future<Output = Completeness> + Send>>;
+
+/// A change that was read and not sent yet.
+#[derive(Debug)]
+struct PendingChange<K, V> {
+    revision: u64,
+    event: Event<K, Arc<V>>,
+    published: Instant,
+    set_at: Option<Instant>,
+}
+
 /// One reader of a feed. It holds no state but where it is, and at most one batch: however slowly it reads, it costs
 /// neither the writer nor other readers anything, and finds the newest values when it goes on.
 pub struct Subscription<K, V> {
     feed: StateStore<K, V>,
     newest: watch::Receiver<u64>,
     matches: Box<dyn Fn(&K) -> bool + Send>,
+    gate: Option<SnapshotGate>,
+    completeness: Completeness,
     // Changes up to here were read.
     cursor: u64,
     snapshot: Option<SnapshotCursor<K>>,
-    batch: std::vec::IntoIter<(u64, Event<K, Arc<V>>, Instant)>,
+    batch: std::vec::IntoIter<PendingChange<K, V>>,
     quiet_since: Instant,
 }
 
@@ -284,8 +351,17 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
     /// When the reader is too far behind; it has to subscribe anew.
     pub async fn next(&mut self) -> Result<Published<K, V>, Lagged> {
         loop {
-            if let Some((revision, event, published)) = self.batch.next() {
-                return Ok((self.message(revision, event), published));
+            if let Some(change) = self.batch.next() {
+                let published = change.published;
+                return Ok((self.message(change), published));
+            }
+            let heartbeat = self.quiet_since + HEARTBEAT_INTERVAL;
+            if let Some(gate) = &mut self.gate {
+                tokio::select! {
+                    completeness = gate => self.completeness = completeness,
+                    () = tokio::time::sleep_until(heartbeat) => return Ok(self.heartbeat()),
+                }
+                self.gate = None;
             }
             if let Some(snapshot) = self.snapshot.take() {
                 self.read_snapshot(snapshot);
@@ -297,15 +373,12 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
             if self.batch.len() > 0 {
                 continue;
             }
-            let heartbeat = self.quiet_since + HEARTBEAT_INTERVAL;
             tokio::select! {
                 changed = self.newest.changed() => if changed.is_err() {
                     // Cannot happen: the sender lives in the feed that this subscription holds.
                     return Err(Lagged);
                 },
-                () = tokio::time::sleep_until(heartbeat) => {
-                    return Ok((self.message(self.cursor, Event::Heartbeat), Instant::now()));
-                }
+                () = tokio::time::sleep_until(heartbeat) => return Ok(self.heartbeat()),
             }
         }
     }
@@ -324,19 +397,31 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
             .range::<K, _>(rest)
             .filter(|(key, _)| (self.matches)(key))
             .filter_map(|(key, item)| {
-                let value = item.value.clone()?;
-                Some((item.revision, Event::Upsert(key.clone(), value), now))
+                Some(PendingChange {
+                    revision: item.revision,
+                    event: Event::Upsert(key.clone(), item.value.clone()?),
+                    published: now,
+                    set_at: Some(item.set_at),
+                })
             })
             .take(BATCH)
             .collect();
         drop(state);
         snapshot.items += batch.len() as u64;
-        match batch.last() {
-            Some((_, Event::Upsert(key, _), _)) if batch.len() == BATCH => {
+        match batch.last().map(|change| &change.event) {
+            Some(Event::Upsert(key, _)) if batch.len() == BATCH => {
                 snapshot.after = Some(key.clone());
                 self.snapshot = Some(snapshot);
             }
-            _ => batch.push((self.cursor, Event::SnapshotComplete(snapshot.items), now)),
+            _ => batch.push(PendingChange {
+                revision: self.cursor,
+                event: Event::SnapshotComplete {
+                    items: snapshot.items,
+                    completeness: self.completeness.clone(),
+                },
+                published: now,
+                set_at: None,
+            }),
         }
         self.batch = batch.into_iter();
     }
@@ -353,11 +438,16 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
             let Some(item) = state.items.get(key).filter(|_| (self.matches)(key)) else {
                 continue;
             };
-            let event = match &item.value {
-                Some(value) => Event::Upsert(key.clone(), value.clone()),
-                None => Event::Removed(key.clone()),
+            let (event, set_at) = match &item.value {
+                Some(value) => (Event::Upsert(key.clone(), value.clone()), Some(item.set_at)),
+                None => (Event::Removed(key.clone()), None),
             };
-            batch.push((revision, event, item.published));
+            batch.push(PendingChange {
+                revision,
+                event,
+                published: item.published,
+                set_at,
+            });
             if batch.len() == BATCH {
                 break;
             }
@@ -366,15 +456,24 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
         Ok(())
     }
 
+    fn heartbeat(&mut self) -> Published<K, V> {
+        let published = Instant::now();
+        let message = self.message(PendingChange {
+            revision: self.cursor,
+            event: Event::Heartbeat,
+            published,
+            set_at: None,
+        });
+        (message, published)
+    }
+
     /// A message that is sent now.
-    fn message(&mut self, revision: u64, event: Event<K, Arc<V>>) -> Message<K, Arc<V>> {
+    fn message(&mut self, change: PendingChange<K, V>) -> Message<K, Arc<V>> {
         self.quiet_since = Instant::now();
-        let inner = &self.feed.inner;
-        let position = Position {
-            epoch: inner.epoch.clone(),
-            revision,
-            uptime: inner.started.elapsed(),
-        };
-        Message { position, event }
+        let item_age = change.set_at.map(|at| at.elapsed());
+        Message {
+            position: self.feed.inner.position(change.revision, item_age),
+            event: change.event,
+        }
     }
 }

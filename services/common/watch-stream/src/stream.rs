@@ -11,6 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::message::Message;
+use watchdog_runtime::rpc_error::{ErrorReason, error};
+
 use crate::metrics::{DROPPED, LAG, SUBSCRIBERS};
 use crate::server::{Lagged, Subscription};
 
@@ -58,7 +60,8 @@ impl Streams {
         }
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             count_dropped(rpc, "limit");
-            return Err(Status::resource_exhausted(
+            return Err(error(
+                ErrorReason::TooManyStreams,
                 "this replica serves 1024 streams already: close some, or ask another replica",
             ));
         };
@@ -99,14 +102,14 @@ impl<K: Ord + Clone, V, R, F: Fn(Message<K, Arc<V>>) -> R> Reader<K, V, F> {
             Err(Lagged) => {
                 count_dropped(self.open.rpc, "behind");
                 let why = "read too slowly, removals were forgotten: connect again";
-                (Err(Status::resource_exhausted(why)), None)
+                (Err(error(ErrorReason::ReaderTooSlow, why)), None)
             }
         }
     }
 }
 
 fn stopping() -> Status {
-    Status::unavailable("this replica is stopping: connect again")
+    error(ErrorReason::Draining, "this replica is stopping: connect again")
 }
 
 fn count_dropped(rpc: &'static str, reason: &'static str) {

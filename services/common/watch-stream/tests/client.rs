@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_watch_stream::client::{Source, Update, follow};
-use watchdog_watch_stream::message::{Event, Message, Position};
+use watchdog_watch_stream::message::{Completeness, Event, Message, Position};
 
 type Sent = Result<Message<String, u32>, Status>;
 
@@ -55,12 +55,16 @@ async fn a_follower_that_is_aborted_is_not_connected_any_more() {
                 epoch: "one".into(),
                 revision: 1,
                 uptime: Duration::ZERO,
+                item_age: None,
             },
-            event: Event::SnapshotComplete(0),
+            event: Event::SnapshotComplete {
+                items: 0,
+                completeness: Completeness::COMPLETE,
+            },
         }))
         .await
         .unwrap();
-    assert!(matches!(updates.recv().await, Some(Update::Snapshot(_))));
+    assert!(matches!(updates.recv().await, Some(Update::Snapshot(..))));
     shown(1);
     follower.abort();
     assert!(follower.await.unwrap_err().is_cancelled());

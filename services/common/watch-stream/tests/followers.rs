@@ -14,11 +14,18 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_watch_stream::client::{Source, Update, follow};
-use watchdog_watch_stream::message::{Event, HEARTBEAT_INTERVAL, Message};
+use watchdog_watch_stream::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 type Line = Message<String, u32>;
+
+fn complete(items: u64) -> Event<u32, Arc<u32>> {
+    Event::SnapshotComplete {
+        items,
+        completeness: Completeness::COMPLETE,
+    }
+}
 
 /// A server that may be down, and that may come back with another epoch.
 #[derive(Clone)]
@@ -66,12 +73,7 @@ impl Source for Dial {
         }
         let plain = |message: Message<String, Arc<u32>>| Message {
             position: message.position,
-            event: match message.event {
-                Event::Upsert(key, value) => Event::Upsert(key, *value),
-                Event::Removed(key) => Event::Removed(key),
-                Event::SnapshotComplete(items) => Event::SnapshotComplete(items),
-                Event::Heartbeat => Event::Heartbeat,
-            },
+            event: message.event.map(|value| *value),
         };
         let body = server
             .streams
@@ -103,7 +105,7 @@ struct Believed {
 impl Believed {
     fn hear(&mut self, update: Update<String, u32>) {
         match update {
-            Update::Snapshot(items) => {
+            Update::Snapshot(items, _) => {
                 self.items = items
                     .into_iter()
                     .map(|(key, received)| (key, received.value))
@@ -285,8 +287,8 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
         let message = stalled.next().await.unwrap().unwrap();
         assert_eq!(message.event, Event::Upsert(shoot, Arc::new(ROUNDS)));
     }
-    let complete = stalled.next().await.unwrap().unwrap();
-    assert_eq!(complete.event, Event::SnapshotComplete(SHOOTS.into()));
+    let end = stalled.next().await.unwrap().unwrap();
+    assert_eq!(end.event, complete(SHOOTS.into()));
     assert_eq!(stalled.next().await.unwrap().unwrap().event, Event::Heartbeat);
 }
 
@@ -312,7 +314,7 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
         match body.next().await.unwrap().unwrap() {
             Event::Upsert(key, value) => drop(items.insert(key, *value)),
             Event::Removed(key) => drop(items.remove(&key)),
-            Event::SnapshotComplete(count) => snapshot = Some((count, items.len())),
+            Event::SnapshotComplete { items: count, .. } => snapshot = Some((count, items.len())),
             Event::Heartbeat => break,
         }
     }
@@ -336,7 +338,7 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
     assert_eq!(refused.code(), Code::ResourceExhausted);
     open.pop();
     let mut body = serve().unwrap();
-    assert_eq!(body.next().await.unwrap().unwrap(), Event::SnapshotComplete(0));
+    assert_eq!(body.next().await.unwrap().unwrap(), complete(0));
     draining.cancel();
     assert_eq!(body.next().await.unwrap().unwrap_err().code(), Code::Unavailable);
     assert!(body.next().await.is_none());

@@ -70,7 +70,7 @@ impl Reader {
                 self.revision = message.position.revision;
                 self.state.remove(&k);
             }
-            (Event::SnapshotComplete(items), pending) => {
+            (Event::SnapshotComplete { items, .. }, pending) => {
                 self.state = pending.take().expect("one snapshot a stream");
                 assert_eq!(self.state.len() as u64, items);
                 self.revision = message.position.revision;

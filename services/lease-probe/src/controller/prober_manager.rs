@@ -228,17 +228,19 @@ impl ProberManager {
         }
     }
 
-    /// Returns true if a Cluster of this name exists, regardless of its owner.
-    #[must_use]
-    pub fn exists(&self, shoot: &str) -> bool {
-        self.inner.lock().clusters.contains_key(shoot)
-    }
-
     /// Returns true if the Clusters have been listed and none has this name.
     #[must_use]
     pub fn is_unknown(&self, shoot: &str) -> bool {
         let inner = self.inner.lock();
         inner.clusters_listed && !inner.clusters.contains_key(shoot)
+    }
+
+    /// Returns true if the Clusters have been listed and `has` holds for every shoot of this replica.
+    #[must_use]
+    pub fn all_owned(&self, has: &dyn Fn(&String) -> bool) -> bool {
+        let inner = self.inner.lock();
+        let mut owned = inner.clusters.keys().filter(|shoot| (self.owns)(shoot));
+        inner.clusters_listed && owned.all(has)
     }
 
     /// Number of shoots that are probed.

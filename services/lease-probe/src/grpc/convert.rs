@@ -1,13 +1,9 @@
 //! Domain <-> proto.
 
-use std::time::Duration;
-
 use watchdog_api::eligibility::SkipReason as DomainSkip;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
-use watchdog_watch_stream::message::{Event, Message};
-use watchdog_watch_stream::wire::{self, duration, micros, signed, timestamp};
+use watchdog_watch_stream::wire::{duration, signed, timestamp};
 
 use crate::domain::assessment::Evidence;
 use crate::domain::candidates::Exclusion;
@@ -32,16 +28,7 @@ pub(crate) fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verd
     }
 }
 
-/// The verdict of another replica, forwarded after `later`.
-pub(crate) fn aged(verdict: &pb::Verdict, later: Duration) -> pb::Verdict {
-    let later = i64::try_from(later.as_micros()).unwrap_or(i64::MAX);
-    pb::Verdict {
-        age: Some(signed(micros(verdict.age.as_ref()).saturating_add(later))),
-        valid_for: Some(signed(micros(verdict.valid_for.as_ref()).saturating_sub(later))),
-        ..verdict.clone()
-    }
-}
-pub(crate) const fn outcome(outcome: &Outcome) -> pb::Outcome {
+const fn outcome(outcome: &Outcome) -> pb::Outcome {
     match outcome {
         Outcome::Healthy => pb::Outcome::Healthy,
         Outcome::LeasesExpired => pb::Outcome::LeasesExpired,
@@ -113,42 +100,5 @@ const fn exclusion(exclusion: Exclusion) -> pb::Exclusion {
         Exclusion::NoNode => pb::Exclusion::NoNode,
         Exclusion::NoRenewTime => pb::Exclusion::NoRenewTime,
         Exclusion::MalformedLease => pb::Exclusion::MalformedLease,
-    }
-}
-
-pub(crate) fn response<V>(
-    message: Message<String, V>,
-    encode: impl Fn(&str, V) -> pb::Verdict,
-) -> pb::WatchVerdictsResponse {
-    use pb::watch_verdicts_response::Event as PbEvent;
-    let event = match message.event {
-        Event::Upsert(shoot, value) => PbEvent::Upsert(encode(&shoot, value)),
-        Event::Removed(shoot) => PbEvent::Removed(shoot),
-        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete {
-            items,
-            completeness: None,
-        }),
-        Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
-    };
-    pb::WatchVerdictsResponse {
-        position: Some(wire::position(&message.position)),
-        event: Some(event),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_verdict_ages_on_its_way() {
-        let received = pb::Verdict {
-            age: Some(signed(1_000_000)),
-            valid_for: Some(signed(1_500_000)),
-            ..Default::default()
-        };
-        let later = aged(&received, Duration::from_secs(2));
-        assert_eq!(micros(later.age.as_ref()), 3_000_000);
-        assert_eq!(micros(later.valid_for.as_ref()), -500_000);
     }
 }

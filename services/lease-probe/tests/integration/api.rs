@@ -135,6 +135,9 @@ async fn a_shoot_may_be_watched_before_it_exists_and_its_end_is_reported() {
 fn complete(items: u64) -> watchdog_proto::feed::v1::SnapshotComplete {
     watchdog_proto::feed::v1::SnapshotComplete {
         items,
-        completeness: None,
+        completeness: Some(watchdog_proto::feed::v1::Completeness {
+            complete: true,
+            missing_replicas: Vec::new(),
+        }),
     }
 }

@@ -8,6 +8,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tokio::time::Instant;
 use watchdog_kube::client::request;
+use watchdog_kube::key::ObjectKey;
 use watchdog_kube::membership::{Discovery, Membership, MembershipConfig, Ownership, Timing};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
@@ -23,19 +24,24 @@ pub(crate) struct OtherReplicas {
 
 impl OtherReplicas {
     /// Scales their Deployment to 0, and tries again until the deadline unless that is forbidden.
-    pub(crate) async fn stop_deployment(&self, name: &str, deadline: Instant) -> anyhow::Result<()> {
-        let deployments: Api<Deployment> = Api::namespaced(self.seed.clone(), &self.namespace);
+    pub(crate) async fn stop_deployment(
+        &self,
+        deployment: &ObjectKey,
+        deadline: Instant,
+    ) -> anyhow::Result<()> {
+        let deployments: Api<Deployment> = Api::namespaced(self.seed.clone(), &deployment.namespace);
         let patch = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(15));
         loop {
-            let stopped = request(deployments.patch_scale(name, &PatchParams::default(), &patch)).await;
+            let stopped =
+                request(deployments.patch_scale(&deployment.name, &PatchParams::default(), &patch)).await;
             let error = match stopped {
                 Ok(_) => {
-                    tracing::info!(deployment = name, "scaled the Deployment to 0");
+                    tracing::info!(%deployment, "scaled the Deployment to 0");
                     return Ok(());
                 }
                 Err(error) if error.is_not_found() => {
-                    tracing::info!(deployment = name, "the Deployment does not exist");
+                    tracing::info!(%deployment, "the Deployment does not exist");
                     return Ok(());
                 }
                 Err(error) => error,
@@ -44,9 +50,9 @@ impl OtherReplicas {
             let in_time = Instant::now() + pause < deadline;
             anyhow::ensure!(
                 in_time && !error.is_forbidden(),
-                "the Deployment {name} could not be scaled to 0: {error}"
+                "the Deployment {deployment} could not be scaled to 0: {error}"
             );
-            tracing::warn!(deployment = name, %error, "the Deployment could not be scaled to 0; trying again");
+            tracing::warn!(%deployment, %error, "the Deployment could not be scaled to 0; trying again");
             tokio::time::sleep(pause).await;
         }
     }

@@ -14,9 +14,9 @@ use crate::cluster::resources::Resources;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, HoldReason, decide};
-use crate::domain::flow::{Action, Flow};
+use crate::domain::flow::Action;
 use crate::domain::observed::Dependent;
-use crate::domain::overview::{Overview, ShootPlan, ShootScaling};
+use crate::domain::overview::{Overview, ShootPlan};
 use crate::domain::plan;
 
 /// A time in which only this replica has acted on its shoots, and the seed was available without a break. Knowledge of
@@ -46,6 +46,17 @@ impl DecisionInputs {
     /// Returns true if the shoot exists and this replica owns it, even if it must not act on it now.
     pub(crate) fn is_ours(&self, shoot: &str) -> bool {
         self.exists(shoot) && self.membership.owns(shoot)
+    }
+
+    /// Returns true if the Clusters have been listed and `has` holds for every shoot of this replica.
+    pub(crate) fn all_ours(&self, has: &dyn Fn(&String) -> bool) -> bool {
+        let ready = self.membership.has_joined() && self.clusters.is_listed();
+        let mut ours = self
+            .clusters
+            .names()
+            .into_iter()
+            .filter(|shoot| self.is_ours(shoot));
+        ready && ours.all(|shoot| has(&shoot.to_string()))
     }
 
     /// Where the dependants of a shoot are to go now.
@@ -136,30 +147,12 @@ impl DecisionInputs {
 }
 
 impl Overview for DecisionInputs {
-    fn is_listed(&self) -> bool {
-        self.clusters.is_listed()
+    fn is_unknown(&self, shoot: &str) -> bool {
+        self.clusters.is_listed() && !self.exists(shoot)
     }
 
-    fn scaling(&self, shoot: &str) -> Option<ShootScaling> {
-        if !self.exists(shoot) {
-            return None;
-        }
-        let now = Instant::now();
-        let config = self.config();
-        let (held, reason) = self.allowed(shoot).err().unwrap_or_else(|| {
-            let why = "This replica has just taken the shoot over.";
-            (HoldReason::Ownership, why.to_owned())
-        });
-        let steps = Flow::default().next(now, None, &self.dependents(&config, shoot));
-        let owner = self.membership.owner(shoot).unwrap_or_else(|| "".into());
-        Some(ShootScaling {
-            direction: None,
-            held: Some(held),
-            reason,
-            since: now,
-            status: steps.status,
-            owner,
-        })
+    fn owner(&self, shoot: &str) -> Option<Arc<str>> {
+        self.membership.owner(shoot)
     }
 
     fn plan(&self, shoot: &str, direction: Direction) -> Option<ShootPlan> {

@@ -1,17 +1,13 @@
 //! Domain <-> proto.
 
-use std::sync::Arc;
-
 use prost_types::Timestamp;
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
 use watchdog_client::validity::Validity;
-use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::client::Received;
-use watchdog_watch_stream::message::{Event, Message};
 use watchdog_watch_stream::wire::{self, duration};
 
 use crate::domain::Direction;
@@ -64,27 +60,7 @@ fn outcome(outcome: i32) -> Outcome {
 
 // === domain -> API ===
 
-/// One message of a stream of scaling states.
-pub(crate) fn response(
-    message: Message<String, Arc<ShootScaling>>,
-    clock: Clock,
-) -> pb::WatchScalingResponse {
-    use pb::watch_scaling_response::Event as PbEvent;
-    let event = match message.event {
-        Event::Upsert(shoot, scaling) => PbEvent::Upsert(shoot_scaling(&shoot, &scaling, clock)),
-        Event::Removed(shoot) => PbEvent::Removed(shoot),
-        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete {
-            items,
-            completeness: None,
-        }),
-        Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
-    };
-    pb::WatchScalingResponse {
-        position: Some(wire::position(&message.position)),
-        event: Some(event),
-    }
-}
-
+/// The scaling state of a shoot.
 pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -> pb::ShootScaling {
     pb::ShootScaling {
         shoot: shoot.to_owned(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::client::{Received, Update};
-use watchdog_watch_stream::verdicts::ReplicaHandler;
+use watchdog_watch_stream::replicas::ReplicaHandler;
 
 use super::convert;
 use crate::controller::trace_contexts::TraceContexts;
@@ -27,7 +27,7 @@ impl Observers {
     }
 }
 
-impl ReplicaHandler for Observers {
+impl ReplicaHandler<pb::Verdict> for Observers {
     fn on_join(&self, replica: &Arc<str>) {
         self.verdicts.joined(replica);
     }
@@ -38,7 +38,7 @@ impl ReplicaHandler for Observers {
 
     fn on_update(&self, replica: &Arc<str>, update: Update<String, pb::Verdict>) {
         match update {
-            Update::Snapshot(items) => {
+            Update::Snapshot(items, _) => {
                 let read = |(shoot, received): (String, _)| {
                     let verdict = self.read(&shoot, &received);
                     (shoot, verdict)

@@ -1,44 +1,118 @@
 //! `gardener.watchdog.scaling.v1.ScalingService`.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingService;
-use watchdog_runtime::clock::Clock;
-use watchdog_runtime::request;
-use watchdog_watch_stream::server::StateStore;
-use watchdog_watch_stream::stream::Streams;
+use watchdog_runtime::request::{self, PageRequest};
+use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
+use watchdog_watch_stream::merged::{MergedView, scope};
+use watchdog_watch_stream::stream::{Responses, Streams};
 
 use super::convert;
-use crate::domain::overview::{Overview, ShootScaling};
+use crate::domain::overview::Overview;
 
-pub(crate) struct Service {
-    /// Of the shoots that this replica owns.
-    pub(crate) shoots: StateStore<String, ShootScaling>,
-    /// About all others, and plans.
+pub(crate) struct ScalingApi {
+    pub(crate) scaling: MergedView<pb::ShootScaling>,
+    /// This replica's own knowledge of every shoot, and plans.
     pub(crate) overview: Arc<dyn Overview>,
     pub(crate) streams: Streams,
-    pub(crate) clock: Clock,
 }
 
-impl Service {
-    /// The answer for a shoot about which nothing is known.
-    fn unknown(&self, shoot: &str) -> Status {
-        if self.overview.is_listed() {
-            request::unknown_shoot(shoot)
-        } else {
-            Status::unavailable("the Clusters of the seed are not listed yet: try again in a moment")
+impl ScalingApi {
+    /// The answer for a shoot that no replica has reported.
+    fn not_reported(&self, shoot: &str) -> Status {
+        if self.overview.is_unknown(shoot) {
+            return request::unknown_shoot(shoot);
         }
+        let owner = match self.overview.owner(shoot) {
+            Some(owner) => format!("the replica {owner} owns it"),
+            None => "no replica owns it".to_owned(),
+        };
+        let message = format!("no replica has reported {shoot} yet; {owner}: ask again in a second");
+        error(ErrorReason::NotReported, message)
     }
 }
 
 #[tonic::async_trait]
-impl ScalingService for Service {
-    type WatchShootEventsStream =
-        Pin<Box<dyn Stream<Item = Result<pb::WatchShootEventsResponse, Status>> + Send>>;
+impl ScalingService for ScalingApi {
+    type WatchScalingStream = Responses<pb::WatchScalingResponse>;
+    type WatchShootEventsStream = Responses<pb::WatchShootEventsResponse>;
+
+    async fn watch_scaling(
+        &self,
+        request: Request<pb::WatchScalingRequest>,
+    ) -> Result<Response<Self::WatchScalingStream>, Status> {
+        let request = request.into_inner();
+        let scope = scope(request.scope)?;
+        let shoots = request::shoots(request.shoots)?;
+        let matches = move |shoot: &String| shoots.is_empty() || shoots.contains(shoot);
+        let stream = self
+            .scaling
+            .watch(&self.streams, "WatchScaling", scope, matches)?;
+        Ok(Response::new(stream))
+    }
+
+    async fn get_scaling(
+        &self,
+        request: Request<pb::GetScalingRequest>,
+    ) -> Result<Response<pb::GetScalingResponse>, Status> {
+        let shoot = request.into_inner().shoot;
+        request::shoot("shoot", &shoot)?;
+        if self.overview.is_unknown(&shoot) {
+            return Err(request::unknown_shoot(&shoot));
+        }
+        let answer = self.scaling.get(&shoot).await;
+        let scaling = answer.item.ok_or_else(|| self.not_reported(&shoot))?;
+        Ok(Response::new(pb::GetScalingResponse {
+            scaling: Some(scaling),
+            position: answer.position,
+            completeness: answer.completeness,
+        }))
+    }
+
+    async fn list_scaling(
+        &self,
+        request: Request<pb::ListScalingRequest>,
+    ) -> Result<Response<pb::ListScalingResponse>, Status> {
+        let request = request.into_inner();
+        let scope = scope(request.scope)?;
+        let directions = request::enum_values::<pb::Direction>("directions", &request.directions)?;
+        let states = request::enum_values::<pb::FlowState>("states", &request.states)?;
+        let filter = format!("{directions:?} {states:?}");
+        let filter = ["ListScaling", scope.as_str_name(), &filter];
+        let page = PageRequest::read(request.page_size, &request.page_token, &filter)?;
+        let asked = |_: &String, scaling: &pb::ShootScaling| {
+            (directions.is_empty() || directions.contains(&scaling.direction))
+                && (states.is_empty() || states.contains(&scaling.state))
+        };
+        let page = self.scaling.list(scope, &page, asked).await?;
+        Ok(Response::new(pb::ListScalingResponse {
+            scalings: page.items,
+            next_page_token: page.next_page_token,
+            total_size: page.total_size,
+            position: page.position,
+            completeness: page.completeness,
+        }))
+    }
+
+    async fn plan_scaling(
+        &self,
+        request: Request<pb::PlanScalingRequest>,
+    ) -> Result<Response<pb::PlanScalingResponse>, Status> {
+        let request = request.into_inner();
+        request::shoot("shoot", &request.shoot)?;
+        let direction = convert::asked_direction(request.direction).ok_or_else(|| {
+            let why = "must be DIRECTION_DOWN or DIRECTION_UP: those are the ones to plan";
+            invalid_field("direction", why)
+        })?;
+        let plan = self
+            .overview
+            .plan(&request.shoot, direction)
+            .ok_or_else(|| self.not_reported(&request.shoot))?;
+        Ok(Response::new(convert::plan(&plan)))
+    }
 
     async fn watch_shoot_events(
         &self,
@@ -52,87 +126,5 @@ impl ScalingService for Service {
         _request: Request<pb::ListShootEventsRequest>,
     ) -> Result<Response<pb::ListShootEventsResponse>, Status> {
         Err(Status::unimplemented("not yet"))
-    }
-
-    type WatchScalingStream = Pin<Box<dyn Stream<Item = Result<pb::WatchScalingResponse, Status>> + Send>>;
-
-    async fn watch_scaling(
-        &self,
-        request: Request<pb::WatchScalingRequest>,
-    ) -> Result<Response<Self::WatchScalingStream>, Status> {
-        let shoots = request::shoots(request.into_inner().shoots)?;
-        let matches = move |shoot: &String| shoots.is_empty() || shoots.contains(shoot);
-        let clock = self.clock;
-        let encode = move |message| convert::response(message, clock);
-        let stream = self
-            .streams
-            .serve("WatchScaling", self.shoots.subscribe(matches), encode)?;
-        Ok(Response::new(stream))
-    }
-
-    async fn get_scaling(
-        &self,
-        request: Request<pb::GetScalingRequest>,
-    ) -> Result<Response<pb::GetScalingResponse>, Status> {
-        let shoot = request.into_inner().shoot;
-        request::shoot("shoot", &shoot)?;
-        let scaling = match self.shoots.get(&shoot) {
-            Some(ours) => convert::shoot_scaling(&shoot, &ours, self.clock),
-            None => {
-                let other = self
-                    .overview
-                    .scaling(&shoot)
-                    .ok_or_else(|| self.unknown(&shoot))?;
-                convert::shoot_scaling(&shoot, &other, self.clock)
-            }
-        };
-        Ok(Response::new(pb::GetScalingResponse {
-            scaling: Some(scaling),
-            ..Default::default()
-        }))
-    }
-
-    async fn list_scaling(
-        &self,
-        request: Request<pb::ListScalingRequest>,
-    ) -> Result<Response<pb::ListScalingResponse>, Status> {
-        let request = request.into_inner();
-        let limit = request::page_size(request.page_size)?;
-        let after = request::page_token(&request.page_token)?;
-        let page = self.shoots.page(after.as_ref(), limit, |_, _| true);
-        let last = page.items.last().filter(|_| page.more);
-        let next_page_token = last
-            .map(|(shoot, _)| request::next_page_token(shoot))
-            .unwrap_or_default();
-        let scalings = page
-            .items
-            .iter()
-            .map(|(shoot, s)| convert::shoot_scaling(shoot, s, self.clock))
-            .collect();
-        let total_size = i32::try_from(page.total).unwrap_or(i32::MAX);
-        Ok(Response::new(pb::ListScalingResponse {
-            scalings,
-            next_page_token,
-            total_size,
-            ..Default::default()
-        }))
-    }
-
-    async fn plan_scaling(
-        &self,
-        request: Request<pb::PlanScalingRequest>,
-    ) -> Result<Response<pb::PlanScalingResponse>, Status> {
-        let request = request.into_inner();
-        request::shoot("shoot", &request.shoot)?;
-        let direction = convert::asked_direction(request.direction).ok_or_else(|| {
-            Status::invalid_argument(
-                "direction: must be DIRECTION_DOWN or DIRECTION_UP: those are the ones to plan",
-            )
-        })?;
-        let plan = self
-            .overview
-            .plan(&request.shoot, direction)
-            .ok_or_else(|| self.unknown(&request.shoot))?;
-        Ok(Response::new(convert::plan(&plan)))
     }
 }

@@ -16,9 +16,10 @@ use tonic::{Request, Response, Status};
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
-use watchdog_watch_stream::message::Event;
+use watchdog_watch_stream::message::{Event, Message};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
+use watchdog_watch_stream::wire::WatchResponse as _;
 
 pub use watchdog_proto::probe::v1::Outcome;
 
@@ -197,26 +198,17 @@ impl LeaseProbeService for Service {
             feed::Scope::Local,
             "every replica is asked for its own shoots"
         );
-        let encode = |message: watchdog_watch_stream::message::Message<String, std::sync::Arc<Told>>| {
-            use pb::watch_verdicts_response::Event as PbEvent;
+        let encode = |message: Message<String, std::sync::Arc<Told>>| {
             let event = match message.event {
-                Event::Upsert(shoot, told) => PbEvent::Upsert(verdict(shoot, &told)),
-                Event::Removed(shoot) => PbEvent::Removed(shoot),
-                Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete {
-                    items,
-                    completeness: None,
-                }),
-                Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
+                Event::Upsert(shoot, told) => Event::Upsert(shoot.clone(), verdict(shoot, &told)),
+                Event::Removed(shoot) => Event::Removed(shoot),
+                Event::SnapshotComplete { items, completeness } => {
+                    Event::SnapshotComplete { items, completeness }
+                }
+                Event::Heartbeat => Event::Heartbeat,
             };
-            pb::WatchVerdictsResponse {
-                position: Some(feed::Position {
-                    epoch: message.position.epoch.to_string(),
-                    revision: message.position.revision,
-                    uptime: Some(signed(micros(message.position.uptime))),
-                    item_age: None,
-                }),
-                event: Some(event),
-            }
+            let position = message.position;
+            pb::WatchVerdictsResponse::encode(Message { position, event })
         };
         Ok(Response::new(self.streams.serve(
             "WatchVerdicts",

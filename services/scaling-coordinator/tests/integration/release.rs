@@ -218,14 +218,14 @@ async fn the_coordinator_is_stopped_where_its_deployment_is_named() {
     let (result, said) = Run::start(
         &seed,
         "coordinator",
-        &[&format!("--stop-deployment={DEPLOYMENT}")],
+        &[&format!("--stop-deployment=garden/{DEPLOYMENT}")],
     )
     .end()
     .await;
     result.unwrap();
     assert_eq!(said, "nothing is held down\n");
     assert_eq!(seed.replicas("garden", DEPLOYMENT), 0);
-    let (result, _) = Run::start(&seed, "coordinator", &["--stop-deployment=other"])
+    let (result, _) = Run::start(&seed, "coordinator", &["--stop-deployment=garden/other"])
         .end()
         .await;
     result.unwrap();
@@ -272,12 +272,14 @@ fn its_options_belong_together() {
         let args = ["scaling-coordinator", "--insecure-plaintext", "--config-file=x"];
         Args::try_parse_from(args.iter().chain(options)).is_ok()
     };
-    assert!(parse(&["--release-all", "--plan"]) && parse(&["--release-all", "--stop-deployment=x"]));
+    assert!(parse(&["--release-all", "--plan"]) && parse(&["--release-all", "--stop-deployment=garden/x"]));
     for wrong in [
         &["--plan"][..],
-        &["--stop-deployment=x"],
+        &["--stop-deployment=garden/x"],
+        &["--release-all", "--stop-deployment=x"],
+        &["--release-all", "--stop-deployment=garden/"],
         &["--release-timeout=1m"],
-        &["--release-all", "--plan", "--stop-deployment=x"],
+        &["--release-all", "--plan", "--stop-deployment=garden/x"],
         &["--release-all", "--release-timeout=soon"],
     ] {
         assert!(!parse(wrong), "{wrong:?}");

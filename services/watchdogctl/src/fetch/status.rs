@@ -136,7 +136,7 @@ impl<'a, V> FirstSnapshot<'a, V> {
     fn hear(&mut self, update: Update<String, V>) {
         if self.found.is_none() {
             self.found = match update {
-                Update::Snapshot(items) => Some(Ok(items)),
+                Update::Snapshot(items, _) => Some(Ok(items)),
                 Update::Lost(failure) => Some(Err(failure)),
                 Update::Upsert(..) | Update::Removed(_) => None,
             };

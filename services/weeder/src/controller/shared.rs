@@ -90,6 +90,11 @@ impl SharedState {
         self.change(|state, _, now| change(state, now))
     }
 
+    /// Returns true if a service of this name has slices and dependants, in a namespace of any replica.
+    pub(crate) fn has_service(&self, key: &NamespacedName) -> bool {
+        self.read(|state| state.has_service(key))
+    }
+
     pub(crate) fn read<T>(&self, read: impl FnOnce(&WeederState) -> T) -> T {
         read(&self.state.lock())
     }

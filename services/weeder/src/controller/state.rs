@@ -209,6 +209,11 @@ impl WeederState {
         self.plan_watches();
     }
 
+    /// Returns true if the service has slices and dependants, whichever replica owns its namespace.
+    pub(crate) fn has_service(&self, key: &NamespacedName) -> bool {
+        self.index.get(key).is_some() && self.declared.of(key).is_some()
+    }
+
     /// The changes since the last call.
     pub(crate) fn take_changes(&mut self) -> Changes {
         Changes {

@@ -1,11 +1,8 @@
 //! Domain -> proto.
 
-use std::sync::Arc;
-
 use prost_types::Timestamp;
-use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::weeder::v1 as pb;
-use watchdog_watch_stream::message::{Event, Message};
+use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration};
 
 use crate::domain::namespaced_name::NamespacedName;
@@ -13,48 +10,6 @@ use crate::domain::pods::ControllerRef;
 use crate::domain::readiness::{ServiceReadiness, ServiceState};
 use crate::domain::weeder::{DeletionResult, LeftAlone, Phase, PodDeletion, Weeder};
 use watchdog_api::unix_time::UnixTime;
-
-pub(crate) fn readiness_response(
-    message: Message<NamespacedName, Arc<ServiceState>>,
-    observer: &str,
-) -> pb::WatchEndpointReadinessResponse {
-    use pb::watch_endpoint_readiness_response::Event as PbEvent;
-    let event = match message.event {
-        Event::Upsert(service, state) => PbEvent::Upsert(readiness(&service, &state, observer)),
-        Event::Removed(service) => PbEvent::Removed(key(&service)),
-        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete {
-            items,
-            completeness: None,
-        }),
-        Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
-    };
-    pb::WatchEndpointReadinessResponse {
-        position: Some(wire::position(&message.position)),
-        event: Some(event),
-    }
-}
-
-/// One message of the stream of `WatchWeeders`, sent at `now`.
-pub(crate) fn weeders_response(
-    message: Message<NamespacedName, Arc<Weeder>>,
-    owner: &str,
-    now: UnixTime,
-) -> pb::WatchWeedersResponse {
-    use pb::watch_weeders_response::Event as PbEvent;
-    let event = match message.event {
-        Event::Upsert(_, weeder) => PbEvent::Upsert(weeder_message(&weeder, owner, now)),
-        Event::Removed(service) => PbEvent::Removed(key(&service)),
-        Event::SnapshotComplete(items) => PbEvent::SnapshotComplete(feed::SnapshotComplete {
-            items,
-            completeness: None,
-        }),
-        Event::Heartbeat => PbEvent::Heartbeat(feed::Heartbeat {}),
-    };
-    pb::WatchWeedersResponse {
-        position: Some(wire::position(&message.position)),
-        event: Some(event),
-    }
-}
 
 /// A weeder as the API shows it at `now`.
 pub(crate) fn weeder_message(weeder: &Weeder, owner: &str, now: UnixTime) -> pb::Weeder {
@@ -81,7 +36,11 @@ pub(crate) fn weeder_message(weeder: &Weeder, owner: &str, now: UnixTime) -> pb:
     }
 }
 
-fn readiness(service: &NamespacedName, state: &ServiceState, observer: &str) -> pb::EndpointReadiness {
+pub(crate) fn readiness(
+    service: &NamespacedName,
+    state: &ServiceState,
+    observer: &str,
+) -> pb::EndpointReadiness {
     let readiness = match state.readiness() {
         ServiceReadiness::Ready => pb::Readiness::Ready,
         ServiceReadiness::NotReady => pb::Readiness::NotReady,
@@ -130,6 +89,11 @@ fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
         exit_message: left.crash.message.clone(),
         at: Some(timestamp(left.at)),
     }
+}
+
+/// The key of a service in the streams.
+pub(crate) fn name_pair(service: &NamespacedName) -> NamePair {
+    NamePair(service.namespace.to_string(), service.name.to_string())
 }
 
 fn key(service: &NamespacedName) -> pb::ServiceKey {

@@ -91,12 +91,7 @@ fn watchdogctl(
     Ok(text)
 }
 
-fn grpcurl(
-    lease_probe: &Service,
-    coordinator: &Service,
-    weeder: &Service,
-    files: &TlsFiles,
-) -> String {
+fn grpcurl(lease_probe: &Service, coordinator: &Service, weeder: &Service, files: &TlsFiles) -> String {
     let call = |service: &Service, data: &str, method: &str| {
         format!(
             "grpcurl -cacert {} -cert {} -key {} -servername {SERVER_NAME} -d '{data}' {} gardener.watchdog.{method}\n",

@@ -53,7 +53,10 @@ async fn the_demo_is_all_right_and_the_commands_that_it_prints_work() {
         .filter(|line| line.starts_with("export WATCHDOG_"))
         .map(|line| format!("{line}; "))
         .collect();
-    let watchdogctl = binaries::path(binaries::WATCHDOGCTL).unwrap().display().to_string();
+    let watchdogctl = binaries::path(binaries::WATCHDOGCTL)
+        .unwrap()
+        .display()
+        .to_string();
     let commands: Vec<&str> = output
         .lines()
         .filter(|line| line.starts_with(&watchdogctl))

@@ -6,7 +6,6 @@ mod config_files;
 mod demo;
 mod drain;
 mod grpcurl;
-mod ipv6;
 mod probe_cost;
 mod traces;
 mod watchdogctl;

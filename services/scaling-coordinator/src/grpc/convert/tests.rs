@@ -4,7 +4,12 @@ use super::*;
 fn texts_are_bounded_and_nothing_is_concluded_from_what_is_unset() {
     let verdict_of = |value: probe::Verdict| {
         let sent_at = Instant::now();
-        (verdict(&Received { value, sent_at }), sent_at)
+        let received = Received {
+            value,
+            sent_at,
+            set_at: sent_at,
+        };
+        (verdict(&received), sent_at)
     };
     let (long, _) = verdict_of(probe::Verdict {
         message: "x".repeat(10_000),

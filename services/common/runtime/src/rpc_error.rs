@@ -1,0 +1,170 @@
+//! The errors of the gRPC APIs: a canonical code, a message that says what to do, and google.rpc details for programs.
+
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
+
+/// The domain of every [`ErrorReason`].
+pub const DOMAIN: &str = "dependency-watchdog.gardener.cloud";
+
+/// Why a request failed. The names are part of the API: docs/api.md lists them, and clients compare them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorReason {
+    /// A field has a value that it cannot have.
+    InvalidField,
+    /// A page token was not given out by this API.
+    InvalidPageToken,
+    /// A page token belongs to a request with other fields.
+    PageTokenMismatch,
+    /// The seed has no Cluster of the name.
+    ShootNotFound,
+    /// The service has no weeder.
+    WeederNotFound,
+    /// No replica has reported the shoot yet.
+    NotReported,
+    /// A stream began before the replica had all of its items, and ends when it has them.
+    SnapshotIncomplete,
+    /// The process stops.
+    Draining,
+    /// The replica serves as many streams as it can.
+    TooManyStreams,
+    /// The reader of a stream is too far behind.
+    ReaderTooSlow,
+    /// The caller's certificate is good, but its name is not allowed.
+    ClientNotAllowed,
+}
+
+impl ErrorReason {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::InvalidField,
+        Self::InvalidPageToken,
+        Self::PageTokenMismatch,
+        Self::ShootNotFound,
+        Self::WeederNotFound,
+        Self::NotReported,
+        Self::SnapshotIncomplete,
+        Self::Draining,
+        Self::TooManyStreams,
+        Self::ReaderTooSlow,
+        Self::ClientNotAllowed,
+    ];
+
+    /// As clients see it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidField => "INVALID_FIELD",
+            Self::InvalidPageToken => "INVALID_PAGE_TOKEN",
+            Self::PageTokenMismatch => "PAGE_TOKEN_MISMATCH",
+            Self::ShootNotFound => "SHOOT_NOT_FOUND",
+            Self::WeederNotFound => "WEEDER_NOT_FOUND",
+            Self::NotReported => "NOT_REPORTED",
+            Self::SnapshotIncomplete => "SNAPSHOT_INCOMPLETE",
+            Self::Draining => "DRAINING",
+            Self::TooManyStreams => "TOO_MANY_STREAMS",
+            Self::ReaderTooSlow => "READER_TOO_SLOW",
+            Self::ClientNotAllowed => "CLIENT_NOT_ALLOWED",
+        }
+    }
+
+    const fn code(self) -> Code {
+        match self {
+            Self::InvalidField | Self::InvalidPageToken | Self::PageTokenMismatch => Code::InvalidArgument,
+            Self::ShootNotFound | Self::WeederNotFound => Code::NotFound,
+            Self::NotReported | Self::SnapshotIncomplete | Self::Draining => Code::Unavailable,
+            Self::TooManyStreams | Self::ReaderTooSlow => Code::ResourceExhausted,
+            Self::ClientNotAllowed => Code::PermissionDenied,
+        }
+    }
+
+    /// When the same request may succeed.
+    const fn retry_delay(self) -> Option<Duration> {
+        match self {
+            Self::NotReported | Self::SnapshotIncomplete | Self::Draining | Self::ReaderTooSlow => {
+                Some(Duration::from_secs(1))
+            }
+            Self::TooManyStreams => Some(Duration::from_secs(10)),
+            Self::InvalidField
+            | Self::InvalidPageToken
+            | Self::PageTokenMismatch
+            | Self::ShootNotFound
+            | Self::WeederNotFound
+            | Self::ClientNotAllowed => None,
+        }
+    }
+
+    fn details(self) -> ErrorDetails {
+        let mut details = ErrorDetails::with_error_info(self.as_str(), DOMAIN, []);
+        if let Some(delay) = self.retry_delay() {
+            details.set_retry_info(Some(delay));
+        }
+        details
+    }
+}
+
+/// The error for a request that is right, but cannot be answered.
+#[must_use]
+pub fn error(reason: ErrorReason, message: impl Into<String>) -> Status {
+    Status::with_error_details(reason.code(), message, reason.details())
+}
+
+/// The error for a field that is wrong. The message begins with the field.
+#[must_use]
+pub fn invalid(reason: ErrorReason, field: &str, description: &str) -> Status {
+    let mut details = reason.details();
+    details.add_bad_request_violation(field, description);
+    Status::with_error_details(reason.code(), format!("{field}: {description}"), details)
+}
+
+/// The error for a field that is wrong for the usual reason.
+#[must_use]
+pub fn invalid_field(field: &str, description: &str) -> Status {
+    invalid(ErrorReason::InvalidField, field, description)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_carry_their_details() {
+        let status = invalid_field("shoots[1]", "is too long");
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert_eq!(status.message(), "shoots[1]: is too long");
+        let details = status.get_error_details();
+        let violation = &details.bad_request().unwrap().field_violations[0];
+        assert_eq!(
+            (violation.field.as_str(), violation.description.as_str()),
+            ("shoots[1]", "is too long")
+        );
+        let info = details.error_info().unwrap();
+        assert_eq!(
+            (info.reason.as_str(), info.domain.as_str()),
+            ("INVALID_FIELD", DOMAIN)
+        );
+        assert!(details.retry_info().is_none(), "the same request fails again");
+
+        let draining = error(ErrorReason::Draining, "stops");
+        assert_eq!(draining.code(), Code::Unavailable);
+        let retry = draining.get_error_details().retry_info().unwrap().retry_delay;
+        assert_eq!(retry, Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn every_reason_is_documented_with_its_code() {
+        let page = include_str!("../../../../docs/api.md");
+        for reason in ErrorReason::ALL {
+            let row = format!(
+                "| `{}` | `{}` |",
+                reason.as_str(),
+                crate::rpc_metrics::code_label(reason.code())
+            );
+            assert!(
+                page.contains(&row),
+                "docs/api.md has no row that begins with {row}"
+            );
+        }
+    }
+}

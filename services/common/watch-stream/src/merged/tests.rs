@@ -1,0 +1,264 @@
+use futures::StreamExt as _;
+use watchdog_client::failure::{Failure, Reason};
+use watchdog_proto::probe::v1 as probe;
+use watchdog_proto::probe::v1::watch_verdicts_response::Event as PbEvent;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+type Exists = fn(&String) -> bool;
+
+/// The view of a replica `me` that knows the seed, with what it receives of the others.
+fn view() -> (MergedView<probe::Verdict>, PeerHandler<probe::Verdict, Exists>) {
+    let view = MergedView::new("me".into());
+    let exists: Exists = |shoot| shoot != "gone";
+    let peers = PeerHandler {
+        view: view.clone(),
+        exists,
+    };
+    (view, peers)
+}
+
+fn fill(view: &MergedView<probe::Verdict>) {
+    view.inner.replicas.send_modify(|replicas| replicas.filled = true);
+}
+
+fn verdict(shoot: &str, observer: &str) -> Received<probe::Verdict> {
+    let value = probe::Verdict {
+        shoot: shoot.to_owned(),
+        observer: observer.to_owned(),
+        outcome: probe::Outcome::Healthy.into(),
+        ..Default::default()
+    };
+    let now = Instant::now();
+    Received {
+        value,
+        sent_at: now,
+        set_at: now,
+    }
+}
+
+fn snapshot(shoots: &[&str], observer: &str, completeness: Completeness) -> Update<String, probe::Verdict> {
+    let items = shoots
+        .iter()
+        .map(|shoot| (shoot.to_string(), verdict(shoot, observer)));
+    Update::Snapshot(items.collect(), completeness)
+}
+
+fn open(view: &MergedView<probe::Verdict>, scope: pb::Scope) -> Responses<probe::WatchVerdictsResponse> {
+    let streams = Streams::new(CancellationToken::new());
+    view.watch(&streams, "WatchVerdicts", scope, |_| true).unwrap()
+}
+
+async fn next(stream: &mut Responses<probe::WatchVerdictsResponse>) -> PbEvent {
+    stream.next().await.unwrap().unwrap().event.unwrap()
+}
+
+/// The shoots of a stream's snapshot, and what it lacks.
+async fn whole(stream: &mut Responses<probe::WatchVerdictsResponse>) -> (Vec<String>, pb::Completeness) {
+    let mut shoots = Vec::new();
+    loop {
+        match next(stream).await {
+            PbEvent::Upsert(verdict) => shoots.push(verdict.shoot),
+            PbEvent::SnapshotComplete(complete) => {
+                assert_eq!(complete.items, shoots.len() as u64);
+                return (shoots, complete.completeness.unwrap());
+            }
+            PbEvent::Removed(_) => panic!("removed within a snapshot"),
+            PbEvent::Heartbeat(_) => {}
+        }
+    }
+}
+
+fn missing(replicas: &[&str]) -> pb::Completeness {
+    pb::Completeness {
+        complete: false,
+        missing_replicas: replicas.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn complete() -> pb::Completeness {
+    pb::Completeness {
+        complete: true,
+        missing_replicas: Vec::new(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_waits_for_every_replica_that_is_known() {
+    let (view, peers) = view();
+    let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+    let began = Instant::now();
+    fill(&view);
+    let mut stream = open(&view, pb::Scope::Unspecified);
+    peers.on_join(&a);
+    peers.on_join(&b);
+    peers.on_listed();
+    let report = async {
+        tokio::time::sleep(2 * SECOND).await;
+        peers.on_update(&a, snapshot(&["one"], "a", Completeness::COMPLETE));
+        tokio::time::sleep(2 * SECOND).await;
+        peers.on_update(&b, snapshot(&["two"], "b", Completeness::COMPLETE));
+    };
+    let (snapshot, ()) = tokio::join!(whole(&mut stream), report);
+    assert_eq!(snapshot, (vec!["one".to_owned(), "two".to_owned()], complete()));
+    assert_eq!(began.elapsed(), 4 * SECOND);
+    peers.on_update(&b, Update::Upsert("two".to_owned(), verdict("two", "b")));
+    assert!(matches!(next(&mut stream).await, PbEvent::Upsert(verdict) if verdict.shoot == "two"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_waits_for_ten_seconds_and_then_says_what_is_missing() {
+    let (view, peers) = view();
+    let a: Arc<str> = "a".into();
+    let began = Instant::now();
+    let list = async |scope| {
+        let request = PageRequest::read(0, "", &[]).unwrap();
+        let page = view.list(scope, &request, |_, _| true).await.unwrap();
+        page.completeness.unwrap()
+    };
+    let mut stream = open(&view, pb::Scope::Unspecified);
+    assert!(
+        matches!(next(&mut stream).await, PbEvent::Heartbeat(_)),
+        "a sign of life after 5 s"
+    );
+    let unlisted = whole(&mut stream).await;
+    assert_eq!(unlisted, (Vec::new(), missing(&["me"])));
+    assert_eq!(began.elapsed(), WAIT_FOR_REPLICAS);
+    assert_eq!(list(pb::Scope::Local).await, missing(&["me"]));
+    fill(&view);
+    assert_eq!(
+        list(pb::Scope::Unspecified).await,
+        missing(&[]),
+        "the replicas are not known"
+    );
+    assert_eq!(list(pb::Scope::Local).await, complete());
+    assert_eq!(began.elapsed(), WAIT_FOR_REPLICAS, "none of them waited again");
+
+    peers.on_join(&a);
+    peers.on_listed();
+    assert_eq!(list(pb::Scope::Unspecified).await, missing(&["a"]));
+    assert_eq!(began.elapsed(), 2 * WAIT_FOR_REPLICAS, "a had its ten seconds");
+    peers.on_update(&a, snapshot(&[], "a", Completeness::COMPLETE));
+    assert_eq!(list(pb::Scope::Unspecified).await, complete());
+    peers.on_update(&a, Update::Lost(Failure::new(Reason::Connection, &"cut")));
+    assert_eq!(list(pb::Scope::Unspecified).await, missing(&["a"]));
+    peers.on_leave(&a);
+    assert_eq!(list(pb::Scope::Unspecified).await, complete());
+    assert_eq!(began.elapsed(), 2 * WAIT_FOR_REPLICAS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shoot_that_changes_its_owner_is_never_removed() {
+    let (view, peers) = view();
+    let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+    fill(&view);
+    for replica in [&a, &b] {
+        peers.on_join(replica);
+        peers.on_update(replica, snapshot(&[], replica, Completeness::COMPLETE));
+    }
+    peers.on_listed();
+    peers.on_update(&a, Update::Upsert("moves".to_owned(), verdict("moves", "a")));
+    peers.on_update(&a, Update::Upsert("gone".to_owned(), verdict("gone", "a")));
+    let mut stream = open(&view, pb::Scope::Unspecified);
+    assert_eq!(whole(&mut stream).await.0, ["gone", "moves"]);
+    peers.on_update(&a, Update::Removed("moves".to_owned()));
+    peers.on_update(&a, Update::Removed("gone".to_owned()));
+    assert_eq!(
+        next(&mut stream).await,
+        PbEvent::Removed("gone".to_owned()),
+        "its Cluster is gone"
+    );
+    peers.on_update(&b, Update::Upsert("moves".to_owned(), verdict("moves", "b")));
+    assert!(matches!(next(&mut stream).await, PbEvent::Upsert(verdict) if verdict.observer == "b"));
+    // A replica that dies: its Lease ends later than its stream.
+    peers.on_update(&b, Update::Lost(Failure::new(Reason::Connection, &"cut")));
+    peers.on_leave(&b);
+    peers.on_update(&a, Update::Upsert("moves".to_owned(), verdict("moves", "a")));
+    assert!(matches!(next(&mut stream).await, PbEvent::Upsert(verdict) if verdict.observer == "a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_local_stream_that_began_too_early_ends_when_the_replica_has_its_items() {
+    let (view, _) = view();
+    let mut stream = open(&view, pb::Scope::Local);
+    assert_eq!(whole(&mut stream).await, (Vec::new(), missing(&["me"])));
+    fill(&view);
+    let end = stream.next().await.unwrap().unwrap_err();
+    assert_eq!(end.code(), tonic::Code::Unavailable);
+    let mut again = open(&view, pb::Scope::Local);
+    assert_eq!(whole(&mut again).await, (Vec::new(), complete()));
+    assert!(
+        matches!(next(&mut again).await, PbEvent::Heartbeat(_)),
+        "it goes on"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_items_of_this_replica_are_local_and_merged() {
+    let (view, _) = view();
+    let (store, stop) = (StateStore::<String, &str>::new(), CancellationToken::new());
+    store.upsert("one".to_owned(), "first");
+    let encode = |shoot: &String, observer: &&str| verdict(shoot, observer).value;
+    let follow = {
+        let (view, store, stop) = (view.clone(), store.clone(), stop.clone());
+        tokio::spawn(async move {
+            let is_filled = |has: &dyn Fn(&String) -> bool| has(&"one".to_owned());
+            tokio::join!(
+                view.follow_own(&store, encode, String::clone, &|_| true, &stop),
+                view.fill(is_filled, &stop),
+            );
+        })
+    };
+    let mut local = open(&view, pb::Scope::Local);
+    assert_eq!(whole(&mut local).await, (vec!["one".to_owned()], complete()));
+    store.upsert("one".to_owned(), "second");
+    assert!(matches!(next(&mut local).await, PbEvent::Upsert(verdict) if verdict.observer == "second"));
+    let answer = view.get(&"one".to_owned()).await;
+    assert_eq!(answer.item.unwrap().observer, "second");
+    store.remove(&"one".to_owned());
+    assert_eq!(next(&mut local).await, PbEvent::Removed("one".to_owned()));
+    assert!(
+        view.get(&"one".to_owned()).await.item.is_some(),
+        "another replica may own it now"
+    );
+    stop.cancel();
+    follow.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
+    let (here, here_peers) = view();
+    let (there, there_peers) = view();
+    for (view, peers) in [(&here, &here_peers), (&there, &there_peers)] {
+        fill(view);
+        peers.on_join(&"a".into());
+        peers.on_listed();
+        peers.on_update(
+            &"a".into(),
+            snapshot(&["c", "a", "b"], "a", Completeness::COMPLETE),
+        );
+    }
+    let filter = ["ListVerdicts"];
+    let request = PageRequest::read(2, "", &filter).unwrap();
+    let first = here
+        .list(pb::Scope::Unspecified, &request, |_, _| true)
+        .await
+        .unwrap();
+    let names =
+        |page: &ItemPage<probe::Verdict>| page.items.iter().map(|v| v.shoot.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (names(&first), first.total_size),
+        (vec!["a".to_owned(), "b".to_owned()], 3)
+    );
+    let request = PageRequest::read(2, &first.next_page_token, &filter).unwrap();
+    let second = there
+        .list(pb::Scope::Unspecified, &request, |_, _| true)
+        .await
+        .unwrap();
+    assert_eq!(
+        (names(&second), second.next_page_token.as_str()),
+        (vec!["c".to_owned()], "")
+    );
+}

@@ -1,0 +1,233 @@
+//! The reports of the replicas on one key. A change of owner does not withdraw what the previous owner reported: it stands
+//! until another replica has a report, or for a while.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::item::FeedItem;
+
+/// The report of a replica that does not report the key any more stands at least this long: a new owner is found after
+/// 18 s at most, and reports at once. A verdict stands for as long as it is valid, if that is longer.
+pub(crate) const KEPT_FOR: Duration = Duration::from_secs(30);
+
+/// The report of one replica on a key.
+#[derive(Debug)]
+pub(crate) struct ReplicaReport<M> {
+    /// The item as it was at `as_of`.
+    pub(crate) item: Arc<M>,
+    pub(crate) as_of: Instant,
+    /// When its owner set it.
+    pub(crate) set_at: Instant,
+}
+
+/// The reports of all replicas on one key.
+#[derive(Debug)]
+pub(crate) struct Reports<M> {
+    by_replica: Vec<(Arc<str>, ReplicaReport<M>)>,
+    /// The newest report of the replicas that do not report this key any more, and until when it stands.
+    left_behind: Option<(ReplicaReport<M>, Instant)>,
+}
+
+// === impl ReplicaReport ===
+
+impl<M> Clone for ReplicaReport<M> {
+    fn clone(&self) -> Self {
+        Self {
+            item: self.item.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<M> PartialEq for ReplicaReport<M> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.item, &other.item) && self.as_of == other.as_of
+    }
+}
+
+impl<M: FeedItem> ReplicaReport<M> {
+    /// The item now.
+    pub(crate) fn now(&self) -> M {
+        let mut item = M::clone(&self.item);
+        item.age(self.as_of.elapsed());
+        item
+    }
+
+    fn stands_until(&self, now: Instant) -> Instant {
+        (now + KEPT_FOR).max(self.as_of + self.item.valid_for())
+    }
+}
+
+// === impl Reports ===
+
+impl<M> Default for Reports<M> {
+    fn default() -> Self {
+        Self {
+            by_replica: Vec::new(),
+            left_behind: None,
+        }
+    }
+}
+
+impl<M: FeedItem> Reports<M> {
+    /// Replaces the report of a replica.
+    pub(crate) fn upsert(&mut self, replica: &Arc<str>, report: ReplicaReport<M>) {
+        if !report.item.is_provisional() {
+            self.left_behind = None;
+        }
+        match self.by_replica.iter_mut().find(|(of, _)| of == replica) {
+            Some((_, old)) => *old = report,
+            None => self.by_replica.push((replica.clone(), report)),
+        }
+    }
+
+    /// Removes the report of a replica. With `keep`, it is left behind if no other replica has one. Returns true if there
+    /// was one.
+    pub(crate) fn remove(&mut self, replica: &str, keep: bool, now: Instant) -> bool {
+        let Some(at) = self.by_replica.iter().position(|(of, _)| **of == *replica) else {
+            return false;
+        };
+        let (_, report) = self.by_replica.swap_remove(at);
+        let mut others = self.by_replica.iter();
+        let replaced = others.any(|(_, other)| !other.item.is_provisional());
+        let older_is_left = self.left_behind.is_some() && report.item.is_provisional();
+        if keep && !replaced && !older_is_left {
+            let until = report.stands_until(now);
+            self.left_behind = Some((report, until));
+        }
+        true
+    }
+
+    /// Drops what was left behind if its time is over, and, if the item is gone, what replicas that are lost have
+    /// reported. Returns true if that changed anything.
+    pub(crate) fn tidy(
+        &mut self,
+        now: Instant,
+        exists: impl Fn() -> bool,
+        is_lost: impl Fn(&str) -> bool,
+    ) -> bool {
+        let lost = self.by_replica.iter().any(|(of, _)| is_lost(of));
+        if !lost && self.left_behind.is_none() {
+            return false;
+        }
+        let exists = exists();
+        let before = self.by_replica.len();
+        self.by_replica.retain(|(of, _)| exists || !is_lost(of));
+        let over = |(_, until): &mut (ReplicaReport<M>, Instant)| !exists || *until <= now;
+        self.left_behind.take_if(over).is_some() || self.by_replica.len() < before
+    }
+
+    /// The report that counts: the newest, a provisional one only if there is no other.
+    pub(crate) fn newest(&self) -> Option<&ReplicaReport<M>> {
+        let reported = self.by_replica.iter().map(|(_, report)| report);
+        let left_behind = self.left_behind.iter().map(|(report, _)| report);
+        reported
+            .chain(left_behind)
+            .max_by_key(|report| (!report.item.is_provisional(), report.set_at))
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.by_replica.is_empty() && self.left_behind.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use watchdog_proto::probe::v1 as pb;
+    use watchdog_proto::probe::v1::Outcome::{self, Healthy, LeasesExpired, Pending};
+
+    use super::*;
+    use crate::wire::duration;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A verdict that was set `set` seconds after the start and is valid for 40 s.
+    fn report(outcome: Outcome, start: Instant, set: u32) -> ReplicaReport<pb::Verdict> {
+        let item = pb::Verdict {
+            outcome: outcome.into(),
+            valid_for: Some(duration(40 * SECOND)),
+            ..Default::default()
+        };
+        ReplicaReport {
+            item: Arc::new(item),
+            as_of: start + SECOND * set,
+            set_at: start + SECOND * set,
+        }
+    }
+
+    fn outcome(of: &Reports<pb::Verdict>) -> Option<Outcome> {
+        of.newest().map(|report| report.item.outcome())
+    }
+
+    #[tokio::test]
+    async fn a_report_outlives_its_replica_until_another_has_one() {
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let start = Instant::now();
+        let mut of = Reports::default();
+        of.upsert(&a, report(LeasesExpired, start, 10));
+        assert!(of.remove("a", true, start + 12 * SECOND) && !of.remove("a", true, start + 12 * SECOND));
+        assert_eq!(outcome(&of), Some(LeasesExpired));
+        of.upsert(&b, report(Pending, start, 13));
+        assert_eq!(outcome(&of), Some(LeasesExpired), "b knows nothing yet");
+        assert!(!of.tidy(start + 49 * SECOND, || true, |_| false), "it is valid");
+        of.upsert(&b, report(Healthy, start, 14));
+        assert_eq!(outcome(&of), Some(Healthy));
+        assert!(of.left_behind.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_report_that_was_left_behind_ends_with_its_validity_and_with_its_item() {
+        let a: Arc<str> = "a".into();
+        let start = Instant::now();
+        for (now, exists) in [(50, true), (20, false)] {
+            let mut of = Reports::default();
+            of.upsert(&a, report(Healthy, start, 10));
+            of.remove("a", true, start + 11 * SECOND);
+            assert!(of.tidy(start + SECOND * now, || exists, |_| false));
+            assert!(of.is_empty() && outcome(&of).is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_report_without_validity_stands_for_a_while() {
+        let a: Arc<str> = "a".into();
+        let start = Instant::now();
+        let mut of = Reports::default();
+        let mut skipped = report(Outcome::Skipped, start, 10);
+        skipped.item = Arc::new(pb::Verdict {
+            valid_for: None,
+            ..pb::Verdict::clone(&skipped.item)
+        });
+        of.upsert(&a, skipped);
+        let left = start + 100 * SECOND;
+        of.remove("a", true, left);
+        assert!(!of.tidy(left + KEPT_FOR - SECOND, || true, |_| false));
+        assert!(of.tidy(left + KEPT_FOR, || true, |_| false) && of.is_empty());
+    }
+
+    #[tokio::test]
+    async fn of_two_reports_the_newest_counts() {
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let start = Instant::now();
+        let mut of = Reports::default();
+        of.upsert(&b, report(Healthy, start, 12));
+        of.upsert(&a, report(LeasesExpired, start, 10));
+        assert_eq!(outcome(&of), Some(Healthy));
+        of.remove("b", true, start + 13 * SECOND);
+        assert_eq!(outcome(&of), Some(LeasesExpired), "a reports it");
+        assert!(of.left_behind.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_a_lost_replica_reported_stands_for_as_long_as_the_item_exists() {
+        let a: Arc<str> = "a".into();
+        let start = Instant::now();
+        let mut of = Reports::default();
+        of.upsert(&a, report(Healthy, start, 10));
+        let later = start + 1_000 * SECOND;
+        assert!(!of.tidy(later, || true, |_| true) && !of.tidy(later, || false, |_| false));
+        assert!(of.tidy(later, || false, |replica| replica == "a") && of.is_empty());
+    }
+}
