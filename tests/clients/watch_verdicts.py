@@ -45,9 +45,10 @@ def follow(stub, known):
             known.pop(update.removed, None)
             print(f"{update.removed} is gone", flush=True)
         elif event == "snapshot_complete":
-            # What is not in the snapshot is gone; before this moment nothing may be concluded.
-            for shoot in known.keys() - snapshot.keys():
-                del known[shoot]
+            # What is not in a whole snapshot is gone; before this moment nothing may be concluded.
+            if update.snapshot_complete.completeness.complete:
+                for shoot in known.keys() - snapshot.keys():
+                    del known[shoot]
             for verdict in snapshot.values():
                 tell(known, verdict)
             snapshot = None
@@ -76,7 +77,7 @@ def tell(known, verdict):
     before = known.get(verdict.shoot)
     known[verdict.shoot] = verdict
     if before is None or before.outcome != verdict.outcome:
-        # Act on it only as long as it is valid: valid_for counts from the moment at which it was sent.
+        # Act on it only for as long as it is valid: valid_for counts from the moment of sending (docs/api.md).
         valid = verdict.valid_for.ToTimedelta().total_seconds()
         outcome = probe_pb2.Outcome.Name(verdict.outcome)
         print(f"{verdict.shoot} {outcome} (valid for {valid:.0f} s): {verdict.message}", flush=True)

@@ -21,6 +21,7 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
 use watchdog_runtime::tls::Tls;
+use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::replicas::{Addresses, follow_replicas};
 use watchdog_watch_stream::server::StateStore;
@@ -33,12 +34,14 @@ use crate::cluster::writer::ResourceWriter;
 use crate::cluster::{permissions, watches};
 use crate::config::{Config, Release};
 use crate::controller::Controller;
+use crate::controller::history::HistoryStore;
 use crate::controller::inputs::DecisionInputs;
 use crate::controller::releaser::Releaser;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::traces::Traces;
 use crate::controller::verdicts::VerdictTable;
 use crate::controller::work_queue::WorkQueue;
+use crate::domain::history::ShootEvent;
 use crate::domain::overview::{Overview as _, ShootScaling};
 use crate::grpc::convert;
 use crate::grpc::observers::Observers;
@@ -82,9 +85,21 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let tracer = base.tracer(config.otlp_endpoint.as_ref(), SERVICE)?;
     let trace_contexts = Arc::new(TraceContexts::new(tracer.is_on()));
     let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
+    let clock = Clock::start();
+    let owns = {
+        let membership = membership.clone();
+        Box::new(move |shoot: &str| membership.owns(shoot))
+    };
+    let history = Arc::new(HistoryStore::new(
+        config.history,
+        clock,
+        base.identity.clone(),
+        owns,
+    ));
     let observers = Observers {
         verdicts: verdicts.clone(),
         trace_contexts: trace_contexts.clone(),
+        history: history.clone(),
     };
     let addresses = if config.lease_probe.is_empty() {
         replica.find(&base, "discovery", LEASE_PROBE, config.timing)
@@ -98,11 +113,13 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let engine = indexes.engine(inputs.clone(), &base.identity, config.request_rate);
     let (shoots, write_counts) = (engine.states(), engine.write_counts());
     let traces = Traces::new(tracer, trace_contexts);
-    base.tasks.critical("engine", engine.traced(traces).run());
+    base.tasks
+        .critical("engine", engine.traced(traces).recorded(history.clone()).run());
 
     let peers = replica.find(&base, "peers", SERVICE, config.timing);
     let service = ScalingApi {
-        scaling: merge(&base, &shoots, &inputs, peers),
+        scaling: merge_scaling(&base, &shoots, &inputs, clock, peers.clone()),
+        events: merge_events(&base, &history, clock, peers),
         overview: inputs,
         streams: Streams::new(base.draining.clone()),
     };
@@ -115,20 +132,41 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 }
 
 /// Merges the scaling states of this replica with those of the others.
-fn merge(
+fn merge_scaling(
     base: &ServiceBuilder,
     shoots: &StateStore<String, ShootScaling>,
     inputs: &Arc<DecisionInputs>,
+    clock: Clock,
     peers: watch::Receiver<Addresses>,
 ) -> MergedView<pb::ShootScaling> {
     let view = MergedView::new(base.identity.clone());
-    let (clock, exists, filled) = (Clock::start(), inputs.clone(), inputs.clone());
+    let (exists, filled) = (inputs.clone(), inputs.clone());
     let own = OwnItems {
         store: shoots.clone(),
         encode: move |shoot: &String, scaling: &ShootScaling| convert::shoot_scaling(shoot, scaling, clock),
         key: String::clone,
         exists: move |shoot: &String| !exists.is_unknown(shoot),
         is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_ours(has),
+    };
+    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    view
+}
+
+/// Merges the history that this replica keeps with that of the others.
+fn merge_events(
+    base: &ServiceBuilder,
+    history: &HistoryStore,
+    clock: Clock,
+    peers: watch::Receiver<Addresses>,
+) -> MergedView<pb::ShootEvent> {
+    let (view, identity) = (MergedView::new(base.identity.clone()), base.identity.clone());
+    let own = OwnItems {
+        store: history.events(),
+        encode: move |key: &NamePair, event: &ShootEvent| convert::shoot_event(key, event, &identity, clock),
+        key: NamePair::clone,
+        exists: |_: &NamePair| true,
+        // It has what has happened since it started.
+        is_filled: |_: &dyn Fn(&NamePair) -> bool| true,
     };
     view.spawn(base, own, peers, base.peer_dialer(SERVICE));
     view

@@ -36,6 +36,14 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,
 
+    /// Events of one shoot that this replica keeps for ListShootEvents.
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    history_per_shoot: u16,
+
+    /// Events of all shoots that this replica keeps, about 1 KiB each.
+    #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    history_total: u32,
+
     /// Restore everything that the watchdog holds down, level by level, print what was restored, and exit: 0 when
     /// nothing is held down any more. Waits until every other replica of the coordinator has stopped.
     #[arg(long)]
@@ -77,6 +85,8 @@ pub struct Config {
     pub server_name: String,
     /// Most requests about shoots in a second.
     pub request_rate: u32,
+    /// The events that are kept.
+    pub history: HistoryLimits,
     /// How long the membership takes for what; [`Timing::PRODUCTION`] except in tests.
     pub timing: Timing,
     /// Where traces go, if anywhere.
@@ -85,6 +95,15 @@ pub struct Config {
     pub file: ConfigFile<ProberConfig>,
     /// Set when the process only restores what is held down, and ends.
     pub release: Option<Release>,
+}
+
+/// How many events of the history are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryLimits {
+    /// Of one shoot.
+    pub per_shoot: usize,
+    /// Of all shoots.
+    pub total: usize,
 }
 
 /// How everything that is held down is restored.
@@ -122,6 +141,10 @@ impl CommandLine for Args {
             lease_probe: self.lease_probe,
             server_name,
             request_rate: self.request_rate,
+            history: HistoryLimits {
+                per_shoot: self.history_per_shoot.into(),
+                total: usize::try_from(self.history_total).unwrap_or(usize::MAX),
+            },
             timing: Timing::PRODUCTION,
             otlp_endpoint: self.otlp_endpoint,
             file,

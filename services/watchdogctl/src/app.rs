@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, CtlCommand};
 use crate::commands;
-use crate::connect::Connector;
+use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::fetch::Clients;
 use crate::output::Output;
@@ -33,32 +33,34 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 
 async fn dispatch(cli: Cli, output: Output) -> Result<ExitCode, CommandError> {
     match cli.command {
-        Command::Completion { shell } => {
+        CtlCommand::Completion { shell } => {
             commands::shell::completion(shell, &called_as(), &output);
             return Ok(ExitCode::SUCCESS);
         }
-        Command::Man => {
+        CtlCommand::Man => {
             commands::shell::man(&called_as(), &output)?;
             return Ok(ExitCode::SUCCESS);
         }
         _ => {}
     }
-    let connector = Connector::open(&cli.connect).await?;
+    let connector = ProgramDialer::open(&cli.connect).await?;
     let clients = Clients(&connector);
     let text = match cli.command {
-        Command::Status(args) => return commands::status::run(&clients, &args, output).await,
-        Command::Check => return commands::check::run(&connector, output).await,
-        Command::Shoot { shoot } => commands::shoot::run(&clients, &shoot.name, &output.frame()).await?,
-        Command::Plan { shoot, direction } => {
+        CtlCommand::Status(args) => return commands::status::run(&clients, &args, output).await,
+        CtlCommand::Check => return commands::check::run(&connector, output).await,
+        CtlCommand::Shoot { shoot } => commands::shoot::run(&clients, &shoot.name, &output.frame()).await?,
+        CtlCommand::Plan { shoot, direction } => {
             commands::plan::run(&clients, &shoot.name, direction.direction(), &output.frame()).await?
         }
-        Command::History { shoot } => commands::history::run(&clients, &shoot.name, &output.frame()).await?,
-        Command::Weeders(filter) => commands::weeders::run(&clients, &filter, &output.frame()).await?,
-        Command::Services(filter) => commands::services::run(&clients, &filter, &output.frame()).await?,
-        Command::Replicas => commands::replicas::run(&connector, &output.frame()).await?,
-        Command::Verdicts(args) => commands::verdicts::run(&clients, &args, &output.frame()).await?,
-        Command::Scaling(args) => commands::scaling::run(&clients, &args, &output.frame()).await?,
-        Command::Completion { .. } | Command::Man => String::new(),
+        CtlCommand::History { shoot } => {
+            commands::history::run(&clients, &shoot.name, &output.frame()).await?
+        }
+        CtlCommand::Weeders(filter) => commands::weeders::run(&clients, &filter, &output.frame()).await?,
+        CtlCommand::Services(filter) => commands::services::run(&clients, &filter, &output.frame()).await?,
+        CtlCommand::Replicas => commands::replicas::run(&connector, &output.frame()).await?,
+        CtlCommand::Verdicts(args) => commands::verdicts::run(&clients, &args, &output.frame()).await?,
+        CtlCommand::Scaling(args) => commands::scaling::run(&clients, &args, &output.frame()).await?,
+        CtlCommand::Completion { .. } | CtlCommand::Man => String::new(),
     };
     output.print(&text);
     Ok(ExitCode::SUCCESS)

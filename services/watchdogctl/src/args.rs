@@ -39,7 +39,7 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CtlCommand,
 }
 
 /// How the programs are reached.
@@ -149,7 +149,7 @@ pub(crate) struct ConnectArgs {
 }
 
 #[derive(Debug, Clone, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CtlCommand {
     /// One screen: counts by outcome, and the shoots that are not healthy, the most urgent first.
     Status(StatusArgs),
     /// Why a shoot is where it is: verdict, evidence, dependants, what would happen now, history.
@@ -165,15 +165,15 @@ pub(crate) enum Command {
         #[arg(long, value_enum)]
         direction: PlanDirection,
     },
-    /// What happened to a shoot, oldest first.
+    /// The history of a shoot, oldest first.
     History {
         #[command(flatten)]
         shoot: ShootArg,
     },
     /// The weeders and their deletions.
-    Weeders(ServiceFilter),
+    Weeders(ServiceFilterArgs),
     /// The services that weeders watch, and whether they are ready.
-    Services(ServiceFilter),
+    Services(ServiceFilterArgs),
     /// The replicas: how much each owns, and which are missing.
     Replicas,
     /// Check readiness, permissions, certificates, versions and clocks of all replicas; exits with 1 if one is wrong.
@@ -213,7 +213,7 @@ pub(crate) struct ShootArg {
 
 /// Options of `weeders` and `services`.
 #[derive(Debug, Clone, Default, Args)]
-pub(crate) struct ServiceFilter {
+pub(crate) struct ServiceFilterArgs {
     /// Only this shoot: its namespace in the seed (shoot--project--name), or project/name.
     #[arg(long, value_name = "SHOOT", value_parser = shoot_name)]
     pub(crate) shoot: Option<String>,

@@ -1,4 +1,4 @@
-//! What went wrong, what to do, and with which exit code the process ends.
+//! Errors of commands: the cause, what to do, and the exit code of the process.
 
 use std::fmt::{self, Display, Formatter};
 

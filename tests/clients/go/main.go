@@ -100,8 +100,9 @@ func follow(client probe.LeaseProbeServiceClient, known map[string]*probe.Verdic
 				fmt.Printf("%s is gone\n", event.Removed)
 			}
 		case *probe.WatchVerdictsResponse_SnapshotComplete:
+			// What is not in a whole snapshot is gone.
 			for shoot := range known {
-				if snapshot[shoot] == nil {
+				if snapshot[shoot] == nil && event.SnapshotComplete.GetCompleteness().GetComplete() {
 					delete(known, shoot)
 				}
 			}
@@ -119,7 +120,7 @@ func tell(known map[string]*probe.Verdict, verdict *probe.Verdict) {
 	before := known[verdict.Shoot]
 	known[verdict.Shoot] = verdict
 	if before == nil || before.Outcome != verdict.Outcome {
-		// Act on it only as long as it is valid: valid_for counts from the moment at which it was sent.
+		// Act on it only for as long as it is valid: valid_for counts from the moment of sending (docs/api.md).
 		valid := verdict.ValidFor.AsDuration().Round(time.Second)
 		fmt.Printf("%s %s (valid for %s): %s\n", verdict.Shoot, verdict.Outcome, valid, verdict.Message)
 	}

@@ -161,7 +161,7 @@ consumer! {
             list_scaling(scaling::ListScalingRequest) -> scaling::ListScalingResponse
         }
         unary! {
-            /// What a direction would do now.
+            /// The plan of a direction, as it would run now.
             plan_scaling(scaling::PlanScalingRequest) -> scaling::PlanScalingResponse
         }
         unary! {

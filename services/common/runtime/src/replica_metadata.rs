@@ -10,7 +10,7 @@ const REPLICA: HeaderName = HeaderName::from_static("watchdog-replica");
 /// Version of the program.
 const VERSION: HeaderName = HeaderName::from_static("watchdog-version");
 
-/// What keeps the replica from being ready; one value for each blocker, as on /readyz.
+/// The blockers that keep the replica from being ready, one value each, as on /readyz.
 const BLOCKER: HeaderName = HeaderName::from_static("watchdog-blocker");
 
 /// Blockers in one answer at most.

@@ -63,6 +63,8 @@ pub struct Evidence {
     pub threshold: f64,
     /// The skew furthest from zero among the nodes, in microseconds.
     pub largest_skew: i64,
+    /// Time since the newest renewal among the expired candidates.
+    pub newest_expired_renewal: Option<Duration>,
 }
 
 impl Evidence {
@@ -239,6 +241,11 @@ fn count_leases(
         evidence.candidates += 1;
         let expired = age.expired_from <= now;
         evidence.expired += u32::from(expired);
+        if expired {
+            let silent = now.since(age.renewed);
+            let newest = evidence.newest_expired_renewal.get_or_insert(silent);
+            *newest = silent.min(*newest);
+        }
         evidence.unconfirmed += u32::from(!expired && age.old_from <= now);
         if let Some(nodes) = nodes {
             let zone = evidence.zones.entry(nodes.zone(&lease.name)).or_default();

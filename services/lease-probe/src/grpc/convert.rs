@@ -85,7 +85,7 @@ fn evidence(evidence: &Evidence) -> pb::Evidence {
         expiry_age: Some(duration(evidence.expiry_age)),
         largest_skew: Some(signed(evidence.largest_skew)),
         unconfirmed: evidence.unconfirmed,
-        newest_expired_renewal_age: None,
+        newest_expired_renewal_age: evidence.newest_expired_renewal.map(duration),
     }
 }
 

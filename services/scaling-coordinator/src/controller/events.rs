@@ -8,21 +8,6 @@ use crate::domain::Direction;
 use crate::domain::flow::{Action, ActionKind, ActionOutcome};
 use crate::domain::next_step::ResourceWrite;
 
-/// A write in words.
-pub(super) fn what(write: &ResourceWrite) -> String {
-    match write {
-        ResourceWrite::Record { replicas } => format!("record {replicas} replicas"),
-        ResourceWrite::Scale {
-            from,
-            to,
-            record: false,
-            ..
-        } => format!("scale from {from} to {to}"),
-        ResourceWrite::Scale { from, to, .. } => format!("record {from} replicas and scale to {to}"),
-        ResourceWrite::CleanUp => "remove meltdown-protection-active".to_owned(),
-    }
-}
-
 /// The span of a request: every line about it names what was done to which shoot.
 pub(super) fn span(shoot: &str, action: &Action) -> tracing::Span {
     let (resource, direction) = (&action.reference, action.direction.as_str());
@@ -30,7 +15,7 @@ pub(super) fn span(shoot: &str, action: &Action) -> tracing::Span {
     match &action.kind {
         ActionKind::Read => tracing::error_span!("read", shoot, %resource, direction),
         ActionKind::Write(write) => {
-            tracing::error_span!("write", shoot, %resource, direction, what = what(write))
+            tracing::error_span!("write", shoot, %resource, direction, what = %write)
         }
     }
 }

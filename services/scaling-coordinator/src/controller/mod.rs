@@ -5,6 +5,7 @@
 //! configured rate, and the shoots take turns.
 
 mod events;
+pub(crate) mod history;
 pub(crate) mod inputs;
 pub(crate) mod releaser;
 mod request_queue;
@@ -29,6 +30,7 @@ use watchdog_runtime::token_bucket::TokenBucket;
 use watchdog_runtime::trace::{Span, Tracer};
 use watchdog_watch_stream::server::StateStore;
 
+use self::history::HistoryStore;
 use self::inputs::DecisionInputs;
 use self::request_queue::{RequestQueue, Turn};
 use self::shoot::{Reconciled, ShootRecord};
@@ -63,6 +65,7 @@ pub(crate) struct Controller {
     requests: JoinSet<ActionOutcome>,
     under_way: HashMap<Id, UnderWay>,
     traces: Traces,
+    history: Option<Arc<HistoryStore>>,
     generations: u64,
 }
 
@@ -82,6 +85,7 @@ struct UnderWay {
     generation: u64,
     action: Action,
     reason: String,
+    sent: Instant,
     span: Option<Span>,
 }
 
@@ -110,6 +114,7 @@ impl Controller {
             requests: JoinSet::new(),
             under_way: HashMap::new(),
             traces: Traces::new(Tracer::off(), Arc::default()),
+            history: None,
             generations: 0,
         }
     }
@@ -126,6 +131,12 @@ impl Controller {
     /// Goes on with the traces of verdicts.
     pub(crate) fn traced(mut self, traces: Traces) -> Self {
         self.traces = traces;
+        self
+    }
+
+    /// Records what happens.
+    pub(crate) fn recorded(mut self, history: Arc<HistoryStore>) -> Self {
+        self.history = Some(history);
         self
     }
 
@@ -230,6 +241,7 @@ impl Controller {
                 shoot: shoot.clone(),
                 generation,
                 reason: turn.reason.clone(),
+                sent: now,
                 span: self.traces.request(shoot, &action),
                 action,
             };
@@ -253,6 +265,7 @@ impl Controller {
             generation,
             action,
             reason,
+            sent,
             span,
         }) = self.under_way.remove(&id)
         else {
@@ -265,6 +278,9 @@ impl Controller {
                 self.publish_events(&shoot, &action, &reason);
             }
             self.write_counts.count(&shoot, action.direction, &outcome);
+            if let Some(history) = &self.history {
+                history.write_ended(&shoot, &action, &outcome, sent.elapsed());
+            }
         }
         let known = self.shoots.get_mut(&shoot);
         if let Some(known) = known.filter(|known| known.generation == generation) {
@@ -331,6 +347,9 @@ impl Controller {
     fn report(&self, shoot: &str, direction: Option<Direction>, found: &Reconciled) {
         for (action, reason) in &found.applied {
             tracing::info!(resource = %action.reference, "a write without an answer was applied");
+            if let Some(history) = &self.history {
+                history.write_ended(shoot, action, &ActionOutcome::Done, Duration::ZERO);
+            }
             self.publish_events(shoot, action, reason);
         }
         for (reference, why) in &found.steps.alerts {
@@ -349,8 +368,13 @@ impl Controller {
     }
 
     fn publish(&self, shoot: &str, scaling: ShootScaling) {
-        self.states
-            .upsert_unless(shoot.to_owned(), scaling, |old, new| old == new);
+        let key = shoot.to_owned();
+        if let Some(history) = &self.history
+            && self.states.get(&key).is_none_or(|old| *old != scaling)
+        {
+            history.published(shoot, &scaling);
+        }
+        self.states.upsert_unless(key, scaling, |old, new| old == new);
     }
 
     /// Publishes the Kubernetes Events about an applied write.
@@ -371,6 +395,9 @@ impl Controller {
             known.set_timer(&mut self.timers, shoot, None);
         }
         self.write_counts.forget(shoot);
+        if let Some(history) = &self.history {
+            history.forget(shoot);
+        }
         self.traces.forget(shoot);
         self.states.remove(&shoot.to_string());
     }

@@ -97,7 +97,7 @@ impl Traces {
             vec![
                 KeyValue::new("shoot", shoot.to_owned()),
                 KeyValue::new("resource", action.reference.to_string()),
-                KeyValue::new("what", super::events::what(write)),
+                KeyValue::new("what", write.to_string()),
             ]
         })
     }

@@ -7,6 +7,7 @@
 
 pub mod decision;
 pub mod flow;
+pub(crate) mod history;
 pub mod next_step;
 pub mod observed;
 pub(crate) mod overview;

@@ -14,6 +14,8 @@
 //! down:  n replicas --Record--> n replicas, recorded n, protected --Scale--> 0 replicas, recorded n, protected
 //! ```
 
+use std::fmt;
+
 use watchdog_api::names::{DEFAULT_SCALE_DOWN_REPLICAS, DEFAULT_SCALE_UP_REPLICAS};
 use watchdog_api::prober::{DependentResource, ResourceRef};
 use watchdog_api::workload::RecordedReplicas;
@@ -42,6 +44,22 @@ pub enum ResourceWrite {
     },
     /// Remove meltdown-protection-active.
     CleanUp,
+}
+
+impl fmt::Display for ResourceWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Record { replicas } => write!(f, "record {replicas} replicas"),
+            Self::Scale {
+                from,
+                to,
+                record: false,
+                ..
+            } => write!(f, "scale from {from} to {to}"),
+            Self::Scale { from, to, .. } => write!(f, "record {from} replicas and scale to {to}"),
+            Self::CleanUp => f.write_str("remove meltdown-protection-active"),
+        }
+    }
 }
 
 impl ResourceWrite {

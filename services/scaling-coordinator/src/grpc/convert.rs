@@ -8,13 +8,19 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::client::Received;
-use watchdog_watch_stream::wire::{self, duration};
+use watchdog_watch_stream::item::NamePair;
+use watchdog_watch_stream::wire::{self, duration, forward};
 
 use crate::domain::Direction;
 use crate::domain::decision::{HoldReason, Outcome, Verdict};
+use crate::domain::flow::ActionOutcome;
+use crate::domain::history::{EvidenceCounts, IncidentSummary, ShootEvent, ShootEventKind};
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::{Planned, PlannedAction};
 use crate::domain::status::{FlowState, Progress, Step};
+
+/// Zones whose counts are kept. A region has a handful.
+const MAX_ZONES: usize = 16;
 
 /// Characters of a verdict's sentence that are kept.
 const LONGEST_MESSAGE: usize = 512;
@@ -55,6 +61,24 @@ fn outcome(outcome: i32) -> Outcome {
         Ok(probe::Outcome::Skipped) => Outcome::Skipped,
         Ok(probe::Outcome::Pending) => Outcome::Pending,
         Ok(probe::Outcome::Unspecified) | Err(_) => Outcome::Unknown,
+    }
+}
+
+/// The counts of the evidence.
+pub(crate) fn evidence_counts(evidence: &probe::Evidence) -> EvidenceCounts {
+    let zones = evidence.zones.iter().take(MAX_ZONES);
+    let renewal = evidence.newest_expired_renewal_age.as_ref();
+    EvidenceCounts {
+        nodes: evidence.nodes,
+        leases: evidence.leases,
+        candidates: evidence.candidates,
+        expired: evidence.expired,
+        unconfirmed: evidence.unconfirmed,
+        threshold: evidence.threshold,
+        zones: zones
+            .map(|zone| (zone.zone.clone(), zone.candidates, zone.expired))
+            .collect(),
+        newest_expired_renewal: renewal.map(|age| forward(Some(age))),
     }
 }
 
@@ -129,7 +153,21 @@ const fn state(state: FlowState) -> pb::FlowState {
 }
 
 fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
-    let step = match progress.step {
+    pb::ResourceScaling {
+        resource: Some(resource_ref(&progress.reference)),
+        level: progress.level,
+        step: step(progress.step).into(),
+        spec_replicas: progress.replicas,
+        ready_replicas: progress.ready,
+        recorded_replicas: progress.recorded,
+        target_replicas: progress.target,
+        attempts: progress.attempts,
+        message: sentence(&progress.message),
+    }
+}
+
+const fn step(step: Step) -> pb::Step {
+    match step {
         Step::Pending => pb::Step::Pending,
         Step::Delayed => pb::Step::Delayed,
         Step::Writing => pb::Step::Writing,
@@ -139,17 +177,6 @@ fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
         Step::Ignored => pb::Step::Ignored,
         Step::BackingOff => pb::Step::BackingOff,
         Step::Failed => pb::Step::Failed,
-    };
-    pb::ResourceScaling {
-        resource: Some(resource_ref(&progress.reference)),
-        level: progress.level,
-        step: step.into(),
-        spec_replicas: progress.replicas,
-        ready_replicas: progress.ready,
-        recorded_replicas: progress.recorded,
-        target_replicas: progress.target,
-        attempts: progress.attempts,
-        message: sentence(&progress.message),
     }
 }
 
@@ -179,6 +206,149 @@ fn resource_ref(reference: &ResourceRef) -> pb::ResourceRef {
         api_version: reference.api_version.clone(),
         kind: reference.kind.clone(),
         name: reference.name.clone(),
+    }
+}
+
+/// An event in the history of a shoot, as this replica recorded it.
+pub(crate) fn shoot_event(key: &NamePair, event: &ShootEvent, replica: &str, clock: Clock) -> pb::ShootEvent {
+    let NamePair(shoot, id) = key.clone();
+    pb::ShootEvent {
+        key: Some(pb::ShootEventKey { shoot, id }),
+        at: Some(timestamp(clock, event.at)),
+        replica: replica.to_owned(),
+        message: sentence(&event.message),
+        event: Some(event_kind(&event.kind, clock)),
+    }
+}
+
+fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
+    use pb::shoot_event::Event;
+    match kind {
+        ShootEventKind::VerdictChanged {
+            observer,
+            previous,
+            outcome,
+            evidence: counts,
+            delay,
+        } => Event::VerdictChanged(pb::VerdictChanged {
+            observer: observer.to_string(),
+            previous_outcome: previous.map_or(probe::Outcome::Unspecified, probe_outcome).into(),
+            outcome: probe_outcome(*outcome).into(),
+            evidence: counts.as_ref().map(evidence),
+            delay: Some(duration(*delay)),
+        }),
+        ShootEventKind::DirectionChanged {
+            previous,
+            direction: now,
+            held,
+        } => Event::DirectionChanged(pb::DirectionChanged {
+            previous_direction: previous.map_or(pb::Direction::Unspecified, direction).into(),
+            direction: direction(*now).into(),
+            hold_reason: hold_reason(*held).into(),
+        }),
+        ShootEventKind::StepChanged {
+            resource,
+            level,
+            previous,
+            step: now,
+        } => Event::StepChanged(pb::StepChanged {
+            resource: Some(resource_ref(resource)),
+            level: *level,
+            previous_step: previous
+                .map_or(pb::Step::Unspecified, |(before, _)| step(before))
+                .into(),
+            step: step(*now).into(),
+            previous_step_took: previous.map(|(_, took)| duration(took)),
+        }),
+        ShootEventKind::WriteEnded {
+            resource,
+            direction: of,
+            write,
+            outcome,
+            took,
+        } => Event::WriteEnded(pb::WriteEnded {
+            resource: Some(resource_ref(resource)),
+            direction: direction(Some(*of)).into(),
+            write: write.clone(),
+            result: write_result(outcome).into(),
+            error: match outcome {
+                ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => why.clone(),
+                ActionOutcome::Done | ActionOutcome::Conflict | ActionOutcome::Cancelled => String::new(),
+            },
+            took: Some(duration(*took)),
+        }),
+        ShootEventKind::IncidentEnded(summary) => Event::IncidentEnded(incident(summary, clock)),
+    }
+}
+
+fn incident(summary: &IncidentSummary, clock: Clock) -> pb::IncidentEnded {
+    pb::IncidentEnded {
+        outcome: summary
+            .outcome
+            .map_or(probe::Outcome::Unspecified, probe_outcome)
+            .into(),
+        started_at: Some(timestamp(clock, summary.started)),
+        last_renewal_to_verdict: summary.last_renewal_to_verdict.map(duration),
+        verdict_to_first_write: summary.verdict_to_first_write.map(duration),
+        verdict_to_last_write: summary.verdict_to_last_write.map(duration),
+        verdict_to_healthy: Some(duration(summary.verdict_to_healthy)),
+        verdict_to_restored: Some(duration(summary.verdict_to_restored)),
+        scaled_down: summary.scaled_down,
+        scaled_up: summary.scaled_up,
+        failed_writes: summary.failed_writes,
+        peak_expired_fraction: summary.peak_expired_fraction,
+        zones: zones(&summary.zones),
+    }
+}
+
+fn evidence(counts: &EvidenceCounts) -> probe::Evidence {
+    let share = f64::from(counts.expired) / f64::from(counts.candidates);
+    probe::Evidence {
+        nodes: counts.nodes,
+        leases: counts.leases,
+        candidates: counts.candidates,
+        expired: counts.expired,
+        expired_fraction: (counts.candidates > 0).then_some(share),
+        threshold: counts.threshold,
+        zones: zones(&counts.zones),
+        unconfirmed: counts.unconfirmed,
+        newest_expired_renewal_age: counts.newest_expired_renewal.map(duration),
+        ..Default::default()
+    }
+}
+
+fn zones(zones: &[(String, u32, u32)]) -> Vec<probe::ZoneEvidence> {
+    let zone = |(zone, candidates, expired): &(String, u32, u32)| probe::ZoneEvidence {
+        zone: zone.clone(),
+        candidates: *candidates,
+        expired: *expired,
+    };
+    zones.iter().map(zone).collect()
+}
+
+/// Outcomes of this program's own stand for none of the API.
+const fn probe_outcome(outcome: Outcome) -> probe::Outcome {
+    match outcome {
+        Outcome::Healthy => probe::Outcome::Healthy,
+        Outcome::LeasesExpired => probe::Outcome::LeasesExpired,
+        Outcome::ExternalUnreachable => probe::Outcome::ExternalUnreachable,
+        Outcome::ApiServerUnreachable => probe::Outcome::ApiServerUnreachable,
+        Outcome::Throttled => probe::Outcome::Throttled,
+        Outcome::Inconclusive => probe::Outcome::Inconclusive,
+        Outcome::TooFewCandidates => probe::Outcome::TooFewCandidates,
+        Outcome::Skipped => probe::Outcome::Skipped,
+        Outcome::Pending => probe::Outcome::Pending,
+        Outcome::Unknown | Outcome::Outdated => probe::Outcome::Unspecified,
+    }
+}
+
+const fn write_result(outcome: &ActionOutcome) -> pb::WriteResult {
+    match outcome {
+        ActionOutcome::Done => pb::WriteResult::Applied,
+        ActionOutcome::Conflict => pb::WriteResult::Conflict,
+        ActionOutcome::Refused { .. } => pb::WriteResult::Refused,
+        ActionOutcome::Unknown { .. } => pb::WriteResult::Unknown,
+        ActionOutcome::Cancelled => pb::WriteResult::Cancelled,
     }
 }
 

@@ -7,6 +7,7 @@ use watchdog_watch_stream::client::{Received, Update};
 use watchdog_watch_stream::replicas::ReplicaHandler;
 
 use super::convert;
+use crate::controller::history::HistoryStore;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::decision::Verdict;
@@ -15,6 +16,7 @@ use crate::domain::decision::Verdict;
 pub(crate) struct Observers {
     pub(crate) verdicts: Arc<VerdictTable>,
     pub(crate) trace_contexts: Arc<TraceContexts>,
+    pub(crate) history: Arc<HistoryStore>,
 }
 
 impl Observers {
@@ -23,6 +25,8 @@ impl Observers {
         let direction = verdict.outcome.direction();
         self.trace_contexts
             .update(shoot, &verdict.observer, direction, &received.value.traceparent);
+        let evidence = received.value.evidence.as_ref().map(convert::evidence_counts);
+        self.history.verdict(shoot, &verdict, evidence);
         verdict
     }
 }

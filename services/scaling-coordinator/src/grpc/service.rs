@@ -7,6 +7,7 @@ use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingService;
 use watchdog_runtime::request::{self, PageRequest};
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
+use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, scope};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
@@ -15,6 +16,7 @@ use crate::domain::overview::Overview;
 
 pub(crate) struct ScalingApi {
     pub(crate) scaling: MergedView<pb::ShootScaling>,
+    pub(crate) events: MergedView<pb::ShootEvent>,
     /// This replica's own knowledge of every shoot, and plans.
     pub(crate) overview: Arc<dyn Overview>,
     pub(crate) streams: Streams,
@@ -116,15 +118,37 @@ impl ScalingService for ScalingApi {
 
     async fn watch_shoot_events(
         &self,
-        _request: Request<pb::WatchShootEventsRequest>,
+        request: Request<pb::WatchShootEventsRequest>,
     ) -> Result<Response<Self::WatchShootEventsStream>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let request = request.into_inner();
+        let scope = scope(request.scope)?;
+        let shoots = request::shoots(request.shoots)?;
+        let matches = move |key: &NamePair| shoots.is_empty() || shoots.contains(&key.0);
+        let stream = self
+            .events
+            .watch(&self.streams, "WatchShootEvents", scope, matches)?;
+        Ok(Response::new(stream))
     }
 
     async fn list_shoot_events(
         &self,
-        _request: Request<pb::ListShootEventsRequest>,
+        request: Request<pb::ListShootEventsRequest>,
     ) -> Result<Response<pb::ListShootEventsResponse>, Status> {
-        Err(Status::unimplemented("not yet"))
+        let request = request.into_inner();
+        let scope = scope(request.scope)?;
+        if !request.shoot.is_empty() {
+            request::shoot("shoot", &request.shoot)?;
+        }
+        let filter = ["ListShootEvents", scope.as_str_name(), &request.shoot];
+        let page = PageRequest::read(request.page_size, &request.page_token, &filter)?;
+        let asked = |key: &NamePair, _: &pb::ShootEvent| request.shoot.is_empty() || key.0 == request.shoot;
+        let page = self.events.list(scope, &page, asked).await?;
+        Ok(Response::new(pb::ListShootEventsResponse {
+            events: page.items,
+            next_page_token: page.next_page_token,
+            total_size: page.total_size,
+            position: page.position,
+            completeness: page.completeness,
+        }))
     }
 }

@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use futures::future::join_all;
 
 use crate::connect::inspect::inspect;
-use crate::connect::{Connector, Program};
+use crate::connect::{Program, ProgramDialer};
 use crate::error::{CommandError, WRONG};
 use crate::fetch::{self, Clients};
 use crate::output::Output;
-use crate::render::check::{self, Finding, Severity};
+use crate::render::check::{self, CheckFinding, Severity};
 
 /// This program's own version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub(crate) async fn run(connector: &Connector, output: Output) -> Result<ExitCode, CommandError> {
+pub(crate) async fn run(connector: &ProgramDialer, output: Output) -> Result<ExitCode, CommandError> {
     let programs: Vec<Program> = Program::ALL
         .into_iter()
         .filter(|program| connector.knows(*program))
@@ -23,7 +23,11 @@ pub(crate) async fn run(connector: &Connector, output: Output) -> Result<ExitCod
     for program in &programs {
         match connector.replicas(*program).await {
             Ok(found) => endpoints.extend(found),
-            Err(error) => findings.push(Finding::wrong(program.as_str(), "replicas", error.to_string())),
+            Err(error) => findings.push(CheckFinding::wrong(
+                program.as_str(),
+                "replicas",
+                error.to_string(),
+            )),
         }
     }
     let facts = join_all(endpoints.iter().map(|endpoint| inspect(connector, endpoint))).await;
@@ -46,16 +50,16 @@ pub(crate) async fn run(connector: &Connector, output: Output) -> Result<ExitCod
     })
 }
 
-/// Whether an answer for the whole seed has all replicas in it.
-async fn completeness(clients: &Clients<'_>, program: Program) -> Finding {
+/// Looks whether an answer for the whole seed has all replicas in it.
+async fn completeness(clients: &Clients<'_>, program: Program) -> CheckFinding {
     match fetch::missing_of(clients, program).await {
         Ok(missing) if missing.is_empty() => {
-            Finding::fine(program.as_str(), "completeness", "answers for the whole seed")
+            CheckFinding::fine(program.as_str(), "completeness", "answers for the whole seed")
         }
         Ok(missing) => {
             let text = format!("{} not reached by the other replicas", missing.join(", "));
-            Finding::wrong(program.as_str(), "completeness", text)
+            CheckFinding::wrong(program.as_str(), "completeness", text)
         }
-        Err(error) => Finding::wrong(program.as_str(), "completeness", error.to_string()),
+        Err(error) => CheckFinding::wrong(program.as_str(), "completeness", error.to_string()),
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::args::ServiceFilter;
-use crate::connect::{Connector, Program};
+use crate::args::ServiceFilterArgs;
+use crate::connect::{Program, ProgramDialer};
 use crate::error::CommandError;
 use crate::fetch::{self, Clients, Missing};
 use crate::render::Frame;
 use crate::render::replicas::{self, Shares};
 
-pub(crate) async fn run(connector: &Connector, frame: &Frame) -> Result<String, CommandError> {
+pub(crate) async fn run(connector: &ProgramDialer, frame: &Frame) -> Result<String, CommandError> {
     let clients = Clients(connector);
     let mut programs = Vec::new();
     for program in Program::ALL {
@@ -36,7 +36,7 @@ async fn shares(clients: &Clients<'_>, program: Program) -> Result<Shares, Comma
         }
         Program::Weeder => {
             let mut missing = Missing::default();
-            let filter = ServiceFilter::default();
+            let filter = ServiceFilterArgs::default();
             let services = fetch::services(&clients.weeder().await?, &filter, &mut missing).await?;
             let owners = services.into_iter().map(|service| service.observer);
             (owners.collect(), "services", missing.into_names())

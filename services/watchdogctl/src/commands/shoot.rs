@@ -9,7 +9,7 @@ use crate::connect::Program;
 use crate::error::CommandError;
 use crate::fetch::{self, Clients, Missing};
 use crate::render::Frame;
-use crate::render::shoot::{self, ShootReport};
+use crate::render::shoot::{self, ShootExplanation};
 
 /// Events that are shown; `history` shows all.
 const LATEST: usize = 10;
@@ -28,7 +28,7 @@ pub(crate) async fn run(clients: &Clients<'_>, name: &str, frame: &Frame) -> Res
     let mut missing = Missing::default();
     missing.add(Program::LeaseProbe, of_verdict.as_ref());
     missing.add(Program::ScalingCoordinator, of_scaling.as_ref());
-    let report = ShootReport {
+    let report = ShootExplanation {
         name: name.to_owned(),
         verdict,
         scaling,
@@ -39,7 +39,7 @@ pub(crate) async fn run(clients: &Clients<'_>, name: &str, frame: &Frame) -> Res
     Ok(shoot::render(&report, frame))
 }
 
-/// What the present direction would do now; none while the shoot is held.
+/// The plan of the present direction; none while the shoot is held.
 async fn plan(
     coordinator: &ScalingCoordinator,
     name: &str,

@@ -1,13 +1,13 @@
 //! `weeders`
 
-use crate::args::ServiceFilter;
+use crate::args::ServiceFilterArgs;
 use crate::error::CommandError;
 use crate::fetch::{self, Clients, Missing};
 use crate::render::{self, Frame};
 
 pub(crate) async fn run(
     clients: &Clients<'_>,
-    filter: &ServiceFilter,
+    filter: &ServiceFilterArgs,
     frame: &Frame,
 ) -> Result<String, CommandError> {
     let mut missing = Missing::default();

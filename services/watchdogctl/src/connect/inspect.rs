@@ -1,4 +1,4 @@
-//! What one replica shows of itself, besides its API.
+//! Looks at one replica: its health, certificate, version and clock.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::{Connector, Endpoint, certificate};
+use super::{ProgramDialer, ReplicaEndpoint, certificate};
 use crate::error::CommandError;
 use crate::render::check::ReplicaFacts;
 
@@ -22,7 +22,7 @@ const VERSION: &str = "watchdog-version";
 const BLOCKER: &str = "watchdog-blocker";
 
 /// Looks at a replica: its health, the metadata of its answers, its certificate.
-pub(crate) async fn inspect(connector: &Connector, endpoint: &Endpoint) -> ReplicaFacts {
+pub(crate) async fn inspect(connector: &ProgramDialer, endpoint: &ReplicaEndpoint) -> ReplicaFacts {
     let mut facts = ReplicaFacts {
         program: endpoint.program.as_str(),
         name: endpoint.name.clone(),
@@ -42,8 +42,8 @@ pub(crate) async fn inspect(connector: &Connector, endpoint: &Endpoint) -> Repli
 }
 
 async fn health(
-    connector: &Connector,
-    endpoint: &Endpoint,
+    connector: &ProgramDialer,
+    endpoint: &ReplicaEndpoint,
     facts: &mut ReplicaFacts,
 ) -> Result<(), CommandError> {
     let mut client = HealthClient::new(connector.channel_to(endpoint)?);
@@ -78,7 +78,7 @@ fn ahead(date: &str, now: Timestamp) -> Option<i64> {
 }
 
 /// When the certificate ends that the replica shows.
-async fn certificate_end(connector: &Connector, endpoint: &Endpoint) -> Option<Timestamp> {
+async fn certificate_end(connector: &ProgramDialer, endpoint: &ReplicaEndpoint) -> Option<Timestamp> {
     let name = ServerName::try_from(connector.server_name(endpoint.program)).ok()?;
     let tls = tokio_rustls::TlsConnector::from(connector.tls.as_ref()?.current());
     let transport = connector.connect(endpoint).await.ok()?;

@@ -69,7 +69,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 /// One replica: its name for people, and how to connect to it.
 #[derive(Debug, Clone)]
-pub(crate) struct Endpoint {
+pub(crate) struct ReplicaEndpoint {
     /// The name of its pod, or its address.
     pub(crate) name: String,
     program: Program,
@@ -77,7 +77,7 @@ pub(crate) struct Endpoint {
 
 /// Opens channels to the programs.
 #[derive(Clone)]
-pub(crate) struct Connector {
+pub(crate) struct ProgramDialer {
     route: Route,
     tls: Option<ClientTls>,
     /// The end of the own certificate, if it can be read.
@@ -93,7 +93,7 @@ enum Route {
     PortForward(PortForward),
 }
 
-impl Connector {
+impl ProgramDialer {
     /// Reads certificates and, where a port is forwarded, the kubeconfig.
     ///
     /// # Errors
@@ -136,12 +136,12 @@ impl Connector {
     ///
     /// # Errors
     /// When there is none, or the addresses or pods cannot be looked up.
-    pub(crate) async fn replicas(&self, program: Program) -> Result<Vec<Endpoint>, CommandError> {
+    pub(crate) async fn replicas(&self, program: Program) -> Result<Vec<ReplicaEndpoint>, CommandError> {
         let names = match &self.route {
             Route::Addresses(addresses) => addresses.resolved(program).await?,
             Route::PortForward(forward) => forward.ready_pods(program).await?,
         };
-        let endpoint = |name| Endpoint { name, program };
+        let endpoint = |name| ReplicaEndpoint { name, program };
         Ok(names.into_iter().map(endpoint).collect())
     }
 
@@ -168,7 +168,7 @@ impl Connector {
     ///
     /// # Errors
     /// When the names cannot be used.
-    pub(crate) fn channel_to(&self, endpoint: &Endpoint) -> Result<Channel, CommandError> {
+    pub(crate) fn channel_to(&self, endpoint: &ReplicaEndpoint) -> Result<Channel, CommandError> {
         let (this, endpoint) = (self.clone(), endpoint.clone());
         self.channel_over(endpoint.program, move |_| {
             let (this, endpoint) = (this.clone(), endpoint.clone());
@@ -180,7 +180,7 @@ impl Connector {
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub(crate) async fn connect(&self, endpoint: &Endpoint) -> io::Result<Box<dyn Transport>> {
+    pub(crate) async fn connect(&self, endpoint: &ReplicaEndpoint) -> io::Result<Box<dyn Transport>> {
         match &self.route {
             Route::Addresses(_) => address::connect(&endpoint.name).await,
             Route::PortForward(forward) => forward.connect(&endpoint.name).await,

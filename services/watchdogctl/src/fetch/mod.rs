@@ -1,4 +1,4 @@
-//! What is asked of the programs.
+//! The requests to the programs.
 
 pub(crate) mod status;
 
@@ -19,8 +19,8 @@ use watchdog_proto::weeder::v1::{
     EndpointReadiness, ListEndpointReadinessRequest, ListWeedersRequest, Weeder,
 };
 
-use crate::args::ServiceFilter;
-use crate::connect::{Connector, Program};
+use crate::args::ServiceFilterArgs;
+use crate::connect::{Program, ProgramDialer};
 use crate::error::CommandError;
 
 /// Items of a page where all are read.
@@ -54,7 +54,7 @@ fn failed(program: Program) -> impl Fn(Status) -> CommandError {
 }
 
 /// The clients of the programs that a command asks.
-pub(crate) struct Clients<'a>(pub(crate) &'a Connector);
+pub(crate) struct Clients<'a>(pub(crate) &'a ProgramDialer);
 
 impl Clients<'_> {
     pub(crate) async fn lease_probe(&self) -> Result<LeaseProbe, CommandError> {
@@ -219,7 +219,7 @@ pub(crate) async fn plan(
     Ok(answer.map_err(failed(Program::ScalingCoordinator))?.value)
 }
 
-/// What happened to a shoot, oldest first.
+/// The events of a shoot, oldest first.
 pub(crate) async fn events(
     coordinator: &ScalingCoordinator,
     shoot: &str,
@@ -246,7 +246,7 @@ pub(crate) async fn events(
 
 pub(crate) async fn weeders(
     weeder: &WeederClient,
-    filter: &ServiceFilter,
+    filter: &ServiceFilterArgs,
     missing: &mut Missing,
 ) -> Result<Vec<Weeder>, CommandError> {
     let mut weeders = Vec::new();
@@ -271,7 +271,7 @@ pub(crate) async fn weeders(
 
 pub(crate) async fn services(
     weeder: &WeederClient,
-    filter: &ServiceFilter,
+    filter: &ServiceFilterArgs,
     missing: &mut Missing,
 ) -> Result<Vec<EndpointReadiness>, CommandError> {
     let mut services = Vec::new();

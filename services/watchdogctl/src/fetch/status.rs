@@ -1,4 +1,4 @@
-//! What the screen of a seed shows.
+//! Reads what the screen of a seed shows.
 
 use std::collections::BTreeMap;
 

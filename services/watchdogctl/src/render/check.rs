@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::table::{Cell, Style, Table};
+use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
 
 /// A certificate that ends within this time is worth a look: cert-manager renews 30 days before the end.
@@ -13,7 +13,7 @@ const SOON_SECONDS: i64 = 14 * 86_400;
 /// Clocks that differ by this from the median of all replicas are wrong. The Date header is exact to a second.
 const MAX_SKEW_SECONDS: i64 = 3;
 
-/// What one replica shows of itself.
+/// The facts about one replica.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ReplicaFacts {
     pub(crate) program: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct ReplicaFacts {
     /// Why it did not answer.
     pub(crate) error: Option<String>,
     pub(crate) is_serving: bool,
-    /// What keeps it from being ready.
+    /// The blockers that keep it from being ready.
     pub(crate) blockers: Vec<String>,
     /// Its own name for itself.
     pub(crate) replica: Option<String>,
@@ -44,17 +44,17 @@ pub(crate) enum Severity {
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct CheckFinding {
     pub(crate) severity: Severity,
     /// The replica or program.
     pub(crate) subject: String,
-    /// What was looked at, for example `certificate`.
+    /// The thing that was looked at, for example `certificate`.
     pub(crate) what: &'static str,
-    /// What was found, and what to do.
+    /// The result, and what to do.
     pub(crate) text: String,
 }
 
-impl Finding {
+impl CheckFinding {
     fn new(severity: Severity, subject: &str, what: &'static str, text: impl Into<String>) -> Self {
         Self {
             severity,
@@ -73,13 +73,13 @@ impl Finding {
     }
 }
 
-/// What follows from what the replicas show.
+/// The findings that follow from the facts.
 pub(crate) fn findings(
     replicas: &[ReplicaFacts],
     own_version: &str,
     own_certificate_end: Option<Timestamp>,
     now: Timestamp,
-) -> Vec<Finding> {
+) -> Vec<CheckFinding> {
     let median = median(replicas.iter().filter_map(|facts| facts.ahead_seconds));
     let mut findings = Vec::new();
     for facts in replicas {
@@ -88,7 +88,7 @@ pub(crate) fn findings(
             _ => format!("{} {}", facts.program, facts.name),
         };
         if let Some(error) = &facts.error {
-            findings.push(Finding::wrong(&subject, "answer", error));
+            findings.push(CheckFinding::wrong(&subject, "answer", error));
             continue;
         }
         findings.push(readiness(&subject, facts));
@@ -96,7 +96,7 @@ pub(crate) fn findings(
             findings.push(certificate(&subject, facts.certificate_end, now));
         } else {
             let text = "plaintext: everything that reaches the port can read and forge verdicts";
-            findings.push(Finding::new(Severity::Notice, &subject, "certificate", text));
+            findings.push(CheckFinding::new(Severity::Notice, &subject, "certificate", text));
         }
         findings.extend(clock(&subject, facts.ahead_seconds, median));
     }
@@ -108,11 +108,11 @@ pub(crate) fn findings(
 }
 
 /// A missing permission is among the blockers.
-fn readiness(subject: &str, facts: &ReplicaFacts) -> Finding {
+fn readiness(subject: &str, facts: &ReplicaFacts) -> CheckFinding {
     match (facts.is_serving, facts.blockers.as_slice()) {
-        (true, _) => Finding::fine(subject, "readiness", "ready, with all permissions"),
-        (false, []) => Finding::wrong(subject, "readiness", "not ready: its log and /readyz say why"),
-        (false, blockers) => Finding::wrong(
+        (true, _) => CheckFinding::fine(subject, "readiness", "ready, with all permissions"),
+        (false, []) => CheckFinding::wrong(subject, "readiness", "not ready: its log and /readyz say why"),
+        (false, blockers) => CheckFinding::wrong(
             subject,
             "readiness",
             format!("not ready: {}", blockers.join("; ")),
@@ -120,9 +120,9 @@ fn readiness(subject: &str, facts: &ReplicaFacts) -> Finding {
     }
 }
 
-fn certificate(subject: &str, end: Option<Timestamp>, now: Timestamp) -> Finding {
+fn certificate(subject: &str, end: Option<Timestamp>, now: Timestamp) -> CheckFinding {
     let Some(end) = end else {
-        return Finding::new(
+        return CheckFinding::new(
             Severity::Notice,
             subject,
             "certificate",
@@ -132,26 +132,26 @@ fn certificate(subject: &str, end: Option<Timestamp>, now: Timestamp) -> Finding
     let left = end.as_second() - now.as_second();
     let ends = format!("ends {}", text::day_and_clock(end));
     match left {
-        ..0 => Finding::wrong(
+        ..0 => CheckFinding::wrong(
             subject,
             "certificate",
             format!("{ends}: it has expired; renew it"),
         ),
         0..SOON_SECONDS => {
             let text = format!("{ends}: in {} days; renew it", left / 86_400);
-            Finding::new(Severity::Notice, subject, "certificate", text)
+            CheckFinding::new(Severity::Notice, subject, "certificate", text)
         }
-        _ => Finding::fine(subject, "certificate", ends),
+        _ => CheckFinding::fine(subject, "certificate", ends),
     }
 }
 
-fn clock(subject: &str, ahead: Option<i64>, median: i64) -> Option<Finding> {
+fn clock(subject: &str, ahead: Option<i64>, median: i64) -> Option<CheckFinding> {
     let off = ahead? - median;
     Some(if off.abs() >= MAX_SKEW_SECONDS {
         let text = format!("{off} s off the other replicas: check the time service of its node");
-        Finding::wrong(subject, "clock", text)
+        CheckFinding::wrong(subject, "clock", text)
     } else {
-        Finding::fine(subject, "clock", "within 3 s of the other replicas")
+        CheckFinding::fine(subject, "clock", "within 3 s of the other replicas")
     })
 }
 
@@ -162,7 +162,7 @@ fn median(values: impl Iterator<Item = i64>) -> i64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-fn versions(replicas: &[ReplicaFacts], own: &str) -> Option<Finding> {
+fn versions(replicas: &[ReplicaFacts], own: &str) -> Option<CheckFinding> {
     let found: BTreeSet<&str> = replicas
         .iter()
         .filter_map(|facts| facts.version.as_deref())
@@ -170,21 +170,21 @@ fn versions(replicas: &[ReplicaFacts], own: &str) -> Option<Finding> {
     let all: Vec<&str> = found.iter().copied().collect();
     let finding = match all.as_slice() {
         [] => return None,
-        [one] if *one == own => Finding::fine("all", "version", *one),
+        [one] if *one == own => CheckFinding::fine("all", "version", *one),
         [one] => {
             let text = format!("{one}, and watchdogctl is {own}: use the watchdogctl of that release");
-            Finding::new(Severity::Notice, "all", "version", text)
+            CheckFinding::new(Severity::Notice, "all", "version", text)
         }
         several => {
             let text = format!("{} run side by side: finish the rollout", several.join(" and "));
-            Finding::new(Severity::Notice, "all", "version", text)
+            CheckFinding::new(Severity::Notice, "all", "version", text)
         }
     };
     Some(finding)
 }
 
-pub(crate) fn render(findings: &[Finding], frame: &Frame) -> String {
-    let mut table = Table::new(["RESULT", "REPLICA", "CHECK", "FOUND"]);
+pub(crate) fn render(findings: &[CheckFinding], frame: &Frame) -> String {
+    let mut table = TextTable::new(["RESULT", "REPLICA", "CHECK", "FOUND"]);
     for finding in findings {
         let result = match finding.severity {
             Severity::Fine => Cell::styled(Style::Good, "ok"),
@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_counted() {
         let findings = [
-            Finding::fine("weeder-0", "readiness", "serving"),
-            Finding::wrong("weeder-0", "readiness", "not serving"),
+            CheckFinding::fine("weeder-0", "readiness", "serving"),
+            CheckFinding::wrong("weeder-0", "readiness", "not serving"),
         ];
         let expected = "\
 RESULT  REPLICA   CHECK      FOUND

@@ -1,9 +1,9 @@
-//! What happened to a shoot.
+//! The history of a shoot.
 
 use watchdog_proto::scaling::v1::shoot_event::Event;
 use watchdog_proto::scaling::v1::{IncidentEnded, ShootEvent, WriteResult};
 
-use super::table::{Cell, Style, Table};
+use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
 
 /// One row for each event, in the order given.
@@ -11,7 +11,7 @@ pub(crate) fn render(events: &[ShootEvent], frame: &Frame) -> String {
     if events.is_empty() {
         return "Nothing has happened to this shoot since the coordinator was started.\n".to_owned();
     }
-    let mut table = Table::new(["AGO", "AT", "WHAT", "TOOK", "DETAILS", "MESSAGE"]);
+    let mut table = TextTable::new(["AGO", "AT", "WHAT", "TOOK", "DETAILS", "MESSAGE"]);
     for event in events {
         let at = text::timestamp(event.at.as_ref());
         let ago = text::since(event.at.as_ref(), frame.now);
@@ -30,7 +30,7 @@ pub(crate) fn render(events: &[ShootEvent], frame: &Frame) -> String {
     table.render(frame)
 }
 
-/// What happened, how long it took, and the details of its kind.
+/// The event, how long it took, and the details of its kind.
 fn parts(event: &ShootEvent) -> (Cell, String, String) {
     let name = |reference| text::resource(reference);
     match &event.event {

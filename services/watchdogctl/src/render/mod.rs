@@ -19,7 +19,7 @@ use jiff::Timestamp;
 
 use table::Style;
 
-/// What rendering depends on besides the state.
+/// Everything that rendering depends on besides the state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame {
     /// The local wall clock.

@@ -1,8 +1,8 @@
-//! What a direction would do.
+//! The plan of a direction.
 
 use watchdog_proto::scaling::v1::{Action, PlanScalingResponse, PlannedResource};
 
-use super::table::{Cell, Style, Table};
+use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
 
 /// The levels in the order in which they would run.
@@ -14,7 +14,7 @@ pub(crate) fn render(direction: &str, plan: &PlanScalingResponse, frame: &Frame)
     };
     let head = format!("{verb} {direction}");
     let mut out = format!("{}: {}\n", frame.paint(style, &head), plan.reason);
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "LEVEL",
         "DEPENDANT",
         "ACTION",

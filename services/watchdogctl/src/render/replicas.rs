@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::table::{Cell, Style, Table};
+use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
 
 /// A program, and how much each of its replicas owns.
@@ -19,7 +19,7 @@ pub(crate) struct Shares {
 }
 
 pub(crate) fn render(programs: &[Shares], frame: &Frame) -> String {
-    let mut table = Table::new(["PROGRAM", "REPLICA", "STATE", "OWNS", "SHARE"]);
+    let mut table = TextTable::new(["PROGRAM", "REPLICA", "STATE", "OWNS", "SHARE"]);
     for shares in programs {
         let all: usize = shares.owned.values().sum();
         for (replica, owned) in &shares.owned {

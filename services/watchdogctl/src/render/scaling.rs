@@ -3,7 +3,7 @@
 use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceScaling, ShootScaling, Step};
 
 use super::status::waits_for;
-use super::table::{Cell, Style, Table};
+use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
 
 /// One row for each shoot; with `wide`, also the owner and the reason.
@@ -13,7 +13,7 @@ pub(crate) fn render(scalings: &[ShootScaling], wide: bool, frame: &Frame) -> St
         header.extend(["OWNER", "REASON"]);
     }
     header.push("WAITS FOR");
-    let mut table = Table::new(header);
+    let mut table = TextTable::new(header);
     for scaling in scalings {
         let mut cells: Vec<Cell> = vec![
             scaling.shoot.as_str().into(),
@@ -61,7 +61,7 @@ pub(crate) fn state_cell(state: FlowState) -> Cell {
 
 /// The dependants of one shoot, in the order of their levels.
 pub(crate) fn resources(resources: &[ResourceScaling], frame: &Frame) -> String {
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "DEPENDANT",
         "LEVEL",
         "STEP",

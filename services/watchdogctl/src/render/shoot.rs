@@ -4,12 +4,12 @@ use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
 use watchdog_proto::scaling::v1::{Direction, PlanScalingResponse, ShootEvent, ShootScaling};
 
 use super::status::{outcome_style, valid_cell};
-use super::table::{Style, Table};
+use super::table::{Style, TextTable};
 use super::{Frame, history, missing, plan, scaling, text};
 
 /// All that is known of a shoot.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct ShootReport {
+pub(crate) struct ShootExplanation {
     pub(crate) name: String,
     pub(crate) verdict: Option<Verdict>,
     pub(crate) scaling: Option<ShootScaling>,
@@ -20,7 +20,7 @@ pub(crate) struct ShootReport {
     pub(crate) missing: Vec<String>,
 }
 
-pub(crate) fn render(report: &ShootReport, frame: &Frame) -> String {
+pub(crate) fn render(report: &ShootExplanation, frame: &Frame) -> String {
     let heading = |title: &str| frame.paint(Style::Bold, title);
     let at = text::day_and_clock(frame.now);
     let mut out = format!("{}  {at}\n", heading(&report.name));
@@ -65,7 +65,7 @@ pub(crate) fn render(report: &ShootReport, frame: &Frame) -> String {
 fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {
     let outcome = frame.paint(outcome_style(verdict.outcome()), text::outcome(verdict.outcome()));
     let since = text::since(verdict.outcome_since.as_ref(), frame.now);
-    let mut valid = Table::new(["VALID FOR", "UNTIL", "OBSERVED", "BY"]).indented(2);
+    let mut valid = TextTable::new(["VALID FOR", "UNTIL", "OBSERVED", "BY"]).indented(2);
     let until = text::timestamp(verdict.valid_until.as_ref());
     let age = text::sent_duration(verdict.age.as_ref());
     valid.row([
@@ -96,7 +96,7 @@ fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
         skew as f64 / 1e6,
     ));
     if !evidence.zones.is_empty() {
-        let mut zones = Table::new(["ZONE", "EXPIRED", "CANDIDATES"]).indented(2);
+        let mut zones = TextTable::new(["ZONE", "EXPIRED", "CANDIDATES"]).indented(2);
         for zone in &evidence.zones {
             let name = if zone.zone.is_empty() {
                 "(no label)"
@@ -191,7 +191,7 @@ fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
     out
 }
 
-fn now_lines(report: &ShootReport, found: &ShootScaling, frame: &Frame) -> String {
+fn now_lines(report: &ShootExplanation, found: &ShootScaling, frame: &Frame) -> String {
     match &report.plan {
         Some(now) => plan::render(&text::direction(found.direction()), now, frame),
         None => "Nothing: the shoot is held.\n".to_owned(),
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_report_goes_from_the_verdict_to_what_would_happen() {
-        let report = ShootReport {
+        let report = ShootExplanation {
             name: "shoot--a--b".to_owned(),
             verdict: Some(testing::verdict("shoot--a--b", Outcome::LeasesExpired)),
             scaling: Some(testing::scaling_down("shoot--a--b")),
@@ -266,9 +266,9 @@ SCALING
             hold_reason: watchdog_proto::scaling::v1::HoldReason::Verdict.into(),
             ..testing::scaling_down("a")
         };
-        let report = ShootReport {
+        let report = ShootExplanation {
             scaling: Some(held),
-            ..ShootReport::default()
+            ..ShootExplanation::default()
         };
         let text = render(&report, &testing::pipe());
         assert!(text.contains("hold (VERDICT) since"), "{text}");

@@ -3,7 +3,7 @@
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling, Step};
 
-use super::table::{Cell, Style, Table};
+use super::table::{Cell, Style, TextTable};
 use super::{Frame, missing, text};
 
 /// One shoot that is not healthy, or whose dependants are on their way.
@@ -74,7 +74,7 @@ pub(crate) fn render(status: &SeedStatus, most_lines: Option<usize>, frame: &Fra
     // The empty line, the header, and the line about the rest.
     let used = out.lines().count() + 3;
     let most_rows = most_lines.map_or(usize::MAX, |lines| lines.saturating_sub(used).max(1));
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "SHOOT",
         "OUTCOME",
         "EXPIRED",
@@ -170,7 +170,7 @@ pub(crate) fn valid_cell(verdict: &Verdict) -> Cell {
     }
 }
 
-/// What a shoot's flow waits for, in one line.
+/// Says in one line what a shoot's flow waits for.
 pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
     let unfinished = scaling.resources.iter().find(|resource| {
         let at_level = scaling.level.is_none() || resource.level == scaling.level;

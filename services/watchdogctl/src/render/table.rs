@@ -56,13 +56,13 @@ impl<T: Into<String>> From<T> for Cell {
 
 /// Rows under a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     header: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
     indent: usize,
 }
 
-impl Table {
+impl TextTable {
     pub(crate) fn new(header: impl Into<Vec<&'static str>>) -> Self {
         Self {
             header: header.into(),
@@ -141,8 +141,8 @@ mod tests {
     use super::*;
     use crate::render::testing;
 
-    fn table() -> Table {
-        let mut table = Table::new(["SHOOT", "WHY"]);
+    fn table() -> TextTable {
+        let mut table = TextTable::new(["SHOOT", "WHY"]);
         table.row(["shoot--a--b".into(), "a long sentence".into()]);
         table.row([Cell::styled(Style::Bad, "c"), "short".into()]);
         table

@@ -3,7 +3,7 @@
 use watchdog_proto::probe::v1::Verdict;
 
 use super::status::{outcome_cell, valid_cell};
-use super::table::{Cell, Table};
+use super::table::{Cell, TextTable};
 use super::{Frame, text};
 
 /// One row for each verdict; with `wide`, also who observed it and the sentence.
@@ -12,7 +12,7 @@ pub(crate) fn render(verdicts: &[Verdict], wide: bool, frame: &Frame) -> String 
     if wide {
         header.extend(["OBSERVER", "AGE", "MESSAGE"]);
     }
-    let mut table = Table::new(header);
+    let mut table = TextTable::new(header);
     for verdict in verdicts {
         let mut cells: Vec<Cell> = vec![
             verdict.shoot.as_str().into(),

@@ -4,7 +4,7 @@ use watchdog_proto::weeder::v1::{
     DeletionResult, EndpointReadiness, PodDeletion, Readiness, ServiceKey, Weeder, WeederState,
 };
 
-use super::table::{Cell, Style, Table};
+use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
 
 /// One row for each weeder, each with its deletions and the pods that it leaves alone.
@@ -12,7 +12,7 @@ pub(crate) fn weeders(weeders: &[Weeder], frame: &Frame) -> String {
     if weeders.is_empty() {
         return "No weeder is active: no service became ready lately.\n".to_owned();
     }
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "SHOOT",
         "SERVICE",
         "STATE",
@@ -49,7 +49,7 @@ pub(crate) fn weeders(weeders: &[Weeder], frame: &Frame) -> String {
 }
 
 fn deletions(weeders: &[Weeder], frame: &Frame) -> String {
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "SHOOT",
         "POD",
         "WHEN",
@@ -98,7 +98,7 @@ fn deletion_cells(namespace: &str, deletion: &PodDeletion, frame: &Frame) -> Vec
 }
 
 fn left_alone(weeders: &[Weeder], frame: &Frame) -> String {
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "SHOOT",
         "LEFT ALONE",
         "CONTAINER",
@@ -133,7 +133,7 @@ pub(crate) fn services(services: &[EndpointReadiness], frame: &Frame) -> String 
     }
     let mut ordered: Vec<&EndpointReadiness> = services.iter().collect();
     ordered.sort_by_key(|service| service.readiness() == Readiness::Ready);
-    let mut table = Table::new(["SHOOT", "SERVICE", "READINESS", "ENDPOINTS", "SINCE", "OBSERVER"]);
+    let mut table = TextTable::new(["SHOOT", "SERVICE", "READINESS", "ENDPOINTS", "SINCE", "OBSERVER"]);
     for service in ordered {
         let (namespace, name) = name(service.key.as_ref());
         let style = match service.readiness() {

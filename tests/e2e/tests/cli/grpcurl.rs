@@ -126,12 +126,16 @@ fn has(key: &'static str) -> impl Fn(&Value) -> bool {
 
 async fn described(grpcurl: &Grpcurl<'_>, service: &str, methods: &[&str]) {
     let listed = grpcurl.text(&["list"]).await;
-    for name in [service, "grpc.health.v1.Health"] {
-        assert!(
-            listed.lines().any(|line| line == name),
-            "{name} is not in {listed}"
-        );
-    }
+    let mut served = [
+        service,
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    ];
+    served.sort_unstable();
+    let mut names: Vec<_> = listed.lines().collect();
+    names.sort_unstable();
+    assert_eq!(names, served, "what this program serves, and nothing else");
     let described = grpcurl.text(&["describe", service]).await;
     for method in methods {
         assert!(
@@ -169,6 +173,8 @@ async fn lease_probe() {
         (&all["totalSize"], &all["verdicts"][0]["shoot"]),
         (&json!(1), &json!(SHOOT))
     );
+    assert_eq!(all["completeness"], json!({"complete": true}));
+    assert!(all["position"]["uptime"].is_string(), "{all}");
     for scope in ["SCOPE_LOCAL", "SCOPE_UNSPECIFIED"] {
         let request = json!({"shoots": [SHOOT], "scope": scope});
         let messages = grpcurl
@@ -193,6 +199,15 @@ async fn lease_probe() {
         bad.contains("InvalidArgument") && bad.contains("shoots[0]"),
         "{bad}"
     );
+    // The details are decoded, which takes their descriptors from reflection.
+    for part in [
+        "google.rpc.BadRequest",
+        "google.rpc.ErrorInfo",
+        "INVALID_FIELD",
+        "fieldViolations",
+    ] {
+        assert!(bad.contains(part), "{part} is not in {bad}");
+    }
     let bad = grpcurl.refused(&method("GetVerdict"), json!({})).await;
     assert!(
         bad.contains("InvalidArgument") && bad.contains("shoot: "),
@@ -201,7 +216,10 @@ async fn lease_probe() {
     let absent = grpcurl
         .refused(&method("GetVerdict"), json!({"shoot": "shoot--no--such"}))
         .await;
-    assert!(absent.contains("NotFound"), "{absent}");
+    assert!(
+        absent.contains("NotFound") && absent.contains("SHOOT_NOT_FOUND"),
+        "{absent}"
+    );
     let bad = grpcurl
         .refused(&method("ListVerdicts"), json!({"pageToken": "made up"}))
         .await;
@@ -226,7 +244,14 @@ async fn scaling_coordinator() {
     described(
         &grpcurl,
         api,
-        &["WatchScaling", "GetScaling", "ListScaling", "PlanScaling"],
+        &[
+            "WatchScaling",
+            "GetScaling",
+            "ListScaling",
+            "PlanScaling",
+            "ListShootEvents",
+            "WatchShootEvents",
+        ],
     )
     .await;
     until("the direction is up", BOUND, || async {
@@ -270,6 +295,34 @@ async fn scaling_coordinator() {
         )
         .await;
     assert_eq!(messages[0]["upsert"]["shoot"], SHOOT);
+
+    let healthy = grpcurl
+        .call(&method("ListShootEvents"), json!({"shoot": SHOOT}))
+        .await;
+    assert_eq!(
+        healthy["events"],
+        Value::Null,
+        "a healthy shoot has no history: {healthy}"
+    );
+    world.shoot("one").unwrap().cut(watchdog_sandbox::Cut::All);
+    let written = |message: &Value| message["upsert"]["writeEnded"]["result"] == "WRITE_RESULT_APPLIED";
+    let messages = grpcurl
+        .stream(&method("WatchShootEvents"), json!({"shoots": [SHOOT]}), written)
+        .await;
+    let verdict = messages
+        .iter()
+        .find_map(|message| message["upsert"].get("verdictChanged"))
+        .unwrap();
+    assert_eq!(verdict["outcome"], "OUTCOME_LEASES_EXPIRED");
+    assert_eq!(verdict["evidence"]["expired"], 5);
+    let events = grpcurl
+        .call(&method("ListShootEvents"), json!({"shoot": SHOOT, "pageSize": 1}))
+        .await;
+    assert!(
+        events["events"][0]["verdictChanged"].is_object(),
+        "oldest first: {events}"
+    );
+    world.shoot("one").unwrap().heal();
 
     let bad = grpcurl
         .refused(
@@ -315,7 +368,13 @@ async fn weeder() {
     described(
         &grpcurl,
         api,
-        &["WatchEndpointReadiness", "WatchWeeders", "ListWeeders"],
+        &[
+            "WatchEndpointReadiness",
+            "ListEndpointReadiness",
+            "WatchWeeders",
+            "GetWeeder",
+            "ListWeeders",
+        ],
     )
     .await;
     until("the services seen ready are weeded", BOUND, || async {
@@ -340,7 +399,23 @@ async fn weeder() {
         .await;
     assert_eq!(messages[0]["upsert"]["key"]["service"], "kube-apiserver");
 
-    for name in ["WatchEndpointReadiness", "WatchWeeders", "ListWeeders"] {
+    let services = grpcurl
+        .call(&method("ListEndpointReadiness"), json!({"namespace": SHOOT}))
+        .await;
+    assert_eq!(services["totalSize"], 2, "{services}");
+    let key = json!({"namespace": SHOOT, "service": "kube-apiserver"});
+    let answer = grpcurl.call(&method("GetWeeder"), json!({"key": key})).await;
+    assert_eq!(answer["weeder"]["key"], key);
+    let absent = json!({"key": {"namespace": SHOOT, "service": "no-such"}});
+    let absent = grpcurl.refused(&method("GetWeeder"), absent).await;
+    assert!(absent.contains("WEEDER_NOT_FOUND"), "{absent}");
+
+    for name in [
+        "WatchEndpointReadiness",
+        "ListEndpointReadiness",
+        "WatchWeeders",
+        "ListWeeders",
+    ] {
         let bad = grpcurl
             .refused(&method(name), json!({"namespace": "Not A Name"}))
             .await;

@@ -47,7 +47,7 @@ impl Watchdogctl {
             .unwrap()
     }
 
-    /// What a command prints that succeeds.
+    /// The output of a command that succeeds.
     async fn shown(&self, command: &str) -> String {
         let output = self.output(command).await;
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -132,6 +132,16 @@ async fn each_command_shows_what_is_so_through_an_incident() {
     world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
     let parts = ["2 shoots: 2 HEALTHY\n", "Every shoot that is probed is healthy."];
     watchdogctl.until_shown("status", &parts).await;
+    let history = watchdogctl
+        .until_shown("history sandbox/one", &["incident ended"])
+        .await;
+    for part in [
+        "HEALTHY -> LEASES_EXPIRED",
+        "LEASES_EXPIRED -> HEALTHY",
+        "APPLIED",
+    ] {
+        assert!(history.contains(part), "{part:?} is not in {history}");
+    }
     let scaling = watchdogctl.json("scaling -o json").await;
     assert_eq!(scaling["scalings"][0]["direction"], "DIRECTION_UP");
     assert!(scaling["scalings"][0].get("meltdownProtectionActive").is_none());
@@ -163,6 +173,21 @@ async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &SimulatedShoo
 
     let weeders = watchdogctl.shown("weeders --shoot sandbox/one").await;
     assert!(line(&weeders, SHOOT).contains("kube-apiserver") || weeders.contains("etcd-main-client"));
+    let services = watchdogctl.shown("services --shoot sandbox/one").await;
+    let ready = services
+        .lines()
+        .filter(|line| line.starts_with(SHOOT) && line.contains("  READY"));
+    assert_eq!(ready.count(), 2, "{services}");
+    assert!(!services.contains(OTHER), "the server filters: {services}");
+    let replicas = watchdogctl.shown("replicas").await;
+    for (replica, owned) in [
+        ("lease-probe-0", "2 shoots"),
+        ("scaling-coordinator-0", "2 shoots"),
+        ("weeder-0", "4 services"),
+    ] {
+        let line = replicas.lines().find(|line| line.contains(replica)).unwrap();
+        assert!(line.contains("connected") && line.contains(owned), "{replicas}");
+    }
     let checked = watchdogctl.shown("check").await;
     assert!(checked.ends_with("Nothing is wrong.\n"), "{checked}");
     for replica in ["lease-probe-0", "scaling-coordinator-0", "weeder-0"] {

@@ -10,3 +10,4 @@ mod restart;
 mod rolling;
 mod support;
 mod weeder;
+mod whole_seed;

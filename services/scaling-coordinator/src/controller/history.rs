@@ -1,0 +1,219 @@
+//! Keeps the history of the shoots that this replica has owned since it started, bounded for each shoot and in all.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use watchdog_runtime::clock::Clock;
+use watchdog_watch_stream::item::NamePair;
+use watchdog_watch_stream::server::StateStore;
+
+use crate::config::HistoryLimits;
+use crate::domain::decision::{Outcome, Verdict};
+use crate::domain::flow::{Action, ActionOutcome};
+use crate::domain::history::{EvidenceCounts, IncidentSummary, ShootEvent, ShootEventKind, ShootHistory};
+use crate::domain::overview::ShootScaling;
+
+/// The history of all shoots.
+pub(crate) struct HistoryStore {
+    limits: HistoryLimits,
+    clock: Clock,
+    /// Returns true if this replica owns a shoot.
+    owns: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    identity: Arc<str>,
+    /// By shoot and id.
+    events: StateStore<NamePair, ShootEvent>,
+    state: Mutex<HistoryState>,
+}
+
+#[derive(Debug, Default)]
+struct HistoryState {
+    shoots: HashMap<Arc<str>, ShootHistory>,
+    last: u64,
+    /// The numbers of the events of each shoot, oldest first.
+    by_shoot: HashMap<String, VecDeque<u64>>,
+    /// All events by number.
+    by_number: BTreeMap<u64, NamePair>,
+}
+
+impl HistoryStore {
+    pub(crate) fn new(
+        limits: HistoryLimits,
+        clock: Clock,
+        identity: Arc<str>,
+        owns: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    ) -> Self {
+        Self {
+            limits,
+            clock,
+            owns,
+            identity,
+            events: StateStore::new(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// The events that are kept.
+    pub(crate) fn events(&self) -> StateStore<NamePair, ShootEvent> {
+        self.events.clone()
+    }
+
+    /// A verdict was received. Every replica receives all verdicts; the owner of the shoot records them.
+    pub(crate) fn verdict(&self, shoot: &str, verdict: &Verdict, evidence: Option<EvidenceCounts>) {
+        if (self.owns)(shoot) {
+            let now = Instant::now();
+            self.record(shoot, |history| history.verdict(now, verdict, evidence));
+        }
+    }
+
+    /// The state of a shoot has changed.
+    pub(crate) fn published(&self, shoot: &str, scaling: &ShootScaling) {
+        let now = Instant::now();
+        self.record(shoot, |history| history.published(now, scaling));
+    }
+
+    /// A write has ended.
+    pub(crate) fn write_ended(&self, shoot: &str, action: &Action, outcome: &ActionOutcome, took: Duration) {
+        let now = Instant::now();
+        self.record(shoot, |history| history.write_ended(now, action, outcome, took));
+    }
+
+    /// The shoot is gone or another replica's. Its events stay.
+    pub(crate) fn forget(&self, shoot: &str) {
+        self.state.lock().shoots.remove(shoot);
+    }
+
+    fn record<E: IntoIterator<Item = ShootEvent>>(
+        &self,
+        shoot: &str,
+        change: impl FnOnce(&mut ShootHistory) -> E,
+    ) {
+        let mut state = self.state.lock();
+        if !state.shoots.contains_key(shoot) {
+            state.shoots.insert(shoot.into(), ShootHistory::default());
+        }
+        let Some(history) = state.shoots.get_mut(shoot) else {
+            return;
+        };
+        for event in change(history) {
+            if let ShootEventKind::IncidentEnded(summary) = &event.kind {
+                log_incident(shoot, summary);
+            }
+            self.keep(&mut state, shoot, event);
+        }
+    }
+
+    /// Adds an event and drops the oldest ones that are too many.
+    fn keep(&self, state: &mut HistoryState, shoot: &str, event: ShootEvent) {
+        state.last += 1;
+        let number = state.last;
+        let micros = self.clock.micros_at(event.at);
+        // In the order of time; unique by the number, and over replicas by the name.
+        let id = format!("{micros:016x}-{number:08x}-{}", self.identity);
+        let key = NamePair(shoot.to_owned(), id);
+        self.events.upsert(key.clone(), event);
+        state.by_number.insert(number, key);
+        let of_shoot = state.by_shoot.entry(shoot.to_owned()).or_default();
+        of_shoot.push_back(number);
+        if of_shoot.len() > self.limits.per_shoot
+            && let Some(oldest) = of_shoot.pop_front()
+            && let Some(key) = state.by_number.remove(&oldest)
+        {
+            self.events.remove(&key);
+        }
+        if state.by_number.len() > self.limits.total
+            && let Some((_, key)) = state.by_number.pop_first()
+        {
+            // The oldest of all is the oldest of its shoot.
+            if let Some(of_shoot) = state.by_shoot.get_mut(&key.0) {
+                of_shoot.pop_front();
+                if of_shoot.is_empty() {
+                    state.by_shoot.remove(&key.0);
+                }
+            }
+            self.events.remove(&key);
+        }
+    }
+}
+
+/// The durable record of an incident. docs/monitoring.md describes the line; its fields are stable.
+fn log_incident(shoot: &str, summary: &IncidentSummary) {
+    let seconds = |duration: Duration| (duration.as_secs_f64() * 1_000.0).round() / 1_000.0;
+    let zones = summary.zones.iter();
+    let zones: Vec<String> = zones
+        .map(|(zone, candidates, expired)| format!("{zone}={expired}/{candidates}"))
+        .collect();
+    tracing::info!(
+        shoot,
+        outcome = summary.outcome.map_or("unknown", Outcome::as_str),
+        last_renewal_to_verdict_seconds = summary.last_renewal_to_verdict.map(seconds),
+        verdict_to_first_write_seconds = summary.verdict_to_first_write.map(seconds),
+        verdict_to_last_write_seconds = summary.verdict_to_last_write.map(seconds),
+        verdict_to_healthy_seconds = seconds(summary.verdict_to_healthy),
+        verdict_to_restored_seconds = seconds(summary.verdict_to_restored),
+        scaled_down = summary.scaled_down,
+        scaled_up = summary.scaled_up,
+        failed_writes = summary.failed_writes,
+        peak_expired_fraction = summary.peak_expired_fraction,
+        zones = zones.join(","),
+        "an incident has ended"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(outcome: Outcome) -> Verdict {
+        let now = Instant::now();
+        Verdict {
+            outcome,
+            observer: "lease-probe-0".into(),
+            observed: now,
+            sent: now,
+            valid_until: now,
+            message: "Because.".into(),
+        }
+    }
+
+    fn shoots(history: &HistoryStore) -> Vec<String> {
+        history.events.keys().into_iter().map(|key| key.0).collect()
+    }
+
+    #[tokio::test]
+    async fn the_oldest_events_go_first_for_each_shoot_and_in_all() {
+        let limits = HistoryLimits {
+            per_shoot: 3,
+            total: 5,
+        };
+        let owns = Box::new(|shoot: &str| shoot != "foreign");
+        let history = HistoryStore::new(limits, Clock::start(), "me".into(), owns);
+        let change = |shoot: &str, times: usize| {
+            for i in 0..times {
+                let outcome = if i % 2 == 0 {
+                    Outcome::LeasesExpired
+                } else {
+                    Outcome::Healthy
+                };
+                history.verdict(shoot, &verdict(outcome), None);
+            }
+        };
+        change("foreign", 4);
+        change("a", 6);
+        assert_eq!(shoots(&history), ["a", "a", "a"]);
+        change("b", 2);
+        let first = history.events.keys().remove(0);
+        change("c", 1);
+        assert_eq!(shoots(&history), ["a", "a", "b", "b", "c"]);
+        assert!(history.events.get(&first).is_none(), "the oldest of all is gone");
+        change("c", 3);
+        assert_eq!(shoots(&history), ["b", "b", "c", "c", "c"]);
+        history.forget("b");
+        assert_eq!(shoots(&history).len(), 5, "the events of a shoot stay");
+        assert!(history.events.keys().is_sorted());
+        let state = history.state.lock();
+        assert_eq!((state.by_number.len(), state.by_shoot.len()), (5, 2));
+    }
+}

@@ -1,0 +1,201 @@
+use super::*;
+use crate::domain::next_step::ResourceWrite;
+use crate::domain::status::{FlowStatus, Progress};
+use crate::domain::testing::{S, dependent, start};
+
+fn verdict(outcome: Outcome, at: Instant) -> Verdict {
+    Verdict {
+        outcome,
+        observer: "lease-probe-0".into(),
+        observed: at,
+        sent: at,
+        valid_until: at + 30 * S,
+        message: "Because.".into(),
+    }
+}
+
+fn evidence(expired: u32, zones: &[(&str, u32, u32)]) -> EvidenceCounts {
+    EvidenceCounts {
+        leases: 4,
+        candidates: 4,
+        expired,
+        zones: zones
+            .iter()
+            .map(|(zone, candidates, expired)| (zone.to_string(), *candidates, *expired))
+            .collect(),
+        newest_expired_renewal: (expired > 0).then_some(32 * S),
+        ..EvidenceCounts::default()
+    }
+}
+
+fn action(direction: Direction) -> Action {
+    let (from, to) = if direction == Direction::Down {
+        (1, 0)
+    } else {
+        (0, 1)
+    };
+    Action {
+        reference: dependent("kube-controller-manager", 0, 0).reference,
+        direction,
+        against: "1".into(),
+        kind: ActionKind::Write(ResourceWrite::Scale {
+            from,
+            to,
+            record: direction == Direction::Down,
+            unreadable: None,
+        }),
+        timeout: 30 * S,
+    }
+}
+
+/// The state of a shoot with one resource.
+fn scaling(direction: Option<Direction>, state: FlowState, step: Step, protected: bool) -> ShootScaling {
+    let progress = Progress {
+        reference: dependent("kube-controller-manager", 0, 0).reference,
+        level: direction.map(|_| 0),
+        step,
+        replicas: None,
+        ready: None,
+        recorded: None,
+        protected,
+        target: None,
+        attempts: 0,
+        message: "as it is".to_owned(),
+    };
+    ShootScaling {
+        direction,
+        held: direction.is_none().then_some(HoldReason::Verdict),
+        reason: "Because.".to_owned(),
+        since: start(),
+        status: FlowStatus {
+            state,
+            level: None,
+            resources: vec![progress],
+            retry_at: None,
+        },
+        owner: "me".into(),
+    }
+}
+
+#[tokio::test]
+async fn a_healthy_start_is_no_history() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    for outcome in [Outcome::Pending, Outcome::Healthy, Outcome::Healthy] {
+        assert_eq!(
+            history.verdict(t0, &verdict(outcome, t0), Some(evidence(0, &[]))),
+            None
+        );
+    }
+    let mut held = scaling(None, FlowState::Holding, Step::Pending, false);
+    held.held = Some(HoldReason::Unreported);
+    let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
+    for state in [&held, &up, &held, &up] {
+        assert_eq!(history.published(t0, state), []);
+    }
+}
+
+#[tokio::test]
+async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
+    history.verdict(t0, &verdict(Outcome::Healthy, t0), None);
+    history.published(t0, &up);
+
+    let lost = |seconds: u32, expired, zones: &[(&str, u32, u32)]| {
+        let at = t0 + S * seconds;
+        (
+            at + S,
+            verdict(Outcome::LeasesExpired, at),
+            Some(evidence(expired, zones)),
+        )
+    };
+    let (at, told, counts) = lost(10, 3, &[("a", 2, 2), ("b", 2, 1)]);
+    let event = history.verdict(at, &told, counts).unwrap();
+    assert!(
+        matches!(
+            &event.kind,
+            ShootEventKind::VerdictChanged {
+                previous: Some(Outcome::Healthy),
+                ..
+            }
+        ),
+        "{event:?}"
+    );
+    assert_eq!(event.message, "lease-probe-0 reports LEASES_EXPIRED. Because.");
+    let down = scaling(Some(Direction::Down), FlowState::Running, Step::Writing, false);
+    let events = history.published(t0 + 11 * S, &down);
+    assert_eq!(events.len(), 2, "the direction and a step: {events:?}");
+    let written = history.write_ended(t0 + 12 * S, &action(Direction::Down), &ActionOutcome::Conflict, S);
+    assert!(written.unwrap().message.contains("the resource had changed"));
+    history.write_ended(t0 + 13 * S, &action(Direction::Down), &ActionOutcome::Done, S);
+    let (at, told, counts) = lost(14, 4, &[("a", 2, 2), ("b", 2, 2)]);
+    assert_eq!(history.verdict(at, &told, counts), None, "the same outcome");
+    let waiting = scaling(Some(Direction::Down), FlowState::Settled, Step::Reached, true);
+    let [step] = &history.published(t0 + 16 * S, &waiting)[..] else {
+        panic!("one step")
+    };
+    assert!(
+        matches!(&step.kind, ShootEventKind::StepChanged { previous: Some((Step::Writing, took)), .. } if *took == 5 * S),
+        "{step:?}"
+    );
+
+    history.verdict(t0 + 60 * S, &verdict(Outcome::Healthy, t0 + 60 * S), None);
+    let protected = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, true);
+    let ended = |events: &[ShootEvent]| {
+        events
+            .iter()
+            .any(|e| matches!(e.kind, ShootEventKind::IncidentEnded(_)))
+    };
+    assert!(
+        !ended(&history.published(t0 + 61 * S, &protected)),
+        "it is still held down"
+    );
+    history.write_ended(t0 + 62 * S, &action(Direction::Up), &ActionOutcome::Done, S);
+    let events = history.published(t0 + 70 * S, &up);
+    let ShootEventKind::IncidentEnded(summary) = &events.last().unwrap().kind else {
+        panic!("{events:?}")
+    };
+    let expected = IncidentSummary {
+        outcome: Some(Outcome::LeasesExpired),
+        started: t0 + 11 * S,
+        last_renewal_to_verdict: Some(33 * S),
+        verdict_to_first_write: Some(2 * S),
+        verdict_to_last_write: Some(2 * S),
+        verdict_to_healthy: 49 * S,
+        verdict_to_restored: 59 * S,
+        scaled_down: 1,
+        scaled_up: 1,
+        failed_writes: 1,
+        peak_expired_fraction: Some(1.0),
+        zones: evidence(4, &[("a", 2, 2), ("b", 2, 2)]).zones,
+    };
+    assert_eq!(*summary, expected);
+    assert!(!ended(&history.published(t0 + 80 * S, &up)), "it ends once");
+}
+
+#[tokio::test]
+async fn a_loss_that_comes_back_is_one_incident() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    let mut tell = |seconds: u32, outcome| {
+        let at = t0 + S * seconds;
+        history.verdict(at, &verdict(outcome, at), None)
+    };
+    assert!(tell(0, Outcome::LeasesExpired).is_some());
+    assert!(tell(1, Outcome::Healthy).is_some());
+    assert!(tell(2, Outcome::LeasesExpired).is_some());
+    assert!(tell(3, Outcome::ApiServerUnreachable).is_some());
+    let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
+    let ended = |event: &ShootEvent| matches!(event.kind, ShootEventKind::IncidentEnded(_));
+    assert!(
+        !history.published(t0 + 4 * S, &up).iter().any(ended),
+        "no verdict is healthy"
+    );
+    let at = t0 + 5 * S;
+    history.verdict(at, &verdict(Outcome::Healthy, at), None);
+    let events = history.published(t0 + 6 * S, &up);
+    let ShootEventKind::IncidentEnded(summary) = &events.last().unwrap().kind else {
+        panic!("{events:?}")
+    };
+    assert_eq!((summary.started, summary.verdict_to_healthy), (t0, 5 * S));
+    assert_eq!(summary.verdict_to_first_write, None);
+}

@@ -1,0 +1,247 @@
+//! Any replica answers for the whole seed: a subscriber that keeps the contract of the streams knows every shoot all the
+//! time while every replica is replaced, one after the other, and lists are whole through each of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+use watchdog_proto::feed::v1::Completeness;
+use watchdog_proto::probe::v1 as probe;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::scaling::v1 as scaling;
+use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
+use watchdog_sandbox::ShootSpec;
+use watchdog_test_support::fixtures;
+use watchdog_test_support::sandboxed::{ServiceKind, World};
+use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::watchdog::Service;
+use watchdog_watch_stream::item::FeedItem;
+use watchdog_watch_stream::message::Event;
+use watchdog_watch_stream::wire::WatchResponse;
+
+/// How many shoots there are where [`SHOOTS_VARIABLE`] does not say otherwise.
+const SHOOTS: usize = 200;
+const SHOOTS_VARIABLE: &str = "REPLICAS_SHOOTS";
+
+/// A Pod has 30 s to stop before it is killed; the rest is for a busy machine.
+const STOP_BOUND: Duration = Duration::from_secs(60);
+
+/// The channels to the replicas that are ready, as a Service has them.
+type Backends = Arc<Mutex<BTreeMap<String, Channel>>>;
+
+/// The shoots that a subscriber knows, over any number of streams.
+#[derive(Debug, Default)]
+struct Known {
+    shoots: BTreeSet<String>,
+    /// The shoots that it lost, and how.
+    lost: Vec<String>,
+    snapshots: usize,
+}
+
+/// Opens a stream over the whole seed.
+trait Subscribe: WatchResponse<Item: FeedItem<Key = String>> {
+    fn open(channel: Channel) -> impl Future<Output = Result<Streaming<Self>, Status>> + Send;
+}
+
+impl Subscribe for probe::WatchVerdictsResponse {
+    async fn open(channel: Channel) -> Result<Streaming<Self>, Status> {
+        let request = probe::WatchVerdictsRequest::default();
+        let answer = LeaseProbeServiceClient::new(channel)
+            .watch_verdicts(request)
+            .await?;
+        Ok(answer.into_inner())
+    }
+}
+
+impl Subscribe for scaling::WatchScalingResponse {
+    async fn open(channel: Channel) -> Result<Streaming<Self>, Status> {
+        let request = scaling::WatchScalingRequest::default();
+        let answer = ScalingServiceClient::new(channel).watch_scaling(request).await?;
+        Ok(answer.into_inner())
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Reads one stream until it ends.
+    async fn follow<R: Subscribe>(known: &Mutex<Self>, mut stream: Streaming<R>) {
+        let mut snapshot = Some(BTreeSet::new());
+        while let Ok(Some(message)) = stream.message().await {
+            let event = message.decode().unwrap().event;
+            let mut known = known.lock();
+            match (event, &mut snapshot) {
+                (Event::Upsert(shoot, _), Some(shoots)) => drop(shoots.insert(shoot)),
+                (Event::Upsert(shoot, _), None) => drop(known.shoots.insert(shoot)),
+                (Event::Removed(shoot), _) => known.lost.push(format!("{shoot} was removed")),
+                (Event::SnapshotComplete { completeness, .. }, shoots) => {
+                    let shoots = shoots.take().unwrap_or_default();
+                    known.snapshots += 1;
+                    if completeness.complete {
+                        let gone: Vec<_> = known.shoots.difference(&shoots).cloned().collect();
+                        let gone = gone
+                            .iter()
+                            .map(|shoot| format!("{shoot} is not in a whole snapshot"));
+                        known.lost.extend(gone);
+                    }
+                    known.shoots.extend(shoots);
+                }
+                (Event::Heartbeat, _) => {}
+            }
+        }
+    }
+}
+
+/// Follows a seed through whichever replica is ready.
+fn subscribe<R: Subscribe>(backends: &Backends) -> (Arc<Mutex<Known>>, AbortOnDropHandle<()>) {
+    let known: Arc<Mutex<Known>> = Arc::default();
+    let (backends, follows) = (backends.clone(), known.clone());
+    let task = async move {
+        let mut turn = 0;
+        loop {
+            let ready: Vec<Channel> = backends.lock().values().cloned().collect();
+            turn += 1;
+            if let Some(channel) = ready.get(turn % ready.len().max(1))
+                && let Ok(stream) = R::open(channel.clone()).await
+            {
+                Known::follow(&follows, stream).await;
+            }
+            // A client's back-off.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    (known, AbortOnDropHandle::new(tokio::spawn(task)))
+}
+
+/// The shoots that a replica lists, and whether that is all.
+async fn list(world: &World, kind: ServiceKind, through: &Service) -> anyhow::Result<(usize, Completeness)> {
+    let channel = world.setup.channel(through)?;
+    let (mut shoots, mut page_token) = (0, String::new());
+    loop {
+        let (listed, next, completeness) = match kind {
+            ServiceKind::LeaseProbe => {
+                let request = probe::ListVerdictsRequest {
+                    page_size: 70,
+                    page_token,
+                    ..Default::default()
+                };
+                let mut client = LeaseProbeServiceClient::new(channel.clone());
+                let page = client.list_verdicts(request).await?.into_inner();
+                (page.verdicts.len(), page.next_page_token, page.completeness)
+            }
+            _ => {
+                let request = scaling::ListScalingRequest {
+                    page_size: 70,
+                    page_token,
+                    ..Default::default()
+                };
+                let mut client = ScalingServiceClient::new(channel.clone());
+                let page = client.list_scaling(request).await?.into_inner();
+                (page.scalings.len(), page.next_page_token, page.completeness)
+            }
+        };
+        shoots += listed;
+        if next.is_empty() {
+            return Ok((shoots, completeness.unwrap_or_default()));
+        }
+        page_token = next;
+    }
+}
+
+async fn until_whole(world: &World, kind: ServiceKind, replicas: &[Service], shoots: usize) {
+    wait::until("every replica lists the whole seed", BOUND, || async {
+        for replica in replicas {
+            let (listed, completeness) = list(world, kind, replica).await?;
+            let name = replica.process.name();
+            anyhow::ensure!(
+                listed == shoots && completeness.complete,
+                "{name} lists {listed}: {completeness:?}"
+            );
+        }
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+}
+
+/// Replaces every replica of a service under the eyes of a subscriber, and kills one in the end.
+async fn rolled<R: Subscribe>(world: &World, kind: ServiceKind, shoots: usize) -> Vec<Service> {
+    let prefix = format!("{kind:?}").to_lowercase();
+    let backends = Backends::default();
+    let start = async |name: String| {
+        let replica = world.start_replica(kind, &name).await.unwrap();
+        backends
+            .lock()
+            .insert(name, world.setup.channel(&replica).unwrap());
+        replica
+    };
+    let mut replicas = vec![
+        start(format!("{prefix}-a0")).await,
+        start(format!("{prefix}-a1")).await,
+    ];
+    until_whole(world, kind, &replicas, shoots).await;
+    let (known, _task) = subscribe::<R>(&backends);
+    wait::until("the subscriber knows every shoot", BOUND, || async {
+        let known = known.lock();
+        anyhow::ensure!(known.shoots.len() == shoots, "{} of {shoots}", known.shoots.len());
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    for i in 0..replicas.len() {
+        let new = start(format!("{prefix}-b{i}")).await;
+        // A ready replica answers for the whole seed at once.
+        let (listed, _) = list(world, kind, &new).await.unwrap();
+        assert_eq!(listed, shoots, "through {}", new.process.name());
+        let old = std::mem::replace(&mut replicas[i], new);
+        backends.lock().remove(old.process.name());
+        assert_eq!(old.process.stop(STOP_BOUND).await.unwrap().code(), Some(0));
+        for replica in &replicas {
+            let (listed, _) = list(world, kind, replica).await.unwrap();
+            assert_eq!(listed, shoots, "through {}", replica.process.name());
+        }
+    }
+    until_whole(world, kind, &replicas, shoots).await;
+    {
+        let known = known.lock();
+        assert!(known.lost.is_empty(), "{:#?}", known.lost);
+        assert!(known.snapshots > 1, "it had to connect again");
+    }
+
+    let killed = replicas.remove(0);
+    let name = killed.process.name().to_owned();
+    backends.lock().remove(&name);
+    killed.process.kill_9().await.unwrap();
+    wait::until("the killed replica is missing", BOUND, || async {
+        let (listed, completeness) = list(world, kind, &replicas[0]).await?;
+        anyhow::ensure!(listed == shoots, "{listed} are listed");
+        Ok((completeness.missing_replicas == [name.as_str()]).then_some(()))
+    })
+    .await
+    .unwrap();
+    until_whole(world, kind, &replicas, shoots).await;
+    let known = known.lock();
+    assert!(known.lost.is_empty(), "{:#?}", known.lost);
+    drop(known);
+    replicas
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn is_seen_through_a_rollout_of_every_replica() {
+    let shoots = std::env::var(SHOOTS_VARIABLE)
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(SHOOTS);
+    let specs = (0..shoots).map(|i| ShootSpec::new(&format!("s{i}"), 2)).collect();
+    let prober = fixtures::prober("probeInterval: 10s\ninitialDelay: 1s\nprobeTimeout: 20s", "1s");
+    let world = World::start_with("whole-seed", specs, &prober, &fixtures::weeder("1m"))
+        .await
+        .unwrap();
+    let _lease_probes = rolled::<probe::WatchVerdictsResponse>(&world, ServiceKind::LeaseProbe, shoots).await;
+    let _coordinators =
+        rolled::<scaling::WatchScalingResponse>(&world, ServiceKind::Coordinator, shoots).await;
+}
