@@ -44,7 +44,8 @@ coverage: ## Lines of services/ and proto/ that unit and in-process tests run th
 
 safety: ## Judge the verdicts over HISTORIES=100000 simulated histories; writes the table of docs/safety.md
 	HISTORIES=$(or $(HISTORIES),100000) SAFETY_PAGE=$(CURDIR)/docs/safety.md \
-	  cargo test $(LOCKED) --release -p lease-probe --test simulation kube_controller_manager_confirms -- --nocapture
+	  cargo test $(LOCKED) --release -p lease-probe --test simulation -- --nocapture --test-threads 1 \
+	    kube_controller_manager_confirms false_verdicts_that_nobody_can_prevent
 
 nightly: acceptance soak safety ## What takes long: the whole suite, ten minutes of soak, twenty seeds of chaos
 	CHAOS_SEEDS=$(or $(SEEDS),20) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test nightly chaos
@@ -72,7 +73,7 @@ fmt: ## Format Rust and protos
 build: ## Build every program, optimised
 	cargo build $(LOCKED) --workspace --bins --release
 
-image: ## Build and test an image for each service, without a container engine; as root, on Debian
+image: ## Build and test an image for each service and for watchdogctl, without a container engine; as root, on Debian
 	images/build
 	cargo build $(LOCKED) --workspace --bins
 	tests/images/check

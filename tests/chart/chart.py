@@ -181,9 +181,10 @@ def render(values=None, **where) -> list[dict]:
     return [parsed for text in texts for parsed in yaml.safe_load_all(text) if parsed]
 
 
-def hooks(rendered: list[dict]) -> list[dict]:
-    """Those that Helm makes for a moment."""
-    return [found for found in rendered if "helm.sh/hook" in found["metadata"].get("annotations", {})]
+def hooks(rendered: list[dict], event: str | None = None) -> list[dict]:
+    """Those that Helm makes for a moment: at one event, or at any."""
+    events = [(found, found["metadata"].get("annotations", {}).get("helm.sh/hook")) for found in rendered]
+    return [found for found, of in events if of is not None and event in (None, of)]
 
 
 def notes(values=None) -> str:

@@ -15,6 +15,7 @@ from chart import NAMESPACE
 
 NAMESPACED = {
     "Job": "jobs",
+    "Pod": "pods",
     "Certificate": "certificates",
     "ConfigMap": "configmaps",
     "Deployment": "deployments",

@@ -309,3 +309,6 @@ def test_a_config_map_of_somebody_else():
         file = "weeder" if name.endswith("weeder") else "prober"
         items = [{"key": "dep-config.yaml", "path": "config.yaml"}]
         assert volume["configMap"] == {"name": theirs[file], "items": items}
+        assert "--ignore-unknown-fields" in str(found)
+    assert "--ignore-unknown-fields" not in str(render({"existingConfigMap": theirs | {"ignoreUnknownFields": False}}))
+    assert "--ignore-unknown-fields" not in str(render())

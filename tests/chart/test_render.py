@@ -145,7 +145,7 @@ def test_services_are_called_by_the_names_in_their_certificates():
 
 def test_what_is_held_down_is_restored_before_an_uninstallation():
     rendered = render()
-    found = hooks(rendered)
+    found = hooks(rendered, "pre-delete")
     assert sorted(hook["kind"] for hook in found) == ["Job", "Role", "RoleBinding"]
     for hook in found:
         annotations = hook["metadata"]["annotations"]
@@ -192,7 +192,7 @@ def test_the_release_waits_for_replicas_where_their_leases_are():
     "values", [{"replicas": 0}, {"enabled": False}, {"releaseOnUninstall": False}], ids=lambda values: "".join(values)
 )
 def test_what_another_program_holds_down_is_left_to_it(values):
-    assert hooks(render({"scalingCoordinator": values})) == []
+    assert hooks(render({"scalingCoordinator": values}), "pre-delete") == []
 
 
 def test_programs_know_every_option():
@@ -275,7 +275,31 @@ def test_network_policies_let_through_what_is_needed():
     ):
         spec = with_gardener[f"watchdog-{name}"]["spec"]
         assert peers(spec["egress"][0], "to") == calls
-        assert peers(spec["ingress"][0], "from") == called_by
+        assert peers(spec["ingress"][0], "from") == [*called_by, "watchdogctl"]
+
+
+def test_helm_test_asks_each_replica_as_people_do():
+    (pod,) = hooks(render(), "test")
+    (container,) = pod["spec"]["containers"]
+    assert container["args"][0] == "check"
+    arguments = dict(option.removeprefix("--").split("=", 1) for option in container["args"][1:])
+    options = _fields(_source("services/watchdogctl/src/args.rs"), "ConnectArgs")
+    assert set(arguments) <= options
+    for service in SERVICES:
+        assert arguments[service] == f"watchdog-{service}-headless.garden.svc:9645"
+        allowed = f"networking.resources.gardener.cloud/to-watchdog-{service}-tcp-9645"
+        assert pod["metadata"]["labels"][allowed] == "allowed"
+    assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "watchdog-lease-probe-tls"
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert container["image"] == "registry.example.org/dependency-watchdog/watchdogctl:0.1.0"
+
+    (pod,) = hooks(render(MATRIX["plaintext"]), "test")
+    assert "--insecure-plaintext" in pod["spec"]["containers"][0]["args"] and "volumes" not in pod["spec"]
+    (pod,) = hooks(render(MATRIX["shadow"]), "test")
+    asked = " ".join(pod["spec"]["containers"][0]["args"])
+    assert "--lease-probe" in asked and "--scaling-coordinator" not in asked and "--weeder" not in asked
+    for nothing in MATRIX["nothing"], {"watchdogctl": {"enabled": False}}:
+        assert hooks(render(nothing), "test") == []
 
 
 def test_traces_are_off_unless_there_is_a_collector():
@@ -517,6 +541,6 @@ def _arguments(deployment: dict) -> dict[str, str]:
 
 def _fields(source: str, struct: str) -> set[str]:
     """The options that a clap parser makes of the fields of a struct."""
-    found = re.search(rf"pub struct {struct} {{(.*?)\n}}", source, re.DOTALL)
+    found = re.search(rf"pub(?:\(crate\))? struct {struct} {{(.*?)\n}}", source, re.DOTALL)
     assert found, f"there is no struct {struct}"
-    return {name.replace("_", "-") for name in re.findall(r"^    (?:pub )?(\w+):", found.group(1), re.MULTILINE)}
+    return {name.replace("_", "-") for name in re.findall(r"^    (?:pub(?:\(crate\))? )?(\w+):", found.group(1), re.MULTILINE)}

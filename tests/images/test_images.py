@@ -20,6 +20,7 @@ from programs import Program
 IMAGES = ROOT / "target" / "images"
 MOST_BYTES = 25_000_000
 PT_INTERP = 3
+COMMAND_LINE = "watchdogctl"
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +40,9 @@ def buildah(tmp_path_factory):
     run("umount", "--all")
 
 
-@pytest.fixture(scope="module", params=SERVICES)
+@pytest.fixture(scope="module", params=[*SERVICES, COMMAND_LINE])
 def image(request, buildah):
-    """Of one service: its name, its configuration, and a folder that has its files and may be written to."""
+    """Of one program: its name, its configuration, and a folder that has its files and may be written to."""
     pulled = buildah("pull", "--quiet", f"oci-archive:{IMAGES / request.param}.oci.tar")
     container = buildah("from", pulled)
     inspected = json.loads(buildah("inspect", "--type", "image", pulled))
@@ -61,7 +62,7 @@ def test_runs_as_nobody_what_the_chart_expects(image):
     config = inspected["OCIv1"]["config"]
     assert config["User"] == "65532:65532"
     assert config["Entrypoint"] == [f"/{service}"]
-    assert sorted(config["ExposedPorts"]) == ["9643", "9645"]
+    assert sorted(config.get("ExposedPorts") or []) == ([] if service == COMMAND_LINE else ["9643", "9645"])
     assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
@@ -83,7 +84,8 @@ def test_bill_of_materials_is_that_of_the_lock_file(image):
     locked = {(p["name"], p["version"]) for p in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]}
     parts = {(part["name"], part["version"]) for part in bill["components"]}
     assert parts <= locked
-    assert {"tokio", "tonic", "rustls", "kube-client", "watchdog-runtime"} <= {name for name, _ in parts}
+    own = "watchdog-client" if service == COMMAND_LINE else "watchdog-runtime"
+    assert {"tokio", "tonic", "rustls", "kube-client", own} <= {name for name, _ in parts}
     # What only tests need is not in the image.
     assert not {"proptest", "turmoil", "insta"} & {name for name, _ in parts}
     assert all(part.get("licenses") for part in bill["components"])
@@ -111,6 +113,7 @@ def seed(tmp_path_factory):
         yield started
 
 
+@pytest.mark.parametrize("image", SERVICES, indirect=True)
 @pytest.mark.parametrize("resolved", ["by-hosts-file", "by-name-server"])
 def test_starts_from_the_image_and_finds_the_seed_by_name(image, seed, resolved):
     service, _, root = image
@@ -138,6 +141,13 @@ def test_starts_from_the_image_and_finds_the_seed_by_name(image, seed, resolved)
             status = Path(f"/proc/{program.pid}/status").read_text()
             assert "Uid:\t65532\t65532" in status and "CapEff:\t0000000000000000" in status
         assert (names.asked > 0) == (resolved == "by-name-server")
+
+
+def test_command_line_starts_from_the_image(buildah):
+    pulled = buildah("pull", "--quiet", f"oci-archive:{IMAGES / COMMAND_LINE}.oci.tar")
+    root = Path(buildah("mount", buildah("from", pulled)))
+    result = subprocess.run(["chroot", root, f"/{COMMAND_LINE}", "--help"], capture_output=True, text=True, timeout=20)
+    assert result.returncode == 0 and "Exit codes:" in result.stdout, result.stderr
 
 
 def created_at(archive: tarfile.TarFile) -> int:

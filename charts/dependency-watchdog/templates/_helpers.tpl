@@ -99,6 +99,14 @@ annotations:
 {{ get (index . 0).Values.existingConfigMap $file | default (printf "%s-%s-config" (include "watchdog.name" (index . 0)) $file) }}
 {{- end }}
 
+{{/* True if the file of a service may hold fields that this version does not know; takes (root, component). */}}
+{{- define "watchdog.ignoreUnknownFields" -}}
+{{- $file := eq (index . 1) "weeder" | ternary "weeder" "prober" -}}
+{{- with (index . 0).Values.existingConfigMap }}
+{{- if and .ignoreUnknownFields (get . $file) }}true{{ end }}
+{{- end }}
+{{- end }}
+
 {{/* The volume with the configuration file of a service; takes (root, component). */}}
 {{- define "watchdog.configVolume" -}}
 {{- $file := eq (index . 1) "weeder" | ternary "weeder" "prober" -}}

@@ -20,6 +20,7 @@ use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::tasks::Tasks;
+use watchdog_runtime::tls::Tls;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::replicas::{Addresses, follow_replicas};
@@ -189,7 +190,7 @@ fn observe(
     observers: Observers,
 ) {
     let dialer = Dialer {
-        tls: base.tls.clone(),
+        tls: base.tls.as_ref().map(Tls::client),
         server_name,
     };
     let (readiness, draining) = (base.readiness.clone(), base.draining.clone());

@@ -3,10 +3,11 @@
 use std::num::NonZeroU32;
 
 use clap::Parser;
+use watchdog_api::config::UnknownFields;
 use watchdog_api::weeder::{self, WeederConfig};
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
-use watchdog_runtime::config_file::ConfigFile;
+use watchdog_runtime::config_file::{ConfigFile, Content};
 
 /// SeedWatches the readiness of services in all namespaces of a seed and, once one is ready again, deletes the pods in
 /// CrashLoopBackOff that depend on it.
@@ -47,8 +48,11 @@ impl CommandLine for Args {
     }
 
     fn check(self) -> anyhow::Result<Config> {
-        let parse =
-            |name: &str, bytes: &[u8]| Ok(weeder::parse(bytes).map_err(|errors| errors.with_file(name))?);
+        let parse = if self.common.ignore_unknown_fields {
+            |name: &str, bytes: &[u8]| read(name, bytes, UnknownFields::Ignored)
+        } else {
+            |name: &str, bytes: &[u8]| read(name, bytes, UnknownFields::Refused)
+        };
         let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
         Ok(Config {
             common: self.common,
@@ -57,6 +61,15 @@ impl CommandLine for Args {
             request_rate: NonZeroU32::new(self.request_rate).unwrap_or(NonZeroU32::MIN),
         })
     }
+}
+
+fn read(name: &str, bytes: &[u8], unknown: UnknownFields) -> anyhow::Result<Content<WeederConfig>> {
+    let parsed = weeder::parse_with(bytes, unknown).map_err(|errors| errors.with_file(name))?;
+    let ignored = parsed.ignored.map(|ignored| ignored.with_file(name).to_string());
+    Ok(Content {
+        config: parsed.config,
+        ignored: ignored.unwrap_or_default(),
+    })
 }
 
 #[cfg(test)]

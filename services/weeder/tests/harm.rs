@@ -76,7 +76,7 @@ async fn a_pod_that_crashes_for_its_own_reasons_is_deleted_three_times_and_left_
     assert!(seed.exists("shoot", "own"));
 
     // Neither a restart of the weeder nor a takeover touches it: it crashed after the service became ready.
-    seed.member_ready_since("shoot", "etcd-member-0", "True", "2026-11-21T07:30:00Z");
+    seed.member_ready_since("shoot", "etcd-member-0", "True", "2020-11-21T07:30:00Z");
     let other = seed.start("weeder-1").await;
     other.wait_ready().await;
     weeder.stop().await;
@@ -94,7 +94,7 @@ async fn a_pod_that_crashes_for_its_own_reasons_is_deleted_three_times_and_left_
         &control_plane("apiserver"),
         Some(("ReplicaSet", "theirs-rs")),
     );
-    seed.crash_at("shoot", "theirs", "2026-11-21T07:00:00Z");
+    seed.crash_at("shoot", "theirs", "2020-11-21T07:00:00Z");
     seed.gone("shoot", "theirs").await;
     assert!(seed.exists("shoot", "own"));
     assert_eq!(seed.deletions().len(), 4);
@@ -108,8 +108,8 @@ async fn at_first_sight_only_what_crashed_during_the_outage_is_deleted() {
     // Ready since 09:00.
     seed.service("shoot", "etcd", true);
     for (pod, ended_at) in [
-        ("before", "2026-11-21T08:59:50Z"),
-        ("after", "2026-11-21T09:00:10Z"),
+        ("before", "2020-11-21T08:59:50Z"),
+        ("after", "2020-11-21T09:00:10Z"),
     ] {
         seed.pod("shoot", pod, "apiserver");
         seed.crash_at("shoot", pod, ended_at);
@@ -123,16 +123,16 @@ async fn at_first_sight_only_what_crashed_during_the_outage_is_deleted() {
     let since = shown.deletions[0].service_ready_since.unwrap();
     assert_eq!(
         since.seconds,
-        "2026-11-21T09:00:00Z"
+        "2020-11-21T09:00:00Z"
             .parse::<jiff::Timestamp>()
             .unwrap()
             .as_second()
     );
     // What crashes from now on has another reason.
     seed.pod("shoot", "later", "apiserver");
-    seed.crash_at("shoot", "later", "2026-11-22T09:00:00Z");
+    seed.crash_at("shoot", "later", "2020-11-22T09:00:00Z");
     seed.pod("shoot", "marker", "apiserver");
-    seed.crash_at("shoot", "marker", "2026-11-21T08:30:00Z");
+    seed.crash_at("shoot", "marker", "2020-11-21T08:30:00Z");
     seed.gone("shoot", "marker").await;
     assert!(seed.exists("shoot", "after") && seed.exists("shoot", "later"));
     // A recovery that the weeder sees is another matter.
@@ -164,7 +164,7 @@ async fn at_first_sight_endpoints_that_say_nothing_prove_nothing() {
         &labels,
         Some(("ReplicaSet", "kube-apiserver")),
     );
-    seed.member_ready_since("shoot", "kube-apiserver-member-0", "True", "2026-11-21T09:00:00Z");
+    seed.member_ready_since("shoot", "kube-apiserver-member-0", "True", "2020-11-21T09:00:00Z");
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     seed.crashing("shoot", "kcm", "controller-manager");
     let mut weeder = seed.ready().await;
@@ -392,8 +392,8 @@ async fn a_recovery_that_a_watch_brings_late_is_first_sight() {
     seed.namespace("shoot");
     seed.service("shoot", "etcd", false);
     for (pod, ended_at) in [
-        ("theirs", "2026-11-21T08:00:00Z"),
-        ("own", "2026-11-21T10:00:00Z"),
+        ("theirs", "2020-11-21T08:00:00Z"),
+        ("own", "2020-11-21T10:00:00Z"),
     ] {
         seed.pod("shoot", pod, "apiserver");
         seed.crash_at("shoot", pod, ended_at);

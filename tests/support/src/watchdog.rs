@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use tonic::transport::Channel;
-use watchdog_runtime::grpc_client::Dialer;
+use watchdog_client::grpc_client::Dialer;
+use watchdog_client::tls::{ClientTls, PemFiles};
 use watchdog_runtime::tls::{Tls, TlsPaths};
 
 use crate::binaries;
@@ -35,7 +36,7 @@ pub const NAMESPACE: &str = "garden";
 pub struct Setup {
     scratch: Arc<Scratch>,
     authority: Authority,
-    client: Tls,
+    client: ClientTls,
     client_files: TlsFiles,
     prober: PathBuf,
     weeder: PathBuf,
@@ -62,13 +63,13 @@ impl Setup {
     pub fn new(scratch: &Arc<Scratch>, prober: &str, weeder: &str) -> anyhow::Result<Self> {
         let authority = Authority::new(scratch, "watchdog")?;
         let client_files = authority.issue("client", &["client.test"])?;
-        let paths = TlsPaths {
+        let files = PemFiles {
             cert: client_files.cert.clone(),
             key: client_files.key.clone(),
             ca: client_files.ca.clone(),
         };
         Ok(Self {
-            client: Tls::load(paths).map_err(anyhow::Error::msg)?,
+            client: ClientTls::from_files(&files)?,
             client_files,
             authority,
             prober: scratch.write("prober.yaml", prober)?,

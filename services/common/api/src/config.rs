@@ -2,7 +2,8 @@
 
 mod reader;
 
-pub(crate) use reader::{Field, Section, Value, read};
+pub(crate) use reader::{Field, Section, Value, read, read_with};
+pub use reader::{Parsed, UnknownFields};
 
 use crate::yaml::Pos;
 use std::fmt;

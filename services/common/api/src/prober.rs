@@ -5,7 +5,7 @@ mod dependents;
 pub use dependents::{DependentResource, ResourceRef, ScaleInfo};
 
 use crate::{
-    config::{self, ConfigErrors, Field, Section, Value},
+    config::{self, ConfigErrors, Field, Parsed, Section, UnknownFields, Value},
     names,
 };
 use std::time::Duration;
@@ -79,6 +79,14 @@ const MAX_THRESHOLD: i32 = 1_000;
 /// Everything that is wrong with it, each with line and column.
 pub fn parse(bytes: &[u8]) -> Result<ProberConfig, ConfigErrors> {
     config::read(bytes, convert)
+}
+
+/// The same, and unknown fields may be left out.
+///
+/// # Errors
+/// Everything that is wrong with it, each with line and column.
+pub fn parse_with(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<ProberConfig>, ConfigErrors> {
+    config::read_with(bytes, unknown, convert)
 }
 
 fn convert(root: &Value<'_>) -> Option<ProberConfig> {

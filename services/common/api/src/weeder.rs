@@ -1,7 +1,7 @@
 //! The configuration of the weeder: the file that Gardener writes for DWD's weeder.
 
 use crate::{
-    config::{self, ConfigErrors, Field, Value},
+    config::{self, ConfigErrors, Field, Parsed, UnknownFields, Value},
     names,
     selector::{self, Selector},
 };
@@ -58,6 +58,14 @@ const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// Everything that is wrong with it, each with line and column.
 pub fn parse(bytes: &[u8]) -> Result<WeederConfig, ConfigErrors> {
     config::read(bytes, convert)
+}
+
+/// The same, and unknown fields may be left out.
+///
+/// # Errors
+/// Everything that is wrong with it, each with line and column.
+pub fn parse_with(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<WeederConfig>, ConfigErrors> {
+    config::read_with(bytes, unknown, convert)
 }
 
 /// Reads and checks the dependants that a Service declares by [`names::DEPENDANTS_ANNOTATION`]: what the field

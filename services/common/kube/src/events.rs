@@ -17,6 +17,10 @@ use crate::metrics::EVENTS;
 /// and dropped, because the log and the streams tell the same.
 const QUEUE: usize = 4096;
 
+/// Warnings that wait to be published. They have a place of their own and go first: somebody should look at them, and
+/// thousands of ordinary Events of an incident must neither push them out nor delay them.
+const WARNINGS: usize = 1024;
+
 /// How long waiting Events are published after the process is asked to stop: a healthy API server takes a thousand in
 /// that time. Far below the grace of the drain, because a server that does not answer must not hold it up.
 pub const LAST_EVENTS: Duration = Duration::from_secs(5);
@@ -49,15 +53,51 @@ pub struct Notice {
 /// Takes notices. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct EventSink {
-    sender: mpsc::Sender<Notice>,
+    warnings: mpsc::Sender<Notice>,
+    ordinary: mpsc::Sender<Notice>,
+}
+
+/// The notices that wait.
+struct Waiting {
+    warnings: mpsc::Receiver<Notice>,
+    ordinary: mpsc::Receiver<Notice>,
 }
 
 impl EventSink {
     /// Hands a notice over; drops and counts it when too many are waiting.
     pub fn publish(&self, notice: Notice) {
-        if self.sender.try_send(notice).is_err() {
+        let queue = if notice.warning {
+            &self.warnings
+        } else {
+            &self.ordinary
+        };
+        if queue.try_send(notice).is_err() {
             EVENTS.inc(&[("result", "dropped".to_owned())]);
         }
+    }
+}
+
+impl Waiting {
+    /// The next notice, warnings first; none when all sinks are gone. Safe to cancel.
+    async fn next(&mut self) -> Option<Notice> {
+        tokio::select! {
+            biased;
+            Some(warning) = self.warnings.recv() => Some(warning),
+            Some(ordinary) = self.ordinary.recv() => Some(ordinary),
+            else => None,
+        }
+    }
+
+    /// Takes no more, and gives the number of those that wait.
+    fn close(&mut self) -> u64 {
+        let mut left = 0;
+        for queue in [&mut self.warnings, &mut self.ordinary] {
+            queue.close();
+            while queue.try_recv().is_ok() {
+                left += 1;
+            }
+        }
+        left
     }
 }
 
@@ -74,7 +114,12 @@ pub fn recorder(
     impl Future<Output = anyhow::Result<()>> + Send + 'static,
 ) {
     EVENTS.begin_by("result", &["published", "failed", "dropped"]);
-    let (sender, mut receiver) = mpsc::channel::<Notice>(QUEUE);
+    let (warnings, waiting_warnings) = mpsc::channel(WARNINGS);
+    let (ordinary, waiting_ordinary) = mpsc::channel(QUEUE);
+    let mut waiting = Waiting {
+        warnings: waiting_warnings,
+        ordinary: waiting_ordinary,
+    };
     let reporter = Reporter {
         controller: controller.to_owned(),
         instance: Some(identity.to_owned()),
@@ -91,20 +136,17 @@ pub fn recorder(
                 // First, so that nothing begins with the patience of one that has time.
                 biased;
                 () = stop.cancelled() => break,
-                notice = receiver.recv() => notice,
+                notice = waiting.next() => notice,
             };
             let Some(notice) = notice else { return Ok(()) };
             publisher.publish(notice).await;
         }
         let end = Instant::now() + LAST_EVENTS;
         let mut dropped = 0;
-        while let Ok(Some(notice)) = timeout_at(end, receiver.recv()).await {
+        while let Ok(Some(notice)) = timeout_at(end, waiting.next()).await {
             dropped += u64::from(timeout_at(end, publisher.publish(notice)).await.is_err());
         }
-        receiver.close();
-        while receiver.try_recv().is_ok() {
-            dropped += 1;
-        }
+        dropped += waiting.close();
         if dropped > 0 {
             EVENTS.add(&[("result", "dropped".to_owned())], dropped);
             tracing::warn!(
@@ -114,7 +156,7 @@ pub fn recorder(
         }
         Ok(())
     };
-    (EventSink { sender }, task)
+    (EventSink { warnings, ordinary }, task)
 }
 
 /// Publishes notices. A notice that repeats one of the last minutes makes a series of its Event.

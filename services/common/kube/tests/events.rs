@@ -112,6 +112,39 @@ async fn an_event_that_is_gone_is_published_anew() {
     assert_eq!(told(&api), [("429".to_owned(), 1)]);
 }
 
+/// A recovery of a whole seed makes more Events than wait.
+#[tokio::test]
+async fn a_warning_is_not_lost_behind_thousands_of_other_events() {
+    let (api, client) = server().await;
+    let (sink, publish) = recorder(
+        client,
+        "coordinator",
+        "coordinator-0",
+        Readiness::default(),
+        CancellationToken::new(),
+    );
+    for number in 0..10_000 {
+        let ordinary = Notice {
+            warning: false,
+            ..notice(&number.to_string())
+        };
+        sink.publish(ordinary);
+    }
+    sink.publish(notice("look at this"));
+    let publish = tokio::spawn(publish);
+    let first = async {
+        loop {
+            if let [(first, _), ..] = &told(&api)[..] {
+                return first.clone();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let first = tokio::time::timeout(PATIENCE, first).await.unwrap();
+    assert_eq!(first, "look at this");
+    publish.abort();
+}
+
 #[tokio::test]
 async fn what_waits_when_the_process_stops_is_published() {
     let (api, client) = server().await;

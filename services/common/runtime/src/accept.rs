@@ -167,7 +167,7 @@ async fn handshake(
     let Some(tls) = tls else {
         return Some(Connection::new(Io::Plain(tcp), address, None, place));
     };
-    let accept = TlsAcceptor::from(tls.current().server.clone()).accept(tcp);
+    let accept = TlsAcceptor::from(tls.server()).accept(tcp);
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await {
         Ok(Ok(stream)) => {
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);

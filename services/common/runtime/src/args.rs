@@ -29,6 +29,11 @@ pub struct CommonArgs {
     #[arg(long, value_name = "FILE")]
     pub config_file: PathBuf,
 
+    /// Leave out fields of the configuration file that this version does not know, with a warning, instead of refusing the
+    /// file. For a file that somebody else writes.
+    #[arg(long)]
+    pub ignore_unknown_fields: bool,
+
     /// Kubeconfig of the seed. Default: the Pod's service account, else the file named by KUBECONFIG.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,

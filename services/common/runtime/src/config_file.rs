@@ -17,7 +17,16 @@ pub const CONFIG_VALID: Metric = Metric::gauge(
 );
 
 /// Parses the content of the configuration file of that name; the error lists all that is wrong, a line each.
-pub type Parse<C> = fn(&str, &[u8]) -> anyhow::Result<C>;
+pub type Parse<C> = fn(&str, &[u8]) -> anyhow::Result<Content<C>>;
+
+/// The content of a configuration file.
+#[derive(Debug)]
+pub struct Content<C> {
+    /// The configuration.
+    pub config: C,
+    /// Fields that nobody knows and that were left out, a line each; empty if there are none.
+    pub ignored: String,
+}
 
 /// A configuration that is read again whenever its file changes.
 #[derive(Debug)]
@@ -33,7 +42,7 @@ impl<C: PartialEq> ConfigFile<C> {
     /// # Errors
     /// When it cannot be read or is not good: all that is wrong with it, a line each.
     pub fn load(path: PathBuf, parse: Parse<C>) -> anyhow::Result<Self> {
-        let config = read(&path, parse)?;
+        let config = read(&path, parse)?.config;
         Ok(Self {
             path,
             parse,
@@ -47,7 +56,7 @@ impl<C: PartialEq> ConfigFile<C> {
         self.current.subscribe()
     }
 
-    /// Takes up changes until `stop` is cancelled. A bad change is refused and reported, and the old one stays.
+    /// Takes up changes until `stop` is cancelled, those since the file was loaded too. A bad change is refused and reported, and the old one stays.
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
@@ -55,12 +64,8 @@ impl<C: PartialEq> ConfigFile<C> {
         let mut files = FileWatch::new(vec![self.path.clone()]);
         CONFIG_VALID.set(&[], 1.0);
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = files.changed() => {}
-            }
             match read(&self.path, self.parse) {
-                Ok(config) => {
+                Ok(Content { config, ignored }) => {
                     CONFIG_VALID.set(&[], 1.0);
                     let changed = self.current.send_if_modified(|current| {
                         let differs = **current != config;
@@ -69,7 +74,11 @@ impl<C: PartialEq> ConfigFile<C> {
                         }
                         differs
                     });
-                    tracing::info!(file = %self.path.display(), changed, "configuration file read again");
+                    let file = self.path.display();
+                    tracing::info!(%file, changed, "configuration file read");
+                    if !ignored.is_empty() {
+                        tracing::warn!(%file, ignored, "unknown fields of the configuration file are ignored");
+                    }
                 }
                 Err(error) => {
                     CONFIG_VALID.set(&[], 0.0);
@@ -80,11 +89,15 @@ impl<C: PartialEq> ConfigFile<C> {
                     );
                 }
             }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = files.changed() => {}
+            }
         }
     }
 }
 
-fn read<C>(path: &std::path::Path, parse: Parse<C>) -> anyhow::Result<C> {
+fn read<C>(path: &std::path::Path, parse: Parse<C>) -> anyhow::Result<Content<C>> {
     let shown = path.display();
     let bytes =
         std::fs::read(path).with_context(|| format!("{shown}: cannot read the configuration file"))?;

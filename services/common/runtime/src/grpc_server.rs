@@ -12,6 +12,7 @@ use tonic_health::server::HealthReporter;
 use crate::accept;
 use crate::allowed_clients::{self, AllowedClients};
 use crate::readiness::Readiness;
+use crate::replica_metadata::ReplicaMetadata;
 use crate::rpc_metrics::RpcMetrics;
 use crate::tls::Tls;
 
@@ -59,9 +60,11 @@ pub async fn serve(
     tls: Option<Tls>,
     callers: AllowedClients,
     api: Api,
+    replica: ReplicaMetadata,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let described = replica.layer(readiness.clone());
     let (reporter, health) = tonic_health::server::health_reporter();
     report(&reporter, api.service_names, false).await;
     let reflection = descriptors(&api).build_v1()?;
@@ -104,6 +107,7 @@ pub async fn serve(
         .http2_max_header_list_size(16 * 1024)
         .layer(measured)
         .layer(InterceptorLayer::new(allowed_clients::intercept))
+        .layer(tower::util::MapResponseLayer::new(described))
         .add_routes(routes.routes())
         .serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned());
     let deadline = async {

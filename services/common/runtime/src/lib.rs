@@ -8,13 +8,10 @@ pub mod accept;
 pub mod admin;
 pub mod allowed_clients;
 pub mod args;
-pub mod backoff;
 pub mod cli;
 pub mod clock;
 pub mod config_file;
-pub mod failure;
 pub mod file_watch;
-pub mod grpc_client;
 pub mod grpc_server;
 pub mod listeners;
 mod log_line;
@@ -22,6 +19,7 @@ pub mod metrics;
 pub mod pod_lock;
 pub mod process;
 pub mod readiness;
+pub mod replica_metadata;
 pub mod request;
 pub mod rpc_error;
 pub mod rpc_metrics;
@@ -31,6 +29,8 @@ pub mod telemetry;
 pub mod tls;
 pub mod token_bucket;
 pub mod trace;
+
+pub use watchdog_client::{backoff, failure, grpc_client};
 
 /// The allocator of every program that links this crate. A service probes or writes a thousand times a second from several
 /// threads; what that saves against the C library's is in docs/performance.md.

@@ -16,6 +16,7 @@ use crate::listeners::Listeners;
 use crate::metrics::Collector;
 use crate::process::{Bound, Process};
 use crate::readiness::Readiness;
+use crate::replica_metadata::ReplicaMetadata;
 use crate::tasks::Tasks;
 use crate::tls::Tls;
 use crate::trace::{self, OtlpEndpoint, Tracer};
@@ -82,7 +83,7 @@ impl ServiceBuilder {
     #[must_use]
     pub fn peer_dialer(&self, service: &str) -> Dialer {
         Dialer {
-            tls: self.tls.clone(),
+            tls: self.tls.as_ref().map(Tls::client),
             server_name: self.common.peer_server_name(service),
         }
     }
@@ -112,7 +113,7 @@ impl ServiceBuilder {
             process,
             grpc_addr,
             common,
-            ..
+            identity,
         } = self;
         let callers = AllowedClients::named(&common.tls_allowed_client);
         let admin_addr = listeners.admin.local_addr()?;
@@ -121,6 +122,7 @@ impl ServiceBuilder {
             tls,
             callers,
             api,
+            ReplicaMetadata::new(&identity),
             readiness.clone(),
             draining.clone(),
         );

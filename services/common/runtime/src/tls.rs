@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use rustls::RootCertStore;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use tokio_util::sync::CancellationToken;
+use watchdog_client::tls::{ClientTls, authorities, certificates, client_config, private_key};
 
 use crate::file_watch::FileWatch;
 use crate::metrics::Metric;
@@ -31,39 +29,40 @@ pub struct TlsPaths {
     pub ca: PathBuf,
 }
 
-/// The TLS configuration from the files: both sides of mutual TLS, with HTTP/2 by ALPN.
-#[derive(Debug)]
-pub struct TlsConfigs {
-    /// For the gRPC server: callers must show a certificate of the authorities.
-    pub server: Arc<rustls::ServerConfig>,
-    /// For channels to other services: shows the same certificate.
-    pub client: Arc<rustls::ClientConfig>,
-}
-
 /// The TLS of the process: always the newest good files. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Tls {
     paths: TlsPaths,
-    current: Arc<ArcSwap<TlsConfigs>>,
+    /// Callers must show a certificate of the authorities.
+    server: Arc<ArcSwap<rustls::ServerConfig>>,
+    /// Shows the same certificate to other services.
+    client: ClientTls,
 }
 
 impl Tls {
     /// Reads the files for the first time.
     ///
     /// # Errors
-    /// When a file cannot be read or used; the message names it and never shows what is in it.
+    /// When a file cannot be read or used; the message names it and never shows its content.
     pub fn load(paths: TlsPaths) -> anyhow::Result<Self> {
-        let configs = read(&paths)?;
+        let (server, client) = read(&paths)?;
         Ok(Self {
             paths,
-            current: Arc::new(ArcSwap::from_pointee(configs)),
+            server: Arc::new(ArcSwap::from_pointee(server)),
+            client: ClientTls::new(client),
         })
     }
 
-    /// The newest good configurations.
+    /// The newest good configuration for the gRPC server.
     #[must_use]
-    pub fn current(&self) -> Arc<TlsConfigs> {
-        self.current.load_full()
+    pub fn server(&self) -> Arc<rustls::ServerConfig> {
+        self.server.load_full()
+    }
+
+    /// For channels to other services; follows the files as this does.
+    #[must_use]
+    pub fn client(&self) -> ClientTls {
+        self.client.clone()
     }
 
     /// Takes up changed files until `stop` is cancelled. Streams that are open keep the certificates they were opened
@@ -81,8 +80,9 @@ impl Tls {
                 () = files.changed() => {}
             }
             match read(&self.paths) {
-                Ok(configs) => {
-                    self.current.store(Arc::new(configs));
+                Ok((server, client)) => {
+                    self.server.store(Arc::new(server));
+                    self.client.replace(client);
                     TLS_VALID.set(&[], 1.0);
                     tracing::info!(cert = %self.paths.cert.display(), "TLS files read again");
                 }
@@ -96,17 +96,13 @@ impl Tls {
     }
 }
 
-fn read(paths: &TlsPaths) -> anyhow::Result<TlsConfigs> {
-    let chain = certificates(&paths.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&paths.key)
-        .with_context(|| format!("{}: no private key in PEM", paths.key.display()))?;
-    let mut roots = RootCertStore::empty();
-    for authority in certificates(&paths.ca)? {
-        roots
-            .add(authority)
-            .with_context(|| format!("{}: bad authority", paths.ca.display()))?;
-    }
-    let roots = Arc::new(roots);
+/// Both sides of mutual TLS, with HTTP/2 by ALPN.
+fn read(paths: &TlsPaths) -> anyhow::Result<(rustls::ServerConfig, rustls::ClientConfig)> {
+    let shown = |path: &std::path::Path| path.display().to_string();
+    let content = watchdog_client::tls::read;
+    let chain = certificates(&shown(&paths.cert), &content(&paths.cert)?)?;
+    let key = private_key(&shown(&paths.key), &content(&paths.key)?)?;
+    let roots = Arc::new(authorities(&shown(&paths.ca), &content(&paths.ca)?)?);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let pair = || {
         let (cert, key) = (paths.cert.display(), paths.key.display());
@@ -115,30 +111,12 @@ fn read(paths: &TlsPaths) -> anyhow::Result<TlsConfigs> {
     let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
         .build()
         .with_context(|| paths.ca.display().to_string())?;
-    let mut server = rustls::ServerConfig::builder_with_provider(provider.clone())
+    let mut server = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain.clone(), key.clone_key())
         .with_context(pair)?;
     server.alpn_protocols = vec![b"h2".to_vec()];
-    let mut client = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(chain, key)
-        .with_context(pair)?;
-    client.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(TlsConfigs {
-        server: Arc::new(server),
-        client: Arc::new(client),
-    })
-}
-
-fn certificates(path: &std::path::Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
-    let shown = path.display();
-    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
-        .with_context(|| format!("{shown}: cannot read"))?
-        .collect();
-    let found = found.with_context(|| format!("{shown}: not PEM"))?;
-    ensure!(!found.is_empty(), "{shown}: holds no certificate in PEM");
-    Ok(found)
+    let client = client_config(roots, chain, key).with_context(pair)?;
+    Ok((server, client))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
+use watchdog_client::consumer;
 use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
@@ -18,12 +19,10 @@ use watchdog_runtime::rpc_metrics::Measured;
 use crate::message::Message;
 use crate::wire::{WatchResponse, forward, micros, signed};
 
+pub use watchdog_client::item::{Keyed, NamePair};
+
 /// Largest message that is read from a replica. A weeder that was refused often fills 20 KiB.
 const MAX_MESSAGE_BYTES: usize = 256 * 1024;
-
-/// Two names, in the order of the first and then of the second.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NamePair(pub String, pub String);
 
 /// The key of an item, which page tokens carry.
 pub trait FeedKey: Ord + Clone + std::hash::Hash + Send + Sync + 'static {
@@ -58,21 +57,15 @@ impl FeedKey for NamePair {
 pub type ReplicaChannel = Measured<Channel>;
 
 /// An open stream of items.
-pub type ItemStream<M> = Pin<Box<dyn Stream<Item = Result<Message<<M as FeedItem>::Key, M>, Status>> + Send>>;
+pub type ItemStream<M> = Pin<Box<dyn Stream<Item = Result<Message<<M as Keyed>::Key, M>, Status>> + Send>>;
 
 /// An item of a Watch stream, as it is on the wire.
-pub trait FeedItem: prost::Message + Clone + PartialEq + 'static {
+pub trait FeedItem: Keyed<Key: FeedKey> + prost::Message + Clone + PartialEq + 'static {
     /// Name of the feed in logs, metrics and on /readyz.
     const FEED: &'static str;
 
     /// True if an item may go to another replica, which then reports it under the same key.
     const MOVES: bool = true;
-
-    /// Its key.
-    type Key: FeedKey;
-
-    /// Its key, if it has one.
-    fn key(&self) -> Option<Self::Key>;
 
     /// The item `later` after it was as it is.
     fn age(&mut self, later: Duration);
@@ -93,11 +86,7 @@ pub trait FeedItem: prost::Message + Clone + PartialEq + 'static {
 
 /// The messages of a stream that was opened.
 fn decoded<R: WatchResponse>(response: Response<Streaming<R>>) -> ItemStream<R::Item> {
-    let decode = |response: Result<R, Status>| {
-        let decoded = response?.decode();
-        decoded.map_err(|part| Status::data_loss(format!("a message has no {part}")))
-    };
-    Box::pin(response.into_inner().map(decode))
+    Box::pin(response.into_inner().map(|response| consumer::decode(response?)))
 }
 
 fn longer(duration: Option<&prost_types::Duration>, later: Duration) -> Option<prost_types::Duration> {
@@ -112,11 +101,6 @@ fn shorter(duration: Option<&prost_types::Duration>, later: Duration) -> Option<
 
 impl FeedItem for probe::Verdict {
     const FEED: &'static str = "lease-probe";
-    type Key = String;
-
-    fn key(&self) -> Option<String> {
-        (!self.shoot.is_empty()).then(|| self.shoot.clone())
-    }
 
     fn age(&mut self, later: Duration) {
         self.age = longer(self.age.as_ref(), later);
@@ -144,11 +128,6 @@ impl FeedItem for probe::Verdict {
 
 impl FeedItem for scaling::ShootScaling {
     const FEED: &'static str = "scaling";
-    type Key = String;
-
-    fn key(&self) -> Option<String> {
-        (!self.shoot.is_empty()).then(|| self.shoot.clone())
-    }
 
     fn age(&mut self, _: Duration) {}
 
@@ -170,12 +149,6 @@ impl FeedItem for scaling::ShootScaling {
 impl FeedItem for scaling::ShootEvent {
     const FEED: &'static str = "shoot-events";
     const MOVES: bool = false;
-    type Key = NamePair;
-
-    fn key(&self) -> Option<NamePair> {
-        let key = self.key.as_ref()?;
-        Some(NamePair(key.shoot.clone(), key.id.clone()))
-    }
 
     fn age(&mut self, _: Duration) {}
 
@@ -189,20 +162,10 @@ impl FeedItem for scaling::ShootEvent {
     }
 }
 
-fn service_key(key: Option<&weeder::ServiceKey>) -> Option<NamePair> {
-    let key = key?;
-    Some(NamePair(key.namespace.clone(), key.service.clone()))
-}
-
 impl FeedItem for weeder::Weeder {
     const FEED: &'static str = "weeders";
     /// A replica that loses a namespace cancels its weeders and shows them for another minute.
     const MOVES: bool = false;
-    type Key = NamePair;
-
-    fn key(&self) -> Option<NamePair> {
-        service_key(self.key.as_ref())
-    }
 
     fn age(&mut self, later: Duration) {
         let remaining = forward(self.remaining.as_ref()).saturating_sub(later);
@@ -221,11 +184,6 @@ impl FeedItem for weeder::Weeder {
 
 impl FeedItem for weeder::EndpointReadiness {
     const FEED: &'static str = "endpoint-readiness";
-    type Key = NamePair;
-
-    fn key(&self) -> Option<NamePair> {
-        service_key(self.key.as_ref())
-    }
 
     fn age(&mut self, _: Duration) {}
 

@@ -17,11 +17,10 @@
 pub mod client;
 pub mod item;
 pub mod merged;
-pub mod message;
 pub mod metrics;
 pub mod replicas;
 mod reports;
-pub mod send_time;
 pub mod server;
 pub mod stream;
-pub mod wire;
+
+pub use watchdog_client::{message, send_time, wire};

@@ -10,10 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::message::{Completeness, Event, Message, Position};
-
-/// A subscriber hears something at least this often. Three silent intervals mean a dead stream.
-pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+use crate::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message, Position};
 
 /// At least this many removals are remembered, or as many as there are live keys if that is more, and at most twice as
 /// many: a reader that is further behind starts anew, which costs it no more than the removals would.

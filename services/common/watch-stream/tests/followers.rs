@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_watch_stream::client::{Source, Update, follow};
-use watchdog_watch_stream::message::{Completeness, Event, Message};
-use watchdog_watch_stream::server::{HEARTBEAT_INTERVAL, StateStore};
+use watchdog_watch_stream::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message};
+use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 type Line = Message<String, u32>;

@@ -354,7 +354,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             tracing::warn!(reason = failure.as_str(), error = %failure, "probe failed");
         }
         self.failures = self.failures.saturating_add(1);
-        let next_due = schedule::after_failure(
+        let mut next_due = schedule::after_failure(
             (started, now),
             self.shared.pace(&inputs.config),
             failure,
@@ -364,6 +364,11 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             },
             (self.shared.random)(),
         );
+        if matches!(failure, ProbeFailure::MachinesThrottled(_))
+            && let Some(pause) = self.state.machines_pause(now)
+        {
+            next_due = next_due.min(now.after(pause));
+        }
         if failure.is_throttled() {
             self.throttled_until = next_due;
         }
@@ -456,6 +461,7 @@ fn note_observations(shared: &ProbeContext, client: &mut impl ShootClient, state
     }
 }
 
+/// Lists the leases, and the nodes and machines if they matter. If those take long, the leases are listed once more.
 async fn ask_internal<S: ShootClient>(
     shared: &ProbeContext,
     client: &mut S,
@@ -467,10 +473,13 @@ async fn ask_internal<S: ShootClient>(
         assessment,
         throttled: None,
     };
-    let rule = rule(inputs);
+    // When nodes and machines were asked for that took long.
+    let mut slow: Option<UnixTime> = None;
     loop {
         let listed = client.leases(&inputs.internal, budget).await;
         note_observations(shared, client, state);
+        // A renew interval that has just changed applies from the next list on: no silence is proven until then.
+        let rule = rule(inputs, state.renew_interval());
         let (leases, sent) = listed?;
         let times = ListTimes {
             sent: shared.time_of(sent),
@@ -481,16 +490,21 @@ async fn ask_internal<S: ShootClient>(
             Next::ListNodes => None,
             Next::Ahead(assessment) => Some(assessment),
         };
-        match (client.nodes_and_machines(&inputs.internal, budget).await, ahead) {
-            (Ok((nodes, machines)), _) => {
-                let index = NodeIndex::new(&nodes, &machines, &inputs.settings);
+        if let Some(asked) = slow.take()
+            && let Some(assessment) = state.judge_again(&leases, rule, asked, times.sent)
+        {
+            return Ok(done(assessment));
+        }
+        let asked = shared.now();
+        match (list_nodes(shared, client, state, inputs, budget).await, ahead) {
+            (Ok(index), _) => {
                 let assessment = state.judge(&leases, index, rule, times.sent);
                 let listed_lately = shared.now().since(times.received) <= STALE_LIST;
                 if listed_lately || !assessment.outcome.is_loss() {
                     return Ok(done(assessment));
                 }
-                // The leases may have been renewed in the meantime. The nodes are known now, so a second list is judged
-                // at once; the budget ends this if it is not.
+                // The leases may have been renewed in the meantime.
+                slow = Some(asked);
             }
             // They did not matter yet.
             (Err(failure), Some(assessment)) => {
@@ -504,19 +518,43 @@ async fn ask_internal<S: ShootClient>(
     }
 }
 
+/// Lists the nodes and machines. While the seed wants to be left alone, only the leases are listed.
+async fn list_nodes<S: ShootClient>(
+    shared: &ProbeContext,
+    client: &mut S,
+    state: &mut ProbeState,
+    inputs: &ProbeInputs,
+    budget: Budget,
+) -> Result<NodeIndex, ProbeFailure> {
+    if let Some(pause) = state.machines_pause(shared.now()) {
+        return Err(ProbeFailure::MachinesThrottled(Some(pause)));
+    }
+    match client.nodes_and_machines(&inputs.internal, budget).await {
+        Ok((nodes, machines)) => Ok(NodeIndex::new(&nodes, &machines, &inputs.settings)),
+        Err(failure) => {
+            if let ProbeFailure::MachinesThrottled(wait) = failure {
+                let pace = shared.pace(&inputs.config);
+                let pause = schedule::throttle_pause(wait, pace, (shared.random)());
+                state.pause_machines(shared.now().after(pause));
+            }
+            Err(failure)
+        }
+    }
+}
+
 fn count_throttled(failure: &ProbeFailure) {
     if failure.outcome() == Outcome::Throttled {
         THROTTLED.inc(&[]);
     }
 }
 
-fn rule(inputs: &ProbeInputs) -> ExpiryRule {
+fn rule(inputs: &ProbeInputs, renew_interval: Duration) -> ExpiryRule {
     let grace = inputs
         .settings
         .node_monitor_grace
         .unwrap_or(inputs.config.kcm_node_monitor_grace_duration);
     ExpiryRule {
-        expiry_age: expiry_age(grace),
+        expiry_age: expiry_age(grace, renew_interval),
         threshold: inputs.config.node_lease_failure_fraction,
     }
 }

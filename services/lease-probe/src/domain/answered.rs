@@ -52,17 +52,24 @@ const LONG: f64 = 1.5;
 /// the request and a retry may take a quarter of that on top.
 const AT_FIRST_SIGHT: f64 = 1.25;
 
-/// How long a kubelet takes to come back from an outage, in addition: it pauses for up to 7 s (`maxBackoff`) or waits
-/// for up to 10 s for a request that hangs (the heartbeat client's timeout), and opens a connection. Source:
-/// component-helpers, `apimachinery/lease/controller.go`. An interval where that is shorter.
+/// A kubelet pauses for up to this time between two attempts (`maxBackoff`), however short its renew interval is. Source:
+/// component-helpers, `apimachinery/lease/controller.go`.
+const LONGEST_KUBELET_PAUSE: Duration = Duration::from_secs(7);
+
+/// Or it waits for up to this time for a request that hangs (the heartbeat client's timeout), and opens a connection.
 const WAY_BACK: Duration = Duration::from_secs(10);
+
+/// How long a kubelet takes to come back from an outage, in addition to its renew interval.
+fn way_back(renew_interval: Duration) -> Duration {
+    renew_interval.clamp(LONGEST_KUBELET_PAUSE, WAY_BACK)
+}
 
 /// The longest pause between two lists after which the silence of a node that stops renewing is still proven when its
 /// lease reaches the expiry age: of the pause [`LONGEST_SPAN`] counts, and the expiry age is longer than the silence
 /// that is needed.
 #[must_use]
 pub fn longest_pause(renew_interval: Duration, expiry_age: Duration) -> Duration {
-    let needed = renew_interval.mul_f64(AT_FIRST_SIGHT) + renew_interval.min(WAY_BACK);
+    let needed = renew_interval.mul_f64(AT_FIRST_SIGHT) + way_back(renew_interval);
     renew_interval.mul_f64(LONGEST_SPAN) + expiry_age.saturating_sub(needed)
 }
 
@@ -232,11 +239,11 @@ impl AnsweredTime {
     }
 
     /// The mark for a lease that is seen for the first time, in the list after `span`. Nobody knows since when it has
-    /// been silent.
+    /// been silent. After an outage that ended before the list, its kubelet may be on its way back.
     #[must_use]
-    pub fn first_sight(&self, span: ListInterval) -> AnsweredMark {
+    pub fn first_sight(&self, span: ListInterval, after_outage: bool) -> AnsweredMark {
         AnsweredMark {
-            first_sight: true,
+            first_sight: !after_outage,
             ..self.mark(span, Duration::ZERO)
         }
     }
@@ -290,7 +297,7 @@ impl AnsweredTime {
         let at_first_sight = renew_interval.mul_f64(AT_FIRST_SIGHT);
         let quarters = self.quarters.saturating_sub(mark.quarters).min(QUARTERS);
         let over_disconnects =
-            at_first_sight + renew_interval.min(WAY_BACK) + renew_interval * quarters / QUARTERS;
+            at_first_sight + way_back(renew_interval) + renew_interval * quarters / QUARTERS;
         let remaining = if self.long_outages != mark.long_outages {
             // A restarted server may also fail the first writes. Then a kubelet comes back one interval later.
             needed(over_disconnects, self.at_end_of_long.max(mark.total))
@@ -381,7 +388,7 @@ mod tests {
     fn how_long_silence_must_last() {
         let mut answered = AnsweredTime::default();
         let span = answered.record(list(0.0), R);
-        let first = answered.first_sight(span);
+        let first = answered.first_sight(span, false);
         assert_eq!(answered.proven_at(first, R), at(12.5));
         let span = answered.record(list(10.0), R);
         let renewed = answered.renewed(span, at(6.0));
@@ -434,6 +441,6 @@ mod tests {
         let mut answered = AnsweredTime::default();
         answered.note_outage(at(-30.0));
         let span = answered.record(list(0.0), R);
-        assert_eq!(answered.proven_at(answered.first_sight(span), R), at(22.5));
+        assert_eq!(answered.proven_at(answered.first_sight(span, false), R), at(22.5));
     }
 }

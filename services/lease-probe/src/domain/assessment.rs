@@ -172,9 +172,11 @@ pub fn assess(
     let by_external = external
         .filter(|outage| several && outage.counts && ages.iter().all(|age| age.renewed < outage.since))
         .map(|outage| {
-            renewals
+            let mut proofs: Vec<UnixTime> = ages.iter().map(|age| age.silence_proven_at).collect();
+            let since_outage = renewals
                 .answered()
-                .proven_at(outage.mark, renewals.renew_interval())
+                .proven_at(outage.mark, renewals.renew_interval());
+            since_outage.max(*proofs.select_nth_unstable(nth).1)
         });
     let uncertain = |age: &&LeaseAge| age.silent_from <= now || age.renewed_before_outage;
     let tense = several && ages.iter().filter(uncertain).count() >= required as usize;

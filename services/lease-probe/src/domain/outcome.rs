@@ -158,10 +158,10 @@ impl ProbeFailure {
         }
     }
 
-    /// Returns true if the API server of the shoot or of the seed answered 429. The prober then pauses.
+    /// Returns true if the API server of the shoot answered 429. The prober then pauses.
     #[must_use]
     pub const fn is_throttled(&self) -> bool {
-        matches!(self, Self::Throttled(_) | Self::MachinesThrottled(_))
+        matches!(self, Self::Throttled(_))
     }
 
     /// The evidence that this failure gives about whether kubelets could renew their leases.

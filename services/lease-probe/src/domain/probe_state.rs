@@ -24,6 +24,12 @@ const REMEMBER: Duration = Duration::from_secs(120);
 /// kubelet falls silent, and an expired lease has been silent for longer than this.
 const FRESH: f64 = 1.25;
 
+/// Nodes and machines that a probe listed itself may have taken longer. Then they are good enough if they were asked for
+/// after the kubelets had missed a renewal.
+fn longest_list(rule: ExpiryRule, renew_interval: Duration) -> Duration {
+    rule.expiry_age.saturating_sub(renew_interval)
+}
+
 /// And this many are good enough for a verdict that does not turn into a loss: neither an expired lease that does not
 /// matter nor a loss that stands costs a list of all nodes, and of the machines on the seed, with every probe.
 const GOOD_ENOUGH: f64 = 3.0;
@@ -55,6 +61,8 @@ pub struct ProbeState {
     settled: Settled,
     external: Option<ExternalOutage>,
     external_failures: u32,
+    // Until then the seed's API server wants to be left alone.
+    machines_paused_until: UnixTime,
 }
 
 /// The next step after a list of the leases.
@@ -176,6 +184,33 @@ impl ProbeState {
         rule: ExpiryRule,
         now: UnixTime,
     ) -> Assessment {
+        self.judge_by(listed, nodes, rule, now, now)
+    }
+
+    /// Judges a list of the leases that was asked for at `now`, after the nodes and machines of the last judgement, which
+    /// had been asked for at `as_of`, took long. Returns none if they took so long that they prove nothing.
+    pub fn judge_again(
+        &mut self,
+        listed: &ListedLeases,
+        rule: ExpiryRule,
+        as_of: UnixTime,
+        now: UnixTime,
+    ) -> Option<Assessment> {
+        if now.since(as_of) > longest_list(rule, self.renew_interval()) {
+            return None;
+        }
+        let nodes = self.nodes.take()?;
+        Some(self.judge_by(listed, nodes, rule, as_of, now))
+    }
+
+    fn judge_by(
+        &mut self,
+        listed: &ListedLeases,
+        nodes: NodeIndex,
+        rule: ExpiryRule,
+        as_of: UnixTime,
+        now: UnixTime,
+    ) -> Assessment {
         let excluded = listed.leases.iter().filter_map(|lease| {
             let exclusion = nodes.exclusion(&lease.name)?;
             let age = self.renewals.age(&lease.name, rule.expiry_age);
@@ -184,7 +219,7 @@ impl ProbeState {
         });
         self.remembered = Some(Remembered {
             excluded: excluded.collect(),
-            as_of: now,
+            as_of,
         });
         let exclusion = |lease: &str| nodes.exclusion(lease);
         let context = self.context(rule);
@@ -226,6 +261,17 @@ impl ProbeState {
         });
     }
 
+    /// The seed's API server answered 429 to the list of the machines.
+    pub const fn pause_machines(&mut self, until: UnixTime) {
+        self.machines_paused_until = until;
+    }
+
+    /// For how long the machines must not be listed; none if they may be.
+    #[must_use]
+    pub fn machines_pause(&self, now: UnixTime) -> Option<Duration> {
+        (now < self.machines_paused_until).then(|| self.machines_paused_until.since(now))
+    }
+
     /// A verdict was reported.
     pub fn reported(&mut self, outcome: &Outcome) {
         match outcome {
@@ -257,8 +303,9 @@ mod tests {
     use super::super::renewals::ListedLease;
     use super::*;
 
+    // A lease that was not seen to be renewed expires 3 s later.
     const RULE: ExpiryRule = ExpiryRule {
-        expiry_age: Duration::from_secs(30),
+        expiry_age: Duration::from_secs(27),
         threshold: 0.6,
     };
 
@@ -348,7 +395,7 @@ mod tests {
         assert_eq!(state.leases(almost, &leases, RULE), Next::ListNodes);
         let judged = state.judge(&leases, index(&["n0", "n1", "n2"]), RULE, almost.sent);
         assert_eq!(judged.outcome, Outcome::Healthy);
-        assert_eq!(judged.crossing, Some(at(51)), "the second of three");
+        assert_eq!(judged.crossing, Some(at(48)), "the second of three");
     }
 
     #[test]
@@ -415,9 +462,12 @@ mod tests {
         };
         let ahead = healthy.look_ahead.unwrap();
         // Two of three leases make a loss; two renew intervals without a renewal make it near.
-        assert_eq!((ahead.crossing, ahead.window), (at(31), Duration::from_secs(10)));
-        // Of a longer pause than 17.5 s too little counts: the loss would be proven after the crossing.
-        assert_eq!(ahead.list_by, at(22).after(Duration::from_millis(500)));
+        assert_eq!(
+            (ahead.crossing, ahead.window),
+            (at(31), Duration::from_millis(8_500))
+        );
+        // Of a longer pause than 14.5 s too little counts: the loss would be proven after the crossing.
+        assert_eq!(ahead.list_by, at(19).after(Duration::from_millis(500)));
         let Next::Ahead(near) = state.leases(listing(21), &leases, RULE) else {
             panic!("did not look ahead")
         };

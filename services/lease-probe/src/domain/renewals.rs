@@ -15,6 +15,14 @@ const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
 /// Silence of this many renew intervals is more than a connected kubelet's, whatever list it was seen by.
 const SILENT: f64 = 1.5;
 
+/// A lease that was not renewed for this many renew intervals when it is first observed may have outlasted an outage that
+/// ended just before. Its kubelet may still be on its way back, and kube-controller-manager acts first in any case.
+const OUTLASTED: f64 = 2.5;
+
+/// A renewal that was not seen to arrive may have reached the API server this much later than its kubelet sent it. The
+/// verdict then still comes before kube-controller-manager's.
+const UNSEEN_ARRIVAL: Duration = Duration::from_secs(3);
+
 /// A renewal may appear this far outside of the time in which it was observed without refuting the estimated skew:
 /// clocks of one site differ by milliseconds, and so do their rates.
 const TOLERANCE: Duration = Duration::from_secs(1);
@@ -54,6 +62,8 @@ pub struct LeaseAge {
     pub silent_from: UnixTime,
     /// From then on it is older than the expiry age, unless it is renewed.
     pub old_from: UnixTime,
+    /// When its kubelet's silence is proven, if the API server answers until then.
+    pub silence_proven_at: UnixTime,
     /// And from then on it is expired: old, and its kubelet's silence is proven. In the future it holds only if the API
     /// server answers until then.
     pub expired_from: UnixTime,
@@ -105,7 +115,11 @@ impl Renewals {
                         arrivals,
                     }
                 }
-                _ => Renewal::first_seen(renew_time, interval, times, self.answered.first_sight(span)),
+                _ => {
+                    let outlasted = times.sent.since(renew_time) > interval.mul_f64(OUTLASTED);
+                    let mark = self.answered.first_sight(span, outlasted);
+                    Renewal::first_seen(renew_time, interval, times, mark)
+                }
             };
             self.nodes.insert(lease.name.clone(), renewal);
         }
@@ -118,11 +132,13 @@ impl Renewals {
     pub fn age(&self, name: &str, expiry_age: Duration) -> Option<LeaseAge> {
         let node = self.nodes.get(name)?;
         let old_from = node.made.after(expiry_age);
+        let silence_proven_at = self.answered.proven_at(node.mark, node.renew_interval);
         Some(LeaseAge {
             renewed: node.made,
             silent_from: node.made.after(node.renew_interval.mul_f64(SILENT)),
             old_from,
-            expired_from: old_from.max(self.answered.proven_at(node.mark, node.renew_interval)),
+            silence_proven_at,
+            expired_from: old_from.max(silence_proven_at),
             renewed_before_outage: self.answered.outage_since(node.mark),
         })
     }
@@ -194,7 +210,7 @@ impl Renewal {
             renew_time,
             went_back: None,
             // From the future: as if made now.
-            made: renew_time.min(times.received),
+            made: renew_time.after(UNSEEN_ARRIVAL).min(times.received),
             mark,
             renew_interval,
             arrivals,
@@ -255,20 +271,29 @@ pub fn is_notable(skew: i64) -> bool {
     skew.saturating_abs() >= NOTABLE_SKEW
 }
 
-/// A connected kubelet may be silent for this long: it loses two turns, each of up to 10.4 s, and renews at the end of a third;
-/// or NAT or a load balancer on its way silently drops its connection, and an interval, two requests with a timeout of 10 s
-/// each and a new connection pass.
-const CONNECTED_BUT_SILENT: Duration = Duration::from_secs(32);
+/// A connected kubelet may be silent for a renew interval and this time: NAT or a load balancer on its way silently drops
+/// its connection, and two requests with a timeout of 10 s each and a new connection pass. With the default interval of
+/// 10 s it may also lose two turns, each of up to 10.4 s, and renew at the end of a third.
+const TWO_TIMEOUTS: Duration = Duration::from_secs(22);
 
 /// The least part of the grace period that must be left for the verdict and the scale-down.
 const RESERVE: Duration = Duration::from_secs(7);
 
 /// The expiry age for a grace period of kube-controller-manager. It is three quarters of the grace period, but at least
-/// the time by which a connected kubelet must have renewed, as far as the grace period leaves room for that.
+/// the time by which a connected kubelet must have renewed. With the default interval, only as far as the grace period
+/// leaves room for that. A kubelet that renews more slowly may be silent for longer than the grace period, and then a
+/// verdict that is right is better than one that is first.
 #[must_use]
-pub fn expiry_age(grace: Duration) -> Duration {
+pub fn expiry_age(grace: Duration, renew_interval: Duration) -> Duration {
     let three_quarters = Duration::from_micros(micros(grace).unsigned_abs().saturating_mul(3) / 4);
-    three_quarters.max(CONNECTED_BUT_SILENT.min(grace.saturating_sub(RESERVE)))
+    let connected_but_silent = renew_interval.saturating_add(TWO_TIMEOUTS);
+    let is_slow = renew_interval > self::renew_interval(None);
+    let room = if is_slow {
+        Duration::MAX
+    } else {
+        grace.saturating_sub(RESERVE)
+    };
+    three_quarters.max(connected_but_silent.min(room))
 }
 
 #[cfg(test)]

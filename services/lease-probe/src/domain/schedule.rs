@@ -225,11 +225,8 @@ pub(crate) fn after_failure(
     failures: FailureStreak,
     random: f64,
 ) -> UnixTime {
-    if let ProbeFailure::Throttled(wait) | ProbeFailure::MachinesThrottled(wait) = failure {
-        let wait = wait
-            .unwrap_or_default()
-            .clamp(BACK_OFF_FOR_THROTTLED_REQUESTS, LONGEST_THROTTLE);
-        return now.after(jittered(wait, pace.jitter, random));
+    if let ProbeFailure::Throttled(wait) = failure {
+        return now.after(throttle_pause(*wait, pace, random));
     }
     if failures.close && failure.evidence() == FailureEvidence::Away {
         return started
@@ -247,7 +244,9 @@ pub(crate) fn after_failure(
         | ProbeFailure::ListFailed(_)
         | ProbeFailure::ListBrokeOff(_)
         | ProbeFailure::ListTimeout(_)
-        | ProbeFailure::ConnectQueueTimeout(_) => {
+        | ProbeFailure::ConnectQueueTimeout(_)
+        // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
+        | ProbeFailure::MachinesThrottled(_) => {
             (1.25, pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE))
         }
         _ => (2.0, pace.interval),
@@ -262,6 +261,14 @@ pub(crate) fn after_failure(
         _ => jittered(grown.min(most), pace.jitter, random),
     };
     started.after(pause).max(now.after(SHORTEST_TICK))
+}
+
+/// How long an API server is left alone that answered 429 and asked for `wait`.
+pub(crate) fn throttle_pause(wait: Option<Duration>, pace: ProbePace, random: f64) -> Duration {
+    let wait = wait
+        .unwrap_or_default()
+        .clamp(BACK_OFF_FOR_THROTTLED_REQUESTS, LONGEST_THROTTLE);
+    jittered(wait, pace.jitter, random)
 }
 
 /// When the first probe of a shoot is due, for one of `shoots` that may all start at once: they are spread so that
@@ -503,6 +510,20 @@ mod tests {
         );
     }
 
+    /// The seed throttles, not the shoot: the leases are listed on.
+    #[test]
+    fn a_429_of_the_seed_pauses_no_list_of_leases() {
+        let failure = ProbeFailure::MachinesThrottled(Some(Duration::from_secs(60)));
+        let due = |in_a_row| {
+            let failures = FailureStreak {
+                in_a_row,
+                ..FailureStreak::FIRST
+            };
+            after_failure((at(0), at(0)), PACE, &failure, failures, 0.0)
+        };
+        assert_eq!((due(1), due(30)), (at(1), at(8)));
+    }
+
     /// Whatever stands between the watchdog and a shoot must not silence it for a day, and a verdict's validity must
     /// fit into a protobuf timestamp.
     #[test]
@@ -512,14 +533,10 @@ mod tests {
             Duration::from_secs(86_400),
             Duration::MAX,
         ] {
-            for failure in [
-                ProbeFailure::Throttled(Some(asked)),
-                ProbeFailure::MachinesThrottled(Some(asked)),
-            ] {
-                let due = after_failure((at(0), at(0)), PACE, &failure, FailureStreak::FIRST, 0.0);
-                assert_eq!(due, at(300), "{failure}");
-                assert_eq!(valid_until(due, Duration::from_secs(30)), at(335));
-            }
+            let failure = ProbeFailure::Throttled(Some(asked));
+            let due = after_failure((at(0), at(0)), PACE, &failure, FailureStreak::FIRST, 0.0);
+            assert_eq!(due, at(300));
+            assert_eq!(valid_until(due, Duration::from_secs(30)), at(335));
         }
     }
 

@@ -45,6 +45,8 @@ pub(crate) struct TestShoot {
     pub(crate) leases_take: Millis,
     /// For the list of the nodes and machines.
     pub(crate) nodes_take: Millis,
+    /// Until then the seed answers 429 to that list, and asks to be left alone until then.
+    pub(crate) seed_throttles_until: Millis,
 }
 
 impl TestShoot {
@@ -69,6 +71,8 @@ pub(crate) struct Observed {
     pub(crate) probes: Vec<(Millis, Millis)>,
     /// The reported outcomes, with their times.
     pub(crate) reported: Vec<(Millis, Outcome)>,
+    /// When the nodes and machines were asked for.
+    pub(crate) nodes_listed: Vec<Millis>,
 }
 
 impl Observed {
@@ -211,7 +215,8 @@ impl ProbeReporter for World {
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
-        panic!("{endpoint:?}: {failure}");
+        let is_expected = matches!(failure, ProbeFailure::MachinesThrottled(_));
+        assert!(is_expected, "{endpoint:?}: {failure}");
     }
 }
 
@@ -241,6 +246,13 @@ impl ShootClient for World {
         _: &Access,
         _: Budget,
     ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
+        let now = self.now();
+        self.observed.lock().nodes_listed.push(now);
+        if now < self.shoot.seed_throttles_until {
+            let wait = (self.shoot.seed_throttles_until - now).unsigned_abs();
+            let wait = Duration::from_secs(wait.div_ceil(1_000));
+            return Err(ProbeFailure::MachinesThrottled(Some(wait)));
+        }
         tokio::time::sleep(Duration::from_millis(self.shoot.nodes_take.unsigned_abs())).await;
         Ok(nodes_and_machines(self.shoot.renewals.len()))
     }

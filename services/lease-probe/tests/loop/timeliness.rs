@@ -63,6 +63,7 @@ fn history(nodes: usize) -> impl Strategy<Value = TestShoot> {
                 renewals: renewals.collect(),
                 leases_take,
                 nodes_take,
+                seed_throttles_until: 0,
             }
         },
     )
@@ -182,6 +183,7 @@ fn a_healthy_shoot_is_probed_at_the_interval_and_not_more_often() {
         renewals: steady(20, LASTS),
         leases_take: 20,
         nodes_take: 20,
+        seed_throttles_until: 0,
     };
     let observed = run(shoot, "30s");
     let pauses: Vec<_> = observed
@@ -203,6 +205,7 @@ fn nodes_that_stop_within_one_second_are_a_loss_at_the_crossing() {
         renewals: steady(50, 100_000),
         leases_take: 8,
         nodes_take: 12,
+        seed_throttles_until: 0,
     };
     let crossing = truth(&shoot)[0];
     let observed = run(shoot, "30s");
@@ -232,6 +235,7 @@ fn an_api_server_that_takes_its_time_is_no_loss() {
             renewals: renewals.clone(),
             leases_take,
             nodes_take,
+            seed_throttles_until: 0,
         };
         assert!(truth(&shoot).is_empty());
         let observed = run(shoot, "10s");
@@ -242,4 +246,82 @@ fn an_api_server_that_takes_its_time_is_no_loss() {
             .collect();
         assert!(losses.is_empty(), "{losses:?}");
     }
+}
+
+/// Nodes that were last renewed 45 s before the prober starts, and again from `back` on.
+fn silent_until(back: Millis) -> Vec<Vec<Millis>> {
+    let again = (0..).map(|n| back + n * RENEW_INTERVAL);
+    let renewals: Vec<_> = std::iter::once(-45_000)
+        .chain(again.take_while(|at| *at < LASTS))
+        .collect();
+    vec![renewals; 5]
+}
+
+fn first_loss(observed: &Observed) -> Option<Millis> {
+    let mut reported = observed.reported.iter();
+    reported.find(|(_, outcome)| outcome.is_loss()).map(|(at, _)| *at)
+}
+
+/// The leases are renewed between their list and the nodes that the loss was waiting for.
+#[test]
+fn a_loss_does_not_rest_on_an_old_list_of_leases() {
+    let shoot = |back| TestShoot {
+        renewals: silent_until(back),
+        leases_take: 20,
+        nodes_take: 14_000,
+        seed_throttles_until: 0,
+    };
+    let lost = run(shoot(LASTS), "10s");
+    let reported = first_loss(&lost).unwrap();
+    // The list on which the loss would have rested is older than 14 s.
+    let observed = run(shoot(reported - 5_000), "10s");
+    assert_eq!(first_loss(&observed), None, "{:?}", observed.around(reported));
+}
+
+/// They were asked for after the kubelets had missed renewals, so they show why a kubelet is silent.
+#[test]
+fn a_loss_is_reported_by_nodes_and_machines_that_take_15_s() {
+    let shoot = |nodes_take| TestShoot {
+        renewals: silent_until(LASTS),
+        leases_take: 20,
+        nodes_take,
+        seed_throttles_until: 0,
+    };
+    let (fast, slow) = (run(shoot(20), "10s"), run(shoot(15_000), "10s"));
+    let (fast, slow) = (first_loss(&fast).unwrap(), first_loss(&slow).unwrap());
+    // Two such lists: no silence is proven while the first one takes its time.
+    assert!((15_000..22_000).contains(&(slow - fast)), "{fast} and {slow} ms");
+    assert_eq!(
+        first_loss(&run(shoot(25_000), "10s")),
+        None,
+        "that may be too late"
+    );
+}
+
+/// The lists of leases go on, so silence is proven when the machines can be listed again.
+#[test]
+fn a_429_of_the_seed_pauses_only_the_lists_of_machines() {
+    const THROTTLES_UNTIL: Millis = 60_000;
+    let shoot = TestShoot {
+        renewals: silent_until(LASTS),
+        leases_take: 20,
+        nodes_take: 20,
+        seed_throttles_until: THROTTLES_UNTIL,
+    };
+    let observed = run(shoot, "10s");
+    let pauses = observed.probes.windows(2).map(|pair| pair[1].0 - pair[0].0);
+    assert!(pauses.max().unwrap() <= 10_000, "{:?}", observed.probes);
+    let asked = observed.nodes_listed.iter();
+    assert_eq!(
+        asked.filter(|at| **at < THROTTLES_UNTIL).count(),
+        1,
+        "and is left alone"
+    );
+    let reported = first_loss(&observed).unwrap();
+    // The pause grows by up to a fifth.
+    let pause = THROTTLES_UNTIL * 12 / 10;
+    assert!(
+        (THROTTLES_UNTIL..pause + 2_000).contains(&reported),
+        "reported after {reported} ms"
+    );
 }

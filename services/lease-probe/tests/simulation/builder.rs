@@ -99,6 +99,14 @@ impl Builder {
         &mut self.shoots[0]
     }
 
+    pub(crate) fn set_all_clocks_behind(&mut self, behind: Micros) {
+        for node in &mut self.shoot().nodes {
+            node.kubelet.clock = NodeClock {
+                steps: vec![(RUN_UP, -behind)],
+            };
+        }
+    }
+
     /// When something may begin: any phase of the probes and kubelets, when estimates have settled.
     pub(crate) fn some_time(&mut self) -> Micros {
         self.random.between(60 * SECOND, 100 * SECOND)

@@ -1,14 +1,14 @@
 //! Histories of API servers that answer, but not well.
 
 use crate::builder::Builder;
-use crate::random::{MILLISECOND, SECOND};
+use crate::random::{MILLISECOND, Micros, SECOND};
 use crate::script::History;
 use crate::timeline::{Behaviour, Cut, FOREVER, FailsFor};
 
 /// Duration of a server's bad behaviour.
 const BAD_TIMES: i64 = 150 * SECOND;
 
-fn fails(history: &mut Builder, share: (f64, f64), status: u16, of: FailsFor) {
+pub(crate) fn fails(history: &mut Builder, share: (f64, f64), status: u16, of: FailsFor) {
     let share = (share.1 - share.0).mul_add(history.random.unit(), share.0);
     let at = history.random.between(20 * SECOND, 80 * SECOND);
     history.server(at, BAD_TIMES, Behaviour::Fails { share, status, of });
@@ -233,6 +233,14 @@ pub(crate) fn external(class: &'static str, seed: u64) -> History {
     history.build()
 }
 
+/// The external endpoint is away from some time before or after an outage starts until after its end.
+pub(crate) fn external_around(history: &mut Builder, (starts, ends): (Micros, Micros)) {
+    let from = starts + history.random.seconds(-60.0, 40.0);
+    let to = ends + history.random.seconds(20.0, 90.0);
+    history.shoot().external_cuts = Some(vec![Cut { from, to }]);
+    history.until(to);
+}
+
 /// The endpoint that nodes use is away, so the nodes are cut off with it.
 pub(crate) fn external_loss(class: &'static str, seed: u64) -> History {
     let mut history = external_away(class, seed);
@@ -246,7 +254,10 @@ pub(crate) fn external_loss(class: &'static str, seed: u64) -> History {
 
 /// Everything at once but stale lists: a list that lags hides the end of a loss from everybody who reads it.
 pub(crate) fn anything(class: &'static str, seed: u64) -> History {
-    let mut history = Builder::new(class, seed);
+    many_things(Builder::new(class, seed))
+}
+
+pub(crate) fn many_things(mut history: Builder) -> History {
     history.shoot().server.speaks_http2 = history.random.chance(0.8);
     for _ in 0..1 + history.random.below(5) {
         let at = history.random.between(30 * SECOND, 180 * SECOND);

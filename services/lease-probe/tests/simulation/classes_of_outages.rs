@@ -53,18 +53,108 @@ pub(crate) fn between_probes(class: &'static str, seed: u64) -> History {
     history.build()
 }
 
-/// Two outages, one soon after the other, in a shoot in which two nodes are a loss.
-pub(crate) fn two_in_small_shoot(class: &'static str, seed: u64) -> History {
+/// An outage of any kind that lasts between `least` and `most` seconds, from its start to its end.
+pub(crate) fn any_outage(history: &mut Builder, least: f64, most: f64) -> (Micros, Micros) {
+    let (at, lasts, kind) = (
+        history.some_time(),
+        history.random.seconds(least, most),
+        history.any_outage(),
+    );
+    (at, history.outage(at, lasts, kind))
+}
+
+/// Kubelets that renew every 2.5 to 20 s.
+pub(crate) fn lease_durations(class: &'static str, seed: u64) -> History {
     let mut history = Builder::new(class, seed);
-    let nodes = history.random.pick(&[2, 3]);
-    let mut history = history.nodes(nodes);
-    let (lasts, kind) = (history.random.seconds(0.5, 30.0), history.any_outage());
-    let at = history.some_time();
-    let end = history.outage(at, lasts, kind);
-    let at = end + history.random.seconds(0.5, 30.0);
-    let (lasts, kind) = (history.random.seconds(0.5, 30.0), history.any_outage());
-    history.outage(at, lasts, kind);
+    let duration = history.random.pick(&[10, 20, 20, 30, 60, 80]) * SECOND;
+    for node in &mut history.shoot().nodes {
+        node.kubelet.lease_duration = duration;
+    }
+    any_outage(&mut history, 0.5, 60.0);
     history.build()
+}
+
+/// A server that is away in the same rhythm in which it is probed.
+pub(crate) fn periodic(class: &'static str, seed: u64) -> History {
+    let mut history = Builder::new(class, seed);
+    let period = history.random.pick(&[5, 10, 10, 20, 30]) * SECOND;
+    let (up, kind) = (history.random.seconds(0.3, 4.0), history.any_outage());
+    if history.random.chance(0.5) {
+        history.server(-60 * SECOND, 300 * SECOND, Behaviour::ClosesAfterAnswers);
+    }
+    let mut at = 60 * SECOND + history.random.between(0, period);
+    while at < 150 * SECOND {
+        history.server(at, period - up, kind);
+        at += period;
+    }
+    history.build()
+}
+
+/// One of two or three replicas behind a load balancer is gone, and connections to it hang until it is taken out.
+pub(crate) fn lose_a_replica(history: &mut Builder) {
+    let (at, lasts) = (history.some_time(), history.random.seconds(5.0, 60.0));
+    let share = history.random.pick(&[0.34, 0.5]);
+    history.server(at, lasts, Behaviour::OneReplicaAway { share });
+}
+
+pub(crate) fn one_replica_away(class: &'static str, seed: u64) -> History {
+    let mut history = Builder::new(class, seed);
+    lose_a_replica(&mut history);
+    history.build()
+}
+
+/// Such as a full etcd, or a webhook that is away.
+pub(crate) fn writes_refused(class: &'static str, seed: u64) -> History {
+    let mut history = Builder::new(class, seed);
+    let (at, lasts) = (history.some_time(), history.random.seconds(5.0, 22.0));
+    history.server(at, lasts, Behaviour::RefusesWrites);
+    history.build()
+}
+
+/// All clocks are behind, or that of the prober's host is ahead.
+pub(crate) fn clocks_behind(class: &'static str, seed: u64) -> History {
+    let mut history = Builder::new(class, seed);
+    let behind = history.random.seconds(2.0, 10.0);
+    history.set_all_clocks_behind(behind);
+    any_outage(&mut history, 0.5, 40.0);
+    history.build()
+}
+
+/// NAT or a load balancer forgets most connections in a moment.
+fn blip(history: &mut Builder) {
+    let (at, lasts) = (history.some_time(), history.random.seconds(0.2, 5.0));
+    history.server(at, lasts, Behaviour::BlackHole { forgets: 0.9 });
+}
+
+pub(crate) fn connections_forgotten(class: &'static str, seed: u64) -> History {
+    let mut history = Builder::new(class, seed);
+    blip(&mut history);
+    history.build()
+}
+
+pub(crate) fn connections_forgotten_clocks_behind(class: &'static str, seed: u64) -> History {
+    let mut history = Builder::new(class, seed);
+    let behind = history.random.seconds(0.5, 10.0);
+    history.set_all_clocks_behind(behind);
+    blip(&mut history);
+    history.build()
+}
+
+/// A prober that starts within seconds of the end of an outage, before or after the server takes writes.
+pub(crate) fn start_after_outage(mut history: Builder) -> History {
+    let (at, end) = any_outage(&mut history, 15.0, 60.0);
+    if history.random.chance(0.5) {
+        let lasts = history.random.seconds(0.1, 5.0);
+        history.server(end, lasts, Behaviour::RefusesWrites);
+    }
+    let dies = at - history.random.seconds(0.0, 10.0);
+    let starts = end + history.random.seconds(0.0, 6.0);
+    history.hand_over(dies, starts - dies);
+    history.build()
+}
+
+pub(crate) fn prober_starts_after_outage(class: &'static str, seed: u64) -> History {
+    start_after_outage(Builder::new(class, seed))
 }
 
 /// A history with an outage, from its start to its end.
@@ -116,7 +206,7 @@ pub(crate) fn http1_loss(class: &'static str, seed: u64) -> History {
     lost_between(history, at - 45 * SECOND, end + 20 * SECOND)
 }
 
-fn flap(history: &mut Builder) {
+pub(crate) fn flap(history: &mut Builder) {
     let mut at = history.some_time();
     let (up, down) = (
         history.random.seconds(2.0, 30.0),
@@ -180,8 +270,7 @@ pub(crate) fn prober_restarts(class: &'static str, seed: u64) -> History {
     history.build()
 }
 
-fn prober_outage(class: &'static str, seed: u64, after: (f64, f64)) -> History {
-    let mut history = Builder::new(class, seed);
+pub(crate) fn prober_outage(mut history: Builder, after: (f64, f64)) -> History {
     let (at, lasts, kind) = (
         history.some_time(),
         outage_length(&mut history),
@@ -205,7 +294,7 @@ fn prober_loss(class: &'static str, seed: u64, after: (f64, f64)) -> History {
 }
 
 pub(crate) fn prober_restarts_outage(class: &'static str, seed: u64) -> History {
-    prober_outage(class, seed, (0.5, 5.0))
+    prober_outage(Builder::new(class, seed), (0.5, 5.0))
 }
 
 pub(crate) fn prober_restarts_loss(class: &'static str, seed: u64) -> History {
@@ -213,7 +302,7 @@ pub(crate) fn prober_restarts_loss(class: &'static str, seed: u64) -> History {
 }
 
 pub(crate) fn handover_outage(class: &'static str, seed: u64) -> History {
-    prober_outage(class, seed, (2.0, 17.0))
+    prober_outage(Builder::new(class, seed), (2.0, 17.0))
 }
 
 pub(crate) fn handover_loss(class: &'static str, seed: u64) -> History {

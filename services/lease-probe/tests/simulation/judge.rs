@@ -11,6 +11,9 @@ const SCALE_DOWN: Micros = 3 * SECOND;
 /// By then kube-controller-manager has marked what it would ever mark: 40 s of grace, a successor, an outage under way.
 const EVER: Micros = 300 * SECOND;
 
+/// A verdict rests on a list that is no older than this: what a list shows that is older is no excuse.
+const LIST_AGE: Micros = 3 * SECOND;
+
 /// Nodes and machines that were listed this long ago are good enough to report a loss by: 1.25 renew intervals (`FRESH`
 /// in domain/probe_state.rs).
 const NODES_KNOWN_FOR: Micros = 12_500 * MILLISECOND;
@@ -166,7 +169,7 @@ fn judge_loss(
     let judgement = match marks_enough(script.frozen_at(at)) {
         true if was => LossJudgement::Right,
         true => LossJudgement::HealedInTime,
-        false if marks_enough(script.frozen_as_seen_at(history, verdict.listed, at)) => {
+        false if marks_enough(script.frozen_as_seen_at(history, verdict.listed.max(at - LIST_AGE), at)) => {
             LossJudgement::HealedUnseen
         }
         false => LossJudgement::False,

@@ -3,7 +3,7 @@
 //! The whole future of a history is known, so every exchange is computed when it begins.
 
 use crate::random::{MILLISECOND, Micros, SECOND, hashed};
-use crate::timeline::{Behaviour, Client, Cut, ServerTimeline};
+use crate::timeline::{Behaviour, Client, Cut, Segment, ServerTimeline};
 
 /// From one end to the other and back.
 const ROUND_TRIP: Micros = 2 * MILLISECOND;
@@ -93,6 +93,9 @@ impl NetworkPath<'_> {
         let Some(syn) = attempts.into_iter().find(|sent| self.is_up(*sent)) else {
             return Opening::Failed(at + SYN_GIVES_UP);
         };
+        if self.leads_to_gone_replica(at, syn) {
+            return Opening::Failed(at + SYN_GIVES_UP);
+        }
         if self.server.refuses(syn) {
             return Opening::Failed(syn + ROUND_TRIP);
         }
@@ -125,7 +128,7 @@ impl NetworkPath<'_> {
                 self.closed(opened, delivered).unwrap_or(delivered),
             ));
         }
-        if self.is_forgotten(opened, delivered) {
+        if self.is_forgotten(opened, delivered) || self.is_on_gone_replica(opened, delivered) {
             return nothing(ExchangeEnd::Silent);
         }
         let delivered = delivered + ROUND_TRIP / 2;
@@ -187,11 +190,33 @@ impl NetworkPath<'_> {
             })
     }
 
+    /// Returns true if a connection that was begun or opened at `connected` leads to a replica that is gone at `at`.
+    fn leads_to_gone_replica(&self, connected: Micros, at: Micros) -> bool {
+        let draw = hashed(
+            self.server.seed ^ 0x5E_71CA,
+            self.nonce(0),
+            connected.unsigned_abs(),
+        );
+        self.server.during(at).any(|segment| match segment.behaviour {
+            Behaviour::OneReplicaAway { share } => draw < share,
+            _ => false,
+        })
+    }
+
+    /// Returns true if the replica that the connection leads to has gone since the connection was opened.
+    fn is_on_gone_replica(&self, opened: Micros, at: Micros) -> bool {
+        let since = |segment: &Segment| opened < segment.from;
+        self.server.during(at).any(since) && self.leads_to_gone_replica(opened, at)
+    }
+
     /// When the answer to an HTTP/2 PING that is sent at `at` comes; none when it never does. The process answers it
     /// without a handler, so that a slow one is not silent.
     pub(crate) fn pong(&self, opened: Micros, at: Micros) -> Option<Micros> {
         let delivered = self.delivered(at)?;
-        if self.is_forgotten(opened, delivered) || self.server.next_death(opened, delivered).is_some() {
+        if self.is_forgotten(opened, delivered)
+            || self.is_on_gone_replica(opened, delivered)
+            || self.server.next_death(opened, delivered).is_some()
+        {
             return None;
         }
         let answered = self.server.thaws(delivered);
@@ -206,7 +231,10 @@ impl NetworkPath<'_> {
         let segments = self.server.segments.iter().filter(|segment| {
             matches!(
                 segment.behaviour,
-                Behaviour::Refuses | Behaviour::Hangs | Behaviour::BlackHole { .. }
+                Behaviour::Refuses
+                    | Behaviour::Hangs
+                    | Behaviour::BlackHole { .. }
+                    | Behaviour::OneReplicaAway { .. }
             )
         });
         let spans = segments.map(|segment| (segment.from, segment.to));
@@ -221,7 +249,6 @@ impl NetworkPath<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::Segment;
 
     const READ: RequestKind = RequestKind {
         writes: false,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::classes::{self, HistoryClass};
+use crate::classes::HistoryClass;
 use crate::describe::Account;
 use crate::judge::{Judgement, LossJudgement, judge, unprotected};
 use crate::script::History;
@@ -21,13 +21,15 @@ pub(crate) struct RunResult {
     pub(crate) defects: Vec<String>,
 }
 
-/// A loss verdict that is false, or one that came late where there is no excuse.
+/// A loss verdict that is false or came late where there is no excuse.
 fn is_defect(class: &HistoryClass, judgement: &Judgement) -> bool {
     let false_verdict = judgement
         .losses
         .iter()
         .any(|loss| loss.judgement == LossJudgement::False);
-    false_verdict || (!judgement.late.is_empty() && class.may_be_late.is_none()) || judgement.stuck
+    (false_verdict && class.may_be_false.is_none())
+        || (!judgement.late.is_empty() && class.may_be_late.is_none())
+        || judgement.stuck
 }
 
 /// False verdicts are worse than late ones.
@@ -78,15 +80,9 @@ pub(crate) fn play(history: &History, wants: impl Fn(&Judgement) -> bool) -> (Ve
     (judgements, accounts)
 }
 
-/// Plays about `histories` histories over the classes that `only` names, or over all; the seeds follow from `seed`.
-pub(crate) fn run(histories: u64, seed: u64, only: Option<&str>) -> RunResult {
-    let classes = classes::all();
-    let chosen: Vec<_> = classes
-        .iter()
-        .enumerate()
-        .filter(|(_, class)| only.is_none_or(|only| only == class.name))
-        .collect();
-    assert!(!chosen.is_empty(), "there is no class {only:?}");
+/// Plays about `histories` histories over these classes; the seeds follow from `seed`.
+pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunResult {
+    let chosen: Vec<_> = classes.iter().enumerate().collect();
     let (next, accounts, defects) = (AtomicU64::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let work = || {
         let mut table = Table::new();

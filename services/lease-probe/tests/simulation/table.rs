@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use crate::classes::HistoryClass;
 use crate::judge::{Judgement, LossJudgement};
 use crate::random::{Micros, SECOND};
 
@@ -98,13 +99,24 @@ pub(crate) fn markdown(table: &Table) -> String {
 }
 
 /// Why kube-controller-manager may be first, by class.
-pub(crate) fn reasons() -> String {
-    let classes = crate::classes::all();
-    let reason =
-        |class: &crate::classes::HistoryClass| Some(format!("| {} | {} |", class.name, class.may_be_late?));
+pub(crate) fn reasons(classes: &[HistoryClass]) -> String {
+    let reason = |class: &HistoryClass| Some(format!("| {} | {} |", class.name, class.may_be_late?));
     let rows: Vec<String> = classes.iter().filter_map(reason).collect();
     format!(
         "| class | why kube-controller-manager may be first |\n| --- | --- |\n{}\n",
+        rows.join("\n")
+    )
+}
+
+/// How often a verdict was false, and why nobody can know, as Markdown.
+pub(crate) fn limits(table: &Table, classes: &[HistoryClass]) -> String {
+    let rows = table.iter().map(|((place, name), result)| {
+        let why = classes[*place].may_be_false.unwrap_or_default();
+        format!("| {name} | {} | {} | {why} |", result.histories, result.falses)
+    });
+    let rows: Vec<String> = rows.collect();
+    format!(
+        "| class | histories | false | what cannot be known |\n| --- | --: | --: | --- |\n{}\n",
         rows.join("\n")
     )
 }

@@ -35,6 +35,8 @@ pub(crate) enum Behaviour {
     ClosesAfterAnswers,
     /// Connections are closed when they have been idle for this long.
     ClosesIdle { after: Micros },
+    /// This share of the connections, old and new, leads to a replica that is gone without a sign.
+    OneReplicaAway { share: f64 },
 }
 
 /// Whose requests fail.
@@ -186,7 +188,8 @@ impl ServerTimeline {
             Behaviour::Slow { .. }
             | Behaviour::ListsStale { .. }
             | Behaviour::ClosesAfterAnswers
-            | Behaviour::ClosesIdle { .. } => false,
+            | Behaviour::ClosesIdle { .. }
+            | Behaviour::OneReplicaAway { .. } => false,
         };
         let mut failing: Vec<_> = self.segments.iter().filter(fails).collect();
         failing.sort_unstable_by_key(|segment| segment.from);

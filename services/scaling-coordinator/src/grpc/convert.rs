@@ -1,10 +1,9 @@
 //! Domain <-> proto.
 
-use std::time::Duration;
-
 use prost_types::Timestamp;
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
+use watchdog_client::validity::Validity;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_runtime::clock::Clock;
@@ -20,10 +19,6 @@ use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::{Planned, PlannedAction};
 use crate::domain::status::{FlowState, Progress, Step};
 
-/// The longest validity of a verdict, even if its observer sends a longer one: a verdict that old no longer describes
-/// the shoot.
-const LONGEST_VALIDITY: Duration = Duration::from_secs(600);
-
 /// Zones whose counts are kept. A region has a handful.
 const MAX_ZONES: usize = 16;
 
@@ -32,18 +27,19 @@ const LONGEST_MESSAGE: usize = 512;
 
 // === lease-probe -> domain ===
 
-/// A verdict in local monotonic time. Its validity and age count from when it was sent, so no wall clock is needed.
+/// A verdict in local monotonic time.
 pub(crate) fn verdict(received: &Received<probe::Verdict>) -> Verdict {
     let (verdict, sent) = (&received.value, received.sent_at);
-    let observed = sent.checked_sub(forward(verdict.age.as_ref()).min(LONGEST_VALIDITY));
+    let Validity {
+        observed,
+        valid_until,
+    } = Validity::of_verdict(verdict, sent);
     Verdict {
         outcome: outcome(verdict.outcome),
         observer: verdict.observer.as_str().into(),
-        observed: observed.unwrap_or(sent),
+        observed,
         sent,
-        // Valid for zero: not valid at all. An old observation is none, even if it claims to be valid.
-        valid_until: (sent + forward(verdict.valid_for.as_ref()).min(LONGEST_VALIDITY))
-            .min(observed.unwrap_or(sent) + LONGEST_VALIDITY),
+        valid_until,
         message: verdict
             .message
             .chars()

@@ -20,8 +20,9 @@ use super::{ObjectUpdate, name_of};
 use crate::domain::declared::WatchedServices;
 use crate::domain::readiness::{ReceivedBy, Slice};
 
-/// A watch that was interrupted brings what it has missed within this time.
-const CATCH_UP: Duration = Duration::from_secs(5);
+/// After its last failure a watch brings what it has missed within this time: 5 s until it is opened again, 10 s until
+/// the API server answers, and 5 s for the changes.
+const CATCH_UP: Duration = Duration::from_secs(20);
 
 /// A slice, and how it was received.
 type SliceUpdate = ObjectUpdate<(Slice, ReceivedBy)>;
@@ -97,21 +98,18 @@ fn slices<K: Resource>(
     mut on_update: impl FnMut(SliceUpdate),
 ) -> impl FnMut(Change<K>) {
     let mut listing = true;
-    let (mut failed, mut resumed) = (false, None::<Instant>);
+    let mut failed_at = None::<Instant>;
     move |change| match change {
         Change::ListBegins => listing = true,
-        Change::Failed => failed = true,
+        Change::Failed => failed_at = Some(Instant::now()),
         // A list follows.
         Change::Restored => {}
         Change::Applied(object) => {
-            if std::mem::take(&mut failed) {
-                resumed = Some(Instant::now());
-            }
-            let late = resumed.is_some_and(|resumed| resumed.elapsed() < CATCH_UP);
-            let received_by = if listing || late {
-                ReceivedBy::List
-            } else {
-                ReceivedBy::Watch
+            let resumed = failed_at.is_some_and(|failed_at| failed_at.elapsed() < CATCH_UP);
+            let received_by = match (listing, resumed) {
+                (true, _) => ReceivedBy::List,
+                (false, true) => ReceivedBy::ResumedWatch,
+                (false, false) => ReceivedBy::Watch,
             };
             if let Some(slice) = into_slice(object) {
                 on_update(ObjectUpdate::Applied((slice, received_by)));
@@ -148,5 +146,47 @@ async fn all_ready(
         let changed = changes.iter_mut().map(|change| Box::pin(change.changed()));
         // The senders live in `parts`.
         let _ = select_all(changed).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn applied() -> Change<SliceObject> {
+        let labels = json!({ SERVICE_NAME_LABEL: "etcd" });
+        let slice = json!({"metadata": {"name": "etcd-1", "namespace": "shoot", "labels": labels}});
+        Change::Applied(serde_json::from_value(slice).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_comes_soon_after_a_failure_may_be_late() {
+        let mut received = Vec::new();
+        let mut slices = slices(SliceObject::into_slice, |update| {
+            if let ObjectUpdate::Applied((_, received_by)) = update {
+                received.push(received_by);
+            }
+        });
+        slices(Change::ListBegins);
+        slices(applied());
+        slices(Change::Synced(BTreeSet::new()));
+        slices(applied());
+        slices(Change::Failed);
+        tokio::time::sleep(CATCH_UP - Duration::from_millis(1)).await;
+        slices(applied());
+        // It was opened again and brought nothing until long after.
+        slices(Change::Failed);
+        tokio::time::sleep(CATCH_UP).await;
+        slices(applied());
+        drop(slices);
+        let expected = [
+            ReceivedBy::List,
+            ReceivedBy::Watch,
+            ReceivedBy::ResumedWatch,
+            ReceivedBy::Watch,
+        ];
+        assert_eq!(received, expected);
     }
 }

@@ -8,8 +8,9 @@ use watchdog_runtime::readiness::Readiness;
 
 use super::objects::NamespaceObject;
 use super::{ObjectUpdate, updates};
+use crate::domain::namespaces::Namespace;
 
-/// SeedWatches the namespaces until `stop` is cancelled. An update has the name, and whether the namespace is terminating.
+/// SeedWatches the namespaces until `stop` is cancelled. An update has the name.
 ///
 /// # Errors
 /// As [`Watch::run`].
@@ -17,13 +18,13 @@ pub(crate) async fn watch(
     client: kube::Client,
     readiness: Readiness,
     stop: CancellationToken,
-    on_update: impl FnMut(ObjectUpdate<(String, bool)>) + Send,
+    on_update: impl FnMut(ObjectUpdate<(String, Namespace)>) + Send,
 ) -> anyhow::Result<()> {
     let watch = Watch {
         name: "namespaces",
         api: Api::<NamespaceObject>::all(client),
         config: Config::default(),
     };
-    let on_change = updates(NamespaceObject::name_and_terminating, on_update);
+    let on_change = updates(NamespaceObject::into_namespace, on_update);
     watch.run(readiness, stop, on_change).await
 }

@@ -10,8 +10,9 @@ use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::SERVICE_NAME_LABEL;
 
 use super::trimmed::{malformed, meta, trimmed};
-use crate::domain::evidence::EndpointPod;
+use crate::domain::evidence::{ContainerStop, EndpointPod};
 use crate::domain::namespaced_name::NamespacedName;
+use crate::domain::namespaces::Namespace;
 use crate::domain::pods::{ControllerRef, CrashLoop, Pod};
 use crate::domain::readiness::{Endpoints, Slice};
 use watchdog_api::unix_time::UnixTime;
@@ -77,7 +78,7 @@ impl PodObject {
             namespace: meta.namespace?.into(),
             name: meta.name?.into(),
         };
-        let (mut restarted, mut containers) = (Vec::new(), Vec::new());
+        let (mut restarted, mut containers, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         match self.status {
             Lenient::Ok(TrimmedPodStatus(status)) => {
                 let init = status.init_container_statuses.unwrap_or_default().into_iter();
@@ -85,8 +86,12 @@ impl PodObject {
                 let init = init.map(|status| (true, status));
                 let main = main.map(|status| (false, status));
                 for (init, status) in init.chain(main) {
+                    let ended_at = ended_at(&status);
                     if status.restart_count > 0 {
                         restarted.push(status.name.clone());
+                    }
+                    if status.restart_count > 0 || ended_at.is_some() {
+                        ends.push(ended_at);
                     }
                     containers.push(crash_loop(init, status));
                 }
@@ -107,7 +112,11 @@ impl PodObject {
             created: moment(meta.creation_timestamp.as_ref()),
             deleting: meta.deletion_timestamp.is_some(),
             restarted,
-            crash: CrashLoop::of(containers),
+            crashes: CrashLoop::of(containers),
+            last_ended: ends
+                .into_iter()
+                .collect::<Option<Vec<_>>>()
+                .and_then(|ends| ends.into_iter().max()),
             key,
         })
     }
@@ -128,6 +137,7 @@ impl PodObject {
                 Some((ready.status == "True", since))
             }),
             replaces_in_place: owner.is_some_and(|owner| owner.kind == "StatefulSet"),
+            stops: status.map(container_stops).unwrap_or_default(),
         }
     }
 }
@@ -141,6 +151,31 @@ fn controller(owners: Option<&[OwnerReference]>) -> Option<&OwnerReference> {
 
 fn moment(time: Option<&Time>) -> Option<UnixTime> {
     time.map(|Time(time)| UnixTime(time.as_microsecond()))
+}
+
+/// When a container failed last: a moment ago, or before its present run.
+fn ended_at(status: &ContainerStatus) -> Option<UnixTime> {
+    let failed = status.state.as_ref().and_then(|state| state.terminated.as_ref());
+    let failed = failed.filter(|ended| ended.exit_code != 0);
+    let before = status
+        .last_state
+        .as_ref()
+        .and_then(|state| state.terminated.as_ref());
+    moment(failed.or(before)?.finished_at.as_ref())
+}
+
+/// The last time that each container of a pod did not run.
+fn container_stops(TrimmedPodStatus(status): &TrimmedPodStatus) -> Vec<ContainerStop> {
+    let containers = status.container_statuses.iter().flatten();
+    let stop = |container: &ContainerStatus| {
+        let ended = container.last_state.as_ref()?.terminated.as_ref()?;
+        let running = container.state.as_ref().and_then(|state| state.running.as_ref());
+        Some(ContainerStop {
+            ended_at: moment(ended.finished_at.as_ref())?,
+            started_at: moment(running?.started_at.as_ref())?,
+        })
+    };
+    containers.filter_map(stop).collect()
 }
 
 /// The reason for which a container waits, and how its last run ended.
@@ -247,9 +282,13 @@ impl EndpointsObject {
 // === impl NamespaceObject ===
 
 impl NamespaceObject {
-    /// Its name, and whether it is terminating.
-    pub(crate) fn name_and_terminating(self) -> Option<(String, bool)> {
-        Some((self.metadata.name?, self.metadata.deletion_timestamp.is_some()))
+    /// With its name; none when the object has none.
+    pub(crate) fn into_namespace(self) -> Option<(String, Namespace)> {
+        let namespace = Namespace {
+            uid: self.metadata.uid.unwrap_or_default(),
+            terminating: self.metadata.deletion_timestamp.is_some(),
+        };
+        Some((self.metadata.name?, namespace))
     }
 }
 
@@ -282,7 +321,14 @@ const CONTAINER_STATUS: Keep = Keep::Fields(&[
     ("restartCount", Keep::All),
     (
         "state",
-        Keep::Fields(&[("waiting", Keep::Fields(&[("reason", Keep::All)]))]),
+        Keep::Fields(&[
+            ("waiting", Keep::Fields(&[("reason", Keep::All)])),
+            ("running", Keep::Fields(&[("startedAt", Keep::All)])),
+            (
+                "terminated",
+                Keep::Fields(&[("exitCode", Keep::All), ("finishedAt", Keep::All)]),
+            ),
+        ]),
     ),
     (
         "lastState",

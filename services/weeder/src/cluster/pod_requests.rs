@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::response::Parts;
@@ -11,6 +12,7 @@ use kube::Resource;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::client::Body;
 use kube::core::Status;
+use serde::Deserialize;
 use watchdog_api::list::{Item, ItemList};
 use watchdog_kube::client::{REQUEST_DEADLINE, retry_after};
 use watchdog_kube::permissions::Permission;
@@ -25,8 +27,16 @@ use watchdog_api::unix_time::UnixTime;
 /// A service with more endpoints counts as ready since an unknown time: Gardener's have at most a handful.
 const MAX_ENDPOINT_PODS: usize = 16;
 
+/// The longest time for all endpoint pods of a service. It includes the time in which the requests wait for their turn;
+/// what takes longer is read again later.
+const READ_DEADLINE: Duration = Duration::from_secs(30);
+
 /// Largest answer: one pod, which etcd limits to 1.5 MiB.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+
+/// An answer has its time when it is written, and a successor may exist by then. Only pods that are gone at once, without a
+/// grace period, take their time from it.
+const DATE_DELAY_MICROS: i64 = 1_000_000;
 
 /// Characters of an API server's message that are kept for streams and logs.
 const MAX_MESSAGE: usize = 300;
@@ -43,6 +53,23 @@ pub(crate) async fn read_endpoint_pods(
     if names.len() > MAX_ENDPOINT_PODS {
         return Ok(OutageEvidence::default());
     }
+    let read = read_each(client, namespace, names);
+    tokio::time::timeout(READ_DEADLINE, read)
+        .await
+        .unwrap_or_else(|_| {
+            let why = format!(
+                "{} endpoint pods were not read within {READ_DEADLINE:?}",
+                names.len()
+            );
+            Err(RequestFailure::Failed(why))
+        })
+}
+
+async fn read_each(
+    client: &kube::Client,
+    namespace: &str,
+    names: &BTreeSet<Arc<str>>,
+) -> Result<OutageEvidence, RequestFailure> {
     let mut pods = Vec::new();
     for name in names {
         // A list, because nothing else needs the permission to get a pod. The API server reads one key for it.
@@ -68,7 +95,8 @@ pub(crate) async fn read_endpoint_pods(
     Ok(OutageEvidence(pods))
 }
 
-/// Deletes a pod if it is still the one that was seen, in the state in which it was seen. Gives the time of the API server.
+/// Deletes a pod if it is still the one that was seen, in the state in which it was seen. Gives the time of the deletion by
+/// the API server's clock.
 ///
 /// # Errors
 /// Why not.
@@ -80,8 +108,9 @@ pub(crate) async fn delete(client: &kube::Client, pod: &Pod) -> Result<Option<Un
         resource_version: Some(pod.resource_version.clone()),
     });
     let permission = || Permission::new("delete", "", "pods").in_namespace(namespace);
-    let (head, _) = send(client, request.delete(&pod.key.name, &params), permission).await?;
-    Ok(head.headers.get(http::header::DATE).and_then(server_time))
+    let (head, body) = send(client, request.delete(&pod.key.name, &params), permission).await?;
+    let answered_at = head.headers.get(http::header::DATE).and_then(server_time);
+    Ok(deletion_time(&body).or_else(|| answered_at.map(|at| UnixTime(at.0 - DATE_DELAY_MICROS))))
 }
 
 async fn send(
@@ -124,6 +153,29 @@ async fn send(
     })
 }
 
+/// The deleted pod, as far as it tells when it was deleted.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct DeletedPod {
+    metadata: DeletionMeta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct DeletionMeta {
+    deletion_timestamp: Option<String>,
+    deletion_grace_period_seconds: Option<i64>,
+}
+
+/// When a pod was deleted, rounded down to whole seconds as its successor's creationTimestamp is: so no successor is
+/// older. None for a pod that is gone at once.
+fn deletion_time(body: &Bytes) -> Option<UnixTime> {
+    let DeletedPod { metadata } = serde_json::from_slice(body).ok()?;
+    let at: jiff::Timestamp = metadata.deletion_timestamp?.parse().ok()?;
+    let grace = metadata.deletion_grace_period_seconds?.checked_mul(1_000_000)?;
+    at.as_microsecond().checked_sub(grace).map(UnixTime)
+}
+
 /// The time of an answer, in whole seconds.
 fn server_time(date: &HeaderValue) -> Option<UnixTime> {
     let date = jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok()?;
@@ -156,6 +208,44 @@ fn lost(error: &(dyn std::error::Error + 'static)) -> RequestFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_a_deletion_is_that_before_its_grace_period() {
+        let time = |metadata: &'static str| deletion_time(&Bytes::from_static(metadata.as_bytes()));
+        assert_eq!(
+            time(
+                r#"{"metadata": {"deletionTimestamp": "2026-11-21T08:00:31Z", "deletionGracePeriodSeconds": 30}}"#
+            ),
+            Some(UnixTime(1_795_248_001_000_000))
+        );
+        for silent in [
+            r#"{"kind": "Status", "metadata": {}, "status": "Success"}"#,
+            r#"{"metadata": {"deletionTimestamp": "2026-11-21T08:00:31Z"}}"#,
+            "",
+        ] {
+            assert_eq!(time(silent), None, "{silent}");
+        }
+    }
+
+    /// An API server that takes 9 s for each pod.
+    #[tokio::test(start_paused = true)]
+    async fn all_endpoint_pods_share_one_deadline() {
+        let service = tower::service_fn(|_: Request<Body>| async {
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            let pod = serde_json::json!({"metadata": {"name": "etcd-0", "namespace": "shoot"}});
+            let list = serde_json::json!({"metadata": {}, "items": [pod]});
+            Ok::<_, kube::Error>(http::Response::new(Body::from(list.to_string().into_bytes())))
+        });
+        let client = kube::Client::new(service, "default");
+        let names = |count: usize| (0..count).map(|i| Arc::from(format!("etcd-{i}"))).collect();
+        let three = read_endpoint_pods(&client, "shoot", &names(3)).await.unwrap();
+        assert_eq!(three.0.len(), 3);
+        let begun = tokio::time::Instant::now();
+        let four = read_endpoint_pods(&client, "shoot", &names(4)).await;
+        let why = "4 endpoint pods were not read within 30s".to_owned();
+        assert_eq!(four, Err(RequestFailure::Failed(why)));
+        assert_eq!(begun.elapsed(), READ_DEADLINE);
+    }
 
     #[test]
     fn what_a_server_says_is_cut() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use watchdog_api::weeder::WeederConfig;
 
 use super::task::{Deletion, EndpointRead, Finding, Task};
-use crate::domain::attempts::{Attempt, Attempts, Subject};
+use crate::domain::attempts::{Attempt, Attempts, ControllerKey};
 use crate::domain::dependants::{Dependants, PodQuery};
 use crate::domain::evidence::OutageEvidence;
 use crate::domain::failure::RequestFailure;
@@ -43,8 +43,7 @@ pub(crate) struct WeederManager {
     due_reads: Schedule<NamespacedName>,
     // When each weeder activates, ends or is forgotten.
     due_phases: Schedule<NamespacedName>,
-    // Since when the first deletion of each is under way.
-    in_flight: BTreeMap<Subject, UnixTime>,
+    in_flight: BTreeMap<ControllerKey, InFlight>,
     throttled_until: UnixTime,
     generations: u64,
     changed: BTreeSet<NamespacedName>,
@@ -59,6 +58,8 @@ struct ManagedWeeder {
     proof: OutageProof,
     recoveries: Recoveries,
     failed_reads: u32,
+    // The endpoint pods are not read before then.
+    reads_from: UnixTime,
 }
 
 /// How a weeder knows that its service was not ready before.
@@ -66,6 +67,8 @@ struct ManagedWeeder {
 pub(crate) enum OutageProof {
     /// The service was seen to become ready.
     Observed,
+    /// It was ready when it was first seen, in a list that is not complete: it may have more endpoints.
+    Listing,
     /// It was ready when it was first seen; these pods behind its endpoints say since when, and are read when it matters.
     Unread(BTreeSet<Arc<str>>),
     Reading,
@@ -75,11 +78,21 @@ pub(crate) enum OutageProof {
 #[derive(Debug)]
 struct CrashingPod {
     pod: Arc<Pod>,
-    // The watch that saw it last.
-    query: Arc<PodQuery>,
+    // The watches that see it.
+    queries: BTreeSet<Arc<PodQuery>>,
     found_at: UnixTime,
     state: DeletionState,
     failures: u32,
+    // It is not tried again before then.
+    retry_at: UnixTime,
+}
+
+/// Deletions of the pods of a controller that are under way.
+#[derive(Debug)]
+struct InFlight {
+    // When the first of them left.
+    since: UnixTime,
+    requests: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,8 +141,13 @@ impl WeederManager {
     ) {
         let old = self.weeders.remove(&key);
         let was_flapping = old.as_ref().is_some_and(|old| old.recoveries.is_flapping());
+        // A service that is seen for the first time has not come back.
+        let recovered =
+            matches!(proof, OutageProof::Observed) || old.as_ref().is_some_and(|old| old.weeder.is_paused());
         let mut recoveries = old.map(|old| old.recoveries).unwrap_or_default();
-        recoveries.add(now);
+        if recovered {
+            recoveries.add(now);
+        }
         if recoveries.is_flapping() && !was_flapping {
             self.findings.push(Finding::Flapping(key.clone()));
         }
@@ -144,26 +162,40 @@ impl WeederManager {
             self.config.watch_duration,
             now,
         );
-        if matches!(proof, OutageProof::Read(_)) {
-            weeder.message = unknown_since(&key);
-        }
         if pause.is_zero() {
             weeder.activate();
             self.due_phases.insert(key.clone(), weeder.ends_at);
         } else {
             self.due_phases.insert(key.clone(), weeder.deletes_from);
         }
-        let entry = ManagedWeeder {
+        let mut entry = ManagedWeeder {
             weeder,
             generation: self.generations,
-            proof,
+            proof: OutageProof::Observed,
             recoveries,
             failed_reads: 0,
+            reads_from: now,
         };
+        entry.set_proof(proof);
         self.weeders.insert(key.clone(), entry);
         self.due_reads.remove(&key);
         self.schedule_namespace(&key.namespace, now);
         self.changed.insert(key);
+    }
+
+    /// The list of endpoints is complete: `proof` tells of each service that was ready in it.
+    pub(crate) fn endpoints_listed(&mut self, proof: impl Fn(&NamespacedName) -> OutageProof, now: UnixTime) {
+        let mut listed = Vec::new();
+        for (key, entry) in &mut self.weeders {
+            if matches!(entry.proof, OutageProof::Listing) {
+                entry.set_proof(proof(key));
+                listed.push(key.clone());
+            }
+        }
+        for key in listed {
+            self.schedule_namespace(&key.namespace, now);
+            self.changed.insert(key);
+        }
     }
 
     /// A service is not ready: its weeder deletes nothing until the service is ready again.
@@ -198,7 +230,7 @@ impl WeederManager {
     pub(crate) fn pod_applied(&mut self, pod: Pod, query: &Arc<PodQuery>, now: UnixTime) {
         self.judge_by(&pod, now);
         if pod.crash_loop().is_none() {
-            self.pod_gone(&pod.key);
+            self.forget_pod(&pod.key);
             return;
         }
         let key = pod.key.clone();
@@ -206,17 +238,17 @@ impl WeederManager {
             Some(known) if known.pod.uid == pod.uid => {
                 let newer = known.pod.resource_version != pod.resource_version;
                 known.pod = Arc::new(pod);
-                known.query = query.clone();
-                // A deletion that failed is tried again at its own pace.
-                newer && known.state == DeletionState::None && known.failures == 0
+                known.queries.insert(query.clone());
+                newer && known.state == DeletionState::None
             }
             _ => {
                 let crashing = CrashingPod {
                     pod: Arc::new(pod),
-                    query: query.clone(),
+                    queries: BTreeSet::from([query.clone()]),
                     found_at: now,
                     state: DeletionState::None,
                     failures: 0,
+                    retry_at: now,
                 };
                 self.pods.insert(key.clone(), crashing);
                 true
@@ -227,21 +259,22 @@ impl WeederManager {
         }
     }
 
-    /// A pod is gone, or not in a crash loop any more.
-    pub(crate) fn pod_gone(&mut self, key: &NamespacedName) {
-        self.pods.remove(key);
-        self.due_pods.remove(key);
+    /// A watch does not see a pod any more; another one may.
+    pub(crate) fn pod_gone(&mut self, key: &NamespacedName, query: &PodQuery) {
+        if let Some(known) = self.pods.get_mut(key) {
+            known.queries.remove(query);
+            if known.queries.is_empty() {
+                self.forget_pod(key);
+            }
+        }
     }
 
     /// A watch has listed all its pods: these and no others.
     pub(crate) fn pods_synced(&mut self, query: &PodQuery, live: &BTreeSet<NamespacedName>) {
-        let gone = self
-            .pods
-            .iter()
-            .filter(|(key, pod)| *pod.query == *query && !live.contains(key));
-        let gone: Vec<NamespacedName> = gone.map(|(key, _)| key.clone()).collect();
+        let gone = self.pods.keys().filter(|key| !live.contains(key));
+        let gone: Vec<NamespacedName> = gone.cloned().collect();
         for key in gone {
-            self.pod_gone(&key);
+            self.pod_gone(&key, query);
         }
     }
 
@@ -282,12 +315,16 @@ impl WeederManager {
                     if let Some(pod) = self.pods.get_mut(&key) {
                         pod.state = DeletionState::InFlight;
                     }
-                    let subject = Subject::of(&deletion.pod, &deletion.crash.container);
-                    self.in_flight.entry(subject).or_insert(now);
+                    let first = InFlight {
+                        since: now,
+                        requests: 0,
+                    };
+                    let controller = ControllerKey::of(&deletion.pod);
+                    self.in_flight.entry(controller).or_insert(first).requests += 1;
                     return Some(Task::Delete(deletion));
                 }
                 PodDecision::Wait(until) => self.due_pods.insert(key, until),
-                PodDecision::Read(service) => self.due_reads.expedite(service, now),
+                PodDecision::Read(service, from) => self.due_reads.expedite(service, from),
                 PodDecision::LeaveAlone(service) => self.leave_alone(&service, &key, now),
                 PodDecision::Nothing => {}
             }
@@ -334,10 +371,7 @@ impl WeederManager {
         self.changed.insert(read.key.clone());
         match answer {
             Ok(evidence) => {
-                if evidence.ready_since().is_none() {
-                    entry.weeder.message = unknown_since(&read.key);
-                }
-                entry.proof = OutageProof::Read(evidence);
+                entry.set_proof(OutageProof::Read(evidence));
                 self.schedule_namespace(&read.key.namespace, now);
             }
             Err(failure) => {
@@ -346,6 +380,7 @@ impl WeederManager {
                 entry.weeder.message =
                     format!("The pods of the service cannot be read, trying again: {failure}.");
                 let again = now.after(failure.pause(entry.failed_reads));
+                entry.reads_from = again;
                 self.due_reads.insert(read.key.clone(), again);
                 self.throttle(&failure, again);
             }
@@ -359,8 +394,13 @@ impl WeederManager {
         answer: &Result<Option<UnixTime>, RequestFailure>,
         now: UnixTime,
     ) {
-        let subject = Subject::of(&deletion.pod, &deletion.crash.container);
-        self.in_flight.remove(&subject);
+        let controller = ControllerKey::of(&deletion.pod);
+        if let Some(in_flight) = self.in_flight.get_mut(&controller) {
+            in_flight.requests = in_flight.requests.saturating_sub(1);
+            if in_flight.requests == 0 {
+                self.in_flight.remove(&controller);
+            }
+        }
         // A deletion without an answer may have taken place.
         if matches!(answer, Ok(_) | Err(RequestFailure::Failed(_))) {
             let attempt = Attempt {
@@ -371,7 +411,7 @@ impl WeederManager {
                 deleted_at: answer.clone().ok().flatten(),
                 certain: answer.is_ok(),
             };
-            self.attempts.deleted(&subject, &deletion.pod, attempt, now);
+            self.attempts.deleted(&controller, &deletion.pod, attempt, now);
         }
         self.settle(deletion, answer, now);
         let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
@@ -435,52 +475,59 @@ impl WeederManager {
         match answer {
             // Its watch will bring the end.
             Ok(_) => known.state = DeletionState::Deleted,
-            Err(RequestFailure::Gone) => self.pod_gone(key),
-            Err(RequestFailure::Changed) => {
-                let newer = known.pod.resource_version != deletion.pod.resource_version;
-                let again = if newer { now } else { now.after(WATCH_DELAY) };
-                self.due_pods.insert(key.clone(), again);
-            }
+            Err(RequestFailure::Gone) => self.forget_pod(key),
             Err(failure) => {
                 known.failures = known.failures.saturating_add(1);
-                let again = now.after(failure.pause(known.failures));
+                known.retry_at = now.after(failure.pause(known.failures));
+                let unchanged = known.pod.resource_version == deletion.pod.resource_version;
+                let again = match failure {
+                    RequestFailure::Changed if unchanged => known.retry_at.max(now.after(WATCH_DELAY)),
+                    _ => known.retry_at,
+                };
                 self.due_pods.insert(key.clone(), again);
                 self.throttle(failure, again);
             }
         }
     }
 
+    fn forget_pod(&mut self, key: &NamespacedName) {
+        self.pods.remove(key);
+        self.due_pods.remove(key);
+    }
+
     fn leave_alone(&mut self, service: &NamespacedName, key: &NamespacedName, now: UnixTime) {
         let (Some(entry), Some(known)) = (self.weeders.get_mut(service), self.pods.get(key)) else {
             return;
         };
-        let Some(crash) = known.pod.crash_loop() else {
-            return;
-        };
-        if entry.weeder.leave_alone(&known.pod, crash, now) {
-            self.changed.insert(service.clone());
-            self.findings.push(Finding::LeftAlone {
-                key: service.clone(),
-                pod: known.pod.clone(),
-                crash: crash.clone(),
-            });
+        let controller = ControllerKey::of(&known.pod);
+        for crash in &known.pod.crashes {
+            if self
+                .attempts
+                .give_up(&controller, &crash.container, entry.generation)
+            {
+                entry.weeder.leave_alone(&known.pod, crash, now);
+                self.changed.insert(service.clone());
+                self.findings.push(Finding::LeftAlone {
+                    key: service.clone(),
+                    pod: known.pod.clone(),
+                    crash: crash.clone(),
+                });
+            }
         }
     }
 
     /// Judges the last deletion by a pod that may be the successor.
     fn judge_by(&mut self, pod: &Pod, now: UnixTime) {
-        if self.attempts.judge(pod, now) {
+        for useless in self.attempts.judge(pod, now) {
             self.findings.push(Finding::Useless);
-            self.mark_useless(pod);
-        }
-    }
-
-    fn mark_useless(&mut self, successor: &Pod) {
-        let weeders = in_namespace(&self.weeders, &successor.key.namespace);
-        let services: Vec<_> = weeders.map(|(service, _)| service.clone()).collect();
-        for service in services {
-            let entry = self.weeders.get_mut(&service);
-            if entry.is_some_and(|entry| entry.weeder.mark_useless(successor)) {
+            let deleted_it = |(_, entry): &(_, &ManagedWeeder)| entry.generation == useless.weeder;
+            let service = in_namespace(&self.weeders, &pod.key.namespace)
+                .find(deleted_it)
+                .map(|(service, _)| service.clone());
+            if let Some(service) = service
+                && let Some(entry) = self.weeders.get_mut(&service)
+                && entry.weeder.mark_useless(pod, &useless.container)
+            {
                 self.changed.insert(service);
             }
         }
@@ -513,6 +560,19 @@ impl WeederManager {
         if matches!(failure, RequestFailure::Throttled(_)) {
             self.throttled_until = self.throttled_until.max(until);
         }
+    }
+}
+
+// === impl ManagedWeeder ===
+
+impl ManagedWeeder {
+    fn set_proof(&mut self, proof: OutageProof) {
+        if let OutageProof::Read(evidence) = &proof
+            && evidence.ready_since().is_none()
+        {
+            self.weeder.message = unknown_since(&self.weeder.key);
+        }
+        self.proof = proof;
     }
 }
 

@@ -11,7 +11,7 @@ use crate::domain::declared::{Declared, WatchedServices};
 use crate::domain::dependants::PodQuery;
 use crate::domain::evidence::OutageEvidence;
 use crate::domain::namespaced_name::NamespacedName;
-use crate::domain::namespaces::Namespaces;
+use crate::domain::namespaces::{Namespace, Namespaces};
 use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, ServiceReadiness, ServiceState, Slice};
 use crate::domain::weeder::{Stop, Weeder};
 use watchdog_api::unix_time::UnixTime;
@@ -29,6 +29,8 @@ pub(crate) struct WeederState {
     owned_namespaces: BTreeMap<Arc<str>, bool>,
     // While the annotations are listed, each name would cause another list of the slices.
     annotations_listed: bool,
+    // Until a list of slices is complete, a service may have endpoints that are not known yet.
+    slices_listing: bool,
     queries: BTreeSet<PodQuery>,
     watched_services: WatchedServices,
     pub(crate) manager: WeederManager,
@@ -48,6 +50,7 @@ impl WeederState {
         declared.configure(config);
         Self {
             annotations_listed: false,
+            slices_listing: false,
             queries: PodQuery::plan(&declared.selectors(), &BTreeMap::new()),
             watched_services: declared.watched_services(false),
             declared,
@@ -135,6 +138,7 @@ impl WeederState {
         owns: OwnsNamespace<'_>,
         now: UnixTime,
     ) {
+        self.slices_listing |= received_by == ReceivedBy::List;
         for change in self.index.apply(slice, now) {
             self.changed(change, received_by, owns, now);
         }
@@ -157,11 +161,14 @@ impl WeederState {
         for change in self.index.synced(service, live, now) {
             self.changed(change, ReceivedBy::List, owns, now);
         }
+        self.slices_listing = false;
+        let Self { index, manager, .. } = self;
+        manager.endpoints_listed(|key| endpoint_proof(index, key), now);
         self.plan_watches();
     }
 
-    pub(crate) fn namespace_applied(&mut self, name: &str, terminating: bool, now: UnixTime) {
-        if self.namespaces.applied(name, terminating) {
+    pub(crate) fn namespace_applied(&mut self, name: &str, namespace: Namespace, now: UnixTime) {
+        if self.namespaces.applied(name, namespace) {
             self.namespace_ended(name, now);
         }
     }
@@ -261,10 +268,8 @@ impl WeederState {
         if let Some(dependants) = self.declared.of(key) {
             let proof = match received_by {
                 ReceivedBy::Watch => OutageProof::Observed,
-                ReceivedBy::List => match self.index.endpoint_pods(key) {
-                    Some(pods) => OutageProof::Unread(pods),
-                    None => OutageProof::Read(OutageEvidence::default()),
-                },
+                ReceivedBy::List | ReceivedBy::ResumedWatch if self.slices_listing => OutageProof::Listing,
+                ReceivedBy::List | ReceivedBy::ResumedWatch => endpoint_proof(&self.index, key),
             };
             self.manager.start(key.clone(), dependants.clone(), proof, now);
         }
@@ -326,6 +331,14 @@ impl WeederState {
     fn plan_watches(&mut self) {
         self.queries = PodQuery::plan(&self.declared.selectors(), &self.owned_namespaces);
         self.watched_services = self.declared.watched_services(self.annotations_listed);
+    }
+}
+
+/// The evidence that the endpoints of a service can give when it was not seen to become ready.
+fn endpoint_proof(index: &Index, service: &NamespacedName) -> OutageProof {
+    match index.endpoint_pods(service) {
+        Some(pods) => OutageProof::Unread(pods),
+        None => OutageProof::Read(OutageEvidence::default()),
     }
 }
 

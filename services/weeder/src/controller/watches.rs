@@ -16,6 +16,7 @@ use crate::cluster::discovery::EndpointsApi;
 use crate::cluster::{ObjectUpdate, annotations, endpoints, namespaces, pods};
 use crate::domain::declared::WatchedServices;
 use crate::domain::dependants::{MAX_WATCHES, PodQuery};
+use crate::domain::namespaces::Namespace;
 
 /// How long changes of the names are gathered: each change takes a list of all slices, and extensions annotate one Service
 /// after the other.
@@ -113,7 +114,7 @@ impl SeedWatches {
                 let keep = queries.contains(query);
                 if !keep {
                     watch.cancel();
-                    // What it saw is not updated any more; another watch lists it.
+                    // What it saw, and no other watch, is not updated any more.
                     self.state
                         .update(|state, _, _| state.manager.pods_synced(query, &Default::default()));
                 }
@@ -148,7 +149,7 @@ impl SeedWatches {
         let on_update = move |update| {
             state.update(|state, _, now| match update {
                 ObjectUpdate::Applied(pod) => state.manager.pod_applied(pod, &known, now),
-                ObjectUpdate::Removed(pod) => state.manager.pod_gone(&pod),
+                ObjectUpdate::Removed(pod) => state.manager.pod_gone(&pod, &known),
                 ObjectUpdate::Synced(live) => state.manager.pods_synced(&known, &live),
             });
         };
@@ -161,10 +162,10 @@ impl SeedWatches {
     /// When the watch ends.
     pub(crate) async fn namespaces(self) -> anyhow::Result<()> {
         let state = self.state;
-        let on_update = move |update: ObjectUpdate<(String, bool)>| {
+        let on_update = move |update: ObjectUpdate<(String, Namespace)>| {
             state.update(|state, _, now| match update {
-                ObjectUpdate::Applied((name, terminating)) => {
-                    state.namespace_applied(&name, terminating, now);
+                ObjectUpdate::Applied((name, namespace)) => {
+                    state.namespace_applied(&name, namespace, now);
                 }
                 ObjectUpdate::Removed(key) => state.namespace_removed(&key.name, now),
                 ObjectUpdate::Synced(live) => {

@@ -1,11 +1,12 @@
 //! How often may the pods of a controller be deleted?
 //!
 //! The first deletion helps a pod that crashed because of the service; a successor that crashes too has a reason of its
-//! own. So each container of each controller is remembered: its pods are deleted at once, then after 10, 20 and 40 s,
-//! three times in a weeder's life, and then they are left alone. Pods that existed already when the first of them was
-//! deleted, the other replicas, belong to the same time.
+//! own. So each controller is remembered, and each of its containers: a container's pods are deleted at once, then after
+//! 10, 20 and 40 s, and the pods of a controller in three rounds of a weeder's life, whichever containers crash. Then they
+//! are left alone. Pods that existed already when the first of them was deleted, the other replicas, belong to the same
+//! round.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use super::pods::Pod;
 use super::schedule::Schedule;
 use watchdog_api::unix_time::UnixTime;
 
-/// The pods of a controller are deleted this many times in a weeder's life.
+/// The pods of a controller are deleted in this many rounds of a weeder's life.
 pub(crate) const MAX_DELETIONS: u32 = 3;
 
 /// The pause after the first deletion; it doubles up to [`LONGEST_PAUSE`].
@@ -27,20 +28,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(40);
 /// A deletion whose successors do not crash for this long was of use.
 pub(crate) const PROOF: Duration = Duration::from_secs(60);
 
-/// Weeders whose deletions are counted for one container. More than a few live at once only if their services share all
+/// Weeders that are remembered for one controller. More than a few live at once only if their services share all
 /// dependants.
 const MAX_WEEDERS: usize = 64;
 
-/// A container is forgotten this long after its last deletion, but not before the weeder has ended.
+/// A controller is forgotten this long after its last deletion, but not before the weeder has ended.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// A container of a controller, or of a pod that has none.
+/// A controller; a pod without one stands for itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Subject {
+pub(crate) struct ControllerKey {
     namespace: Arc<str>,
-    /// Name and UID of the controller, or the name of the pod.
+    /// The UID of the controller, or `pod/` and the name of the pod.
     owner: String,
-    container: String,
 }
 
 /// The answer for a pod that could be deleted.
@@ -68,139 +68,205 @@ pub(crate) struct Attempt {
     pub(crate) certain: bool,
 }
 
-/// All containers whose pods were deleted.
+/// A deletion that was of no use to a container: it crashed again within a minute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UselessDeletion {
+    pub(crate) weeder: u64,
+    pub(crate) container: String,
+}
+
+/// All controllers whose pods were deleted.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
-    records: BTreeMap<Subject, Record>,
+    records: BTreeMap<ControllerKey, Record>,
     // When each is judged, and then forgotten.
-    due: Schedule<Subject>,
+    due: Schedule<ControllerKey>,
 }
 
 #[derive(Debug)]
 struct Record {
-    // Deletions since the last success; replicas that are deleted together count once.
-    deletions: u32,
-    // Deletions in the life of each weeder: several live at once where services share dependants.
-    in_life: BTreeMap<u64, u32>,
-    last: UnixTime,
-    // The pod that was deleted last, and when by the API server's clock: pods that existed then are no successors.
+    // Counts the rounds; replicas that are deleted together belong to one.
+    round: u64,
+    // The pod that was deleted first in this round, and when by the API server's clock: pods that existed then are no
+    // successors.
     uid: String,
     deleted_at: Option<UnixTime>,
-    // When the request for it left, by the weeder's clock.
+    // When the first request of the round left, by the weeder's clock.
     asked_at: UnixTime,
-    // Whether it is not known yet if the last deletion was of use.
-    open: bool,
+    // True when all deletions of the round were answered.
+    certain: bool,
+    // By weeder: several live at once where services share dependants.
+    lives: BTreeMap<u64, Life>,
+    containers: BTreeMap<String, ContainerRecord>,
     keep_until: UnixTime,
 }
 
-impl Subject {
-    pub(crate) fn of(pod: &Pod, container: &str) -> Self {
+/// A controller in the life of one weeder.
+#[derive(Debug, Default)]
+struct Life {
+    rounds: u32,
+    // The last round in which the weeder took part.
+    last_round: u64,
+    // Containers that it has given up.
+    given_up: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+struct ContainerRecord {
+    // Rounds since the last success.
+    deletions: u32,
+    last_round: u64,
+    last: UnixTime,
+    weeder: u64,
+    outcome: Outcome,
+}
+
+/// The use of the last deletion to a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// It may not have taken place.
+    Uncertain,
+    Open,
+    Judged,
+}
+
+// === impl ControllerKey ===
+
+impl ControllerKey {
+    pub(crate) fn of(pod: &Pod) -> Self {
         let owner = match &pod.owner {
-            Some(owner) => format!("{}/{}", owner.name, owner.uid),
-            None => pod.key.name.to_string(),
+            Some(owner) => owner.uid.clone(),
+            None => format!("pod/{}", pod.key.name),
         };
         Self {
             namespace: pod.key.namespace.clone(),
             owner,
-            container: container.to_owned(),
         }
     }
 }
 
+// === impl Attempts ===
+
 impl Attempts {
-    /// The answer for a pod that was found to crash at `found_at` and that this weeder could delete.
+    /// The answer for a pod that was found to crash at `found_at` and that this weeder could delete. Each of its containers
+    /// that crash must have waited for its time.
     pub(crate) fn permit(
         &self,
-        subject: &Subject,
+        controller: &ControllerKey,
         pod: &Pod,
         found_at: UnixTime,
         weeder: u64,
         now: UnixTime,
     ) -> DeletionPermit {
-        let successor_of = |record: &&Record| !record.includes(pod, Some(found_at));
-        let Some(record) = self.records.get(subject).filter(successor_of) else {
+        let Some(record) = self.records.get(controller) else {
             return DeletionPermit::Now;
         };
-        if record.in_life_of(weeder) >= MAX_DELETIONS {
+        let in_round = record.includes(pod, Some(found_at));
+        if record.is_exhausted(weeder, in_round) {
             return DeletionPermit::Exhausted;
         }
-        match record.pause() {
-            Some(pause) if now < record.last.after(pause) => DeletionPermit::At(record.last.after(pause)),
+        if in_round {
+            return DeletionPermit::Now;
+        }
+        let containers = pod.crashes.iter().map(|crash| &crash.container);
+        let containers = containers.filter_map(|container| record.containers.get(container));
+        match containers.filter_map(ContainerRecord::pause_ends_at).max() {
+            Some(until) if now < until => DeletionPermit::At(until),
             _ => DeletionPermit::Now,
         }
     }
 
-    pub(crate) fn deleted(&mut self, subject: &Subject, pod: &Pod, attempt: Attempt, now: UnixTime) {
+    /// A pod was deleted, or may have been. It counts for all of its containers that crashed.
+    pub(crate) fn deleted(&mut self, controller: &ControllerKey, pod: &Pod, attempt: Attempt, now: UnixTime) {
         let keep_until = now.after(REMEMBERED).max(attempt.ends_at);
-        let known = self.records.contains_key(subject);
-        let record = self.records.entry(subject.clone()).or_insert(Record {
-            deletions: 0,
-            in_life: BTreeMap::new(),
-            last: now,
+        let known = self.records.get(controller);
+        let in_round = known.is_some_and(|record| record.includes(pod, Some(attempt.found_at)));
+        let record = self.records.entry(controller.clone()).or_insert(Record {
+            round: 0,
             uid: String::new(),
             deleted_at: None,
             asked_at: attempt.asked_at,
-            open: false,
+            certain: attempt.certain,
+            lives: BTreeMap::new(),
+            containers: BTreeMap::new(),
             keep_until,
         });
-        if known && record.includes(pod, Some(attempt.found_at)) {
-            if record.deleted_at.is_none() && attempt.certain {
-                record.deleted_at = attempt.deleted_at;
-                record.open = true;
-            }
-            return;
-        }
         record.keep_until = record.keep_until.max(keep_until);
-        *record.in_life.entry(attempt.weeder).or_default() += 1;
-        while record.in_life.len() > MAX_WEEDERS {
-            record.in_life.pop_first();
+        if in_round {
+            // Answers may come in another order than the deletions.
+            record.asked_at = record.asked_at.min(attempt.asked_at);
+            record.certain &= attempt.certain;
+            record.deleted_at = match (record.deleted_at, attempt.deleted_at) {
+                (Some(known), Some(other)) => Some(known.min(other)),
+                (known, other) => known.or(other),
+            };
+        } else {
+            record.round += 1;
+            record.uid.clone_from(&pod.uid);
+            record.deleted_at = attempt.deleted_at;
+            record.asked_at = attempt.asked_at;
+            record.certain = attempt.certain;
         }
-        record.deletions = record.deletions.saturating_add(1);
-        record.last = now;
-        record.uid.clone_from(&pod.uid);
-        record.deleted_at = attempt.deleted_at;
-        record.asked_at = attempt.asked_at;
-        record.open = attempt.certain;
-        self.due.insert(subject.clone(), now.after(PROOF));
+        record.count_round(attempt.weeder);
+        for crash in &pod.crashes {
+            record.count_container(&crash.container, attempt, now);
+        }
+        self.due.insert(controller.clone(), record.next_due());
     }
 
-    /// A pod was seen. Says whether it shows that the last deletion was of no use, because a successor crashed within a
-    /// minute. Each deletion is judged once.
-    pub(crate) fn judge(&mut self, pod: &Pod, now: UnixTime) -> bool {
+    /// A weeder gives up a container of a controller. False when it did so before.
+    pub(crate) fn give_up(&mut self, controller: &ControllerKey, container: &str, weeder: u64) -> bool {
+        let record = self.records.get_mut(controller);
+        let life = record.and_then(|record| record.lives.get_mut(&weeder));
+        life.is_some_and(|life| life.given_up.insert(container.to_owned()))
+    }
+
+    /// A pod was seen. Gives the deletions that were of no use, because this successor crashed within a minute. Each is
+    /// judged once.
+    pub(crate) fn judge(&mut self, pod: &Pod, now: UnixTime) -> Vec<UselessDeletion> {
         if self.records.is_empty() || pod.restarted.is_empty() {
-            return false;
+            return Vec::new();
         }
-        let subjects = pod.restarted.iter().map(|container| Subject::of(pod, container));
-        for subject in subjects {
-            if let Some(record) = self.records.get_mut(&subject)
-                && record.open
-                && !record.includes(pod, None)
-                && now < record.last.after(PROOF)
+        let record = self.records.get_mut(&ControllerKey::of(pod));
+        let Some(record) = record.filter(|record| !record.includes(pod, None)) else {
+            return Vec::new();
+        };
+        let mut useless = Vec::new();
+        for container in &pod.restarted {
+            if let Some(known) = record.containers.get_mut(container)
+                && known.outcome == Outcome::Open
+                && now < known.last.after(PROOF)
             {
-                record.open = false;
-                return true;
+                known.outcome = Outcome::Judged;
+                useless.push(UselessDeletion {
+                    weeder: known.weeder,
+                    container: container.clone(),
+                });
             }
         }
-        false
+        useless
     }
 
     /// Judges and forgets what is due. Gives the number of deletions that have proved useful.
     pub(crate) fn expire(&mut self, now: UnixTime) -> u64 {
         let mut useful = 0;
-        while let Some(subject) = self.due.pop_due(now) {
-            let Some(record) = self.records.get_mut(&subject) else {
+        while let Some(controller) = self.due.pop_due(now) {
+            let Some(record) = self.records.get_mut(&controller) else {
                 continue;
             };
-            if std::mem::take(&mut record.open) {
-                // Success: the next deletion need not wait.
-                record.deletions = 0;
-                useful += 1;
+            for container in record.containers.values_mut() {
+                if container.outcome == Outcome::Open && container.last.after(PROOF) <= now {
+                    container.outcome = Outcome::Judged;
+                    // Success: the next deletion need not wait.
+                    container.deletions = 0;
+                    useful += 1;
+                }
             }
-            if record.keep_until <= now {
-                self.records.remove(&subject);
+            let next_due = record.next_due();
+            if next_due <= now {
+                self.records.remove(&controller);
             } else {
-                let keep_until = record.keep_until;
-                self.due.insert(subject, keep_until);
+                self.due.insert(controller, next_due);
             }
         }
         useful
@@ -212,11 +278,15 @@ impl Attempts {
     }
 }
 
+// === impl Record ===
+
 impl Record {
-    /// True when the pod existed already when the last deletion took place. Without an answer its time is not known: then
-    /// a pod that was found to crash before the request left is no successor.
+    /// True when the pod existed already when the first deletion of the round took place. Both times are the API server's,
+    /// in whole seconds: in the same second a pod counts as a successor, which waits. While a deletion has no answer the
+    /// time is not known: then a pod that was found to crash before the request left is no successor.
     fn includes(&self, pod: &Pod, found_at: Option<UnixTime>) -> bool {
-        let existed = match (pod.created, self.deleted_at) {
+        let deleted_at = self.deleted_at.filter(|_| self.certain || found_at.is_none());
+        let existed = match (pod.created, deleted_at) {
             (Some(created), Some(deleted_at)) => created < deleted_at,
             (None, Some(_)) => false,
             (_, None) => found_at.is_some_and(|found_at| found_at <= self.asked_at),
@@ -224,13 +294,63 @@ impl Record {
         existed || pod.uid == self.uid
     }
 
-    fn in_life_of(&self, weeder: u64) -> u32 {
-        self.in_life.get(&weeder).copied().unwrap_or(0)
+    /// True when this weeder may not take part in another round. It finishes the one in which it takes part.
+    fn is_exhausted(&self, weeder: u64, in_round: bool) -> bool {
+        let life = self.lives.get(&weeder);
+        life.is_some_and(|life| life.rounds >= MAX_DELETIONS && !(in_round && life.last_round == self.round))
     }
 
-    fn pause(&self) -> Option<Duration> {
+    fn count_round(&mut self, weeder: u64) {
+        let life = self.lives.entry(weeder).or_default();
+        if life.last_round != self.round {
+            life.last_round = self.round;
+            life.rounds = life.rounds.saturating_add(1);
+        }
+        while self.lives.len() > MAX_WEEDERS {
+            self.lives.pop_first();
+        }
+    }
+
+    fn count_container(&mut self, container: &str, attempt: Attempt, now: UnixTime) {
+        let outcome = if attempt.certain {
+            Outcome::Open
+        } else {
+            Outcome::Uncertain
+        };
+        match self.containers.get_mut(container) {
+            Some(known) if known.last_round == self.round => {
+                if known.outcome == Outcome::Uncertain {
+                    known.outcome = outcome;
+                }
+            }
+            known => {
+                let before = known.map_or(0, |known| known.deletions);
+                let counted = ContainerRecord {
+                    deletions: before.saturating_add(1),
+                    last_round: self.round,
+                    last: now,
+                    weeder: attempt.weeder,
+                    outcome,
+                };
+                self.containers.insert(container.to_owned(), counted);
+            }
+        }
+    }
+
+    fn next_due(&self) -> UnixTime {
+        let open = |container: &&ContainerRecord| container.outcome == Outcome::Open;
+        let open = self.containers.values().filter(open);
+        let next = open.map(|container| container.last.after(PROOF)).min();
+        next.unwrap_or(self.keep_until)
+    }
+}
+
+// === impl ContainerRecord ===
+
+impl ContainerRecord {
+    fn pause_ends_at(&self) -> Option<UnixTime> {
         let doublings = self.deletions.checked_sub(1)?;
-        Some(doubled(FIRST_PAUSE, doublings, LONGEST_PAUSE))
+        Some(self.last.after(doubled(FIRST_PAUSE, doublings, LONGEST_PAUSE)))
     }
 }
 
@@ -240,6 +360,7 @@ mod tests {
 
     use super::*;
     use crate::domain::fixtures::{at, crashing};
+    use crate::domain::pods::CrashLoop;
 
     /// A pod of the controller of `crashing`, created at this time.
     fn pod(uid: &str, created: f64) -> Pod {
@@ -249,7 +370,7 @@ mod tests {
     }
 
     fn permit(attempts: &Attempts, pod: &Pod, weeder: u64, now: f64) -> DeletionPermit {
-        attempts.permit(&Subject::of(pod, "main"), pod, at(now), weeder, at(now))
+        attempts.permit(&ControllerKey::of(pod), pod, at(now), weeder, at(now))
     }
 
     fn delete(attempts: &mut Attempts, pod: &Pod, weeder: u64, now: f64) {
@@ -261,7 +382,7 @@ mod tests {
             deleted_at: Some(at(now)),
             certain: true,
         };
-        attempts.deleted(&Subject::of(pod, "main"), pod, attempt, at(now));
+        attempts.deleted(&ControllerKey::of(pod), pod, attempt, at(now));
     }
 
     #[test]
@@ -326,7 +447,7 @@ mod tests {
     fn replicas_whose_deletions_have_no_answer_are_one_attempt() {
         let mut attempts = Attempts::default();
         let replicas = ["1", "2", "3"].map(|uid| pod(uid, 0.0));
-        let subject = Subject::of(&replicas[0], "main");
+        let controller = ControllerKey::of(&replicas[0]);
         let attempt = |deleted_at: Option<f64>| Attempt {
             weeder: 1,
             ends_at: at(1e5),
@@ -336,10 +457,10 @@ mod tests {
             certain: deleted_at.is_some(),
         };
         for replica in &replicas {
-            attempts.deleted(&subject, replica, attempt(None), at(101.0));
+            attempts.deleted(&controller, replica, attempt(None), at(101.0));
         }
         let permit = |attempts: &Attempts, pod: &Pod, found_at: f64| {
-            attempts.permit(&subject, pod, at(found_at), 1, at(102.0))
+            attempts.permit(&controller, pod, at(found_at), 1, at(102.0))
         };
         for replica in &replicas {
             assert_eq!(permit(&attempts, replica, 99.0), DeletionPermit::Now);
@@ -349,7 +470,7 @@ mod tests {
             permit(&attempts, &successor, 101.9),
             DeletionPermit::At(at(111.0))
         );
-        attempts.deleted(&subject, &replicas[1], attempt(Some(101.0)), at(102.0));
+        attempts.deleted(&controller, &replicas[1], attempt(Some(101.0)), at(102.0));
         assert_eq!(permit(&attempts, &replicas[2], 99.0), DeletionPermit::Now);
         assert_eq!(
             attempts.expire(at(161.0)),
@@ -377,17 +498,54 @@ mod tests {
         assert_eq!(deleted, [2, 2, 2, 1, 1, 1]);
     }
 
+    /// The same pod, in which these containers crash.
+    fn in_containers(mut pod: Pod, containers: &[&str]) -> Pod {
+        let crash = pod.crashes.remove(0);
+        let of = |container: &&str| CrashLoop {
+            container: (*container).to_owned(),
+            ..crash.clone()
+        };
+        pod.crashes = containers.iter().map(of).collect();
+        pod
+    }
+
     #[test]
-    fn containers_and_controllers_are_told_apart() {
+    fn each_container_has_its_pause_and_all_share_the_limit() {
         let mut attempts = Attempts::default();
         delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
-        let successor = pod("2", 101.0);
-        let other = Subject::of(&successor, "sidecar");
+        let other = in_containers(pod("2", 101.0), &["sidecar"]);
         assert_eq!(
-            attempts.permit(&other, &successor, at(101.0), 1, at(101.0)),
-            DeletionPermit::Now
+            permit(&attempts, &other, 1, 101.0),
+            DeletionPermit::Now,
+            "another container"
         );
-        let mut elsewhere = successor;
+        let both = in_containers(pod("2", 101.0), &["sidecar", "main"]);
+        assert_eq!(
+            permit(&attempts, &both, 1, 102.0),
+            DeletionPermit::At(at(110.0)),
+            "one of two was helped already"
+        );
+        delete(&mut attempts, &both, 1, 110.0);
+        assert_eq!(
+            permit(&attempts, &in_containers(pod("3", 111.0), &["sidecar"]), 1, 112.0),
+            DeletionPermit::At(at(120.0)),
+            "a deletion counts for all containers that crashed"
+        );
+        let third = in_containers(pod("3", 111.0), &["third"]);
+        delete(&mut attempts, &third, 1, 112.0);
+        let fourth = in_containers(pod("4", 113.0), &["fourth"]);
+        assert_eq!(
+            permit(&attempts, &fourth, 1, 114.0),
+            DeletionPermit::Exhausted,
+            "three for all containers together"
+        );
+    }
+
+    #[test]
+    fn controllers_are_told_apart_and_so_are_pods_without_one() {
+        let mut attempts = Attempts::default();
+        delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
+        let mut elsewhere = pod("2", 101.0);
         elsewhere.owner.as_mut().unwrap().uid = "another".to_owned();
         assert_eq!(permit(&attempts, &elsewhere, 1, 101.0), DeletionPermit::Now);
         elsewhere.owner = None;
@@ -400,6 +558,58 @@ mod tests {
             DeletionPermit::At(at(112.0)),
             "the same name"
         );
+        again.key.name = "other".into();
+        assert_eq!(permit(&attempts, &again, 1, 104.0), DeletionPermit::Now);
+    }
+
+    #[test]
+    fn a_weeder_takes_part_in_three_rounds_whoever_began_them() {
+        let mut attempts = Attempts::default();
+        let replica = pod("replica", 0.0);
+        delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
+        delete(&mut attempts, &replica, 2, 100.5);
+        for (uid, now) in [("2", 120.0), ("3", 150.0)] {
+            delete(&mut attempts, &pod(uid, now - 5.0), 2, now);
+        }
+        let late = pod("late", 140.0);
+        assert_eq!(
+            permit(&attempts, &late, 2, 151.0),
+            DeletionPermit::Now,
+            "it finishes its third round"
+        );
+        delete(&mut attempts, &pod("4", 151.0), 1, 200.0);
+        let late = pod("later", 190.0);
+        assert_eq!(
+            permit(&attempts, &late, 2, 201.0),
+            DeletionPermit::Exhausted,
+            "the round of another weeder would be its fourth"
+        );
+        assert_eq!(permit(&attempts, &late, 1, 201.0), DeletionPermit::Now);
+    }
+
+    #[test]
+    fn answers_in_another_order_make_no_replica_of_a_successor() {
+        let mut attempts = Attempts::default();
+        let (first, second) = (pod("1", 0.0), pod("2", 0.0));
+        delete(&mut attempts, &second, 1, 103.0);
+        let successor = pod("3", 101.0);
+        delete(&mut attempts, &first, 1, 100.0);
+        assert_eq!(
+            permit(&attempts, &successor, 1, 104.0),
+            DeletionPermit::At(at(113.0))
+        );
+    }
+
+    #[test]
+    fn a_container_is_given_up_once_by_each_weeder() {
+        let mut attempts = Attempts::default();
+        let crashing = pod("1", 0.0);
+        let controller = ControllerKey::of(&crashing);
+        delete(&mut attempts, &crashing, 1, 100.0);
+        delete(&mut attempts, &crashing, 2, 100.0);
+        let mut give_up = |container: &str, weeder: u64| attempts.give_up(&controller, container, weeder);
+        assert!(give_up("main", 1) && give_up("sidecar", 1) && give_up("main", 2));
+        assert!(!give_up("main", 1) && !give_up("sidecar", 1) && !give_up("main", 2));
     }
 
     #[test]
@@ -430,18 +640,22 @@ mod tests {
         delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
         let mut replica = pod("2", 50.0);
         replica.restarted = vec!["main".to_owned()];
-        assert!(!attempts.judge(&replica, at(101.0)), "it is no successor");
+        let useless = |weeder| {
+            let container = "main".to_owned();
+            [UselessDeletion { weeder, container }]
+        };
+        assert_eq!(attempts.judge(&replica, at(101.0)), [], "it is no successor");
         let mut successor = pod("3", 101.0);
         successor.restarted.clear();
-        assert!(!attempts.judge(&successor, at(110.0)), "it runs");
+        assert_eq!(attempts.judge(&successor, at(110.0)), [], "it runs");
         successor.restarted = vec!["other".to_owned(), "main".to_owned()];
-        assert!(attempts.judge(&successor, at(120.0)));
-        assert!(!attempts.judge(&successor, at(121.0)), "once");
+        assert_eq!(attempts.judge(&successor, at(120.0)), useless(1));
+        assert_eq!(attempts.judge(&successor, at(121.0)), [], "once");
         assert_eq!(attempts.expire(at(200.0)), 0);
-        delete(&mut attempts, &successor, 1, 201.0);
+        delete(&mut attempts, &successor, 2, 201.0);
         let mut late = pod("4", 202.0);
         late.restarted = vec!["main".to_owned()];
-        assert!(!attempts.judge(&late, at(261.0)));
+        assert_eq!(attempts.judge(&late, at(261.0)), []);
         assert_eq!(attempts.expire(at(261.0)), 1);
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use watchdog_api::selector::Selector;
 use watchdog_api::weeder::WeederConfig;
 
-use super::dependants::Dependants;
+use super::dependants::{Dependants, MAX_WATCHES};
 use super::namespaced_name::NamespacedName;
 
 /// Names in a selector at most: they take 4 kB, which every proxy lets through. With more names the endpoints of all
@@ -18,7 +18,15 @@ const MAX_NAMES: usize = 64;
 pub(crate) struct Declared {
     file: BTreeMap<Arc<str>, Arc<Dependants>>,
     annotated: BTreeMap<NamespacedName, Annotated>,
+    // The names of annotated Services and the selectors of all dependants, so that a change of one of thousands does not
+    // go through all of them.
+    annotated_names: UseCounts,
+    selectors: UseCounts,
 }
+
+/// How often each text is in use.
+#[derive(Debug, Default)]
+struct UseCounts(BTreeMap<Arc<str>, usize>);
 
 /// The services whose endpoints are watched, in all namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,21 +48,30 @@ impl Declared {
             (service.as_str().into(), Arc::new(Dependants::new(selectors)))
         };
         self.file = config.services.iter().map(entry).collect();
+        self.selectors = UseCounts::default();
         for (key, annotated) in &mut self.annotated {
             annotated.all = merged(&self.file, &key.name, &annotated.own);
+            annotated
+                .all
+                .queries()
+                .for_each(|query| self.selectors.add(query));
+        }
+        for dependants in self.file.values() {
+            dependants.queries().for_each(|query| self.selectors.add(query));
         }
     }
 
     /// A service declares these dependants by its annotation, or none.
     pub(crate) fn set_dependants(&mut self, key: &NamespacedName, own: Option<Vec<Selector>>) {
-        match own {
-            Some(own) => {
-                let all = merged(&self.file, &key.name, &own);
-                self.annotated.insert(key.clone(), Annotated { own, all });
-            }
-            None => {
-                self.annotated.remove(key);
-            }
+        if let Some(old) = self.annotated.remove(key) {
+            self.annotated_names.remove(&key.name);
+            old.all.queries().for_each(|query| self.selectors.remove(query));
+        }
+        if let Some(own) = own {
+            let all = merged(&self.file, &key.name, &own);
+            self.annotated_names.add(&key.name);
+            all.queries().for_each(|query| self.selectors.add(query));
+            self.annotated.insert(key.clone(), Annotated { own, all });
         }
     }
 
@@ -68,25 +85,43 @@ impl Declared {
 
     /// The services whose endpoints must be watched; those that are only annotated count when `annotated` is true.
     pub(crate) fn watched_services(&self, annotated: bool) -> WatchedServices {
-        let annotations = self.annotated.keys().filter(|_| annotated);
-        let annotations = annotations.map(|key| &key.name);
-        let names: BTreeSet<_> = self.file.keys().chain(annotations).cloned().collect();
-        if names.len() > MAX_NAMES {
-            WatchedServices::All
-        } else {
-            WatchedServices::Named(names)
+        let annotations = self.annotated_names.texts().filter(|_| annotated);
+        let mut names = BTreeSet::new();
+        for name in self.file.keys().chain(annotations) {
+            names.insert(name.clone());
+            if names.len() > MAX_NAMES {
+                return WatchedServices::All;
+            }
         }
+        WatchedServices::Named(names)
     }
 
-    /// The selectors of all dependants, in kubectl's notation.
+    /// The selectors of all dependants, in kubectl's notation; of more than [`MAX_WATCHES`] one more than that.
     pub(crate) fn selectors(&self) -> BTreeSet<Arc<str>> {
-        let annotated = self.annotated.values().map(|annotated| &annotated.all);
-        let all = self.file.values().chain(annotated);
-        all.flat_map(|dependants| dependants.queries().cloned()).collect()
+        self.selectors.texts().take(MAX_WATCHES + 1).cloned().collect()
     }
 
     pub(crate) fn annotated(&self) -> impl Iterator<Item = &NamespacedName> {
         self.annotated.keys()
+    }
+}
+
+impl UseCounts {
+    fn add(&mut self, text: &Arc<str>) {
+        *self.0.entry(text.clone()).or_default() += 1;
+    }
+
+    fn remove(&mut self, text: &Arc<str>) {
+        if let Some(uses) = self.0.get_mut(text) {
+            *uses -= 1;
+            if *uses == 0 {
+                self.0.remove(text);
+            }
+        }
+    }
+
+    fn texts(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.keys()
     }
 }
 

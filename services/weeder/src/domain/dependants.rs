@@ -77,7 +77,9 @@ impl PodQuery {
                 .filter(|(_, owned)| **owned)
                 .map(|(name, _)| name)
         };
-        let few = owned().count() * selectors.len() <= MAX_WATCHES && owned().count() < namespaces.len();
+        // One more than can be watched is enough to know: a replica may own thousands.
+        let few = owned().take(MAX_WATCHES + 1).count();
+        let few = few * selectors.len() <= MAX_WATCHES && few < namespaces.len();
         let scopes: Vec<Option<Arc<str>>> = if few {
             owned().cloned().map(Some).collect()
         } else {

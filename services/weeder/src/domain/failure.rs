@@ -48,7 +48,13 @@ impl RequestFailure {
     /// requests at one time is bounded, and so is a stampede.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         match self {
-            Self::Gone | Self::Changed => Duration::ZERO,
+            Self::Gone => Duration::ZERO,
+            // The first time its watch may have brought the newer state already. A pod that changes all the time must not
+            // be asked for all the time.
+            Self::Changed => match failures.checked_sub(2) {
+                Some(doublings) => doubled(FIRST_PAUSE, doublings, LONGEST_PAUSE),
+                None => Duration::ZERO,
+            },
             Self::Forbidden(_) => FORBIDDEN_PAUSE,
             Self::Throttled(asked) => asked.unwrap_or(FIRST_PAUSE).clamp(FIRST_PAUSE, LONGEST_THROTTLE),
             Self::Failed(_) => doubled(FIRST_PAUSE, failures.saturating_sub(1), LONGEST_PAUSE),
@@ -83,6 +89,8 @@ mod tests {
             .map(|n| seconds(RequestFailure::Failed(String::new()), n))
             .collect();
         assert_eq!(failed, [1, 2, 4, 8, 16, 30, 30]);
+        let changed: Vec<u64> = (1..8).map(|n| seconds(RequestFailure::Changed, n)).collect();
+        assert_eq!(changed, [0, 1, 2, 4, 8, 16, 30]);
         assert_eq!(
             seconds(RequestFailure::Throttled(Some(Duration::from_secs(7))), 1),
             7

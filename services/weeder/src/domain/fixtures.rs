@@ -55,7 +55,7 @@ pub(crate) fn crashing(name: &str, role: &str, uid: &str, version: &str) -> Pod 
         created: Some(at(-100.0)),
         deleting: false,
         restarted: vec!["main".to_owned()],
-        crash: Some(CrashLoop {
+        crashes: vec![CrashLoop {
             container: "main".to_owned(),
             init: false,
             restarts: 5,
@@ -63,13 +63,14 @@ pub(crate) fn crashing(name: &str, role: &str, uid: &str, version: &str) -> Pod 
             reason: "Error".to_owned(),
             message: "no route to etcd".to_owned(),
             ended_at: Some(at(-10.0)),
-        }),
+        }],
+        last_ended: Some(at(-10.0)),
     }
 }
 
 /// The same pod, running.
 pub(crate) fn running(mut pod: Pod) -> Pod {
-    pod.crash = None;
+    pod.crashes.clear();
     pod.restarted.clear();
     pod
 }

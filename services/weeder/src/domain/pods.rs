@@ -1,5 +1,6 @@
 //! Decides which pods may be deleted.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use watchdog_api::names::CRASH_LOOP_BACK_OFF;
@@ -23,8 +24,10 @@ pub(crate) struct Pod {
     pub(crate) deleting: bool,
     /// Containers that have ended at least once.
     pub(crate) restarted: Vec<String>,
-    /// The container that waits in `CrashLoopBackOff`, if there is one.
-    pub(crate) crash: Option<CrashLoop>,
+    /// The containers that wait in `CrashLoopBackOff`; see [`CrashLoop::of`].
+    pub(crate) crashes: Vec<CrashLoop>,
+    /// When a container ended last, by the node's clock; none when the status does not have it of each that ended.
+    pub(crate) last_ended: Option<UnixTime>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,22 +62,22 @@ pub struct CrashLoop {
 impl Pod {
     /// The crash loop for which the pod may be deleted. None for a pod that is being deleted already.
     pub(crate) fn crash_loop(&self) -> Option<&CrashLoop> {
-        self.crash.as_ref().filter(|_| !self.deleting)
+        self.crashes.first().filter(|_| !self.deleting)
     }
 }
 
 // === impl CrashLoop ===
 
 impl CrashLoop {
-    /// Of several containers the one that was restarted most often, because it would wait longest. `containers` come
-    /// with the reason for which they wait.
-    pub fn of(containers: impl IntoIterator<Item = (Option<String>, Self)>) -> Option<Self> {
+    /// The containers that are in a crash loop. First the one that was restarted most often, because it would wait
+    /// longest. `containers` come with the reason for which they wait.
+    pub fn of(containers: impl IntoIterator<Item = (Option<String>, Self)>) -> Vec<Self> {
         let crashing = containers
             .into_iter()
             .filter(|(waiting, _)| waiting.as_deref() == Some(CRASH_LOOP_BACK_OFF));
-        crashing
-            .map(|(_, crash)| crash)
-            .max_by_key(|crash| crash.restarts)
+        let mut crashes: Vec<Self> = crashing.map(|(_, crash)| crash).collect();
+        crashes.sort_by_key(|crash| Reverse(crash.restarts));
+        crashes
     }
 
     /// How the last run ended, for people.
@@ -134,8 +137,9 @@ mod tests {
         (waiting.map(str::to_owned), crash)
     }
 
-    fn found(containers: Vec<(Option<String>, CrashLoop)>) -> Option<(String, bool)> {
-        CrashLoop::of(containers).map(|crash| (crash.container, crash.init))
+    fn found(containers: Vec<(Option<String>, CrashLoop)>) -> Vec<(String, bool)> {
+        let crashes = CrashLoop::of(containers).into_iter();
+        crashes.map(|crash| (crash.container, crash.init)).collect()
     }
 
     #[test]
@@ -144,11 +148,14 @@ mod tests {
         let pulling = container("b", false, 9, Some("ImagePullBackOff"));
         let crashing = container("c", false, 3, Some("CrashLoopBackOff"));
         let init = container("d", true, 5, Some("CrashLoopBackOff"));
-        assert_eq!(found(vec![]), None);
-        assert_eq!(found(vec![running.clone(), pulling.clone()]), None);
-        let expected = Some(("c".to_owned(), false));
-        assert_eq!(found(vec![running, pulling, crashing.clone()]), expected);
-        assert_eq!(found(vec![crashing, init]), Some(("d".to_owned(), true)));
+        assert_eq!(found(vec![]), []);
+        assert_eq!(found(vec![running.clone(), pulling.clone()]), []);
+        let (main, setup) = (("c".to_owned(), false), ("d".to_owned(), true));
+        assert_eq!(
+            found(vec![running, pulling, crashing.clone()]),
+            std::slice::from_ref(&main)
+        );
+        assert_eq!(found(vec![crashing, init]), [setup, main]);
     }
 
     #[test]
@@ -181,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_crash_in_words() {
-        let mut crash = crashing("pod", "kcm", "1", "1").crash.unwrap();
+        let mut crash = crashing("pod", "kcm", "1", "1").crashes.remove(0);
         assert_eq!(
             crash.to_string(),
             "container main (exit code 1, Error, 5 restarts)"

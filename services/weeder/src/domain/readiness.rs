@@ -40,8 +40,10 @@ pub struct Slice {
 /// How a change of a slice was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceivedBy {
-    /// In a list, or by a watch that was interrupted: when it happened is not known.
+    /// In a list, which ends with all slices: when it happened is not known.
     List,
+    /// By a watch that was interrupted: when it happened is not known.
+    ResumedWatch,
     /// By a watch, as it happened.
     Watch,
 }

@@ -161,6 +161,11 @@ impl Weeder {
         matches!(self.phase, Phase::Queued | Phase::Active)
     }
 
+    /// True while it lives and its service is not ready.
+    pub(crate) const fn is_paused(&self) -> bool {
+        self.is_live() && self.paused
+    }
+
     /// True while it lives and its service is ready.
     pub(crate) const fn is_weeding(&self) -> bool {
         self.is_live() && !self.paused
@@ -210,8 +215,8 @@ impl Weeder {
         why.sentence().clone_into(&mut self.message);
     }
 
-    /// Remembers the result of a deletion. A second refusal takes the place of the first, so that retries do not push
-    /// out what else happened.
+    /// Remembers the result of a deletion. A second refusal takes the place of the first, and so does a second state that
+    /// was obsolete, so that retries do not push out what else happened.
     pub(crate) fn record(
         &mut self,
         pod: &Pod,
@@ -224,9 +229,7 @@ impl Weeder {
         self.deleted += u64::from(result == DeletionResult::Deleted);
         let message = self.sentence(crash, answer);
         let last = self.deletions.iter_mut().rev().find(|last| last.uid == pod.uid);
-        if let Some(last) =
-            last.filter(|last| last.result == DeletionResult::Refused && last.result == result)
-        {
+        if let Some(last) = last.filter(|last| last.result == result && result != DeletionResult::Deleted) {
             last.crash = crash.clone();
             last.message = message;
             last.at = at;
@@ -245,34 +248,34 @@ impl Weeder {
             message,
             at,
         };
-        push(&mut self.deletions, deletion);
+        // What was left alone goes before what was done.
+        let obsolete = |deletion: &PodDeletion| deletion.result == DeletionResult::Obsolete;
+        let oldest = self.deletions.iter().position(obsolete).unwrap_or(0);
+        push(&mut self.deletions, deletion, oldest);
     }
 
     /// The latest deletion for this container of this controller did not help: the successor crashed.
-    pub(crate) fn mark_useless(&mut self, successor: &Pod) -> bool {
+    pub(crate) fn mark_useless(&mut self, successor: &Pod, container: &str) -> bool {
         let same = |deletion: &&mut PodDeletion| {
             deletion.result == DeletionResult::Deleted
                 && deletion.owner == successor.owner
-                && successor.restarted.contains(&deletion.crash.container)
+                // A pod without a controller is replaced by one of its name.
+                && (deletion.owner.is_some() || deletion.pod == successor.key.name)
+                && deletion.crash.container == container
         };
         let found = self.deletions.iter_mut().rev().find(same);
         found.is_some_and(|deletion| !std::mem::replace(&mut deletion.useless, true))
     }
 
-    /// It gives up a container. False when it did so before.
-    pub(crate) fn leave_alone(&mut self, pod: &Pod, crash: &CrashLoop, at: UnixTime) -> bool {
-        let same = |left: &LeftAlone| left.owner == pod.owner && left.crash.container == crash.container;
-        if self.left_alone.iter().any(same) {
-            return false;
-        }
+    /// It gives up a container.
+    pub(crate) fn leave_alone(&mut self, pod: &Pod, crash: &CrashLoop, at: UnixTime) {
         let left = LeftAlone {
             pod: pod.key.name.clone(),
             owner: pod.owner.clone(),
             crash: crash.clone(),
             at,
         };
-        push(&mut self.left_alone, left);
-        true
+        push(&mut self.left_alone, left, 0);
     }
 
     fn sentence(&self, crash: &CrashLoop, answer: &Result<(), RequestFailure>) -> String {
@@ -288,9 +291,10 @@ impl Weeder {
 
 const FOLLOWING: &str = "Deleting dependants that crash.";
 
-fn push<T>(list: &mut VecDeque<T>, item: T) {
+/// Appends to a list that keeps [`KEPT_ENTRIES`]; the item at `dispensable` makes room.
+fn push<T>(list: &mut VecDeque<T>, item: T, dispensable: usize) {
     if list.len() == KEPT_ENTRIES {
-        list.pop_front();
+        list.remove(dispensable);
     }
     list.push_back(item);
 }

@@ -129,12 +129,12 @@ mod tests {
         );
         weeder.activate();
         let pod = crashing("kcm", "kcm", "u", "7");
-        let crash = pod.crash.clone().unwrap();
+        let crash = pod.crash_loop().unwrap().clone();
         let refused = Err(RequestFailure::Forbidden("no".to_owned()));
         weeder.record(&pod, &crash, at(100.5), &refused, at(101.0));
         weeder.record(&pod, &crash, at(100.5), &Ok(()), at(102.0));
-        assert!(weeder.mark_useless(&pod) && !weeder.mark_useless(&pod));
-        assert!(weeder.leave_alone(&pod, &crash, at(103.0)));
+        assert!(weeder.mark_useless(&pod, "main") && !weeder.mark_useless(&pod, "main"));
+        weeder.leave_alone(&pod, &crash, at(103.0));
         let shown = weeder_message(&weeder, "weeder-0", at(110.25));
         assert_eq!(shown.state(), pb::WeederState::Active);
         assert_eq!(shown.key.unwrap().service, "kube-apiserver");

@@ -51,7 +51,7 @@ servicesAndDependantSelectors:
 ";
 
 /// When containers crashed, unless a test says otherwise.
-pub const CRASHED_AT: &str = "2026-11-21T08:00:00Z";
+pub const CRASHED_AT: &str = "2020-11-21T08:00:00Z";
 
 /// A seed's API server and the weeder's files.
 pub struct Seed {
@@ -180,8 +180,8 @@ impl Seed {
             );
         }
         let (status, since) = match ready {
-            true => ("True", "2026-11-21T09:00:00Z"),
-            false => ("False", "2026-11-21T07:00:00Z"),
+            true => ("True", "2020-11-21T09:00:00Z"),
+            false => ("False", "2020-11-21T07:00:00Z"),
         };
         self.member_ready_since(namespace, name, status, since);
         name.to_owned()

@@ -98,12 +98,12 @@ pub async fn run(keep: bool) -> anyhow::Result<bool> {
     };
     if keep {
         let files = setup.client_files();
-        tell.plain(&config::grpcurl_help(
+        tell.plain(&config::look_around(
             &watchdog.lease_probe,
             &watchdog.coordinator,
             &watchdog.weeder,
             files,
-        ));
+        )?);
         tokio::signal::ctrl_c().await?;
     }
     Ok(good)

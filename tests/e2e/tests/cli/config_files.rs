@@ -74,6 +74,22 @@ dependentResourceInfos:
     assert!(errors.contains("config.yaml:1:16: watchDuration"), "{errors}");
 }
 
+/// For a file that somebody else writes for several versions; everything else is refused as ever.
+#[test]
+fn unknown_fields_may_be_ignored() {
+    let newer = |file: &str| format!("{file}\nfromTheFuture: 1\n");
+    for (binary, file) in [
+        (LEASE_PROBE, PROBER),
+        (SCALING_COORDINATOR, PROBER),
+        (WEEDER, WEEDER_FILE),
+    ] {
+        let code = |content: &str, arguments: &[&str]| check(binary, content, arguments).status.code();
+        assert_eq!(code(&newer(file), &[]), Some(2), "{binary}");
+        assert_eq!(code(&newer(file), &["--ignore-unknown-fields"]), Some(0), "{binary}");
+        assert_eq!(code("fromTheFuture: 1\n", &["--ignore-unknown-fields"]), Some(2));
+    }
+}
+
 #[test]
 fn a_wrong_command_line_is_refused_with_what_to_do() {
     for binary in [LEASE_PROBE, SCALING_COORDINATOR, WEEDER] {

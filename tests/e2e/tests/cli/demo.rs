@@ -48,6 +48,33 @@ async fn the_demo_is_all_right_and_the_commands_that_it_prints_work() {
         };
         assert!(answer.contains(expected), "{command}: {answer} {run:?}");
     }
+    let exports: String = output
+        .lines()
+        .filter(|line| line.starts_with("export WATCHDOG_"))
+        .map(|line| format!("{line}; "))
+        .collect();
+    let watchdogctl = binaries::path(binaries::WATCHDOGCTL)
+        .unwrap()
+        .display()
+        .to_string();
+    let commands: Vec<&str> = output
+        .lines()
+        .filter(|line| line.starts_with(&watchdogctl))
+        .collect();
+    assert_eq!(commands.len(), 7, "{output}");
+    for command in commands {
+        // The first is ended as a person would end it.
+        let command = command.replace("status --watch", "status");
+        let run = tokio::process::Command::new("sh")
+            .args(["-c", &format!("{exports}{command}")])
+            .kill_on_drop(true)
+            .output();
+        let run = tokio::time::timeout(Duration::from_secs(60), run)
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(run.status.success(), "{command}: {run:?}");
+    }
     demo.sigint().unwrap();
     let status = demo.wait_exit(Duration::from_secs(20)).await.unwrap();
     assert_eq!(status.code(), Some(0), "interrupting it is the way to end it");

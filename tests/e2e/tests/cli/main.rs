@@ -8,3 +8,5 @@ mod drain;
 mod grpcurl;
 mod probe_cost;
 mod traces;
+mod watchdogctl;
+mod watchdogctl_port_forward;

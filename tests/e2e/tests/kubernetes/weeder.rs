@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Endpoints, Pod};
+use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -61,20 +61,32 @@ async fn crash(pods: &Api<Pod>, name: &str, list: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Writes a slice with one endpoint.
+async fn slice(
+    seed: &Client,
+    namespace: &str,
+    name: &str,
+    service: &str,
+    conditions: Value,
+) -> anyhow::Result<()> {
+    let slices: Api<EndpointSlice> = Api::namespaced(seed.clone(), namespace);
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": conditions}],
+        "ports": [{"port": 443}],
+    });
+    let params = PatchParams::apply("test").force();
+    slices.patch(name, &params, &Patch::Apply(slice)).await?;
+    Ok(())
+}
+
 /// Writes the endpoints of a service as the weeder reads them on this server.
 async fn endpoints(seed: &Client, namespace: &str, service: &str, ready: bool) -> anyhow::Result<()> {
     let params = PatchParams::apply("test").force();
     if fixtures::serves_endpoint_slices(seed).await? {
-        let slices: Api<EndpointSlice> = Api::namespaced(seed.clone(), namespace);
-        let slice = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
-            "addressType": "IPv4",
-            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
-            "ports": [{"port": 443}],
-        });
-        slices.patch(service, &params, &Patch::Apply(slice)).await?;
-        return Ok(());
+        return slice(seed, namespace, service, service, json!({"ready": ready})).await;
     }
     let endpoints: Api<Endpoints> = Api::namespaced(seed.clone(), namespace);
     let key = if ready { "addresses" } else { "notReadyAddresses" };
@@ -218,4 +230,126 @@ async fn crash_looping_dependants_are_deleted_when_their_service_is_back() {
         .await
         .unwrap();
     assert_eq!(metric, Some(4.0));
+}
+
+/// A service that becomes ready. `before` and `after` are slices of one endpoint: name, service, conditions. On a
+/// server without EndpointSlices the endpoints of etcd become ready instead.
+struct EndpointCase {
+    namespace: &'static str,
+    /// The Service's `clusterIP` and selector.
+    service: Value,
+    before: (&'static str, &'static str, Value),
+    after: (&'static str, &'static str, Value),
+}
+
+fn endpoint_cases() -> [EndpointCase; 5] {
+    const ETCD: &str = "etcd-main-client";
+    let (ready, not_ready) = (json!({"ready": true}), json!({"ready": false}));
+    let ports = json!([{"port": 443}]);
+    let selected = json!({"ports": ports, "selector": {"role": "main"}});
+    let case = |namespace, before, after| EndpointCase {
+        namespace,
+        service: selected.clone(),
+        before,
+        after,
+    };
+    [
+        // publishNotReadyAddresses
+        case(
+            "published",
+            ("etcd", ETCD, json!({"ready": true, "serving": false})),
+            ("etcd", ETCD, json!({"ready": true, "serving": true})),
+        ),
+        EndpointCase {
+            service: json!({"ports": ports, "selector": {"role": "main"}, "clusterIP": "None"}),
+            ..case(
+                "headless",
+                ("etcd", ETCD, not_ready.clone()),
+                ("etcd", ETCD, json!({})),
+            )
+        },
+        EndpointCase {
+            service: json!({"ports": ports}),
+            ..case(
+                "without-selector",
+                ("etcd", ETCD, not_ready.clone()),
+                ("etcd", ETCD, ready.clone()),
+            )
+        },
+        case("stale", ("old", ETCD, not_ready), ("new", ETCD, ready.clone())),
+        case(
+            "moved",
+            ("etcd", "kube-apiserver", ready.clone()),
+            ("etcd", ETCD, ready),
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_of_every_kind_make_a_service_ready() {
+    let plane = RealControlPlane::start("weeder-endpoints").await.unwrap();
+    let server = plane.api_server("seed").await.unwrap();
+    let seed = server.client();
+    let slices = fixtures::serves_endpoint_slices(&seed).await.unwrap();
+    create_namespace(&seed, "garden").await.unwrap();
+    for case in endpoint_cases() {
+        create_namespace(&seed, case.namespace).await.unwrap();
+        let services: Api<Service> = Api::namespaced(seed.clone(), case.namespace);
+        let service = json!({"metadata": {"name": "etcd-main-client"}, "spec": case.service});
+        let service = serde_json::from_value(service).unwrap();
+        services.create(&PostParams::default(), &service).await.unwrap();
+        let (name, service, conditions) = case.before;
+        if slices {
+            slice(&seed, case.namespace, name, service, conditions)
+                .await
+                .unwrap();
+        } else {
+            endpoints(&seed, case.namespace, "etcd-main-client", false)
+                .await
+                .unwrap();
+        }
+        let waiting = Some("containerStatuses");
+        pod(&seed, case.namespace, "kube-apiserver", "apiserver", waiting)
+            .await
+            .unwrap();
+    }
+    let setup = Setup::new(
+        plane.scratch(),
+        &fixtures::prober("", "1s"),
+        &fixtures::weeder("1m"),
+    )
+    .unwrap();
+    let weeder = setup
+        .weeder("weeder-0", &server.kubeconfig_for("admin").unwrap())
+        .await
+        .unwrap();
+    weeder.wait_ready().await.unwrap();
+    holds("no service is ready", Duration::from_secs(1), || async {
+        for case in endpoint_cases() {
+            if pods(&seed, case.namespace).await? != ["kube-apiserver"] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
+    .await
+    .unwrap();
+    for case in endpoint_cases() {
+        let (name, service, conditions) = case.after;
+        if slices {
+            slice(&seed, case.namespace, name, service, conditions)
+                .await
+                .unwrap();
+        } else {
+            endpoints(&seed, case.namespace, "etcd-main-client", true)
+                .await
+                .unwrap();
+        }
+        let what = format!("the pod is weeded: {}", case.namespace);
+        until_true(&what, BOUND, || async {
+            Ok(pods(&seed, case.namespace).await?.is_empty())
+        })
+        .await
+        .unwrap();
+    }
 }

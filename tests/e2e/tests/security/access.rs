@@ -34,7 +34,7 @@ fn tls(files: &TlsFiles, ca: &TlsFiles) -> Tls {
 
 fn client(address: &str, tls: Option<Tls>) -> Client {
     let dialer = Dialer {
-        tls,
+        tls: tls.map(|tls| tls.client()),
         server_name: SERVER_NAME.to_owned(),
     };
     LeaseProbeServiceClient::new(dialer.channel(address).unwrap())

@@ -18,9 +18,31 @@ const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 /// Most errors that are reported; a file of another kind has one in every line.
 const MAX_ERRORS: usize = 100;
 
+/// How fields are treated that nobody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// They are errors.
+    Refused,
+    /// They are left out, for files that somebody else writes for several versions.
+    Ignored,
+}
+
+/// A configuration as it was read.
+#[derive(Clone, Debug)]
+pub struct Parsed<T> {
+    /// The configuration.
+    pub config: T,
+    /// The unknown fields that were left out, if any.
+    pub ignored: Option<ConfigErrors>,
+}
+
 /// Collects errors.
 #[derive(Default)]
-pub(crate) struct Sink(RefCell<Vec<ConfigError>>);
+pub(crate) struct Sink {
+    errors: RefCell<Vec<ConfigError>>,
+    /// The unknown fields, where they are no errors.
+    ignored: Option<RefCell<Vec<ConfigError>>>,
+}
 
 /// The names of a field that a section may have: its own, and those that older releases of DWD used.
 pub(crate) type Field = &'static [&'static str];
@@ -46,20 +68,36 @@ pub(crate) fn read<T>(
     bytes: &[u8],
     convert: impl FnOnce(&Value<'_>) -> Option<T>,
 ) -> Result<T, ConfigErrors> {
+    read_with(bytes, UnknownFields::Refused, convert).map(|parsed| parsed.config)
+}
+
+/// The same, and unknown fields may be left out.
+pub(crate) fn read_with<T>(
+    bytes: &[u8],
+    unknown: UnknownFields,
+    convert: impl FnOnce(&Value<'_>) -> Option<T>,
+) -> Result<Parsed<T>, ConfigErrors> {
     let failed = |error| Err(ConfigErrors::new(vec![error]));
     let root = match yaml::parse(bytes) {
         Ok(Some(root)) if !root.is_null() => root,
         Ok(_) => return failed(ConfigError::new(Pos::START, "", "the file is empty")),
         Err(error) => return failed(error),
     };
-    let sink = Sink::default();
+    let sink = Sink {
+        ignored: (unknown == UnknownFields::Ignored).then(RefCell::default),
+        ..Sink::default()
+    };
     let result = convert(&Value {
         node: &root,
         path: String::new(),
         sink: &sink,
     });
-    match (result, sink.0.into_inner()) {
-        (Some(result), errors) if errors.is_empty() => Ok(result),
+    match (result, sink.errors.into_inner()) {
+        (Some(config), errors) if errors.is_empty() => {
+            let ignored = sink.ignored.map(RefCell::into_inner).unwrap_or_default();
+            let ignored = (!ignored.is_empty()).then(|| ConfigErrors::new(ignored));
+            Ok(Parsed { config, ignored })
+        }
         (None, errors) if errors.is_empty() => {
             failed(ConfigError::new(Pos::START, "", "the file cannot be read"))
         }
@@ -70,20 +108,20 @@ pub(crate) fn read<T>(
 // === impl Sink ===
 
 impl Sink {
-    fn is_full(&self) -> bool {
-        self.0.borrow().len() > MAX_ERRORS
+    fn unknown(&self) -> &RefCell<Vec<ConfigError>> {
+        self.ignored.as_ref().unwrap_or(&self.errors)
     }
+}
 
-    fn add(&self, pos: Pos, path: String, message: String) {
-        let mut errors = self.0.borrow_mut();
-        match errors.len() {
-            len if len < MAX_ERRORS => errors.push(ConfigError::new(pos, path, message)),
-            MAX_ERRORS => {
-                let more = "there are more errors; they are not shown";
-                errors.push(ConfigError::new(pos, "", more));
-            }
-            _ => {}
+fn add(found: &RefCell<Vec<ConfigError>>, pos: Pos, path: String, message: String) {
+    let mut found = found.borrow_mut();
+    match found.len() {
+        len if len < MAX_ERRORS => found.push(ConfigError::new(pos, path, message)),
+        MAX_ERRORS => {
+            let more = "there are more errors; they are not shown";
+            found.push(ConfigError::new(pos, "", more));
         }
+        _ => {}
     }
 }
 
@@ -96,7 +134,7 @@ impl<'d> Value<'d> {
     }
 
     fn error_at(&self, pos: Pos, path: String, message: String) {
-        self.sink.add(pos, path, message);
+        add(&self.sink.errors, pos, path, message);
     }
 
     fn wrong<T>(&self, wanted: &str) -> Option<T> {
@@ -254,7 +292,9 @@ impl<'d> Value<'d> {
     }
 
     fn unknown(&self, entry: &Entry, known: &[Field]) {
-        if self.sink.is_full() {
+        let found = self.sink.unknown();
+        // The search for a similar name takes time.
+        if found.borrow().len() > MAX_ERRORS {
             return;
         }
         let path = joined(&self.path, &entry.key);
@@ -262,7 +302,7 @@ impl<'d> Value<'d> {
             Some(name) => format!("unknown field; did you mean {name:?}?"),
             None => "unknown field".to_owned(),
         };
-        self.error_at(entry.key_pos, path, message);
+        add(found, entry.key_pos, path, message);
     }
 
     fn repeated(&self, entry: &Entry, first: &Entry) {

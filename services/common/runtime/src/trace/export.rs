@@ -47,7 +47,7 @@ pub(crate) fn start(
         "--otlp-endpoint: https needs --tls-cert, --tls-key and --tls-client-ca"
     );
     let dialer = Dialer {
-        tls: tls.filter(|_| endpoint.tls),
+        tls: tls.filter(|_| endpoint.tls).map(|tls| tls.client()),
         server_name: endpoint.host.clone(),
     };
     let channel = dialer.channel(&endpoint.address).context("--otlp-endpoint")?;

@@ -16,6 +16,7 @@ use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{self, Api};
 use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::replica_metadata::ReplicaMetadata;
 use watchdog_runtime::tls::{Tls, TlsPaths};
 
 use crate::certs::{Authority, Files};
@@ -49,6 +50,7 @@ impl Server {
             tls,
             AllowedClients::named(&allowed),
             api,
+            ReplicaMetadata::new("replica-0"),
             readiness.clone(),
             stop.clone(),
         );
@@ -72,7 +74,7 @@ impl Server {
 
 async fn ask(address: &str, tls: Option<Tls>, server_name: &str) -> Result<ServingStatus, Status> {
     let dialer = Dialer {
-        tls,
+        tls: tls.map(|tls| tls.client()),
         server_name: server_name.to_owned(),
     };
     let mut client = HealthClient::new(dialer.channel(address).unwrap());

@@ -1,4 +1,5 @@
 use futures::StreamExt as _;
+use watchdog_client::failure::{Failure, Reason};
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event as PbEvent;
 
@@ -141,7 +142,7 @@ async fn an_answer_waits_for_ten_seconds_and_then_says_what_is_missing() {
     assert_eq!(began.elapsed(), 2 * WAIT_FOR_REPLICAS, "a had its ten seconds");
     peers.on_update(&a, snapshot(&[], "a", Completeness::COMPLETE));
     assert_eq!(list(pb::Scope::Unspecified).await, complete());
-    peers.on_update(&a, Update::Lost("cut".to_owned()));
+    peers.on_update(&a, Update::Lost(Failure::new(Reason::Connection, &"cut")));
     assert_eq!(list(pb::Scope::Unspecified).await, missing(&["a"]));
     peers.on_leave(&a);
     assert_eq!(list(pb::Scope::Unspecified).await, complete());
@@ -172,7 +173,7 @@ async fn a_shoot_that_changes_its_owner_is_never_removed() {
     peers.on_update(&b, Update::Upsert("moves".to_owned(), verdict("moves", "b")));
     assert!(matches!(next(&mut stream).await, PbEvent::Upsert(verdict) if verdict.observer == "b"));
     // A replica that dies: its Lease ends later than its stream.
-    peers.on_update(&b, Update::Lost("cut".to_owned()));
+    peers.on_update(&b, Update::Lost(Failure::new(Reason::Connection, &"cut")));
     peers.on_leave(&b);
     peers.on_update(&a, Update::Upsert("moves".to_owned(), verdict("moves", "a")));
     assert!(matches!(next(&mut stream).await, PbEvent::Upsert(verdict) if verdict.observer == "a"));

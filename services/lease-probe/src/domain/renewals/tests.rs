@@ -39,12 +39,16 @@ fn the_formula_is_exact_without_skew() {
 }
 
 #[test]
-fn a_lease_that_looks_expired_at_first_sight_is_watched_for_a_renew_interval_first() {
+fn a_lease_that_looks_expired_at_first_sight_is_watched_first() {
     let mut renewals = Renewals::default();
     renewals.observe(list(0), &[lease(-100)]);
     let age = renewals.age("n", EXPIRY).unwrap();
-    assert_eq!(age.old_from, at(-70));
-    assert_eq!(age.expired_from, at(12).after(Duration::from_millis(500)));
+    assert_eq!(
+        age.old_from,
+        at(-67),
+        "3 s later than one that was seen to be renewed"
+    );
+    assert_eq!(age.expired_from, at(22).after(Duration::from_millis(500)));
     // It was alive all the time: only its clock is 100 s behind.
     renewals.observe(list(10), &[lease(-91)]);
     assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
@@ -108,6 +112,18 @@ fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
     assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
 }
 
+/// A prober that starts right after an outage meets kubelets that are on their way back.
+#[test]
+fn an_old_lease_that_is_first_observed_needs_the_silence_of_an_outage() {
+    let proven = |renewed| {
+        let mut renewals = Renewals::default();
+        renewals.observe(list(0), &[lease(renewed)]);
+        renewals.age("n", EXPIRY).unwrap().silence_proven_at
+    };
+    assert_eq!(proven(-25), at(12).shifted(S / 2));
+    assert_eq!(proven(-26), at(22).shifted(S / 2));
+}
+
 #[test]
 fn a_lease_without_renew_time_is_not_judged_and_a_vanished_one_is_forgotten() {
     let mut renewals = Renewals::default();
@@ -124,8 +140,14 @@ fn a_lease_without_renew_time_is_not_judged_and_a_vanished_one_is_forgotten() {
 
 #[test]
 fn the_expiry_age_is_three_quarters_of_the_grace_period_and_longer_than_a_connected_kubelet_is_silent() {
-    let ages = [16, 36, 38, 40, 50, 60].map(|grace| expiry_age(Duration::from_secs(grace)).as_secs_f64());
+    let age = |grace, renew_interval| {
+        let [grace, renew_interval] = [grace, renew_interval].map(Duration::from_secs);
+        expiry_age(grace, renew_interval).as_secs_f64()
+    };
+    let ages = [16, 36, 38, 40, 50, 60].map(|grace| age(grace, 10));
     assert_eq!(ages, [12.0, 29.0, 31.0, 32.0, 37.5, 45.0]);
+    let ages = [5, 10, 15, 20].map(|renew_interval| age(40, renew_interval));
+    assert_eq!(ages, [30.0, 32.0, 37.0, 42.0]);
 }
 
 /// Its requests take as long, and kube-controller-manager counts from when it sees the renewal.

@@ -49,6 +49,7 @@ fn pods() {
         (Some(137), "OOMKilled", "first line second line")
     );
     assert_eq!(crashing.restarted, ["main"]);
+    assert_eq!(crashing.last_ended, crash.ended_at);
     assert_eq!(crashing.created, Some(UnixTime(1_795_244_400_000_000)));
     assert_eq!(crashing.owner.unwrap().name, "kube-apiserver");
     let init = pod(json!({
@@ -66,6 +67,48 @@ fn pods() {
     ] {
         assert_eq!(pod(well.clone()).crash_loop(), None, "{well}");
     }
+}
+
+#[test]
+fn the_last_end_is_that_of_any_container() {
+    let ended = |at: &str| json!({"terminated": {"exitCode": 1, "finishedAt": at}});
+    let looping = waiting("main", "CrashLoopBackOff");
+    let with = |other: Value| pod(json!({"containerStatuses": [looping, other]})).last_ended;
+    let seconds = |seconds: i64| Some(UnixTime(1_795_248_000_000_000 + seconds * 1_000_000));
+    let runs = json!({"name": "b", "restartCount": 0, "state": {"running": {}}});
+    assert_eq!(with(runs), seconds(1));
+    let restarted = json!({
+        "name": "b", "restartCount": 1, "state": {"running": {}}, "lastState": ended("2026-11-21T08:00:09Z"),
+    });
+    assert_eq!(with(restarted), seconds(9));
+    let failed = json!({
+        "name": "b", "restartCount": 1, "state": ended("2026-11-21T08:00:20Z"), "lastState": ended("2026-11-21T08:00:09Z"),
+    });
+    assert_eq!(with(failed), seconds(20), "it has just failed");
+    let silent = json!({"name": "b", "restartCount": 1, "state": {"running": {}}, "lastState": {}});
+    assert_eq!(with(silent), None);
+}
+
+#[test]
+fn when_the_containers_of_an_endpoint_pod_did_not_run() {
+    let status = json!({"containerStatuses": [
+        {
+            "name": "a", "restartCount": 1,
+            "state": {"running": {"startedAt": "2026-11-21T08:00:05Z"}},
+            "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2026-11-21T08:00:01Z"}},
+        },
+        {"name": "b", "restartCount": 0, "state": {"running": {"startedAt": "2026-11-21T08:00:05Z"}}, "lastState": {}},
+        waiting("c", "CrashLoopBackOff"),
+    ]});
+    let object = json!({"metadata": {"name": "a", "namespace": "b"}, "status": status});
+    let pod = serde_json::from_value::<PodObject>(object)
+        .unwrap()
+        .endpoint_pod();
+    let expected = ContainerStop {
+        ended_at: UnixTime(1_795_248_001_000_000),
+        started_at: UnixTime(1_795_248_005_000_000),
+    };
+    assert_eq!(pod.stops, [expected]);
 }
 
 #[test]

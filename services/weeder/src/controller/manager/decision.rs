@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::{DeletionState, ManagedWeeder, OutageProof, WATCH_DELAY, WeederManager};
 use crate::controller::task::Deletion;
-use crate::domain::attempts::{DeletionPermit, Subject};
+use crate::domain::attempts::{ControllerKey, DeletionPermit};
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
 use crate::domain::pods::may_delete_pods_of;
 use watchdog_api::unix_time::UnixTime;
@@ -12,7 +12,8 @@ use watchdog_api::unix_time::UnixTime;
 pub(super) enum PodDecision {
     Delete(Box<Deletion>),
     Wait(UnixTime),
-    Read(NamespacedName),
+    /// Not before then.
+    Read(NamespacedName, UnixTime),
     LeaveAlone(NamespacedName),
     Nothing,
 }
@@ -35,12 +36,15 @@ impl WeederManager {
         else {
             return PodDecision::Nothing;
         };
+        if now < known.retry_at {
+            return PodDecision::Wait(known.retry_at);
+        }
         let responsible = in_namespace(&self.weeders, &key.namespace)
             .map(|(_, entry)| entry)
             .filter(|entry| entry.weeder.weeds(&pod.labels));
         let mut responsible: Vec<&ManagedWeeder> = responsible.collect();
         responsible.sort_by_key(|entry| (entry.weeder.first_sight, Reverse(entry.generation)));
-        let subject = Subject::of(pod, &crash.container);
+        let controller = ControllerKey::of(pod);
         let (mut wait, mut read, mut exhausted) = (None::<UnixTime>, None, None);
         let later =
             |wait: Option<UnixTime>, until: UnixTime| Some(wait.map_or(until, |wait| wait.min(until)));
@@ -53,13 +57,13 @@ impl WeederManager {
             let service_ready_since = match &entry.proof {
                 OutageProof::Observed => weeder.started_at,
                 OutageProof::Unread(_) => {
-                    read = read.or(Some(weeder.key.clone()));
+                    read = read.or(Some((weeder.key.clone(), entry.reads_from.max(now))));
                     continue;
                 }
-                OutageProof::Reading => continue,
+                OutageProof::Listing | OutageProof::Reading => continue,
                 OutageProof::Read(evidence) => {
-                    let proven = |crashed_at: &UnixTime| evidence.shows_recovery_after(*crashed_at);
-                    match (crash.ended_at.filter(proven), evidence.ready_since()) {
+                    let proven = |at: &UnixTime| evidence.shows_recovery_after(*at, weeder.started_at);
+                    match (pod.last_ended.filter(proven), evidence.ready_since()) {
                         (Some(_), Some(since)) => since,
                         _ => continue,
                     }
@@ -68,15 +72,15 @@ impl WeederManager {
             // It may be the successor of a pod whose deletion was not answered yet.
             if self
                 .in_flight
-                .get(&subject)
-                .is_some_and(|since| known.found_at > *since)
+                .get(&controller)
+                .is_some_and(|in_flight| known.found_at > in_flight.since)
             {
                 wait = later(wait, now.after(WATCH_DELAY));
                 continue;
             }
             match self
                 .attempts
-                .permit(&subject, pod, known.found_at, entry.generation, now)
+                .permit(&controller, pod, known.found_at, entry.generation, now)
             {
                 DeletionPermit::Now => {
                     let waiting_since = known.found_at.max(weeder.deletes_from);
@@ -99,7 +103,7 @@ impl WeederManager {
         }
         match (wait, read, exhausted) {
             (Some(until), _, _) => PodDecision::Wait(until),
-            (None, Some(service), _) => PodDecision::Read(service),
+            (None, Some((service, from)), _) => PodDecision::Read(service, from),
             (None, None, Some(service)) => PodDecision::LeaveAlone(service),
             (None, None, None) => PodDecision::Nothing,
         }

@@ -46,7 +46,7 @@ fn nothing(manager: &mut WeederManager, now: f64) {
 /// Answers a deletion as a server would whose clock is ahead by a day.
 fn deleted(manager: &mut WeederManager, deletion: &Deletion, now: f64) {
     manager.deleted(deletion, &Ok(Some(at(now + 86_400.0))), at(now));
-    manager.pod_gone(&deletion.pod.key);
+    manager.pod_gone(&deletion.pod.key, &query());
 }
 
 /// A successor in a crash loop, by the clock of that server.
@@ -207,7 +207,7 @@ fn a_successor_waits_for_the_answer_about_its_predecessor() {
     seen(&mut manager, successor("1", -86_500.0), 1.0);
     let first = delete(&mut manager, 1.0);
     // The deletion took place, and its answer is slow.
-    manager.pod_gone(&first.pod.key);
+    manager.pod_gone(&first.pod.key, &query());
     seen(&mut manager, successor("2", 1.0), 3.0);
     nothing(&mut manager, 3.0);
     manager.deleted(
@@ -225,7 +225,7 @@ fn a_successor_that_crashes_before_the_answer_makes_the_deletion_useless() {
     let mut manager = started();
     seen(&mut manager, successor("1", -86_500.0), 1.0);
     let first = delete(&mut manager, 1.0);
-    manager.pod_gone(&first.pod.key);
+    manager.pod_gone(&first.pod.key, &query());
     seen(&mut manager, successor("2", 1.0), 1.1);
     assert!(
         manager.take_findings().is_empty(),
@@ -289,12 +289,36 @@ fn a_pod_that_recovers_or_goes_before_its_turn_is_left_alone() {
     nothing(&mut manager, 0.2);
     seen(&mut manager, pod.clone(), 0.3);
     manager.pods_synced(&PodQuery::default(), &BTreeSet::new());
-    assert_eq!(manager.crashing_pods(), 1, "another watch saw it");
+    assert_eq!(manager.crashing_pods(), 1, "another watch sees it");
     manager.pods_synced(&query(), &BTreeSet::from([pod.key.clone()]));
     assert_eq!(manager.crashing_pods(), 1);
     manager.pods_synced(&query(), &BTreeSet::new());
     assert_eq!((manager.crashing_pods(), manager.pending_deletions()), (0, 0));
     nothing(&mut manager, 0.4);
+}
+
+#[test]
+fn a_pod_is_known_while_one_watch_sees_it() {
+    let mut manager = started();
+    let other = Arc::new(PodQuery::default());
+    let pod = crashing("api", "apiserver", "1", "10");
+    for gone in [
+        |manager: &mut WeederManager, query: &PodQuery, pod: &Pod| manager.pod_gone(&pod.key, query),
+        |manager: &mut WeederManager, query: &PodQuery, _: &Pod| {
+            manager.pods_synced(query, &BTreeSet::new());
+        },
+    ] {
+        for query in [&query(), &other] {
+            manager.pod_applied(pod.clone(), query, at(0.1));
+        }
+        // A selector goes, or the pod leaves it.
+        gone(&mut manager, &other, &pod);
+        assert_eq!(manager.crashing_pods(), 1);
+        gone(&mut manager, &other, &pod);
+        assert_eq!(manager.crashing_pods(), 1);
+        gone(&mut manager, &query(), &pod);
+        assert_eq!((manager.crashing_pods(), manager.pending_deletions()), (0, 0));
+    }
 }
 
 #[test]
@@ -307,18 +331,56 @@ fn a_pod_that_changed_is_tried_again_in_its_newer_state() {
     seen(&mut manager, crashing("api", "apiserver", "1", "11"), 0.5);
     let second = delete(&mut manager, 0.5);
     assert_eq!(second.pod.resource_version, "11", "its watch brought it");
-    seen(&mut manager, crashing("api", "apiserver", "1", "12"), 0.6);
-    manager.deleted(&second, &Err(RequestFailure::Changed), at(0.7));
-    let third = delete(&mut manager, 0.7);
-    assert_eq!(third.pod.resource_version, "12", "the watch was faster");
-    manager.deleted(&third, &Err(RequestFailure::Gone), at(0.8));
+    manager.deleted(&second, &Err(RequestFailure::Gone), at(0.8));
     nothing(&mut manager, 299.0);
     let weeder = weeder(&manager, "etcd");
     assert_eq!(weeder.deleted, 0);
-    assert!(
-        results(&weeder)
-            .iter()
-            .all(|(_, r)| *r == DeletionResult::Obsolete)
+    assert_eq!(results(&weeder), [(1, DeletionResult::Obsolete)], "once");
+}
+
+#[test]
+fn a_pod_that_changes_all_the_time_is_asked_for_less_and_less_often() {
+    let mut manager = started();
+    let mut asked = Vec::new();
+    // It changes twice a second, and each deletion comes too late.
+    for half in 1..=120 {
+        let now = f64::from(half) / 2.0;
+        seen(
+            &mut manager,
+            crashing("api", "apiserver", "1", &half.to_string()),
+            now,
+        );
+        if let Some(Task::Delete(deletion)) = manager.next(at(now)) {
+            let newer = crashing("api", "apiserver", "1", &format!("{half}-newer"));
+            seen(&mut manager, newer, now);
+            manager.deleted(&deletion, &Err(RequestFailure::Changed), at(now));
+            asked.push(now);
+        }
+    }
+    assert_eq!(asked, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0]);
+    // Nor does another weeder make it sooner.
+    start(&mut manager, "kube-apiserver", 60.5);
+    nothing(&mut manager, 60.5);
+}
+
+#[test]
+fn what_was_obsolete_does_not_push_out_what_was_done() {
+    let mut manager = started();
+    let mut attempt = |i: u32, answer: Result<Option<UnixTime>, RequestFailure>| {
+        let name = i.to_string();
+        seen(&mut manager, crashing(&name, "apiserver", &name, "1"), 1.0);
+        let deletion = delete(&mut manager, 1.0);
+        manager.deleted(&deletion, &answer, at(1.0));
+    };
+    (0..20).for_each(|i| attempt(i, Err(RequestFailure::Gone)));
+    (20..40).for_each(|i| attempt(i, Ok(None)));
+    (40..140).for_each(|i| attempt(i, Err(RequestFailure::Gone)));
+    let weeder = weeder(&manager, "etcd");
+    let done = |(_, result): &&(u64, DeletionResult)| *result == DeletionResult::Deleted;
+    let results = results(&weeder);
+    assert_eq!(
+        (results.len(), results.iter().filter(done).count()),
+        (KEPT_ENTRIES, 20)
     );
 }
 
@@ -387,12 +449,13 @@ fn ready_since(seconds: f64) -> OutageEvidence {
         created: Some(at(-1000.0)),
         ready: Some((true, at(seconds))),
         replaces_in_place: true,
+        stops: Vec::new(),
     }])
 }
 
 fn crashed_at(uid: &str, seconds: f64) -> Pod {
     let mut pod = crashing(uid, "apiserver", uid, "1");
-    pod.crash.as_mut().unwrap().ended_at = Some(at(seconds));
+    pod.last_ended = Some(at(seconds));
     pod
 }
 
@@ -402,7 +465,7 @@ fn at_first_sight_only_pods_that_crashed_during_the_outage_are_deleted() {
     first_sight(&mut manager, 0.0);
     nothing(&mut manager, 0.0);
     let mut unknown = crashed_at("unknown", 0.0);
-    unknown.crash.as_mut().unwrap().ended_at = None;
+    unknown.last_ended = None;
     for pod in [crashed_at("before", -50.0), crashed_at("after", -20.0), unknown] {
         seen(&mut manager, pod, 1.0);
     }
@@ -462,6 +525,8 @@ fn evidence_that_cannot_be_read_is_asked_for_again() {
         weeder(&manager, "etcd").message,
         "The pods of the service cannot be read, trying again: no answer within 10s."
     );
+    // Neither another pod nor its news make it sooner.
+    seen(&mut manager, crashed_at("b", -50.0), 11.5);
     nothing(&mut manager, 11.9);
     let second = read(&mut manager, 12.0);
     // The answer to a weeder that was replaced counts for nothing.
@@ -469,7 +534,9 @@ fn evidence_that_cannot_be_read_is_asked_for_again() {
     manager.endpoints_read(&second, Ok(ready_since(-30.0)), at(12.6));
     let third = read(&mut manager, 12.6);
     manager.endpoints_read(&third, Ok(ready_since(-30.0)), at(12.7));
-    assert_eq!(delete(&mut manager, 12.7).pod.uid, "a");
+    let mut deleted = [delete(&mut manager, 12.7), delete(&mut manager, 12.7)].map(|d| d.pod.uid.clone());
+    deleted.sort();
+    assert_eq!(deleted, ["a", "b"]);
 }
 
 #[test]
@@ -527,10 +594,7 @@ fn a_service_that_comes_and_goes_waits_until_it_stays() {
             at_once += 1;
         }
         manager.pause(&key("etcd"));
-        manager.pod_gone(&NamespacedName {
-            namespace: "shoot".into(),
-            name: name.as_str().into(),
-        });
+        manager.pod_gone(&NamespacedName::new("shoot", name.as_str()), &query());
     }
     assert_eq!(at_once, 3);
     let flapping = |finding: &&Finding| matches!(finding, Finding::Flapping(_));
@@ -594,6 +658,101 @@ fn other_dependants_are_deleted_once_they_are_configured() {
     assert_eq!(delete(&mut manager, 2.0).pod.uid, "1");
 }
 
+/// Lets a container crash until it is given up; gives the time.
+fn give_up(manager: &mut WeederManager, pod: &Pod, begin: f64) -> f64 {
+    let mut now = begin;
+    for (attempt, pause) in [0.0, 10.0, 20.0, 1.0].into_iter().enumerate() {
+        now += pause;
+        let mut crashing = pod.clone();
+        crashing.uid = format!("{}-{attempt}-{begin}", pod.uid);
+        crashing.created = Some(at(now + 86_399.5));
+        seen(manager, crashing, now);
+        if let Some(Task::Delete(deletion)) = manager.next(at(now)) {
+            deleted(manager, &deletion, now);
+        }
+    }
+    now
+}
+
+fn left_alone(manager: &mut WeederManager) -> Vec<String> {
+    let findings = manager.take_findings().into_iter();
+    let pods = findings.filter_map(|finding| match finding {
+        Finding::LeftAlone { pod, crash, .. } => Some(format!("{}/{}", pod.key.name, crash.container)),
+        _ => None,
+    });
+    pods.collect()
+}
+
+#[test]
+fn each_container_is_given_up_once_however_many_there_are() {
+    let mut file = config();
+    (file.watch_duration, file.delete_pods_without_controller) = (Duration::from_secs(7_200), true);
+    let mut manager = WeederManager::new(&file);
+    start(&mut manager, "etcd", 0.0);
+    let mut now = 1.0;
+    let controllers = 3 * KEPT_ENTRIES;
+    for i in 0..controllers {
+        let mut pod = crashing(&i.to_string(), "apiserver", &i.to_string(), "1");
+        if i % 3 == 0 {
+            // The same owner, none, is another pod.
+            pod.owner = None;
+        }
+        if i % 3 == 1 {
+            let mut sidecar = pod.crashes[0].clone();
+            sidecar.container = "sidecar".to_owned();
+            pod.crashes.push(sidecar);
+        }
+        now = give_up(&mut manager, &pod, now);
+    }
+    let given_up = left_alone(&mut manager);
+    let distinct: BTreeSet<_> = given_up.iter().collect();
+    assert_eq!(given_up.len(), controllers + controllers / 3, "{given_up:?}");
+    assert_eq!(distinct.len(), given_up.len());
+    // All of them change once more.
+    for i in 0..controllers {
+        let name = i.to_string();
+        let mut known = (*manager.pods[&NamespacedName::new("shoot", name.as_str())].pod).clone();
+        known.resource_version = "2".to_owned();
+        seen(&mut manager, known, now);
+    }
+    nothing(&mut manager, now);
+    assert_eq!(left_alone(&mut manager), [""; 0]);
+    assert_eq!(weeder(&manager, "etcd").left_alone.len(), KEPT_ENTRIES);
+}
+
+#[test]
+fn only_the_weeder_that_deleted_a_pod_did_so_in_vain() {
+    let mut manager = WeederManager::new(&config());
+    start(&mut manager, "etcd", 0.0);
+    seen(&mut manager, successor("1", -86_500.0), 1.0);
+    let first = delete(&mut manager, 1.0);
+    deleted(&mut manager, &first, 1.0);
+    nothing(&mut manager, 70.0);
+    start(&mut manager, "kube-apiserver", 71.0);
+    seen(&mut manager, successor("2", 1.0), 72.0);
+    let second = delete(&mut manager, 72.0);
+    assert_eq!(second.key, key("kube-apiserver"));
+    deleted(&mut manager, &second, 72.0);
+    seen(&mut manager, successor("3", 72.0), 73.0);
+    let useless = |service| weeder(&manager, service).deletions[0].useless;
+    assert!(useless("kube-apiserver") && !useless("etcd"));
+}
+
+#[test]
+fn first_sights_are_no_recoveries() {
+    let mut manager = WeederManager::new(&config());
+    for second in 0..10 {
+        first_sight(&mut manager, f64::from(second));
+    }
+    assert_eq!(weeder(&manager, "etcd").deletes_from, at(9.0));
+    // One that was not ready before came back, whenever that was.
+    for second in 10..14 {
+        manager.pause(&key("etcd"));
+        first_sight(&mut manager, f64::from(second));
+    }
+    assert_eq!(weeder(&manager, "etcd").deletes_from, at(43.0));
+}
+
 #[test]
 fn few_deletions_are_remembered() {
     let mut manager = started();
@@ -614,13 +773,14 @@ enum Step {
     Pause(&'static str),
     Cancel,
     Seen {
-        name: u8,
-        uid: u8,
+        slot: usize,
+        /// Another pod has taken its place.
+        replaced: bool,
         version: u8,
         crashes: bool,
         role: &'static str,
     },
-    Gone(u8),
+    Gone(usize),
     Synced,
     Answer(usize, u8),
     Wait(u16),
@@ -628,19 +788,58 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let service = prop::sample::select(vec!["etcd", "kube-apiserver"]);
-    let role = prop::sample::select(vec!["apiserver", "kcm", "other"]);
-    let seen = (0..3_u8, 0..3_u8, 0..5_u8, prop::bool::weighted(0.8), role);
+    // Most are dependants of both services.
+    let role = prop::sample::select(vec!["apiserver", "apiserver", "apiserver", "kcm", "other"]);
+    let seen = (
+        0..REPLICAS,
+        prop::bool::weighted(0.4),
+        0..5_u8,
+        prop::bool::weighted(0.9),
+        role,
+    );
+    let seen = seen.prop_map(|(slot, replaced, version, crashes, role)| Step::Seen {
+        slot,
+        replaced,
+        version,
+        crashes,
+        role,
+    });
+    // Weeders must live long enough to use up what they may do.
     let step = prop_oneof![
         2 => (service.clone(), 0..3_u8).prop_map(|(service, how)| Step::Start(service, how)),
         1 => service.prop_map(Step::Pause),
         1 => Just(Step::Cancel),
-        8 => seen.prop_map(|(name, uid, version, crashes, role)| Step::Seen { name, uid, version, crashes, role }),
-        1 => (0..3_u8).prop_map(Step::Gone),
+        40 => seen,
+        1 => (0..REPLICAS).prop_map(Step::Gone),
         1 => Just(Step::Synced),
-        8 => (any::<usize>(), 0..6_u8).prop_map(|(which, how)| Step::Answer(which, how)),
-        3 => (0..20_000_u16).prop_map(Step::Wait),
+        40 => (any::<usize>(), 0..10_u8).prop_map(|(which, how)| Step::Answer(which, how)),
+        20 => (0..20_000_u16).prop_map(Step::Wait),
     ];
-    prop::collection::vec(step, 0..120)
+    prop::collection::vec(step, 0..200)
+}
+
+/// Replicas of one controller.
+const REPLICAS: usize = 3;
+
+/// A deletion that took place, or may have.
+#[derive(Debug)]
+struct Effect {
+    asked_at: UnixTime,
+    created: UnixTime,
+    uid: String,
+}
+
+/// The rounds of deletions: pods that existed when the first of a round was deleted belong to that round.
+fn rounds(mut effects: Vec<Effect>) -> usize {
+    effects.sort_by_key(|effect| effect.asked_at);
+    let (mut rounds, mut begun, mut known) = (0, None::<UnixTime>, BTreeSet::new());
+    for effect in effects {
+        if known.insert(effect.uid) && begun.is_none_or(|begun| effect.created >= begun) {
+            rounds += 1;
+            begun = Some(effect.asked_at);
+        }
+    }
+    rounds
 }
 
 fn answer(how: u8) -> Result<(), RequestFailure> {
@@ -655,15 +854,22 @@ fn answer(how: u8) -> Result<(), RequestFailure> {
 }
 
 proptest! {
-    /// In any order of events, only dependants of a live weeder are deleted, at most three times in a weeder's life for
-    /// each controller. At the end, nothing is left.
+    /// In any order of events, only dependants of a live weeder are deleted, in at most three rounds of a weeder's life for
+    /// a controller. At the end, nothing is left.
     #[test]
     fn never_a_wrong_task_and_nothing_left_at_the_end(steps in steps()) {
         let mut manager = WeederManager::new(&config());
         let mut now = at(0.0);
         let mut under_way: Vec<Task> = Vec::new();
-        let mut counts: BTreeMap<(u64, Option<String>), BTreeSet<String>> = BTreeMap::new();
+        // The number and the creation of the pod that each replica is now.
+        let mut replicas = [(0_u32, now); REPLICAS];
+        let key_of = |slot: usize, number: u32| NamespacedName::new("shoot", format!("{slot}-{number}"));
+        start(&mut manager, "etcd", 0.0);
+        start(&mut manager, "kube-apiserver", 0.0);
+        let mut effects: BTreeMap<u64, Vec<Effect>> = BTreeMap::new();
         for step in steps {
+            // No two things happen at the same time.
+            now = now.after(Duration::from_millis(1));
             match step {
                 Step::Start(service, how) => {
                     let proof = match how {
@@ -675,16 +881,19 @@ proptest! {
                 }
                 Step::Pause(service) => manager.pause(&key(service)),
                 Step::Cancel => manager.cancel(Stop::NotOwned, now, |key| &*key.name == "etcd"),
-                Step::Seen { name, uid, version, crashes, role } => {
-                    // A UID belongs to one name.
-                    let uid = format!("{name}-{uid}");
-                    let mut pod = crashing(&name.to_string(), role, &uid, &version.to_string());
-                    pod.created = None;
+                Step::Seen { slot, replaced, version, crashes, role } => {
+                    let (number, created) = &mut replicas[slot];
+                    if replaced {
+                        manager.pod_gone(&key_of(slot, *number), &query());
+                        (*number, *created) = (*number + 1, now);
+                    }
+                    let name = format!("{slot}-{number}");
+                    let mut pod = crashing(&name, role, &name, &version.to_string());
+                    pod.created = Some(*created);
+                    pod.owner = Some(owner("ReplicaSet", "shared"));
                     manager.pod_applied(if crashes { pod } else { running(pod) }, &query(), now);
                 }
-                Step::Gone(name) => {
-                    manager.pod_gone(&NamespacedName { namespace: "shoot".into(), name: name.to_string().into() });
-                }
+                Step::Gone(slot) => manager.pod_gone(&key_of(slot, replicas[slot].0), &query()),
                 Step::Synced => manager.pods_synced(&query(), &BTreeSet::new()),
                 Step::Wait(millis) => now = now.after(Duration::from_millis(millis.into())),
                 Step::Answer(which, how) if !under_way.is_empty() => {
@@ -695,12 +904,15 @@ proptest! {
                         }
                         Task::Delete(deletion) => {
                             if how > 3 {
-                                let owner = deletion.pod.owner.as_ref().map(|owner| owner.uid.clone());
-                                let uids = counts.entry((deletion.generation, owner)).or_default();
-                                uids.insert(deletion.pod.uid.clone());
-                                prop_assert!(uids.len() <= 3, "{uids:?}");
+                                effects.entry(deletion.generation).or_default().push(Effect {
+                                    asked_at: deletion.asked_at,
+                                    created: deletion.pod.created.unwrap_or_default(),
+                                    uid: deletion.pod.uid.clone(),
+                                });
                             }
-                            manager.deleted(&deletion, &answer(how).map(|()| None), now);
+                            // It was deleted when it was asked for.
+                            let answer = answer(how).map(|()| Some(deletion.asked_at));
+                            manager.deleted(&deletion, &answer, now);
                         }
                     }
                 }
@@ -730,6 +942,10 @@ proptest! {
                 Task::ReadEndpoints(read) => manager.endpoints_read(&read, Ok(OutageEvidence::default()), now),
                 Task::Delete(deletion) => manager.deleted(&deletion, &Ok(None), now),
             }
+        }
+        for (weeder, effects) in effects {
+            let told = format!("weeder {weeder}: {effects:?}");
+            prop_assert!(rounds(effects) <= 3, "{told}");
         }
         manager.pods_synced(&query(), &BTreeSet::new());
         for _ in 0..4 {

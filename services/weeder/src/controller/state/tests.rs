@@ -22,6 +22,13 @@ fn slice(service: &str, ready: u32) -> Slice {
     }
 }
 
+fn namespace(uid: &str, terminating: bool) -> Namespace {
+    Namespace {
+        uid: uid.to_owned(),
+        terminating,
+    }
+}
+
 const OURS: OwnsNamespace<'static> = &|_| true;
 const THEIRS: OwnsNamespace<'static> = &|_| false;
 
@@ -137,15 +144,15 @@ fn namespaces_come_and_go_between_replicas() {
 #[test]
 fn a_namespace_that_ends_takes_its_weeders_along() {
     let mut state = WeederState::new(&config());
-    state.namespace_applied("shoot", false, at(0.0));
+    state.namespace_applied("shoot", namespace("1", false), at(0.0));
     state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
     state.take_changes();
-    state.namespace_applied("shoot", true, at(1.0));
+    state.namespace_applied("shoot", namespace("1", true), at(1.0));
     assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Cancelled))]);
     state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, OURS, at(2.0));
     assert_eq!(changes(&mut state).1, [], "nothing starts there any more");
     state.namespace_removed("shoot", at(3.0));
-    state.namespace_applied("shoot", false, at(4.0));
+    state.namespace_applied("shoot", namespace("1", false), at(4.0));
     state.slice_applied(slice("kube-apiserver", 0), ReceivedBy::Watch, OURS, at(5.0));
     state.slice_applied(slice("kube-apiserver", 1), ReceivedBy::Watch, OURS, at(6.0));
     assert_eq!(
@@ -158,6 +165,18 @@ fn a_namespace_that_ends_takes_its_weeders_along() {
         changes(&mut state).1,
         [shown("kube-apiserver", Some(Phase::Cancelled))]
     );
+}
+
+#[test]
+fn a_namespace_that_took_the_place_of_another_does_not_inherit_its_weeders() {
+    let mut state = WeederState::new(&config());
+    state.namespace_applied("shoot", namespace("1", false), at(0.0));
+    state.slice_applied(slice("etcd", 1), ReceivedBy::Watch, OURS, at(0.0));
+    state.namespace_applied("shoot", namespace("1", false), at(1.0));
+    assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Active))]);
+    // The watch did not bring the end of the other one.
+    state.namespace_applied("shoot", namespace("2", false), at(2.0));
+    assert_eq!(changes(&mut state).1, [shown("etcd", Some(Phase::Cancelled))]);
 }
 
 #[test]
@@ -341,6 +360,42 @@ fn what_comes_from_a_list_or_from_another_replica_is_first_sight() {
     state.slice_applied(slice("queue", 1), ReceivedBy::Watch, OURS, at(7.0));
     state.set_dependants(&key("queue"), selectors("[{matchLabels: {role: user}}]"), at(8.0));
     assert_eq!(first_sights(&mut state), [true], "an annotation");
+}
+
+/// A service may have a slice in a later page, with an endpoint that was ready all the time.
+#[test]
+fn endpoints_are_not_read_before_all_of_them_are_listed() {
+    let reads = |state: &mut WeederState, now: f64| match state.manager.next(at(now)) {
+        Some(Task::ReadEndpoints(read)) => Some(read.pods),
+        None => None,
+        other => panic!("{other:?}"),
+    };
+    let mut state = WeederState::new(&config());
+    let (first, mut second) = (slice("etcd", 1), slice("etcd", 1));
+    second.key.name = "etcd-2".into();
+    second.pods = Some(vec!["etcd-1".into()]);
+    state.slice_applied(first.clone(), ReceivedBy::List, OURS, at(0.0));
+    let pod = crashing("kube-apiserver", "apiserver", "1", "1");
+    state.manager.pod_applied(pod, &Arc::default(), at(0.0));
+    assert_eq!(reads(&mut state, 0.0), None);
+    // A takeover meanwhile changes nothing.
+    state.ownership_changed(THEIRS, at(0.1));
+    state.ownership_changed(OURS, at(0.2));
+    assert_eq!(reads(&mut state, 0.2), None);
+    let live = BTreeSet::from([first.key.clone(), second.key.clone()]);
+    state.slice_applied(second, ReceivedBy::List, OURS, at(0.3));
+    assert_eq!(reads(&mut state, 0.3), None);
+    state.slices_synced(None, &live, OURS, at(0.4));
+    let both = BTreeSet::from([Arc::from("etcd-0"), Arc::from("etcd-1")]);
+    assert_eq!(reads(&mut state, 0.4), Some(both));
+    // What a watch brings late is complete.
+    state.slice_applied(slice("etcd", 0), ReceivedBy::Watch, OURS, at(1.0));
+    state.slice_removed(&live.last().unwrap().clone(), OURS, at(1.0));
+    state.slice_applied(first, ReceivedBy::ResumedWatch, OURS, at(2.0));
+    assert_eq!(
+        reads(&mut state, 2.0),
+        Some(BTreeSet::from([Arc::from("etcd-0")]))
+    );
 }
 
 #[test]

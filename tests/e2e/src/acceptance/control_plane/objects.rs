@@ -84,8 +84,10 @@ impl Writer {
         service: &str,
         pods: &[(String, bool)],
     ) -> anyhow::Result<()> {
+        // Members that become ready together are ready since the same second.
+        let now = jiff::Timestamp::now().as_second();
         for (pod, ready) in pods {
-            self.show_readiness(namespace, pod, *ready).await?;
+            self.show_readiness(namespace, pod, *ready, now).await?;
         }
         match self.slices {
             true => self.publish_slice(namespace, service, pods).await,
@@ -145,8 +147,7 @@ impl Writer {
     }
 
     /// Since now, or since before the latest crash. Somebody may have deleted the pod meanwhile.
-    async fn show_readiness(&self, namespace: &str, pod: &str, ready: bool) -> anyhow::Result<()> {
-        let now = jiff::Timestamp::now().as_second();
+    async fn show_readiness(&self, namespace: &str, pod: &str, ready: bool, now: i64) -> anyhow::Result<()> {
         let since = jiff::Timestamp::from_second(if ready { now } else { now - 20 })?;
         let status = if ready { "True" } else { "False" };
         let condition = json!({"type": "Ready", "status": status, "lastTransitionTime": since.to_string()});

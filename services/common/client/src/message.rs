@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A subscriber receives a message at least this often. Three silent intervals mean a dead stream.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+
 /// The event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<K, V> {

@@ -7,22 +7,22 @@ use prost_types::Timestamp;
 use watchdog_proto::feed::v1 as pb;
 use watchdog_proto::{probe::v1 as probe, scaling::v1 as scaling, weeder::v1 as weeder};
 
-use crate::item::{FeedItem, NamePair};
+use crate::item::{Keyed, NamePair};
 use crate::message::{Completeness, Event, Message, Position};
 
 /// The message of a Watch stream.
 pub trait WatchResponse: Sized + Send + 'static {
     /// The items of the stream.
-    type Item: FeedItem;
+    type Item: Keyed;
 
     /// For the wire.
-    fn encode(message: Message<<Self::Item as FeedItem>::Key, Self::Item>) -> Self;
+    fn encode(message: Message<<Self::Item as Keyed>::Key, Self::Item>) -> Self;
 
     /// From the wire.
     ///
     /// # Errors
     /// When a part that must be there is missing; the text names it.
-    fn decode(self) -> Result<Message<<Self::Item as FeedItem>::Key, Self::Item>, &'static str>;
+    fn decode(self) -> Result<Message<<Self::Item as Keyed>::Key, Self::Item>, &'static str>;
 }
 
 /// All Watch streams have the same events; only the types of their items and keys differ.
@@ -31,7 +31,7 @@ macro_rules! watch_response {
         impl WatchResponse for $response {
             type Item = $item;
 
-            fn encode(message: Message<<$item as FeedItem>::Key, $item>) -> Self {
+            fn encode(message: Message<<$item as Keyed>::Key, $item>) -> Self {
                 use $event as PbEvent;
                 let event = match message.event {
                     Event::Upsert(_, item) => PbEvent::Upsert(item),
@@ -54,7 +54,7 @@ macro_rules! watch_response {
                 }
             }
 
-            fn decode(self) -> Result<Message<<$item as FeedItem>::Key, $item>, &'static str> {
+            fn decode(self) -> Result<Message<<$item as Keyed>::Key, $item>, &'static str> {
                 use $event as PbEvent;
                 let position = received_position(self.position.ok_or("position")?);
                 let event = match self.event.ok_or("event")? {

@@ -1,0 +1,209 @@
+//! A client for each service: unary calls with a deadline, and streams that are followed until they are stopped.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_stream::{Stream, StreamExt as _};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+use tonic::{Response, Status, Streaming};
+use watchdog_proto::probe::v1 as probe;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::scaling::v1 as scaling;
+use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
+use watchdog_proto::weeder::v1 as weeder;
+use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
+
+use crate::follow::{Received, Source, Update, follow};
+use crate::item::Keyed;
+use crate::message::Message;
+use crate::wire::WatchResponse;
+
+/// A unary call may take this time. A replica waits at most 10 s for the others.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Largest message that is read. The services keep theirs below it.
+pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Runs a unary call with [`CALL_TIMEOUT`]. Its answer counts as sent when the call began: never later than true.
+async fn call<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<Received<T>, Status> {
+    let sent_at = Instant::now();
+    match tokio::time::timeout(CALL_TIMEOUT, call).await {
+        Ok(answer) => Ok(Received {
+            value: answer?.into_inner(),
+            sent_at,
+            set_at: sent_at,
+        }),
+        Err(_) => Err(Status::deadline_exceeded("no answer within 15 s")),
+    }
+}
+
+/// Opens a stream with each call of the function.
+struct Opener<F>(F);
+
+impl<F, O, M> Source for Opener<F>
+where
+    F: FnMut() -> O + Send,
+    O: Future<Output = Result<Response<Streaming<M>>, Status>> + Send,
+    M: WatchResponse,
+{
+    type Key = <M::Item as Keyed>::Key;
+    type Value = M::Item;
+    type Stream = Pin<Box<dyn Stream<Item = Result<ItemMessage<M>, Status>> + Send>>;
+
+    async fn open(&mut self) -> Result<Self::Stream, Status> {
+        let stream = (self.0)().await?.into_inner();
+        Ok(Box::pin(stream.map(|message| decode(message?))))
+    }
+}
+
+/// A message of a stream, with the items that it has.
+pub type ItemMessage<M> = Message<<<M as WatchResponse>::Item as Keyed>::Key, <M as WatchResponse>::Item>;
+
+/// One message of a stream.
+///
+/// # Errors
+/// DATA_LOSS when a part is absent that the contract demands.
+pub fn decode<M: WatchResponse>(message: M) -> Result<ItemMessage<M>, Status> {
+    message
+        .decode()
+        .map_err(|part| Status::data_loss(format!("a message has no {part}")))
+}
+
+macro_rules! unary {
+    ($(#[$doc:meta])* $name:ident($request:ty) -> $answer:ty) => {
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// The status of the server; DEADLINE_EXCEEDED after [`CALL_TIMEOUT`].
+        pub async fn $name(&self, request: $request) -> Result<Received<$answer>, Status> {
+            let mut api = self.api.clone();
+            call(api.$name(request)).await
+        }
+    };
+}
+
+macro_rules! watch {
+    ($(#[$doc:meta])* $name:ident: $rpc:ident($request:ty) -> $answer:ty) => {
+        $(#[$doc])*
+        /// Resumes lost streams until `stop` is cancelled or the future is dropped. `hear` must not block.
+        pub async fn $name(
+            &self,
+            request: $request,
+            stop: &CancellationToken,
+            hear: impl FnMut(
+                Update<
+                    <<$answer as WatchResponse>::Item as Keyed>::Key,
+                    <$answer as WatchResponse>::Item,
+                >,
+            ),
+        ) {
+            let api = self.api.clone();
+            let open = || {
+                let (mut api, request) = (api.clone(), request.clone());
+                async move { api.$rpc(request).await }
+            };
+            follow(&mut Opener(open), stop, hear).await;
+        }
+    };
+}
+
+macro_rules! consumer {
+    ($(#[$doc:meta])* $name:ident of $client:ident { $($methods:tt)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone)]
+        pub struct $name {
+            api: $client<Channel>,
+        }
+
+        impl $name {
+            /// A client over a channel, for example of [`crate::grpc_client::Dialer`].
+            #[must_use]
+            pub fn new(channel: Channel) -> Self {
+                let api = $client::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+                Self { api }
+            }
+
+            $($methods)*
+        }
+    };
+}
+
+consumer! {
+    /// Verdicts on shoots. Cheap to clone.
+    LeaseProbe of LeaseProbeServiceClient {
+        unary! {
+            /// The verdict on one shoot.
+            get_verdict(probe::GetVerdictRequest) -> probe::GetVerdictResponse
+        }
+        unary! {
+            /// One page of verdicts.
+            list_verdicts(probe::ListVerdictsRequest) -> probe::ListVerdictsResponse
+        }
+        watch! {
+            /// Follows verdicts.
+            follow: watch_verdicts(probe::WatchVerdictsRequest) -> probe::WatchVerdictsResponse
+        }
+    }
+}
+
+consumer! {
+    /// The state of scaling. Cheap to clone.
+    ScalingCoordinator of ScalingServiceClient {
+        unary! {
+            /// The state of one shoot.
+            get_scaling(scaling::GetScalingRequest) -> scaling::GetScalingResponse
+        }
+        unary! {
+            /// One page of states.
+            list_scaling(scaling::ListScalingRequest) -> scaling::ListScalingResponse
+        }
+        unary! {
+            /// The plan of a direction, as it would run now.
+            plan_scaling(scaling::PlanScalingRequest) -> scaling::PlanScalingResponse
+        }
+        unary! {
+            /// One page of what happened.
+            list_shoot_events(scaling::ListShootEventsRequest) -> scaling::ListShootEventsResponse
+        }
+        watch! {
+            /// Follows what happens to shoots.
+            follow_events: watch_shoot_events(scaling::WatchShootEventsRequest)
+                -> scaling::WatchShootEventsResponse
+        }
+        watch! {
+            /// Follows the state of shoots.
+            follow: watch_scaling(scaling::WatchScalingRequest) -> scaling::WatchScalingResponse
+        }
+    }
+}
+
+consumer! {
+    /// Weeders and the readiness of services. Cheap to clone.
+    WeederClient of WeederServiceClient {
+        unary! {
+            /// One page of weeders.
+            list_weeders(weeder::ListWeedersRequest) -> weeder::ListWeedersResponse
+        }
+        unary! {
+            /// The latest weeder of one service.
+            get_weeder(weeder::GetWeederRequest) -> weeder::GetWeederResponse
+        }
+        unary! {
+            /// One page of the readiness of services.
+            list_endpoint_readiness(weeder::ListEndpointReadinessRequest)
+                -> weeder::ListEndpointReadinessResponse
+        }
+        watch! {
+            /// Follows weeders.
+            follow: watch_weeders(weeder::WatchWeedersRequest) -> weeder::WatchWeedersResponse
+        }
+        watch! {
+            /// Follows the readiness of services.
+            follow_readiness: watch_endpoint_readiness(weeder::WatchEndpointReadinessRequest)
+                -> weeder::WatchEndpointReadinessResponse
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Follows a feed until it is stopped, over any number of streams.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_stream::{Stream, StreamExt};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
+
+use crate::backoff::Backoff;
+use crate::failure::Failure;
+use crate::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message};
+use crate::send_time::SendTimeEstimator;
+
+/// A stream that is silent for this time is dead: three heartbeats.
+pub const SILENCE_LIMIT: Duration = HEARTBEAT_INTERVAL.saturating_mul(3);
+
+/// Opening a stream takes at most this time.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest delay before a stream is opened again.
+const SLOWEST: Duration = Duration::from_secs(5);
+
+/// Items of one snapshot at most: a server that sends more than any seed can have is broken.
+const MAX_ITEMS: usize = 200_000;
+
+/// A value and when it was sent, by the local monotonic clock, never later than true.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Received<V> {
+    /// The value.
+    pub value: V,
+    /// When it was sent.
+    pub sent_at: Instant,
+    /// When its owner set it.
+    pub set_at: Instant,
+}
+
+/// The events that a follower receives, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Update<K, V> {
+    /// All there is: replaces everything known from this feed. While a replica is missing, keep what is known of items
+    /// that did not come.
+    Snapshot(BTreeMap<K, Received<V>>, Completeness),
+    /// A key is new, changed or renewed.
+    Upsert(K, Received<V>),
+    /// A key is gone.
+    Removed(K),
+    /// The stream is lost, for the reason given. What was known is not gone, but is no longer renewed.
+    Lost(Failure),
+}
+
+/// Where streams come from.
+pub trait Source {
+    /// Key of the items.
+    type Key: Ord + Clone + Send;
+    /// The items.
+    type Value: Send;
+    /// A stream of one connection.
+    type Stream: Stream<Item = Result<Message<Self::Key, Self::Value>, Status>> + Send + Unpin;
+
+    /// Opens a stream. Called again whenever the last one is lost.
+    fn open(&mut self) -> impl Future<Output = Result<Self::Stream, Status>> + Send;
+}
+
+/// Follows a feed until `stop` is cancelled. `hear` is called for every update and must not block.
+///
+/// Reconnects with jittered back-off, reset by a whole snapshot; codes that a retry cannot mend (INVALID_ARGUMENT,
+/// UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED) are retried at the slowest pace only, because a server may be
+/// replaced by one that answers better.
+pub async fn follow<S: Source>(
+    source: &mut S,
+    stop: &CancellationToken,
+    mut hear: impl FnMut(Update<S::Key, S::Value>),
+) {
+    let mut backoff = Backoff::new(Duration::from_millis(50), SLOWEST);
+    loop {
+        let mut synced = false;
+        let status = tokio::select! {
+            () = stop.cancelled() => return,
+            status = stream(source, |update| {
+                synced |= matches!(update, Update::Snapshot(..));
+                hear(update);
+            }) => status,
+        };
+        if synced {
+            backoff.reset();
+        }
+        hear(Update::Lost(Failure::of_grpc_status(&status)));
+        let delay = if is_hopeless(status.code()) {
+            SLOWEST
+        } else {
+            backoff.next_delay()
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(delay) => {}
+        }
+    }
+}
+
+/// True for codes that a retry cannot mend.
+#[must_use]
+pub const fn is_hopeless(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument | Code::Unimplemented | Code::Unauthenticated | Code::PermissionDenied
+    )
+}
+
+/// Runs one stream to its end and says why it ended.
+async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S::Value>)) -> Status {
+    let opened = Instant::now();
+    let mut messages = match tokio::time::timeout(OPEN_TIMEOUT, source.open()).await {
+        Ok(Ok(messages)) => messages,
+        Ok(Err(status)) => return status,
+        Err(_) => return Status::deadline_exceeded("no answer within 10 s"),
+    };
+    let mut transit = SendTimeEstimator::new(opened);
+    let mut snapshot = Some(BTreeMap::new());
+    let mut epoch = None;
+    loop {
+        // A sleep of its own instead of a timeout around `next`: after the process was stopped for a while, the
+        // silence is noticed before what is queued is believed.
+        let message = tokio::select! {
+            biased;
+            () = tokio::time::sleep(SILENCE_LIMIT) => {
+                return Status::deadline_exceeded("no message for 15 s");
+            }
+            message = messages.next() => message,
+        };
+        let Message { position, event } = match message {
+            Some(Ok(message)) => message,
+            Some(Err(status)) => return status,
+            None => return Status::unavailable("the server ended the stream"),
+        };
+        if *epoch.get_or_insert_with(|| position.epoch.clone()) != position.epoch {
+            return Status::data_loss("the server changed its epoch within a stream");
+        }
+        let sent_at = transit.sent_at(Instant::now(), position.uptime);
+        let set_at = sent_at
+            .checked_sub(position.item_age.unwrap_or_default())
+            .unwrap_or(sent_at);
+        let received = |value| Received {
+            value,
+            sent_at,
+            set_at,
+        };
+        match (event, &mut snapshot) {
+            (Event::Heartbeat, _) => {}
+            (Event::Upsert(key, value), Some(items)) => {
+                if items.len() >= MAX_ITEMS {
+                    return Status::out_of_range("the snapshot has more than 200,000 items");
+                }
+                items.insert(key, received(value));
+            }
+            (Event::Upsert(key, value), None) => hear(Update::Upsert(key, received(value))),
+            (Event::Removed(key), Some(items)) => {
+                items.remove(&key);
+            }
+            (Event::Removed(key), None) => hear(Update::Removed(key)),
+            (
+                Event::SnapshotComplete {
+                    items: count,
+                    completeness,
+                },
+                pending,
+            ) => {
+                let Some(items) = pending.take() else {
+                    return Status::data_loss("a second snapshot in one stream");
+                };
+                if items.len() as u64 != count {
+                    return Status::data_loss(format!(
+                        "the snapshot has {} items instead of {count}",
+                        items.len()
+                    ));
+                }
+                hear(Update::Snapshot(items, completeness));
+            }
+        }
+    }
+}

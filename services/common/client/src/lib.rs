@@ -1,0 +1,62 @@
+//! Client of the gRPC APIs of the dependency watchdog, for programs that consume verdicts, the state of scaling or the
+//! state of weeders.
+//!
+//! - [`grpc_client::Dialer`] makes channels: mutual TLS with a server name, or plaintext if no TLS is given.
+//! - [`consumer`] has a client for each service, with deadlines on unary calls and a limit on messages. Its `follow`
+//!   methods keep a stream alive until they are cancelled.
+//! - [`validity::Validity`] says until when a verdict may be acted upon, by the local monotonic clock. No two wall
+//!   clocks have to agree.
+//!
+//! ```no_run
+//! use tokio_util::sync::CancellationToken;
+//! use watchdog_client::consumer::LeaseProbe;
+//! use watchdog_client::follow::Update;
+//! use watchdog_client::grpc_client::Dialer;
+//! use watchdog_client::tls::{ClientTls, PemFiles};
+//! use watchdog_client::validity::Validity;
+//!
+//! # async fn consume() -> Result<(), watchdog_client::setup_error::SetupError> {
+//! let files = PemFiles {
+//!     ca: "ca.crt".into(),
+//!     cert: "tls.crt".into(),
+//!     key: "tls.key".into(),
+//! };
+//! let dialer = Dialer {
+//!     tls: Some(ClientTls::from_files(&files)?),
+//!     server_name: "dependency-watchdog-lease-probe.garden.svc".to_owned(),
+//! };
+//! let lease_probe = LeaseProbe::new(dialer.channel("localhost:9645")?);
+//! let stop = CancellationToken::new();
+//! lease_probe
+//!     .follow(Default::default(), &stop, |update| {
+//!         if let Update::Upsert(shoot, received) = update {
+//!             let validity = Validity::of_verdict(&received.value, received.sent_at);
+//!             println!("{shoot}: {:?} until {:?}", received.value.outcome(), validity.valid_until);
+//!         }
+//!     })
+//!     .await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Errors
+//!
+//! What cannot be set up is a [`setup_error::SetupError`]. Unary calls return a [`tonic::Status`]; [`failure::Failure`] says in one line why a call failed, with a closed set of
+//! reasons. A lost stream is no error of `follow`: it reports [`follow::Update::Lost`] and connects again.
+//!
+//! # Cancellation
+//!
+//! Every future may be dropped at any time. A dropped call is reset on the wire; a dropped `follow` closes its stream.
+
+pub mod backoff;
+pub mod consumer;
+pub mod failure;
+pub mod follow;
+pub mod grpc_client;
+pub mod item;
+pub mod message;
+pub mod send_time;
+pub mod setup_error;
+pub mod tls;
+pub mod validity;
+pub mod wire;

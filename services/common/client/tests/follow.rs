@@ -1,0 +1,116 @@
+//! The following client against servers that behave and servers that do not.
+
+#![cfg(test)]
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use watchdog_client::follow::{Source, Update, follow};
+use watchdog_client::message::{Completeness, Event, Message, Position};
+
+type Sent = Result<Message<String, u32>, Status>;
+
+/// Hands out prepared streams.
+struct Scripted {
+    streams: VecDeque<mpsc::Receiver<Sent>>,
+}
+
+impl Source for Scripted {
+    type Key = String;
+    type Value = u32;
+    type Stream = ReceiverStream<Sent>;
+
+    async fn open(&mut self) -> Result<Self::Stream, Status> {
+        match self.streams.pop_front() {
+            Some(stream) => Ok(ReceiverStream::new(stream)),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn message(epoch: &str, event: Event<String, u32>) -> Sent {
+    Ok(Message {
+        position: Position {
+            epoch: epoch.into(),
+            revision: 1,
+            uptime: Duration::ZERO,
+            item_age: None,
+        },
+        event,
+    })
+}
+
+fn complete(items: u64) -> Event<String, u32> {
+    Event::SnapshotComplete {
+        items,
+        completeness: Completeness::COMPLETE,
+    }
+}
+
+fn start(streams: Vec<mpsc::Receiver<Sent>>) -> mpsc::UnboundedReceiver<Update<String, u32>> {
+    let (heard, updates) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut source = Scripted {
+            streams: streams.into(),
+        };
+        follow(&mut source, &CancellationToken::new(), |update| {
+            let _ = heard.send(update);
+        })
+        .await;
+    });
+    updates
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_state_is_swapped_at_the_end_of_the_snapshot_and_again_after_a_restart() {
+    let (first, stream) = mpsc::channel(16);
+    let (second, restarted) = mpsc::channel(16);
+    let mut updates = start(vec![stream, restarted]);
+    for (key, value) in [("a", 1), ("b", 2)] {
+        first
+            .send(message("one", Event::Upsert(key.into(), value)))
+            .await
+            .unwrap();
+    }
+    first.send(message("one", complete(2))).await.unwrap();
+    let Some(Update::Snapshot(items, _)) = updates.recv().await else {
+        panic!("no snapshot")
+    };
+    assert_eq!(items.len(), 2);
+    drop(first);
+    assert!(matches!(updates.recv().await, Some(Update::Lost(_))));
+    second
+        .send(message("two", Event::Upsert("b".into(), 3)))
+        .await
+        .unwrap();
+    second.send(message("two", complete(1))).await.unwrap();
+    let Some(Update::Snapshot(items, _)) = updates.recv().await else {
+        panic!("no snapshot")
+    };
+    assert_eq!(items.keys().collect::<Vec<_>>(), ["b"]);
+    second
+        .send(message("two", Event::Removed("b".into())))
+        .await
+        .unwrap();
+    assert_eq!(updates.recv().await, Some(Update::Removed("b".into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_stream_is_lost_and_so_is_one_with_an_incomplete_snapshot() {
+    let (_held_open, silent) = mpsc::channel(16);
+    let (short, incomplete) = mpsc::channel(16);
+    let mut updates = start(vec![silent, incomplete]);
+    short.send(message("one", complete(1))).await.unwrap();
+    let Some(Update::Lost(reason)) = updates.recv().await else {
+        panic!("silence not noticed")
+    };
+    assert!(reason.to_string().contains("no message for 15 s"), "{reason}");
+    let Some(Update::Lost(reason)) = updates.recv().await else {
+        panic!("missing item not noticed")
+    };
+    assert!(reason.to_string().contains("0 items instead of 1"), "{reason}");
+}

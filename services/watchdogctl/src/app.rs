@@ -1,0 +1,73 @@
+//! From the command line to an exit code.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::args::{Cli, CtlCommand};
+use crate::commands;
+use crate::connect::ProgramDialer;
+use crate::error::CommandError;
+use crate::fetch::Clients;
+use crate::output::Output;
+
+/// Runs the command. Errors go to standard error.
+pub(crate) fn run(cli: Cli) -> ExitCode {
+    let output = Output::of_process();
+    let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(dispatch(cli, output)),
+        Err(error) => Err(CommandError::unreachable(
+            format!("cannot start: {error}"),
+            "free memory or processes on this machine",
+        )),
+    };
+    match ended {
+        Ok(code) => code,
+        Err(error) => {
+            use std::io::Write as _;
+            // Nothing can be done when standard error is closed.
+            let _ = writeln!(std::io::stderr(), "{error}");
+            ExitCode::from(error.code)
+        }
+    }
+}
+
+async fn dispatch(cli: Cli, output: Output) -> Result<ExitCode, CommandError> {
+    match cli.command {
+        CtlCommand::Completion { shell } => {
+            commands::shell::completion(shell, &called_as(), &output);
+            return Ok(ExitCode::SUCCESS);
+        }
+        CtlCommand::Man => {
+            commands::shell::man(&called_as(), &output)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        _ => {}
+    }
+    let connector = ProgramDialer::open(&cli.connect).await?;
+    let clients = Clients(&connector);
+    let text = match cli.command {
+        CtlCommand::Status(args) => return commands::status::run(&clients, &args, output).await,
+        CtlCommand::Check => return commands::check::run(&connector, output).await,
+        CtlCommand::Shoot { shoot } => commands::shoot::run(&clients, &shoot.name, &output.frame()).await?,
+        CtlCommand::Plan { shoot, direction } => {
+            commands::plan::run(&clients, &shoot.name, direction.direction(), &output.frame()).await?
+        }
+        CtlCommand::History { shoot } => {
+            commands::history::run(&clients, &shoot.name, &output.frame()).await?
+        }
+        CtlCommand::Weeders(filter) => commands::weeders::run(&clients, &filter, &output.frame()).await?,
+        CtlCommand::Services(filter) => commands::services::run(&clients, &filter, &output.frame()).await?,
+        CtlCommand::Replicas => commands::replicas::run(&connector, &output.frame()).await?,
+        CtlCommand::Verdicts(args) => commands::verdicts::run(&clients, &args, &output.frame()).await?,
+        CtlCommand::Scaling(args) => commands::scaling::run(&clients, &args, &output.frame()).await?,
+        CtlCommand::Completion { .. } | CtlCommand::Man => String::new(),
+    };
+    output.print(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The file as which this program was started.
+fn called_as() -> std::path::PathBuf {
+    let first = std::env::args_os().next();
+    first.map_or_else(|| Path::new("watchdogctl").to_owned(), Into::into)
+}

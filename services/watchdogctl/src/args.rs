@@ -1,0 +1,417 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_proto::scaling::v1::Direction;
+
+/// The help after the options.
+const AFTER_HELP: &str = "\
+Where the programs are:
+  By default, watchdogctl forwards a port to a ready pod through the API server of the seed, as `kubectl port-forward`
+  does: --kubeconfig, --context and --namespace choose it. It needs `list` on pods, `get` and `create` on
+  pods/portforward and, for --tls-secret, `get` on that Secret.
+  With --lease-probe, --scaling-coordinator or --weeder it calls these addresses instead.
+
+Examples:
+  # One screen, live, of the seed in the current kubeconfig.
+  watchdogctl --tls-secret watchdog-lease-probe-tls status --watch
+
+  # Why is this shoot scaled down?
+  watchdogctl --tls-secret watchdog-lease-probe-tls shoot shoot--core--crazy
+
+  # The shoots that are cut off, for a script.
+  watchdogctl --lease-probe watchdog-lease-probe.garden.svc:9645 --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key \\
+    verdicts --outcome leases-expired -o json
+
+Exit codes:
+  0  done; for check: nothing is wrong
+  1  something is wrong: check found a problem, a shoot is unknown, or a server refused the request
+  2  usage: an option or a file is wrong
+  3  unreachable: no connection, no answer in time, or TLS failed";
+
+/// Shows what the dependency watchdog of a seed sees, does and waits for. It changes nothing.
+#[derive(Debug, Parser)]
+#[command(name = "watchdogctl", version, after_long_help = AFTER_HELP, max_term_width = 120)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+    #[command(subcommand)]
+    pub(crate) command: CtlCommand,
+}
+
+/// How the programs are reached.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct ConnectArgs {
+    /// Address of lease-probe; repeatable for several replicas.
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST:PORT",
+        env = "WATCHDOG_LEASE_PROBE",
+        value_delimiter = ','
+    )]
+    pub(crate) lease_probe: Vec<String>,
+
+    /// Address of scaling-coordinator; repeatable for several replicas.
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST:PORT",
+        env = "WATCHDOG_SCALING_COORDINATOR",
+        value_delimiter = ','
+    )]
+    pub(crate) scaling_coordinator: Vec<String>,
+
+    /// Address of weeder; repeatable for several replicas.
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST:PORT",
+        env = "WATCHDOG_WEEDER",
+        value_delimiter = ','
+    )]
+    pub(crate) weeder: Vec<String>,
+
+    /// Kubeconfig of the seed, for the port-forward. Default: KUBECONFIG, else ~/.kube/config.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig. Default: the current one.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+
+    /// Namespace in the seed where the programs run.
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "NAMESPACE",
+        default_value = "garden",
+        env = "WATCHDOG_NAMESPACE"
+    )]
+    pub(crate) namespace: String,
+
+    /// First part of the names of Services, Pods and certificates: the chart's nameOverride.
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        default_value = "watchdog",
+        env = "WATCHDOG_NAME"
+    )]
+    pub(crate) name: String,
+
+    /// Secret in --namespace with tls.crt, tls.key and ca.crt, read through the API server of the seed.
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        env = "WATCHDOG_TLS_SECRET",
+        conflicts_with = "tls_ca"
+    )]
+    pub(crate) tls_secret: Option<String>,
+
+    /// Certificate authorities (PEM) that the programs' certificates must be signed by.
+    #[arg(long, global = true, value_name = "FILE", env = "WATCHDOG_TLS_CA", requires_all = ["tls_cert", "tls_key"])]
+    pub(crate) tls_ca: Option<PathBuf>,
+
+    /// Your certificate chain (PEM).
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "WATCHDOG_TLS_CERT",
+        requires = "tls_ca"
+    )]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// Your private key (PEM).
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "WATCHDOG_TLS_KEY",
+        requires = "tls_ca"
+    )]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// DNS name in the programs' certificates. Default: <name>-<program>.<namespace>.svc for each program.
+    #[arg(long, global = true, value_name = "NAME", env = "WATCHDOG_TLS_SERVER_NAME")]
+    pub(crate) tls_server_name: Option<String>,
+
+    /// Speak plaintext, for programs that were started with the same option.
+    #[arg(long, global = true, conflicts_with_all = ["tls_ca", "tls_secret"])]
+    pub(crate) insecure_plaintext: bool,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum CtlCommand {
+    /// One screen: counts by outcome, and the shoots that are not healthy, the most urgent first.
+    Status(StatusArgs),
+    /// Why a shoot is where it is: verdict, evidence, dependants, what would happen now, history.
+    Shoot {
+        #[command(flatten)]
+        shoot: ShootArg,
+    },
+    /// The levels that a direction would run now. Nothing is changed.
+    Plan {
+        #[command(flatten)]
+        shoot: ShootArg,
+        /// Where to scale.
+        #[arg(long, value_enum)]
+        direction: PlanDirection,
+    },
+    /// The history of a shoot, oldest first.
+    History {
+        #[command(flatten)]
+        shoot: ShootArg,
+    },
+    /// The weeders and their deletions.
+    Weeders(ServiceFilterArgs),
+    /// The services that weeders watch, and whether they are ready.
+    Services(ServiceFilterArgs),
+    /// The replicas: how much each owns, and which are missing.
+    Replicas,
+    /// Check readiness, permissions, certificates, versions and clocks of all replicas; exits with 1 if one is wrong.
+    Check,
+    /// Verdicts on shoots.
+    Verdicts(VerdictsArgs),
+    /// Scaling states of shoots.
+    Scaling(ScalingArgs),
+    /// Print a completion script for a shell, for example: source <(watchdogctl completion bash)
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page, for example: watchdogctl man | man -l -
+    Man,
+}
+
+/// Options of `status`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StatusArgs {
+    /// Update every two seconds: in place on a terminal, as plain lines in a pipe.
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+
+    /// Most shoots that are shown; at most 1,000.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) limit: u16,
+}
+
+/// One shoot.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ShootArg {
+    /// Its namespace in the seed (shoot--project--name), or project/name.
+    #[arg(value_name = "SHOOT", value_parser = shoot_name)]
+    pub(crate) name: String,
+}
+
+/// Options of `weeders` and `services`.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ServiceFilterArgs {
+    /// Only this shoot: its namespace in the seed (shoot--project--name), or project/name.
+    #[arg(long, value_name = "SHOOT", value_parser = shoot_name)]
+    pub(crate) shoot: Option<String>,
+
+    /// Only this service, for example kube-apiserver.
+    #[arg(long, value_name = "SERVICE")]
+    pub(crate) service: Option<String>,
+}
+
+/// Options of `verdicts`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct VerdictsArgs {
+    /// Only these shoots: namespaces in the seed, or project/name. Default: all.
+    #[arg(value_name = "SHOOT", value_parser = shoot_name)]
+    pub(crate) shoots: Vec<String>,
+
+    /// Only these outcomes, for example leases-expired; repeatable. The server filters.
+    #[arg(long, value_name = "OUTCOME", value_parser = outcome, conflicts_with = "shoots")]
+    pub(crate) outcome: Vec<Outcome>,
+
+    #[command(flatten)]
+    pub(crate) format: FormatArg,
+}
+
+/// Options of `scaling`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ScalingArgs {
+    /// Only these shoots: namespaces in the seed, or project/name. Default: all.
+    #[arg(value_name = "SHOOT", value_parser = shoot_name)]
+    pub(crate) shoots: Vec<String>,
+
+    /// Only these directions; repeatable. The server filters.
+    #[arg(long, value_enum, conflicts_with = "shoots")]
+    pub(crate) direction: Vec<AnyDirection>,
+
+    #[command(flatten)]
+    pub(crate) format: FormatArg,
+}
+
+/// How messages are shown.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FormatArg {
+    /// json and yaml are the messages of the API, as grpcurl shows them.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Table,
+    /// A table with more columns.
+    Wide,
+    Json,
+    Yaml,
+}
+
+/// A direction that can be planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlanDirection {
+    Down,
+    Up,
+}
+
+impl PlanDirection {
+    pub(crate) const fn direction(self) -> Direction {
+        match self {
+            Self::Down => Direction::Down,
+            Self::Up => Direction::Up,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AnyDirection {
+    Hold,
+    Down,
+    Up,
+}
+
+impl AnyDirection {
+    pub(crate) const fn direction(self) -> Direction {
+        match self {
+            Self::Hold => Direction::Hold,
+            Self::Down => Direction::Down,
+            Self::Up => Direction::Up,
+        }
+    }
+}
+
+/// The namespace of a shoot, also from `project/name`.
+fn shoot_name(text: &str) -> Result<String, String> {
+    let name = match text.split_once('/') {
+        Some((project, name)) => format!("shoot--{project}--{name}"),
+        None => text.to_owned(),
+    };
+    let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let good = !name.is_empty() && name.len() <= 63 && name.bytes().all(valid);
+    if good && !name.starts_with('-') && !name.ends_with('-') {
+        Ok(name)
+    } else {
+        Err(
+            "write the shoot's namespace in the seed, for example shoot--core--crazy, or core/crazy"
+                .to_owned(),
+        )
+    }
+}
+
+/// An outcome by its name in the API without the prefix, in any case, with dashes or underscores.
+fn outcome(text: &str) -> Result<Outcome, String> {
+    let name = format!("OUTCOME_{}", text.to_uppercase().replace('-', "_"));
+    Outcome::from_str_name(&name)
+        .filter(|outcome| *outcome != Outcome::Unspecified)
+        .ok_or_else(|| {
+            let known: Vec<String> = crate::render::text::OUTCOMES
+                .iter()
+                .map(|outcome| {
+                    crate::render::text::outcome(*outcome)
+                        .to_lowercase()
+                        .replace('_', "-")
+                })
+                .collect();
+            format!("must be one of {}", known.join(", "))
+        })
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// clap's: help, version, or what is wrong.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut arguments = arguments.into_iter().peekable();
+    let called_as = arguments.peek().map(PathBuf::from).unwrap_or_default();
+    let mut command = command(&called_as);
+    let matches = command.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+/// The command line of a program whose file is `called_as`: kubectl finds `kubectl-watchdog`.
+pub(crate) fn command(called_as: &Path) -> clap::Command {
+    let command = Cli::command();
+    match called_as.file_stem().and_then(|name| name.to_str()) {
+        Some("kubectl-watchdog") => command.bin_name("kubectl watchdog"),
+        _ => command,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Cli, String> {
+        parse(line.split(' ').map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn shoots_are_named_by_their_namespace_or_by_project_and_name() {
+        assert_eq!(shoot_name("shoot--core--crazy").unwrap(), "shoot--core--crazy");
+        assert_eq!(shoot_name("core/crazy").unwrap(), "shoot--core--crazy");
+        for bad in ["", "Core/crazy", "a_b", "-a"] {
+            assert!(shoot_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn outcomes_are_named_as_in_the_api_without_their_prefix() {
+        for text in ["leases-expired", "LEASES_EXPIRED"] {
+            assert_eq!(outcome(text).unwrap(), Outcome::LeasesExpired);
+        }
+        let error = outcome("unspecified").unwrap_err();
+        assert!(error.contains("api-server-unreachable"), "{error}");
+    }
+
+    #[test]
+    fn the_usage_line_names_the_program_as_it_was_called() {
+        let usage = |file: &str| parsed(&format!("{file} nonsense")).unwrap_err();
+        assert!(usage("/usr/bin/watchdogctl").contains("Usage: watchdogctl"));
+        assert!(usage("/usr/bin/kubectl-watchdog").contains("Usage: kubectl watchdog"));
+    }
+
+    #[test]
+    fn transport_options_exclude_or_need_each_other() {
+        for (line, part) in [
+            ("x --tls-ca a status", "--tls-cert"),
+            ("x --tls-cert a --tls-key b status", "--tls-ca"),
+            ("x --insecure-plaintext --tls-secret a status", "--tls-secret"),
+            ("x plan shoot--a--b", "--direction"),
+            ("x status --limit 0", "1..=1000"),
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+        let cli = parsed("x status -w --lease-probe a:1 --lease-probe b:2 -n other").unwrap();
+        assert_eq!(cli.connect.lease_probe, ["a:1", "b:2"]);
+        assert_eq!(cli.connect.namespace, "other");
+    }
+}

@@ -1,0 +1,13 @@
+//! `history`
+
+use crate::error::CommandError;
+use crate::fetch::{self, Clients};
+use crate::render::{self, Frame};
+
+pub(crate) async fn run(clients: &Clients<'_>, shoot: &str, frame: &Frame) -> Result<String, CommandError> {
+    let coordinator = clients.coordinator().await?;
+    // A shoot that the seed does not have is an error, and not one without a history.
+    fetch::scaling(&coordinator, shoot).await?;
+    let events = fetch::events(&coordinator, shoot).await?;
+    Ok(render::history::render(&events, frame))
+}

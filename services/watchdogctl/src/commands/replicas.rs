@@ -1,0 +1,55 @@
+//! `replicas`
+
+use std::collections::BTreeMap;
+
+use crate::args::ServiceFilterArgs;
+use crate::connect::{Program, ProgramDialer};
+use crate::error::CommandError;
+use crate::fetch::{self, Clients, Missing};
+use crate::render::Frame;
+use crate::render::replicas::{self, Shares};
+
+pub(crate) async fn run(connector: &ProgramDialer, frame: &Frame) -> Result<String, CommandError> {
+    let clients = Clients(connector);
+    let mut programs = Vec::new();
+    for program in Program::ALL {
+        if connector.knows(program) {
+            programs.push(shares(&clients, program).await?);
+        }
+    }
+    Ok(replicas::render(&programs, frame))
+}
+
+async fn shares(clients: &Clients<'_>, program: Program) -> Result<Shares, CommandError> {
+    let (owners, items, missing): (Vec<String>, _, _) = match program {
+        Program::LeaseProbe => {
+            let answer = fetch::verdicts(&clients.lease_probe().await?, &[]).await?;
+            let missing = fetch::missing(program, answer.completeness.as_ref());
+            let owners = answer.verdicts.into_iter().map(|verdict| verdict.observer);
+            (owners.collect(), "shoots", missing)
+        }
+        Program::ScalingCoordinator => {
+            let answer = fetch::scalings(&clients.coordinator().await?, &[]).await?;
+            let missing = fetch::missing(program, answer.completeness.as_ref());
+            let owners = answer.scalings.into_iter().map(|scaling| scaling.owner);
+            (owners.collect(), "shoots", missing)
+        }
+        Program::Weeder => {
+            let mut missing = Missing::default();
+            let filter = ServiceFilterArgs::default();
+            let services = fetch::services(&clients.weeder().await?, &filter, &mut missing).await?;
+            let owners = services.into_iter().map(|service| service.observer);
+            (owners.collect(), "services", missing.into_names())
+        }
+    };
+    let mut owned: BTreeMap<String, usize> = BTreeMap::new();
+    for owner in owners {
+        *owned.entry(owner).or_default() += 1;
+    }
+    Ok(Shares {
+        program: program.as_str(),
+        items,
+        owned,
+        missing,
+    })
+}

@@ -1,0 +1,33 @@
+//! `scaling`
+
+use super::machine_readable;
+use crate::args::{Format, ScalingArgs};
+use crate::connect::Program;
+use crate::error::CommandError;
+use crate::fetch::{self, Clients};
+use crate::render::{self, Frame};
+
+pub(crate) async fn run(
+    clients: &Clients<'_>,
+    args: &ScalingArgs,
+    frame: &Frame,
+) -> Result<String, CommandError> {
+    let coordinator = clients.coordinator().await?;
+    let answer = if args.shoots.is_empty() {
+        let directions: Vec<_> = args
+            .direction
+            .iter()
+            .map(|direction| direction.direction())
+            .collect();
+        fetch::scalings(&coordinator, &directions).await?
+    } else {
+        fetch::scalings_of(&coordinator, &args.shoots).await?
+    };
+    let format = args.format.output;
+    if let Some(text) = machine_readable(format, "scaling.v1.ListScalingResponse", &answer) {
+        return text;
+    }
+    let missing = fetch::missing(Program::ScalingCoordinator, answer.completeness.as_ref());
+    let table = render::scaling::render(&answer.scalings, format == Format::Wide, frame);
+    Ok(render::missing(&missing, frame) + &table)
+}

@@ -1,0 +1,17 @@
+//! `services`
+
+use crate::args::ServiceFilterArgs;
+use crate::error::CommandError;
+use crate::fetch::{self, Clients, Missing};
+use crate::render::{self, Frame};
+
+pub(crate) async fn run(
+    clients: &Clients<'_>,
+    filter: &ServiceFilterArgs,
+    frame: &Frame,
+) -> Result<String, CommandError> {
+    let mut missing = Missing::default();
+    let services = fetch::services(&clients.weeder().await?, filter, &mut missing).await?;
+    let shown = render::weeders::services(&services, frame);
+    Ok(render::missing(&missing.into_names(), frame) + &shown)
+}

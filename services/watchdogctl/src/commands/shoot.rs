@@ -1,0 +1,73 @@
+//! `shoot`
+
+use watchdog_client::consumer::ScalingCoordinator;
+use watchdog_proto::scaling::v1::{
+    Direction, ListShootEventsRequest, PlanScalingResponse, ShootEvent, ShootScaling,
+};
+
+use crate::connect::Program;
+use crate::error::CommandError;
+use crate::fetch::{self, Clients, Missing};
+use crate::render::Frame;
+use crate::render::shoot::{self, ShootExplanation};
+
+/// Events that are shown; `history` shows all.
+const LATEST: usize = 10;
+
+pub(crate) async fn run(clients: &Clients<'_>, name: &str, frame: &Frame) -> Result<String, CommandError> {
+    let lease_probe = clients.lease_probe().await?;
+    let coordinator = clients.coordinator().await?;
+    let ((verdict, of_verdict), (scaling, of_scaling)) = futures::try_join!(
+        fetch::verdict(&lease_probe, name),
+        fetch::scaling(&coordinator, name)
+    )?;
+    let (plan, events) = futures::try_join!(
+        plan(&coordinator, name, scaling.as_ref()),
+        latest(&coordinator, name)
+    )?;
+    let mut missing = Missing::default();
+    missing.add(Program::LeaseProbe, of_verdict.as_ref());
+    missing.add(Program::ScalingCoordinator, of_scaling.as_ref());
+    let report = ShootExplanation {
+        name: name.to_owned(),
+        verdict,
+        scaling,
+        plan,
+        events,
+        missing: missing.into_names(),
+    };
+    Ok(shoot::render(&report, frame))
+}
+
+/// The plan of the present direction; none while the shoot is held.
+async fn plan(
+    coordinator: &ScalingCoordinator,
+    name: &str,
+    scaling: Option<&ShootScaling>,
+) -> Result<Option<PlanScalingResponse>, CommandError> {
+    match scaling.map(ShootScaling::direction) {
+        Some(direction @ (Direction::Down | Direction::Up)) => {
+            fetch::plan(coordinator, name, direction).await.map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The latest events; none if the coordinator is older than its history.
+async fn latest(
+    coordinator: &ScalingCoordinator,
+    name: &str,
+) -> Result<Option<Vec<ShootEvent>>, CommandError> {
+    let one = ListShootEventsRequest {
+        page_size: 1,
+        shoot: name.to_owned(),
+        ..ListShootEventsRequest::default()
+    };
+    match coordinator.list_shoot_events(one).await {
+        Err(status) if fetch::is_unimplemented(&status) => Ok(None),
+        _ => {
+            let mut events = fetch::events(coordinator, name).await?;
+            Ok(Some(events.split_off(events.len().saturating_sub(LATEST))))
+        }
+    }
+}

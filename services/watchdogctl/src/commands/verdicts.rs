@@ -1,0 +1,28 @@
+//! `verdicts`
+
+use super::machine_readable;
+use crate::args::{Format, VerdictsArgs};
+use crate::connect::Program;
+use crate::error::CommandError;
+use crate::fetch::{self, Clients};
+use crate::render::{self, Frame};
+
+pub(crate) async fn run(
+    clients: &Clients<'_>,
+    args: &VerdictsArgs,
+    frame: &Frame,
+) -> Result<String, CommandError> {
+    let lease_probe = clients.lease_probe().await?;
+    let answer = if args.shoots.is_empty() {
+        fetch::verdicts(&lease_probe, &args.outcome).await?
+    } else {
+        fetch::verdicts_on(&lease_probe, &args.shoots).await?
+    };
+    let format = args.format.output;
+    if let Some(text) = machine_readable(format, "probe.v1.ListVerdictsResponse", &answer) {
+        return text;
+    }
+    let missing = fetch::missing(Program::LeaseProbe, answer.completeness.as_ref());
+    let table = render::verdicts::render(&answer.verdicts, format == Format::Wide, frame);
+    Ok(render::missing(&missing, frame) + &table)
+}

@@ -1,0 +1,91 @@
+//! Programs at addresses.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpStream, lookup_host};
+
+use super::{Program, Transport};
+use crate::args::ConnectArgs;
+use crate::error::CommandError;
+
+/// A name is resolved within this time.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The addresses of the command line.
+#[derive(Debug, Clone)]
+pub(super) struct Addresses {
+    lease_probe: Vec<String>,
+    scaling_coordinator: Vec<String>,
+    weeder: Vec<String>,
+}
+
+impl Addresses {
+    /// None if no program is named.
+    pub(super) fn of(args: &ConnectArgs) -> Option<Self> {
+        let addresses = Self {
+            lease_probe: args.lease_probe.clone(),
+            scaling_coordinator: args.scaling_coordinator.clone(),
+            weeder: args.weeder.clone(),
+        };
+        let named = |program: &Program| !addresses.of_program(*program).is_empty();
+        Program::ALL.iter().any(named).then_some(addresses)
+    }
+
+    pub(super) fn of_program(&self, program: Program) -> &[String] {
+        match program {
+            Program::LeaseProbe => &self.lease_probe,
+            Program::ScalingCoordinator => &self.scaling_coordinator,
+            Program::Weeder => &self.weeder,
+        }
+    }
+
+    /// The addresses of a program that a command needs.
+    pub(super) fn required(&self, program: Program) -> Result<Vec<String>, CommandError> {
+        match self.of_program(program) {
+            [] => Err(CommandError::usage(
+                format!("this command asks {program}, whose address is not given"),
+                format!("add --{program} HOST:PORT"),
+            )),
+            addresses => Ok(addresses.to_vec()),
+        }
+    }
+
+    /// Every IP address and port behind the addresses of a program.
+    pub(super) async fn resolved(&self, program: Program) -> Result<Vec<String>, CommandError> {
+        let mut found = BTreeSet::new();
+        for address in self.required(program)? {
+            let failed = |why: String| {
+                CommandError::unreachable(
+                    format!("{program} at {address}: {why}"),
+                    format!("correct --{program}, of the form HOST:PORT"),
+                )
+            };
+            let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, lookup_host(&address)).await;
+            let resolved = lookup.map_err(|_| failed("the name was not resolved within 5 s".to_owned()))?;
+            found.extend(resolved.map_err(|error| failed(error.to_string()))?);
+        }
+        Ok(found.iter().map(ToString::to_string).collect())
+    }
+}
+
+/// A connection to one address.
+pub(super) async fn connect(address: &str) -> io::Result<Box<dyn Transport>> {
+    let tcp = TcpStream::connect(address).await?;
+    tcp.set_nodelay(true)?;
+    Ok(Box::new(tcp))
+}
+
+/// A connection to the first address that takes one.
+pub(super) async fn connect_any(addresses: Arc<[String]>) -> io::Result<Box<dyn Transport>> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses.iter() {
+        match connect(address).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

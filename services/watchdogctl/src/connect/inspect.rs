@@ -1,0 +1,101 @@
+//! Looks at one replica: its health, certificate, version and clock.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustls::pki_types::ServerName;
+use tonic::metadata::MetadataMap;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use super::{ProgramDialer, ReplicaEndpoint, certificate};
+use crate::error::CommandError;
+use crate::render::check::ReplicaFacts;
+
+/// A replica answers within this time.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The metadata of answers: see docs/api.md.
+const REPLICA: &str = "watchdog-replica";
+const VERSION: &str = "watchdog-version";
+const BLOCKER: &str = "watchdog-blocker";
+
+/// Looks at a replica: its health, the metadata of its answers, its certificate.
+pub(crate) async fn inspect(connector: &ProgramDialer, endpoint: &ReplicaEndpoint) -> ReplicaFacts {
+    let mut facts = ReplicaFacts {
+        program: endpoint.program.as_str(),
+        name: endpoint.name.clone(),
+        ..ReplicaFacts::default()
+    };
+    match tokio::time::timeout(TIMEOUT, health(connector, endpoint, &mut facts)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => facts.error = Some(error.to_string()),
+        Err(_) => facts.error = Some("no answer within 10 s".to_owned()),
+    }
+    if connector.tls.is_some() {
+        facts.is_encrypted = true;
+        let end = tokio::time::timeout(TIMEOUT, certificate_end(connector, endpoint)).await;
+        facts.certificate_end = end.ok().flatten();
+    }
+    facts
+}
+
+async fn health(
+    connector: &ProgramDialer,
+    endpoint: &ReplicaEndpoint,
+    facts: &mut ReplicaFacts,
+) -> Result<(), CommandError> {
+    let mut client = HealthClient::new(connector.channel_to(endpoint)?);
+    let request = HealthCheckRequest {
+        service: endpoint.program.grpc_service().to_owned(),
+    };
+    let answer = client.check(request).await;
+    let now = Timestamp::now();
+    let name = format!("{} {}", endpoint.program, endpoint.name);
+    let answer = answer.map_err(|status| CommandError::of_status(&name, &status))?;
+    facts.is_serving = answer.get_ref().status() == ServingStatus::Serving;
+    let metadata = answer.metadata();
+    facts.replica = text(metadata, REPLICA);
+    facts.version = text(metadata, VERSION);
+    facts.blockers = metadata
+        .get_all(BLOCKER)
+        .iter()
+        .filter_map(|value| Some(value.to_str().ok()?.to_owned()))
+        .collect();
+    facts.ahead_seconds = text(metadata, "date").and_then(|date| ahead(&date, now));
+    Ok(())
+}
+
+fn text(metadata: &MetadataMap, name: &str) -> Option<String> {
+    Some(metadata.get(name)?.to_str().ok()?.to_owned())
+}
+
+/// How far a clock is ahead of this one, by the Date header, whose resolution is a second.
+fn ahead(date: &str, now: Timestamp) -> Option<i64> {
+    let date = jiff::fmt::rfc2822::parse(date).ok()?;
+    Some(date.timestamp().as_second() - now.as_second())
+}
+
+/// When the certificate ends that the replica shows.
+async fn certificate_end(connector: &ProgramDialer, endpoint: &ReplicaEndpoint) -> Option<Timestamp> {
+    let name = ServerName::try_from(connector.server_name(endpoint.program)).ok()?;
+    let tls = tokio_rustls::TlsConnector::from(connector.tls.as_ref()?.current());
+    let transport = connector.connect(endpoint).await.ok()?;
+    let stream = tls.connect(name, transport).await.ok()?;
+    let (_, session) = stream.get_ref();
+    certificate::end(session.peer_certificates()?.first()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_compared_by_the_date_header() {
+        let now = Timestamp::from_second(784_111_777).unwrap();
+        assert_eq!(ahead("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(0));
+        assert_eq!(ahead("Sun, 06 Nov 1994 08:49:40 GMT", now), Some(3));
+        assert_eq!(ahead("yesterday", now), None);
+    }
+}

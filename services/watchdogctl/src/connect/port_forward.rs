@@ -1,0 +1,211 @@
+//! Programs in pods, through the API server of the seed.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::ListParams;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use watchdog_client::failure::chain;
+
+use super::pod_stream::PodStream;
+use super::{GRPC_PORT, Program, Transport};
+use crate::args::ConnectArgs;
+use crate::error::CommandError;
+
+/// A request to the API server of the seed takes at most this time.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Pods of one program at most.
+const MAX_PODS: u32 = 100;
+
+/// Forwards ports through the API server of a seed.
+#[derive(Clone)]
+pub(super) struct PortForward {
+    seed: Client,
+    namespace: String,
+    name: String,
+    /// Pods that were listed and not connected to yet.
+    listed: Arc<Mutex<Vec<String>>>,
+}
+
+impl PortForward {
+    /// Reads the kubeconfig.
+    pub(super) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
+        let options = KubeConfigOptions {
+            context: args.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        let unusable = |error: &(dyn std::error::Error + 'static)| {
+            CommandError::usage(
+                format!("no usable kubeconfig: {}", chain(error)),
+                "set --kubeconfig and --context to the seed, or name the programs with --lease-probe, \
+                 --scaling-coordinator and --weeder",
+            )
+        };
+        let config = match &args.kubeconfig {
+            Some(path) => {
+                let file = Kubeconfig::read_from(path).map_err(|error| unusable(&error))?;
+                Config::from_custom_kubeconfig(file, &options).await
+            }
+            None => Config::from_kubeconfig(&options).await,
+        };
+        let config = config.map_err(|error| unusable(&error))?;
+        let seed = Client::try_from(config).map_err(|error| unusable(&error))?;
+        Ok(Self {
+            seed,
+            namespace: args.namespace.clone(),
+            name: args.name.clone(),
+            listed: Arc::default(),
+        })
+    }
+
+    /// The same, whose next connection goes to one of these pods without a list before it.
+    pub(super) fn remembering(&self, pods: Vec<String>) -> Self {
+        Self {
+            listed: Arc::new(Mutex::new(pods)),
+            ..self.clone()
+        }
+    }
+
+    /// The names of the ready pods of a program, in order.
+    pub(super) async fn ready_pods(&self, program: Program) -> Result<Vec<String>, CommandError> {
+        let labels = format!(
+            "app.kubernetes.io/name={},app.kubernetes.io/component={program}",
+            self.name
+        );
+        let params = ListParams::default().labels(&labels).limit(MAX_PODS);
+        let pods: Api<Pod> = Api::namespaced(self.seed.clone(), &self.namespace);
+        let listed = self.request("list pods", pods.list(&params)).await?;
+        let mut names: Vec<String> = listed.items.into_iter().filter_map(ready).collect();
+        names.sort();
+        if names.is_empty() {
+            return Err(CommandError::unreachable(
+                format!(
+                    "no ready pod of {program} in namespace {} ({labels})",
+                    self.namespace
+                ),
+                format!(
+                    "kubectl -n {} get pods shows what there is; set --namespace and --name to those of the release",
+                    self.namespace
+                ),
+            ));
+        }
+        Ok(names)
+    }
+
+    /// A connection to any ready pod of a program.
+    pub(super) async fn connect_any(self, program: Program) -> io::Result<Box<dyn Transport>> {
+        let mut pods = std::mem::take(&mut *self.listed.lock().unwrap_or_else(PoisonError::into_inner));
+        if pods.is_empty() {
+            pods = self.ready_pods(program).await.map_err(io::Error::other)?;
+        }
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for pod in pods {
+            match self.connect(&pod).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// A connection to a pod.
+    pub(super) async fn connect(&self, pod: &str) -> io::Result<Box<dyn Transport>> {
+        let pods: Api<Pod> = Api::namespaced(self.seed.clone(), &self.namespace);
+        let refused = |error: kube::Error| {
+            let why = chain(&error);
+            io::Error::other(format!(
+                "port-forward to pod {pod}: {why}; it needs get and create on pods/portforward in {}",
+                self.namespace
+            ))
+        };
+        let mut forwarder = pods.portforward(pod, &[GRPC_PORT]).await.map_err(refused)?;
+        let absent = || io::Error::other("the API server forwards no port");
+        let stream = forwarder.take_stream(GRPC_PORT).ok_or_else(absent)?;
+        let error = forwarder.take_error(GRPC_PORT).ok_or_else(absent)?;
+        Ok(Box::new(PodStream::new(stream, error)))
+    }
+
+    /// One part of a Secret for each key.
+    pub(super) async fn secret<const N: usize>(
+        &self,
+        name: &str,
+        keys: [&str; N],
+    ) -> Result<[Vec<u8>; N], CommandError> {
+        let secrets: Api<Secret> = Api::namespaced(self.seed.clone(), &self.namespace);
+        let secret = self
+            .request(&format!("read the Secret {name}"), secrets.get(name))
+            .await?;
+        let data = secret.data.unwrap_or_default();
+        let mut parts = [const { Vec::new() }; N];
+        for (part, key) in parts.iter_mut().zip(keys) {
+            let Some(found) = data.get(key) else {
+                return Err(CommandError::usage(
+                    format!("the Secret {name} has no {key}"),
+                    "name a Secret with tls.crt, tls.key and ca.crt",
+                ));
+            };
+            part.clone_from(&found.0);
+        }
+        Ok(parts)
+    }
+
+    async fn request<T>(
+        &self,
+        what: &str,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, CommandError> {
+        let namespace = &self.namespace;
+        match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(kube::Error::Api(status))) => Err(CommandError::usage(
+                format!("cannot {what} in namespace {namespace}: {}", status.message),
+                "use a kubeconfig that may, or name addresses and certificate files",
+            )),
+            Ok(Err(error)) => Err(CommandError::unreachable(
+                format!("cannot {what} in namespace {namespace}: {}", chain(&error)),
+                "check --kubeconfig, --context and the connection to the API server of the seed",
+            )),
+            Err(_) => Err(CommandError::unreachable(
+                format!("cannot {what} in namespace {namespace}: no answer within 10 s"),
+                "check the connection to the API server of the seed",
+            )),
+        }
+    }
+}
+
+/// The name of a pod that is ready and stays.
+fn ready(pod: Pod) -> Option<String> {
+    let conditions = pod
+        .status
+        .and_then(|status| status.conditions)
+        .unwrap_or_default();
+    let is_ready = conditions
+        .iter()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let stays = pod.metadata.deletion_timestamp.is_none();
+    pod.metadata.name.filter(|_| is_ready && stays)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pods_count_that_are_ready_and_stay() {
+        let pod = |ready: &str, deleted: Option<&str>| -> Pod {
+            let pod = serde_json::json!({
+                "metadata": {"name": "lease-probe-0", "deletionTimestamp": deleted},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]},
+            });
+            serde_json::from_value(pod).unwrap()
+        };
+        assert_eq!(ready(pod("True", None)).as_deref(), Some("lease-probe-0"));
+        assert_eq!(ready(pod("False", None)), None);
+        assert_eq!(ready(pod("True", Some("2026-01-01T00:00:00Z"))), None);
+        assert_eq!(ready(Pod::default()), None);
+    }
+}

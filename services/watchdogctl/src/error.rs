@@ -1,0 +1,120 @@
+//! Errors of commands: the cause, what to do, and the exit code of the process.
+
+use std::fmt::{self, Display, Formatter};
+
+use tonic::{Code, Status};
+use watchdog_client::failure::{Failure, Reason};
+
+/// Something is wrong: a check failed, a shoot is unknown, a request was refused.
+pub(crate) const WRONG: u8 = 1;
+/// An option or a file is wrong.
+pub(crate) const USAGE: u8 = 2;
+/// A program cannot be reached.
+pub(crate) const UNREACHABLE: u8 = 3;
+
+/// Why a command failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CommandError {
+    /// The exit code of the process.
+    pub(crate) code: u8,
+    what: String,
+    what_to_do: String,
+}
+
+impl CommandError {
+    pub(crate) fn usage(what: impl Into<String>, what_to_do: impl Into<String>) -> Self {
+        Self::new(USAGE, what, what_to_do)
+    }
+
+    pub(crate) fn unreachable(what: impl Into<String>, what_to_do: impl Into<String>) -> Self {
+        Self::new(UNREACHABLE, what, what_to_do)
+    }
+
+    fn new(code: u8, what: impl Into<String>, what_to_do: impl Into<String>) -> Self {
+        Self {
+            code,
+            what: what.into(),
+            what_to_do: what_to_do.into(),
+        }
+    }
+
+    /// A call to `program` failed.
+    pub(crate) fn of_status(program: &str, status: &Status) -> Self {
+        let failure = Failure::of_grpc_status(status);
+        let what = format!("{program}: {failure}");
+        match status.code() {
+            Code::NotFound => Self::new(
+                WRONG,
+                what,
+                "watchdogctl verdicts lists the shoots that are known; write the namespace of the shoot, for example \
+                 shoot--core--crazy",
+            ),
+            Code::Unimplemented => Self::new(
+                WRONG,
+                what,
+                "the program is older than this watchdogctl: use the one of its release",
+            ),
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
+                Self::new(WRONG, what, "correct the option that the message names")
+            }
+            _ => Self::of_failure(program, &failure),
+        }
+    }
+
+    /// A stream of `program` was lost or could not be opened.
+    pub(crate) fn of_failure(program: &str, failure: &Failure) -> Self {
+        let what_to_do = match failure.reason {
+            Reason::ConnectionRefused => {
+                "nothing listens there: correct the address, or leave it out and let watchdogctl forward a port \
+                 through the API server of the seed"
+            }
+            Reason::ServerName => {
+                "the program's certificate is for another name: set --tls-server-name to a name in it, or --name and \
+                 --namespace to those of the release"
+            }
+            Reason::Certificate => {
+                "--tls-ca must have signed the program's certificate, and the authority of the programs yours, which \
+                 must not have expired; without TLS on the other side, use --insecure-plaintext"
+            }
+            Reason::Forbidden | Reason::Unauthorized => {
+                "the program does not take your certificate: use one with a name among its --tls-allowed-client"
+            }
+            Reason::Timeout => "the program does not answer: check its Pods with kubectl, then try again",
+            Reason::Throttled => "the replica serves too many streams: try again, or ask another replica",
+            Reason::Connection => {
+                "the connection broke or was refused by TLS: check address, --tls-ca and --tls-server-name; without \
+                 TLS on the other side, use --insecure-plaintext"
+            }
+            _ => "try again; the log of the program may say more",
+        };
+        Self::new(UNREACHABLE, format!("{program}: {failure}"), what_to_do)
+    }
+}
+
+impl Display for CommandError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}\n  {}", self.what, self.what_to_do)
+    }
+}
+
+impl std::error::Error for CommandError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_tell_a_wrong_request_from_a_program_that_is_not_reached() {
+        let code = |status: Status| CommandError::of_status("lease-probe", &status).code;
+        assert_eq!(code(Status::not_found("no Cluster")), WRONG);
+        assert_eq!(code(Status::invalid_argument("shoot: bad")), WRONG);
+        assert_eq!(code(Status::unimplemented("no such method")), WRONG);
+        assert_eq!(code(Status::unavailable("draining")), UNREACHABLE);
+        assert_eq!(code(Status::deadline_exceeded("no answer")), UNREACHABLE);
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = CommandError::of_status("lease-probe at a:1", &Status::from_error(Box::new(refused)));
+        let text = error.to_string();
+        assert!(text.starts_with("error: lease-probe at a:1: "), "{text}");
+        assert!(text.contains("nothing listens there"), "{text}");
+    }
+}

@@ -1,0 +1,88 @@
+//! Standard output: plain lines in a pipe, colour and updates in place on a terminal.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use jiff::Timestamp;
+
+use crate::render::Frame;
+
+/// Where text goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    /// Columns and rows of the terminal; none in a pipe.
+    size: Option<(usize, usize)>,
+    color: bool,
+}
+
+impl Output {
+    /// Standard output of the process. NO_COLOR turns colour off, whatever its value.
+    pub(crate) fn of_process() -> Self {
+        let terminal = io::stdout().is_terminal();
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self {
+            size: terminal.then(size),
+            color: terminal && !no_color && !dumb,
+        }
+    }
+
+    /// The frame of what is rendered now.
+    pub(crate) fn frame(&self) -> Frame {
+        Frame {
+            now: Timestamp::now(),
+            width: self.size.map(|(columns, _)| columns),
+            color: self.color,
+        }
+    }
+
+    /// Rows of the terminal; none in a pipe.
+    pub(crate) fn rows(&self) -> Option<usize> {
+        self.size.map(|(_, rows)| rows)
+    }
+
+    /// Writes a text. A reader that is gone ends nothing but the output.
+    pub(crate) fn print(&self, text: &str) {
+        let mut out = io::stdout().lock();
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+}
+
+/// Columns and rows.
+fn size() -> (usize, usize) {
+    let known = terminal_size::terminal_size();
+    known.map_or((80, 24), |(width, height)| (width.0.into(), height.0.into()))
+}
+
+/// A screen that is drawn again and again. What was on the terminal before comes back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct LiveScreen {
+    output: Output,
+}
+
+impl LiveScreen {
+    /// None in a pipe.
+    pub(crate) fn open(output: Output) -> Option<Self> {
+        output.size?;
+        // The alternate screen, without a cursor.
+        output.print("\x1b[?1049h\x1b[?25l");
+        Some(Self { output })
+    }
+
+    /// Replaces the screen.
+    pub(crate) fn draw(&self, text: &str) {
+        let mut screen = String::from("\x1b[H");
+        for line in text.lines() {
+            screen.push_str(line);
+            // To the end of the line; the terminal is raw neither before nor after.
+            screen.push_str("\x1b[K\r\n");
+        }
+        screen.push_str("\x1b[J");
+        self.output.print(&screen);
+    }
+}
+
+impl Drop for LiveScreen {
+    fn drop(&mut self) {
+        self.output.print("\x1b[?25h\x1b[?1049l");
+    }
+}

@@ -1,0 +1,318 @@
+//! Findings of `check`.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::table::{Cell, Style, TextTable};
+use super::{Frame, text};
+
+/// A certificate that ends within this time is worth a look: cert-manager renews 30 days before the end.
+const SOON_SECONDS: i64 = 14 * 86_400;
+
+/// Clocks that differ by this from the median of all replicas are wrong. The Date header is exact to a second.
+const MAX_SKEW_SECONDS: i64 = 3;
+
+/// The facts about one replica.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ReplicaFacts {
+    pub(crate) program: &'static str,
+    /// The name of its pod, or its address.
+    pub(crate) name: String,
+    /// Why it did not answer.
+    pub(crate) error: Option<String>,
+    pub(crate) is_serving: bool,
+    /// The blockers that keep it from being ready.
+    pub(crate) blockers: Vec<String>,
+    /// Its own name for itself.
+    pub(crate) replica: Option<String>,
+    pub(crate) version: Option<String>,
+    /// By how much its clock is ahead of this machine's.
+    pub(crate) ahead_seconds: Option<i64>,
+    pub(crate) is_encrypted: bool,
+    /// The end of its certificate, if it could be read.
+    pub(crate) certificate_end: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Severity {
+    Fine,
+    /// Worth a look; not wrong.
+    Notice,
+    Wrong,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CheckFinding {
+    pub(crate) severity: Severity,
+    /// The replica or program.
+    pub(crate) subject: String,
+    /// The thing that was looked at, for example `certificate`.
+    pub(crate) what: &'static str,
+    /// The result, and what to do.
+    pub(crate) text: String,
+}
+
+impl CheckFinding {
+    fn new(severity: Severity, subject: &str, what: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            severity,
+            subject: subject.to_owned(),
+            what,
+            text: text.into(),
+        }
+    }
+
+    pub(crate) fn fine(subject: &str, what: &'static str, text: impl Into<String>) -> Self {
+        Self::new(Severity::Fine, subject, what, text)
+    }
+
+    pub(crate) fn wrong(subject: &str, what: &'static str, text: impl Into<String>) -> Self {
+        Self::new(Severity::Wrong, subject, what, text)
+    }
+}
+
+/// The findings that follow from the facts.
+pub(crate) fn findings(
+    replicas: &[ReplicaFacts],
+    own_version: &str,
+    own_certificate_end: Option<Timestamp>,
+    now: Timestamp,
+) -> Vec<CheckFinding> {
+    let median = median(replicas.iter().filter_map(|facts| facts.ahead_seconds));
+    let mut findings = Vec::new();
+    for facts in replicas {
+        let subject = match &facts.replica {
+            Some(replica) if *replica != facts.name => format!("{replica} ({})", facts.name),
+            _ => format!("{} {}", facts.program, facts.name),
+        };
+        if let Some(error) = &facts.error {
+            findings.push(CheckFinding::wrong(&subject, "answer", error));
+            continue;
+        }
+        findings.push(readiness(&subject, facts));
+        if facts.is_encrypted {
+            findings.push(certificate(&subject, facts.certificate_end, now));
+        } else {
+            let text = "plaintext: everything that reaches the port can read and forge verdicts";
+            findings.push(CheckFinding::new(Severity::Notice, &subject, "certificate", text));
+        }
+        findings.extend(clock(&subject, facts.ahead_seconds, median));
+    }
+    findings.extend(versions(replicas, own_version));
+    if own_certificate_end.is_some() {
+        findings.push(certificate("your certificate", own_certificate_end, now));
+    }
+    findings
+}
+
+/// A missing permission is among the blockers.
+fn readiness(subject: &str, facts: &ReplicaFacts) -> CheckFinding {
+    match (facts.is_serving, facts.blockers.as_slice()) {
+        (true, _) => CheckFinding::fine(subject, "readiness", "ready, with all permissions"),
+        (false, []) => CheckFinding::wrong(subject, "readiness", "not ready: its log and /readyz say why"),
+        (false, blockers) => CheckFinding::wrong(
+            subject,
+            "readiness",
+            format!("not ready: {}", blockers.join("; ")),
+        ),
+    }
+}
+
+fn certificate(subject: &str, end: Option<Timestamp>, now: Timestamp) -> CheckFinding {
+    let Some(end) = end else {
+        return CheckFinding::new(
+            Severity::Notice,
+            subject,
+            "certificate",
+            "its end could not be read",
+        );
+    };
+    let left = end.as_second() - now.as_second();
+    let ends = format!("ends {}", text::day_and_clock(end));
+    match left {
+        ..0 => CheckFinding::wrong(
+            subject,
+            "certificate",
+            format!("{ends}: it has expired; renew it"),
+        ),
+        0..SOON_SECONDS => {
+            let text = format!("{ends}: in {} days; renew it", left / 86_400);
+            CheckFinding::new(Severity::Notice, subject, "certificate", text)
+        }
+        _ => CheckFinding::fine(subject, "certificate", ends),
+    }
+}
+
+fn clock(subject: &str, ahead: Option<i64>, median: i64) -> Option<CheckFinding> {
+    let off = ahead? - median;
+    Some(if off.abs() >= MAX_SKEW_SECONDS {
+        let text = format!("{off} s off the other replicas: check the time service of its node");
+        CheckFinding::wrong(subject, "clock", text)
+    } else {
+        CheckFinding::fine(subject, "clock", "within 3 s of the other replicas")
+    })
+}
+
+/// The value in the middle; 0 if there is none.
+fn median(values: impl Iterator<Item = i64>) -> i64 {
+    let mut values: Vec<i64> = values.collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+fn versions(replicas: &[ReplicaFacts], own: &str) -> Option<CheckFinding> {
+    let found: BTreeSet<&str> = replicas
+        .iter()
+        .filter_map(|facts| facts.version.as_deref())
+        .collect();
+    let all: Vec<&str> = found.iter().copied().collect();
+    let finding = match all.as_slice() {
+        [] => return None,
+        [one] if *one == own => CheckFinding::fine("all", "version", *one),
+        [one] => {
+            let text = format!("{one}, and watchdogctl is {own}: use the watchdogctl of that release");
+            CheckFinding::new(Severity::Notice, "all", "version", text)
+        }
+        several => {
+            let text = format!("{} run side by side: finish the rollout", several.join(" and "));
+            CheckFinding::new(Severity::Notice, "all", "version", text)
+        }
+    };
+    Some(finding)
+}
+
+pub(crate) fn render(findings: &[CheckFinding], frame: &Frame) -> String {
+    let mut table = TextTable::new(["RESULT", "REPLICA", "CHECK", "FOUND"]);
+    for finding in findings {
+        let result = match finding.severity {
+            Severity::Fine => Cell::styled(Style::Good, "ok"),
+            Severity::Notice => Cell::styled(Style::Warn, "notice"),
+            Severity::Wrong => Cell::styled(Style::Bad, "WRONG"),
+        };
+        table.row([
+            result,
+            finding.subject.as_str().into(),
+            finding.what.into(),
+            finding.text.as_str().into(),
+        ]);
+    }
+    let wrong = findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Wrong)
+        .count();
+    let end = match wrong {
+        0 => frame.paint(Style::Good, "Nothing is wrong."),
+        1 => frame.paint(Style::Bad, "1 check found something wrong."),
+        wrong => frame.paint(Style::Bad, &format!("{wrong} checks found something wrong.")),
+    };
+    format!("{}\n{end}\n", table.render(frame))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::testing;
+
+    #[test]
+    fn what_is_wrong_is_counted() {
+        let findings = [
+            CheckFinding::fine("weeder-0", "readiness", "serving"),
+            CheckFinding::wrong("weeder-0", "readiness", "not serving"),
+        ];
+        let expected = "\
+RESULT  REPLICA   CHECK      FOUND
+ok      weeder-0  readiness  serving
+WRONG   weeder-0  readiness  not serving
+
+1 check found something wrong.
+";
+        assert_eq!(render(&findings, &testing::pipe()), expected);
+        assert!(render(&findings[..1], &testing::pipe()).ends_with("Nothing is wrong.\n"));
+    }
+
+    fn facts(name: &str) -> ReplicaFacts {
+        ReplicaFacts {
+            program: "weeder",
+            name: name.to_owned(),
+            is_serving: true,
+            version: Some("1.0.0".to_owned()),
+            ahead_seconds: Some(100),
+            is_encrypted: true,
+            certificate_end: Timestamp::from_second(testing::NOW + 100 * 86_400).ok(),
+            ..ReplicaFacts::default()
+        }
+    }
+
+    fn worst(replicas: &[ReplicaFacts]) -> (Severity, String) {
+        let end = replicas.first().and_then(|facts| facts.certificate_end);
+        let found = findings(replicas, "1.0.0", end, testing::pipe().now);
+        let worst = found.into_iter().max_by_key(|finding| finding.severity).unwrap();
+        (
+            worst.severity,
+            format!("{} {}: {}", worst.subject, worst.what, worst.text),
+        )
+    }
+
+    #[test]
+    fn replicas_that_agree_are_fine_whatever_the_clock_of_this_machine() {
+        assert_eq!(worst(&[facts("a"), facts("b")]).0, Severity::Fine);
+    }
+
+    #[test]
+    fn each_thing_that_is_wrong_is_found() {
+        let permissions = ReplicaFacts {
+            is_serving: false,
+            blockers: vec!["permissions: missing: list leases".to_owned()],
+            ..facts("b")
+        };
+        let expired = ReplicaFacts {
+            certificate_end: Timestamp::from_second(testing::NOW - 1).ok(),
+            ..facts("b")
+        };
+        let clock = ReplicaFacts {
+            ahead_seconds: Some(96),
+            ..facts("b")
+        };
+        let silent = ReplicaFacts {
+            error: Some("no answer within 10 s".to_owned()),
+            ..facts("b")
+        };
+        for (replica, part) in [
+            (permissions, "missing: list leases"),
+            (expired, "it has expired"),
+            (clock, "-4 s off"),
+            (silent, "no answer"),
+        ] {
+            let (severity, text) = worst(&[facts("a"), replica, facts("c")]);
+            assert_eq!(severity, Severity::Wrong, "{part}");
+            assert!(text.contains("weeder b ") && text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_versions_certificates_that_end_soon_and_plaintext_are_noticed() {
+        let version = ReplicaFacts {
+            version: Some("1.1.0".to_owned()),
+            ..facts("b")
+        };
+        let soon = ReplicaFacts {
+            certificate_end: Timestamp::from_second(testing::NOW + 86_400).ok(),
+            ..facts("b")
+        };
+        let plaintext = ReplicaFacts {
+            is_encrypted: false,
+            ..facts("b")
+        };
+        for (replica, part) in [
+            (version, "1.0.0 and 1.1.0 run side by side"),
+            (soon, "in 1 days"),
+            (plaintext, "plaintext"),
+        ] {
+            let (severity, text) = worst(&[facts("a"), replica]);
+            assert_eq!(severity, Severity::Notice, "{part}");
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The history of a shoot.
+
+use watchdog_proto::scaling::v1::shoot_event::Event;
+use watchdog_proto::scaling::v1::{IncidentEnded, ShootEvent, WriteResult};
+
+use super::table::{Cell, Style, TextTable};
+use super::{Frame, text};
+
+/// One row for each event, in the order given.
+pub(crate) fn render(events: &[ShootEvent], frame: &Frame) -> String {
+    if events.is_empty() {
+        return "Nothing has happened to this shoot since the coordinator was started.\n".to_owned();
+    }
+    let mut table = TextTable::new(["AGO", "AT", "WHAT", "TOOK", "DETAILS", "MESSAGE"]);
+    for event in events {
+        let at = text::timestamp(event.at.as_ref());
+        let ago = text::since(event.at.as_ref(), frame.now);
+        let ago = ago.split(' ').next().unwrap_or_default().to_owned();
+        let (what, took, details) = parts(event);
+        table.row([
+            ago.into(),
+            at.map_or_else(|| "-".to_owned(), |at| text::clock(at, frame.now))
+                .into(),
+            what,
+            took.into(),
+            details.into(),
+            event.message.as_str().into(),
+        ]);
+    }
+    table.render(frame)
+}
+
+/// The event, how long it took, and the details of its kind.
+fn parts(event: &ShootEvent) -> (Cell, String, String) {
+    let name = |reference| text::resource(reference);
+    match &event.event {
+        Some(Event::VerdictChanged(changed)) => (
+            Cell::styled(super::status::outcome_style(changed.outcome()), "verdict"),
+            text::sent_duration(changed.delay.as_ref()),
+            format!(
+                "{} -> {}, expired {}",
+                text::outcome(changed.previous_outcome()),
+                text::outcome(changed.outcome()),
+                text::share(changed.evidence.as_ref())
+            ),
+        ),
+        Some(Event::DirectionChanged(changed)) => (
+            "direction".into(),
+            "-".to_owned(),
+            format!(
+                "{} -> {}",
+                text::direction(changed.previous_direction()),
+                text::direction(changed.direction())
+            ),
+        ),
+        Some(Event::StepChanged(changed)) => (
+            "step".into(),
+            text::sent_duration(changed.previous_step_took.as_ref()),
+            format!(
+                "{} {} -> {}",
+                name(changed.resource.as_ref()),
+                text::step(changed.previous_step()),
+                text::step(changed.step())
+            ),
+        ),
+        Some(Event::WriteEnded(ended)) => (
+            Cell::styled(write_style(ended.result()), "write"),
+            text::sent_duration(ended.took.as_ref()),
+            format!(
+                "{} {}: {}{}",
+                name(ended.resource.as_ref()),
+                ended.write,
+                text::bare(ended.result().as_str_name(), "WRITE_RESULT_"),
+                if ended.error.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({})", ended.error)
+                }
+            ),
+        ),
+        Some(Event::IncidentEnded(ended)) => (
+            Cell::styled(Style::Good, "incident ended"),
+            text::sent_duration(ended.verdict_to_restored.as_ref()),
+            incident(ended),
+        ),
+        None => ("-".into(), "-".to_owned(), "-".to_owned()),
+    }
+}
+
+const fn write_style(result: WriteResult) -> Style {
+    match result {
+        WriteResult::Applied => Style::Plain,
+        WriteResult::Conflict | WriteResult::Cancelled => Style::Warn,
+        _ => Style::Bad,
+    }
+}
+
+fn incident(ended: &IncidentEnded) -> String {
+    format!(
+        "{} after {}: last write down after {}, healthy after {}; {} down, {} up, {} writes failed",
+        text::outcome(ended.outcome()),
+        text::sent_duration(ended.last_renewal_to_verdict.as_ref()),
+        text::sent_duration(ended.verdict_to_last_write.as_ref()),
+        text::sent_duration(ended.verdict_to_healthy.as_ref()),
+        ended.scaled_down,
+        ended.scaled_up,
+        ended.failed_writes
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use watchdog_proto::probe::v1::Outcome;
+    use watchdog_proto::scaling::v1::{VerdictChanged, WriteEnded};
+
+    use super::*;
+    use crate::render::testing;
+
+    #[test]
+    fn events_keep_their_order_and_show_what_took_how_long() {
+        let verdict = VerdictChanged {
+            previous_outcome: Outcome::Healthy.into(),
+            outcome: Outcome::LeasesExpired.into(),
+            evidence: testing::verdict("a", Outcome::LeasesExpired).evidence,
+            delay: testing::seconds(0),
+            ..Default::default()
+        };
+        let write = WriteEnded {
+            resource: testing::resource("cluster-autoscaler", 0, Default::default()).resource,
+            write: "scale to 0".to_owned(),
+            result: WriteResult::Refused.into(),
+            error: "forbidden".to_owned(),
+            took: testing::seconds(2),
+            ..Default::default()
+        };
+        let event = |seconds, event| ShootEvent {
+            at: testing::ago(seconds),
+            message: "A sentence.".to_owned(),
+            event: Some(event),
+            ..Default::default()
+        };
+        let events = [
+            event(130, Event::VerdictChanged(verdict)),
+            event(128, Event::WriteEnded(write)),
+        ];
+        let expected = "\
+AGO    AT         WHAT     TOOK  DETAILS                                                           MESSAGE
+2m10s  00:37:50Z  verdict  0s    HEALTHY -> LEASES_EXPIRED, expired 100 % (6/6)                    A sentence.
+2m08s  00:37:52Z  write    2s    Deployment/cluster-autoscaler scale to 0: REFUSED (forbidden)     A sentence.
+";
+        let shown = render(&events, &testing::pipe());
+        let normal = |text: &str| -> Vec<String> {
+            text.lines()
+                .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+                .collect()
+        };
+        assert_eq!(normal(&shown), normal(expected));
+    }
+}

@@ -1,0 +1,304 @@
+//! One screen about a seed.
+
+use watchdog_proto::probe::v1::{Outcome, Verdict};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling, Step};
+
+use super::table::{Cell, Style, TextTable};
+use super::{Frame, missing, text};
+
+/// One shoot that is not healthy, or whose dependants are on their way.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct StatusRow {
+    pub(crate) shoot: String,
+    pub(crate) verdict: Option<Verdict>,
+    pub(crate) scaling: Option<ShootScaling>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct SeedStatus {
+    /// Shoots by outcome, of the whole seed.
+    pub(crate) counts: Vec<(Outcome, i32)>,
+    pub(crate) rows: Vec<StatusRow>,
+    /// Shoots that are not healthy and not among the rows.
+    pub(crate) not_read: i32,
+    /// Replicas whose items may be absent.
+    pub(crate) missing: Vec<String>,
+}
+
+/// Sorted by urgency; the largest wait first among equals.
+pub(crate) fn sort(rows: &mut [StatusRow]) {
+    rows.sort_by_cached_key(|row| {
+        let verdict = row.verdict.as_ref();
+        let since = verdict.and_then(|verdict| verdict.outcome_since.as_ref());
+        let since = since.map(|since| (since.seconds, since.nanos));
+        (urgency(row), since.unwrap_or((i64::MAX, 0)), row.shoot.clone())
+    });
+}
+
+/// 0 is the most urgent.
+fn urgency(row: &StatusRow) -> usize {
+    let direction = row.scaling.as_ref().map(ShootScaling::direction);
+    let state = row.scaling.as_ref().map(ShootScaling::state);
+    let held_down = row
+        .scaling
+        .as_ref()
+        .is_some_and(|scaling| scaling.meltdown_protection_active);
+    let outcome = row
+        .verdict
+        .as_ref()
+        .map_or(Outcome::Unspecified, Verdict::outcome);
+    let is_cut_off = matches!(outcome, Outcome::LeasesExpired | Outcome::ExternalUnreachable);
+    let is_settled_down = direction == Some(Direction::Down) && state == Some(FlowState::Settled);
+    match () {
+        () if state == Some(FlowState::Failed) => 0,
+        () if is_cut_off && !is_settled_down => 1,
+        // Nothing brings it back until there is a verdict again.
+        () if held_down && direction == Some(Direction::Hold) => 2,
+        () if is_settled_down => 3,
+        () if state == Some(FlowState::Running) => 4,
+        () => {
+            let place = text::OUTCOMES.iter().position(|known| *known == outcome);
+            5 + place.unwrap_or(text::OUTCOMES.len())
+        }
+    }
+}
+
+/// The screen. `most_lines` limits it to the height of a terminal.
+pub(crate) fn render(status: &SeedStatus, most_lines: Option<usize>, frame: &Frame) -> String {
+    let mut out = summary(status, frame);
+    out.push_str(&missing(&status.missing, frame));
+    if status.rows.is_empty() {
+        out.push_str("\nEvery shoot that is probed is healthy.\n");
+        return out;
+    }
+    // The empty line, the header, and the line about the rest.
+    let used = out.lines().count() + 3;
+    let most_rows = most_lines.map_or(usize::MAX, |lines| lines.saturating_sub(used).max(1));
+    let mut table = TextTable::new([
+        "SHOOT",
+        "OUTCOME",
+        "EXPIRED",
+        "SINCE",
+        "VALID",
+        "DIRECTION",
+        "LEVEL",
+        "WAITS FOR",
+    ]);
+    for row in status.rows.iter().take(most_rows) {
+        table.row(cells(row, frame));
+    }
+    out.push('\n');
+    out.push_str(&table.render(frame));
+    let not_shown =
+        status.rows.len().saturating_sub(most_rows) + usize::try_from(status.not_read).unwrap_or(0);
+    if not_shown > 0 {
+        let rest = format!("{not_shown} more; watchdogctl verdicts --outcome … lists them");
+        out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
+    }
+    out
+}
+
+fn summary(status: &SeedStatus, frame: &Frame) -> String {
+    let shoots: i32 = status.counts.iter().map(|(_, count)| count).sum();
+    let counts = status
+        .counts
+        .iter()
+        .filter(|(outcome, count)| *count > 0 || *outcome == Outcome::Healthy);
+    let counts: Vec<String> = counts
+        .map(|(outcome, count)| {
+            frame.paint(
+                outcome_style(*outcome),
+                &format!("{count} {}", text::outcome(*outcome)),
+            )
+        })
+        .collect();
+    let at = text::day_and_clock(frame.now);
+    format!("{at}  {shoots} shoots: {}\n", counts.join(", "))
+}
+
+fn cells(row: &StatusRow, frame: &Frame) -> Vec<Cell> {
+    let (outcome, share, since, valid) = match &row.verdict {
+        Some(verdict) => (
+            outcome_cell(verdict),
+            text::share(verdict.evidence.as_ref()),
+            text::since(verdict.outcome_since.as_ref(), frame.now),
+            valid_cell(verdict),
+        ),
+        None => ("-".into(), "-".to_owned(), "-".to_owned(), "-".into()),
+    };
+    let scaling = row.scaling.as_ref();
+    let direction = scaling.map_or_else(|| "-".to_owned(), |scaling| text::direction(scaling.direction()));
+    let level = text::number(scaling.and_then(|scaling| scaling.level));
+    let waits_for = scaling.map_or_else(|| "-".to_owned(), waits_for);
+    vec![
+        row.shoot.as_str().into(),
+        outcome,
+        share.into(),
+        since.into(),
+        valid,
+        direction.into(),
+        level.into(),
+        waits_for.into(),
+    ]
+}
+
+/// The outcome; for a shoot that is not probed with the reason.
+pub(crate) fn outcome_cell(verdict: &Verdict) -> Cell {
+    let name = match verdict.outcome() {
+        Outcome::Skipped => format!("SKIPPED {}", text::skip_reason(verdict.skip_reason())),
+        outcome => text::outcome(outcome).to_owned(),
+    };
+    Cell::styled(outcome_style(verdict.outcome()), name)
+}
+
+pub(crate) const fn outcome_style(outcome: Outcome) -> Style {
+    match outcome {
+        Outcome::LeasesExpired | Outcome::ExternalUnreachable => Style::Bad,
+        Outcome::Healthy => Style::Good,
+        Outcome::Skipped => Style::Dim,
+        _ => Style::Warn,
+    }
+}
+
+/// How long a verdict may still be acted upon, as it was when it was sent.
+pub(crate) fn valid_cell(verdict: &Verdict) -> Cell {
+    let left = watchdog_client::wire::forward(verdict.valid_for.as_ref());
+    if left.is_zero() {
+        Cell::styled(Style::Bad, "expired")
+    } else {
+        text::duration(left).into()
+    }
+}
+
+/// Says in one line what a shoot's flow waits for.
+pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
+    let unfinished = scaling.resources.iter().find(|resource| {
+        let at_level = scaling.level.is_none() || resource.level == scaling.level;
+        let finished = matches!(
+            resource.step(),
+            Step::Reached | Step::Absent | Step::Ignored | Step::Pending
+        );
+        at_level && !finished
+    });
+    match (scaling.state(), unfinished) {
+        (FlowState::Running | FlowState::Failed, Some(resource)) => {
+            let name = resource
+                .resource
+                .as_ref()
+                .map_or("?", |reference| &reference.name);
+            format!("{name} {}: {}", text::step(resource.step()), resource.message)
+        }
+        (FlowState::Settled, _) if scaling.direction() == Direction::Down => {
+            "held down until the leases are renewed".to_owned()
+        }
+        (FlowState::Settled, _) => "-".to_owned(),
+        _ => scaling.reason.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::testing;
+
+    fn row(shoot: &str, outcome: Outcome, scaling: Option<ShootScaling>) -> StatusRow {
+        StatusRow {
+            shoot: shoot.to_owned(),
+            verdict: Some(testing::verdict(shoot, outcome)),
+            scaling,
+        }
+    }
+
+    fn rows() -> Vec<StatusRow> {
+        let settled = ShootScaling {
+            state: FlowState::Settled.into(),
+            level: None,
+            ..testing::scaling_down("b")
+        };
+        let restored = ShootScaling {
+            direction: Direction::Up.into(),
+            ..testing::scaling_down("c")
+        };
+        let failed = ShootScaling {
+            state: FlowState::Failed.into(),
+            ..testing::scaling_down("d")
+        };
+        let held = ShootScaling {
+            direction: Direction::Hold.into(),
+            state: FlowState::Holding.into(),
+            ..testing::scaling_down("e")
+        };
+        vec![
+            row("f", Outcome::Throttled, None),
+            row("c", Outcome::Healthy, Some(restored)),
+            row("b", Outcome::LeasesExpired, Some(settled)),
+            row("a", Outcome::LeasesExpired, Some(testing::scaling_down("a"))),
+            row("e", Outcome::ApiServerUnreachable, Some(held)),
+            row("d", Outcome::LeasesExpired, Some(failed)),
+        ]
+    }
+
+    #[test]
+    fn the_most_urgent_comes_first() {
+        let mut rows = rows();
+        sort(&mut rows);
+        let order: Vec<&str> = rows.iter().map(|row| row.shoot.as_str()).collect();
+        assert_eq!(order, ["d", "a", "e", "b", "c", "f"]);
+    }
+
+    #[test]
+    fn a_row_says_what_its_shoot_waits_for() {
+        let status = SeedStatus {
+            counts: vec![
+                (Outcome::LeasesExpired, 1),
+                (Outcome::Throttled, 0),
+                (Outcome::Healthy, 3),
+            ],
+            rows: vec![row(
+                "shoot--a--b",
+                Outcome::LeasesExpired,
+                Some(testing::scaling_down("shoot--a--b")),
+            )],
+            not_read: 0,
+            missing: Vec::new(),
+        };
+        let expected = "\
+2026-11-23 00:40:00Z  4 shoots: 1 LEASES_EXPIRED, 3 HEALTHY
+
+SHOOT        OUTCOME         EXPIRED      SINCE              VALID  DIRECTION  LEVEL  WAITS FOR
+shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1      kube-controller-manager WAITING: It has 1 ready replica.
+";
+        assert_eq!(render(&status, None, &testing::pipe()), expected);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let status = SeedStatus {
+            rows: rows(),
+            not_read: 10,
+            ..SeedStatus::default()
+        };
+        let text = render(&status, Some(6), &testing::pipe());
+        assert_eq!(text.lines().count(), 6, "{text}");
+        assert!(text.contains("\n14 more; "), "{text}");
+    }
+
+    #[test]
+    fn a_missing_replica_is_named() {
+        let status = SeedStatus {
+            missing: vec!["lease-probe-1".to_owned()],
+            ..SeedStatus::default()
+        };
+        let text = render(&status, None, &testing::pipe());
+        assert!(text.contains("INCOMPLETE: lease-probe-1 not reached"), "{text}");
+    }
+
+    #[test]
+    fn a_verdict_that_is_not_valid_any_more_says_so() {
+        let verdict = Verdict {
+            valid_for: testing::seconds(-1),
+            ..testing::verdict("a", Outcome::LeasesExpired)
+        };
+        assert_eq!(valid_cell(&verdict), Cell::styled(Style::Bad, "expired"));
+    }
+}

@@ -1,0 +1,189 @@
+//! Names, durations and times as they are shown.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, SkipReason};
+use watchdog_proto::scaling::v1::{Action, Direction, FlowState, HoldReason, ResourceRef, Step};
+
+/// Outcomes, the most urgent first.
+pub(crate) const OUTCOMES: [Outcome; 9] = [
+    Outcome::LeasesExpired,
+    Outcome::ExternalUnreachable,
+    Outcome::TooFewCandidates,
+    Outcome::ApiServerUnreachable,
+    Outcome::Inconclusive,
+    Outcome::Throttled,
+    Outcome::Pending,
+    Outcome::Skipped,
+    Outcome::Healthy,
+];
+
+/// Its name in the API without the prefix.
+pub(crate) fn outcome(outcome: Outcome) -> &'static str {
+    bare(outcome.as_str_name(), "OUTCOME_")
+}
+
+pub(crate) fn skip_reason(reason: SkipReason) -> &'static str {
+    bare(reason.as_str_name(), "SKIP_REASON_")
+}
+
+pub(crate) fn exclusion(exclusion: Exclusion) -> &'static str {
+    bare(exclusion.as_str_name(), "EXCLUSION_")
+}
+
+pub(crate) fn direction(direction: Direction) -> String {
+    bare(direction.as_str_name(), "DIRECTION_").to_lowercase()
+}
+
+pub(crate) fn flow_state(state: FlowState) -> String {
+    bare(state.as_str_name(), "FLOW_STATE_").to_lowercase()
+}
+
+pub(crate) fn step(step: Step) -> &'static str {
+    bare(step.as_str_name(), "STEP_")
+}
+
+pub(crate) fn action(action: Action) -> &'static str {
+    bare(action.as_str_name(), "ACTION_")
+}
+
+pub(crate) fn hold_reason(reason: HoldReason) -> &'static str {
+    bare(reason.as_str_name(), "HOLD_REASON_")
+}
+
+pub(crate) fn bare(name: &'static str, prefix: &str) -> &'static str {
+    name.strip_prefix(prefix).unwrap_or(name)
+}
+
+/// `Deployment/name`.
+pub(crate) fn resource(reference: Option<&ResourceRef>) -> String {
+    reference.map_or_else(
+        || "?".to_owned(),
+        |reference| format!("{}/{}", reference.kind, reference.name),
+    )
+}
+
+/// A number that may be unset.
+pub(crate) fn number<T: ToString>(number: Option<T>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| number.to_string())
+}
+
+/// `100 % (6/6)`.
+pub(crate) fn share(evidence: Option<&Evidence>) -> String {
+    evidence.map_or_else(
+        || "-".to_owned(),
+        |evidence| {
+            let counts = format!("{}/{}", evidence.expired, evidence.candidates);
+            match evidence.expired_fraction {
+                Some(fraction) => format!("{} ({counts})", percent(fraction)),
+                None => counts,
+            }
+        },
+    )
+}
+
+/// `60 %`.
+pub(crate) fn percent(fraction: f64) -> String {
+    format!("{:.0} %", fraction * 100.0)
+}
+
+/// The two largest units: `350ms`, `12s`, `2m10s`, `3h05m`, `4d06h`.
+pub(crate) fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    match seconds {
+        0 if duration.is_zero() => "0s".to_owned(),
+        0 => format!("{}ms", duration.as_millis()),
+        1..60 => format!("{seconds}s"),
+        60..3_600 => format!("{minutes}m{:02}s", seconds % 60),
+        3_600..86_400 => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
+/// A duration that was received; `-` when unset.
+pub(crate) fn sent_duration(sent: Option<&prost_types::Duration>) -> String {
+    sent.map_or_else(
+        || "-".to_owned(),
+        |sent| duration(watchdog_client::wire::forward(Some(sent))),
+    )
+}
+
+/// A time that was received.
+pub(crate) fn timestamp(sent: Option<&prost_types::Timestamp>) -> Option<Timestamp> {
+    let sent = sent?;
+    Timestamp::new(sent.seconds, sent.nanos).ok()
+}
+
+/// The time of day in UTC; with the day, if that is not the day of `now`.
+pub(crate) fn clock(at: Timestamp, now: Timestamp) -> String {
+    let (at, now) = (at.to_zoned(TimeZone::UTC), now.to_zoned(TimeZone::UTC));
+    let format = if at.date() == now.date() {
+        "%H:%M:%SZ"
+    } else {
+        "%Y-%m-%d %H:%M:%SZ"
+    };
+    at.strftime(format).to_string()
+}
+
+/// `2026-11-23 00:40:00Z`.
+pub(crate) fn day_and_clock(at: Timestamp) -> String {
+    at.to_zoned(TimeZone::UTC)
+        .strftime("%Y-%m-%d %H:%M:%SZ")
+        .to_string()
+}
+
+/// Time since a moment, and the moment: `2m10s (00:37:50Z)`; `-` when unset. A clock that runs ahead of this one shows as
+/// no time.
+pub(crate) fn since(sent: Option<&prost_types::Timestamp>, now: Timestamp) -> String {
+    timestamp(sent).map_or_else(
+        || "-".to_owned(),
+        |at| {
+            let passed = Duration::try_from(now.duration_since(at)).unwrap_or_default();
+            format!("{} ({})", duration(passed), clock(at, now))
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::testing;
+
+    #[test]
+    fn durations_have_two_units() {
+        let table = [
+            (0, "0s"),
+            (350, "350ms"),
+            (12_000, "12s"),
+            (130_000, "2m10s"),
+            (11_100_000, "3h05m"),
+            (367_200_000, "4d06h"),
+        ];
+        for (millis, text) in table {
+            assert_eq!(duration(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn times_are_relative_and_absolute() {
+        let now = testing::pipe().now;
+        assert_eq!(since(testing::ago(130).as_ref(), now), "2m10s (00:37:50Z)");
+        assert_eq!(
+            since(testing::ago(86_400).as_ref(), now),
+            "1d00h (2026-11-22 00:40:00Z)"
+        );
+        assert_eq!(since(testing::ago(-5).as_ref(), now), "0s (00:40:05Z)");
+        assert_eq!(since(None, now), "-");
+    }
+
+    #[test]
+    fn every_outcome_of_the_api_has_an_urgency() {
+        let known = (1..).map_while(|n| Outcome::try_from(n).ok());
+        for outcome in known {
+            assert!(OUTCOMES.contains(&outcome), "{outcome:?}");
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The command line against the incident of the demo: what it shows is compared with what is so.
+
+use std::path::PathBuf;
+use std::process::Output;
+use std::time::Duration;
+
+use serde_json::Value;
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_sandbox::{Cut, SimulatedShoot};
+use watchdog_test_support::binaries;
+use watchdog_test_support::certs::{Authority, TlsFiles};
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::scratch::Scratch;
+use watchdog_test_support::wait::{BOUND, until};
+use watchdog_test_support::watchdog::Service;
+
+const SHOOT: &str = "shoot--sandbox--one";
+const OTHER: &str = "shoot--sandbox--two";
+
+/// How the command line reaches the programs of a test.
+struct Watchdogctl {
+    program: PathBuf,
+    connection: Vec<String>,
+}
+
+impl Watchdogctl {
+    fn new(services: &[(&str, &Service)], files: &TlsFiles) -> Self {
+        let addresses = services
+            .iter()
+            .flat_map(|(option, service)| [(*option).to_owned(), service.grpc.clone()]);
+        Self {
+            program: binaries::path(binaries::WATCHDOGCTL).unwrap(),
+            connection: addresses.chain(tls(files)).collect(),
+        }
+    }
+
+    async fn output(&self, command: &str) -> Output {
+        let mut process = tokio::process::Command::new(&self.program);
+        process
+            .args(&self.connection)
+            .args(command.split(' '))
+            .env_remove("KUBECONFIG")
+            .kill_on_drop(true);
+        tokio::time::timeout(Duration::from_secs(60), process.output())
+            .await
+            .unwrap()
+            .unwrap()
+    }
+
+    /// The output of a command that succeeds.
+    async fn shown(&self, command: &str) -> String {
+        let output = self.output(command).await;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{command}: {errors}");
+        assert_eq!(errors, "", "{command}");
+        let shown = String::from_utf8(output.stdout).unwrap();
+        assert!(!shown.contains('\x1b'), "no colour in a pipe: {shown:?}");
+        shown
+    }
+
+    async fn json(&self, command: &str) -> Value {
+        serde_json::from_str(&self.shown(command).await).unwrap()
+    }
+
+    /// The exit code and the message of a command that fails.
+    async fn failed(&self, command: &str) -> (i32, String) {
+        let output = self.output(command).await;
+        let text = String::from_utf8(output.stderr).unwrap();
+        (output.status.code().unwrap(), text)
+    }
+
+    /// Waits until a command shows this.
+    async fn until_shown(&self, command: &str, parts: &[&str]) -> String {
+        until(&format!("{command} shows {parts:?}"), BOUND, || async {
+            let shown = self.shown(command).await;
+            let absent = parts.iter().find(|part| !shown.contains(**part));
+            match absent {
+                None => Ok(Some(shown)),
+                Some(part) => anyhow::bail!("{part:?} is not in {shown}"),
+            }
+        })
+        .await
+        .unwrap()
+    }
+}
+
+fn tls(files: &TlsFiles) -> Vec<String> {
+    let paths = [
+        ("--tls-ca", &files.ca),
+        ("--tls-cert", &files.cert),
+        ("--tls-key", &files.key),
+    ];
+    let paths = paths.map(|(option, path)| [option.to_owned(), path.display().to_string()]);
+    let name = ["--tls-server-name", "localhost"].map(str::to_owned);
+    paths.into_iter().flatten().chain(name).collect()
+}
+
+/// The line about a shoot.
+fn line<'a>(text: &'a str, shoot: &str) -> &'a str {
+    let found = text.lines().find(|line| line.starts_with(shoot));
+    found.unwrap_or_else(|| panic!("{shoot} is not in {text}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_command_shows_what_is_so_through_an_incident() {
+    let world = World::start("watchdogctl", &["one", "two"]).await.unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    let weeder = world.weeder().await.unwrap();
+    for service in [&coordinator, &weeder] {
+        service.wait_ready().await.unwrap();
+    }
+    let services = [
+        ("--lease-probe", &lease_probe),
+        ("--scaling-coordinator", &coordinator),
+        ("--weeder", &weeder),
+    ];
+    let watchdogctl = Watchdogctl::new(&services, world.setup.client_files());
+    let shoot = world.shoot("one").unwrap();
+
+    healthy(&world, &watchdogctl, &shoot).await;
+
+    shoot.cut(Cut::All);
+    world
+        .wait_outcome(&lease_probe, SHOOT, Outcome::LeasesExpired, BOUND)
+        .await
+        .unwrap();
+    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    held_down(&world, &lease_probe, &watchdogctl).await;
+
+    shoot.heal();
+    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+    let parts = ["2 shoots: 2 HEALTHY\n", "Every shoot that is probed is healthy."];
+    watchdogctl.until_shown("status", &parts).await;
+    let history = watchdogctl
+        .until_shown("history sandbox/one", &["incident ended"])
+        .await;
+    for part in [
+        "HEALTHY -> LEASES_EXPIRED",
+        "LEASES_EXPIRED -> HEALTHY",
+        "APPLIED",
+    ] {
+        assert!(history.contains(part), "{part:?} is not in {history}");
+    }
+    let scaling = watchdogctl.json("scaling -o json").await;
+    assert_eq!(scaling["scalings"][0]["direction"], "DIRECTION_UP");
+    assert!(scaling["scalings"][0].get("meltdownProtectionActive").is_none());
+}
+
+async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &SimulatedShoot) {
+    let parts = ["2 shoots: 2 HEALTHY\n", "Every shoot that is probed is healthy."];
+    watchdogctl.until_shown("status", &parts).await;
+    let verdicts = watchdogctl.json("verdicts -o json").await;
+    assert_eq!(verdicts["verdicts"][0]["shoot"], SHOOT);
+    assert_eq!(verdicts["verdicts"][1]["outcome"], "OUTCOME_HEALTHY");
+    let yaml = watchdogctl.shown("verdicts -o yaml sandbox/one").await;
+    assert!(yaml.contains("outcome: OUTCOME_HEALTHY"), "{yaml}");
+
+    let plan = watchdogctl.shown(&format!("plan {SHOOT} --direction down")).await;
+    assert!(
+        plan.starts_with(&format!("{SHOOT} would be scaled down: ")),
+        "{plan}"
+    );
+    for name in [
+        "kube-controller-manager",
+        "machine-controller-manager",
+        "cluster-autoscaler",
+    ] {
+        let line = plan.lines().find(|line| line.contains(name)).unwrap();
+        assert!(line.contains("SCALE") && line.contains("1 -> 0"), "{line}");
+    }
+    assert!(world.scale_writes(shoot).is_empty(), "a plan touches nothing");
+
+    let weeders = watchdogctl.shown("weeders --shoot sandbox/one").await;
+    assert!(line(&weeders, SHOOT).contains("kube-apiserver") || weeders.contains("etcd-main-client"));
+    let services = watchdogctl.shown("services --shoot sandbox/one").await;
+    let ready = services
+        .lines()
+        .filter(|line| line.starts_with(SHOOT) && line.contains("  READY"));
+    assert_eq!(ready.count(), 2, "{services}");
+    assert!(!services.contains(OTHER), "the server filters: {services}");
+    let replicas = watchdogctl.shown("replicas").await;
+    for (replica, owned) in [
+        ("lease-probe-0", "2 shoots"),
+        ("scaling-coordinator-0", "2 shoots"),
+        ("weeder-0", "4 services"),
+    ] {
+        let line = replicas.lines().find(|line| line.contains(replica)).unwrap();
+        assert!(line.contains("connected") && line.contains(owned), "{replicas}");
+    }
+    let checked = watchdogctl.shown("check").await;
+    assert!(checked.ends_with("Nothing is wrong.\n"), "{checked}");
+    for replica in ["lease-probe-0", "scaling-coordinator-0", "weeder-0"] {
+        let of_replica: Vec<&str> = checked.lines().filter(|line| line.contains(replica)).collect();
+        let looked_at = ["readiness", "certificate", "clock"];
+        let all = looked_at
+            .iter()
+            .all(|what| of_replica.iter().any(|line| line.contains(what)));
+        assert!(all, "{replica}: {checked}");
+    }
+    assert!(checked.contains("ends 4096-01-01"), "{checked}");
+}
+
+async fn held_down(world: &World, lease_probe: &Service, watchdogctl: &Watchdogctl) {
+    let parts = [
+        "1 LEASES_EXPIRED",
+        "1 HEALTHY",
+        "held down until the leases are renewed",
+    ];
+    let status = watchdogctl.until_shown("status", &parts).await;
+    let row = line(&status, SHOOT);
+    assert!(
+        row.contains("LEASES_EXPIRED  100 % (5/5)") && row.contains("  down  "),
+        "{status}"
+    );
+    assert!(!status.contains(OTHER), "a healthy shoot needs no line: {status}");
+
+    let verdict = world.verdict(lease_probe, SHOOT).await.unwrap();
+    let why = watchdogctl.shown("shoot sandbox/one").await;
+    for part in [
+        verdict.message.as_str(),
+        "expired 100 % (5/5), threshold 60 %",
+        "the nodes are cut off. Direction: down.",
+        "dependants are held down",
+        "WHAT WOULD HAPPEN NOW\n  would be scaled down: ",
+    ] {
+        assert!(why.contains(part), "{part:?} is not in {why}");
+    }
+    let dependants = why.lines().filter(|line| line.starts_with("  Deployment/"));
+    let reached = dependants.filter(|line| line.contains("REACHED  0         0      1         0"));
+    assert_eq!(reached.count(), 3, "{why}");
+
+    let expired = watchdogctl
+        .json("verdicts --outcome leases-expired -o json")
+        .await;
+    assert_eq!(expired["totalSize"], 1);
+    assert_eq!(expired["verdicts"][0]["evidence"]["expired"], 5);
+    let scaling = watchdogctl.json(&format!("scaling {SHOOT} -o json")).await;
+    let state = &scaling["scalings"][0];
+    assert_eq!(state["direction"], "DIRECTION_DOWN");
+    assert_eq!(state["meltdownProtectionActive"], true);
+    let recorded = state["resources"].as_array().unwrap().iter();
+    assert!(
+        recorded
+            .into_iter()
+            .all(|resource| resource["recordedReplicas"] == 1)
+    );
+    let wide = watchdogctl.shown("scaling -o wide").await;
+    assert!(line(&wide, SHOOT).contains("scaling-coordinator-0"), "{wide}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_says_what_to_do_and_has_its_exit_code() {
+    let world = World::start("watchdogctl-errors", &["one"]).await.unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    let coordinator = world.coordinator().await.unwrap();
+    coordinator.wait_ready().await.unwrap();
+    let services = [
+        ("--lease-probe", &lease_probe),
+        ("--scaling-coordinator", &coordinator),
+    ];
+    let files = world.setup.client_files();
+    let good = Watchdogctl::new(&services, files);
+    good.until_shown("verdicts", &[SHOOT]).await;
+    let stranger = Authority::new(&world.scratch, "stranger").unwrap();
+    let stranger = Watchdogctl::new(
+        &services,
+        &stranger.issue("stranger", &["stranger.test"]).unwrap(),
+    );
+    let only_probe = Watchdogctl::new(&services[..1], files);
+    let bare = |options: &[&str]| Watchdogctl {
+        program: binaries::path(binaries::WATCHDOGCTL).unwrap(),
+        connection: options.iter().map(ToString::to_string).collect(),
+    };
+    let free = watchdog_test_support::ports::free_port().unwrap();
+    let closed = format!("127.0.0.1:{free}");
+    let mut closed = bare(&["--lease-probe", &closed]);
+    closed.connection.extend(tls(files));
+    let mut misnamed = Watchdogctl::new(&services, files);
+    *misnamed.connection.last_mut().unwrap() = "other.test".to_owned();
+    let no_certificate = bare(&["--lease-probe", &lease_probe.grpc]);
+    let plaintext = bare(&["--lease-probe", &lease_probe.grpc, "--insecure-plaintext"]);
+    let nowhere = bare(&["--kubeconfig", "/no/such/kubeconfig"]);
+
+    for (watchdogctl, command, code, part) in [
+        (
+            &good,
+            "shoot shoot--no--such",
+            1,
+            "watchdogctl verdicts lists the shoots",
+        ),
+        (&good, "shoot Not_A_Name", 2, "shoot--core--crazy, or core/crazy"),
+        (&good, "plan sandbox/one", 2, "--direction"),
+        (&good, "verdicts --outcome nonsense", 2, "leases-expired"),
+        (&only_probe, "status", 2, "add --scaling-coordinator HOST:PORT"),
+        (&closed, "verdicts", 3, "nothing listens there"),
+        (&misnamed, "verdicts", 3, "--tls-server-name"),
+        (&stranger, "verdicts", 3, "--tls-ca must have signed"),
+        (&plaintext, "verdicts", 3, "--tls-ca"),
+        (&no_certificate, "verdicts", 2, "add --tls-secret NAME"),
+        (&nowhere, "verdicts", 2, "set --kubeconfig and --context"),
+    ] {
+        let (found, text) = watchdogctl.failed(command).await;
+        assert_eq!((found, text.contains(part)), (code, true), "{command}: {text}");
+    }
+    let checked = closed.output("check").await;
+    let shown = String::from_utf8(checked.stdout).unwrap();
+    assert_eq!(checked.status.code(), Some(1), "{shown}");
+    assert!(
+        shown.contains("WRONG") && shown.contains("nothing listens there"),
+        "{shown}"
+    );
+}
+
+#[tokio::test]
+async fn kubectl_finds_it_and_shells_and_man_read_what_it_prints() {
+    let scratch = Scratch::new("kubectl-plugin").unwrap();
+    let plugin = scratch.join("kubectl-watchdog");
+    std::os::unix::fs::symlink(binaries::path(binaries::WATCHDOGCTL).unwrap(), &plugin).unwrap();
+    let plugin = Watchdogctl {
+        program: plugin,
+        connection: Vec::new(),
+    };
+    let help = plugin.shown("--help").await;
+    assert!(help.contains("Usage: kubectl watchdog "), "{help}");
+    assert!(
+        help.contains("Exit codes:") && help.contains("Examples:"),
+        "{help}"
+    );
+    for (shell, part) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef watchdogctl"),
+        ("fish", "complete -c"),
+    ] {
+        let script = plugin.shown(&format!("completion {shell}")).await;
+        assert!(script.contains(part), "{shell}: {script}");
+    }
+    let page = plugin.shown("man").await;
+    assert!(page.contains(".TH watchdogctl 1"), "{page}");
+}
