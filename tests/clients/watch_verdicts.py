@@ -29,18 +29,39 @@ def connect(address, ca=None, certificate=None, key=None, server_name=None):
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(*files), options)
 
 
+class SendTimes:
+    """When the messages of one stream were sent, by the clock of this process: the recipe of docs/api.md."""
+
+    def __init__(self):
+        self.opened = self.seen = time.monotonic()
+        self.first = None
+        self.fastest = 0.0
+
+    def sent(self, uptime):
+        now = time.monotonic()
+        self.first = self.first or (now, uptime, now - self.opened)
+        first_arrived, first_uptime, delay = self.first
+        late = (now - first_arrived) - (uptime - first_uptime)
+        self.fastest = min(self.fastest + (now - self.seen) / 10, late)
+        self.seen = now
+        return now - max(0.0, late - self.fastest + delay)
+
+
 def follow(stub, known):
     """One stream, until it ends. `known` holds the latest verdict of every shoot, and outlives streams."""
     snapshot = {}
+    send_times = SendTimes()
     stream = stub.WatchVerdicts(probe_pb2.WatchVerdictsRequest())
     for update in alive(stream):
+        sent = send_times.sent(seconds(update.position.uptime))
         event = update.WhichOneof("event")
         if event == "upsert":
-            verdict = update.upsert
+            # Act on a verdict until then, and no longer.
+            verdict = (update.upsert, sent + seconds(update.upsert.valid_for))
             if snapshot is None:
-                tell(known, verdict)
+                tell(known, *verdict)
             else:
-                snapshot[verdict.shoot] = verdict
+                snapshot[update.upsert.shoot] = verdict
         elif event == "removed" and snapshot is None:
             known.pop(update.removed, None)
             print(f"{update.removed} is gone", flush=True)
@@ -50,7 +71,7 @@ def follow(stub, known):
                 for shoot in known.keys() - snapshot.keys():
                     del known[shoot]
             for verdict in snapshot.values():
-                tell(known, verdict)
+                tell(known, *verdict)
             snapshot = None
             print(f"complete: {len(known)} shoots", flush=True)
 
@@ -72,13 +93,17 @@ def alive(stream):
             watch.cancel()
 
 
-def tell(known, verdict):
+def seconds(duration):
+    """Seconds of a protobuf Duration."""
+    return duration.ToTimedelta().total_seconds()
+
+
+def tell(known, verdict, valid_until):
     """Remembers a verdict, and prints it when its outcome is another."""
     before = known.get(verdict.shoot)
     known[verdict.shoot] = verdict
     if before is None or before.outcome != verdict.outcome:
-        # Act on it only for as long as it is valid: valid_for counts from the moment of sending (docs/api.md).
-        valid = verdict.valid_for.ToTimedelta().total_seconds()
+        valid = valid_until - time.monotonic()
         outcome = probe_pb2.Outcome.Name(verdict.outcome)
         print(f"{verdict.shoot} {outcome} (valid for {valid:.0f} s): {verdict.message}", flush=True)
 

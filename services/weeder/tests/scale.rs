@@ -61,7 +61,8 @@ async fn a_thousand_services_become_ready_at_once() {
     .await;
     let took = begun.elapsed();
     assert_eq!(seed.deletions().len(), crashing, "each once, and no other");
-    assert!(most_watches <= 6, "{most_watches} watches for {SHOOTS} weeders");
+    // One of them is on the Leases of the other replicas.
+    assert!(most_watches <= 7, "{most_watches} watches for {SHOOTS} weeders");
     let after = seed.api.counters();
     let connections = after.connections - before.connections;
     assert!(

@@ -4,6 +4,7 @@ mod support;
 
 use serde_json::json;
 use support::{CONFIG, Seed, eventually};
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_sandbox::resource::keys;
 
@@ -363,10 +364,15 @@ async fn replicas_share_the_namespaces() {
     };
     let deadline = tokio::time::Instant::now() + support::PATIENCE;
     loop {
-        let (a, b) = (live(first.list().await), live(second.list().await));
+        let (a, b) = (
+            live(first.list_in(Scope::Local).await),
+            live(second.list_in(Scope::Local).await),
+        );
         let mut both = [a.clone(), b.clone()].concat();
         both.sort_by_key(|name| name.trim_start_matches("shoot--").parse::<u32>().unwrap());
         if !a.is_empty() && !b.is_empty() && both == namespaces {
+            let all = live(first.list().await);
+            assert_eq!(all.len(), namespaces.len(), "each of them answers for both");
             break;
         }
         assert!(tokio::time::Instant::now() < deadline, "{a:?} and {b:?}");
@@ -379,7 +385,7 @@ async fn replicas_share_the_namespaces() {
     }
     second.stop().await;
     let deadline = tokio::time::Instant::now() + support::PATIENCE;
-    while live(first.list().await).len() < namespaces.len() {
+    while live(first.list_in(Scope::Local).await).len() < namespaces.len() {
         assert!(
             tokio::time::Instant::now() < deadline,
             "the share of the other does not come back"

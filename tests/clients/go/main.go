@@ -32,7 +32,7 @@ func main() {
 	}
 	client := probe.NewLeaseProbeServiceClient(channel)
 	// The latest verdict of every shoot; it outlives streams.
-	known := map[string]*probe.Verdict{}
+	known := map[string]received{}
 	for pause := time.Second; ; {
 		began := time.Now()
 		log.Printf("lost: %v", follow(client, known))
@@ -69,16 +69,45 @@ func connect(args []string) (*grpc.ClientConn, error) {
 	}
 }
 
+// sendTimes finds when the messages of one stream were sent, by the clock of this process: the recipe of docs/api.md.
+type sendTimes struct {
+	opened, seen, first         time.Time
+	firstUptime, delay, fastest time.Duration
+}
+
+func (s *sendTimes) sent(uptime time.Duration) time.Time {
+	now := time.Now()
+	if s.first.IsZero() {
+		s.first, s.firstUptime, s.delay, s.seen = now, uptime, now.Sub(s.opened), now
+	}
+	late := now.Sub(s.first) - (uptime - s.firstUptime)
+	if s.fastest += now.Sub(s.seen) / 10; late < s.fastest {
+		s.fastest = late
+	}
+	s.seen = now
+	if transit := late - s.fastest + s.delay; transit > 0 {
+		return now.Add(-transit)
+	}
+	return now
+}
+
+// received is a verdict and until when it may be acted upon.
+type received struct {
+	*probe.Verdict
+	validUntil time.Time
+}
+
 // follow reads one stream until it ends.
-func follow(client probe.LeaseProbeServiceClient, known map[string]*probe.Verdict) error {
+func follow(client probe.LeaseProbeServiceClient, known map[string]received) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	times := sendTimes{opened: time.Now()}
 	stream, err := client.WatchVerdicts(ctx, &probe.WatchVerdictsRequest{})
 	if err != nil {
 		return err
 	}
 	// Collected until the snapshot is complete; before that moment nothing may be concluded.
-	snapshot := map[string]*probe.Verdict{}
+	snapshot := map[string]received{}
 	dead := time.AfterFunc(silence, cancel)
 	defer dead.Stop()
 	for {
@@ -87,12 +116,15 @@ func follow(client probe.LeaseProbeServiceClient, known map[string]*probe.Verdic
 			return err
 		}
 		dead.Reset(silence)
+		sent := times.sent(update.Position.GetUptime().AsDuration())
 		switch event := update.Event.(type) {
 		case *probe.WatchVerdictsResponse_Upsert:
+			// Act on a verdict until then, and no longer.
+			verdict := received{event.Upsert, sent.Add(event.Upsert.ValidFor.AsDuration())}
 			if snapshot != nil {
-				snapshot[event.Upsert.Shoot] = event.Upsert
+				snapshot[verdict.Shoot] = verdict
 			} else {
-				tell(known, event.Upsert)
+				tell(known, verdict)
 			}
 		case *probe.WatchVerdictsResponse_Removed:
 			if snapshot == nil {
@@ -102,7 +134,7 @@ func follow(client probe.LeaseProbeServiceClient, known map[string]*probe.Verdic
 		case *probe.WatchVerdictsResponse_SnapshotComplete:
 			// What is not in a whole snapshot is gone.
 			for shoot := range known {
-				if snapshot[shoot] == nil && event.SnapshotComplete.GetCompleteness().GetComplete() {
+				if snapshot[shoot].Verdict == nil && event.SnapshotComplete.GetCompleteness().GetComplete() {
 					delete(known, shoot)
 				}
 			}
@@ -116,12 +148,11 @@ func follow(client probe.LeaseProbeServiceClient, known map[string]*probe.Verdic
 }
 
 // tell remembers a verdict, and prints it when its outcome is another.
-func tell(known map[string]*probe.Verdict, verdict *probe.Verdict) {
+func tell(known map[string]received, verdict received) {
 	before := known[verdict.Shoot]
 	known[verdict.Shoot] = verdict
-	if before == nil || before.Outcome != verdict.Outcome {
-		// Act on it only for as long as it is valid: valid_for counts from the moment of sending (docs/api.md).
-		valid := verdict.ValidFor.AsDuration().Round(time.Second)
+	if before.Verdict == nil || before.Outcome != verdict.Outcome {
+		valid := time.Until(verdict.validUntil).Round(time.Second)
 		fmt.Printf("%s %s (valid for %s): %s\n", verdict.Shoot, verdict.Outcome, valid, verdict.Message)
 	}
 }

@@ -1,6 +1,10 @@
 //! The items of all replicas of a service, merged by each of them, and the answers about them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+mod known_replicas;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,6 +21,7 @@ use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 use watchdog_runtime::service_builder::ServiceBuilder;
 
+use self::known_replicas::{KnownReplicas, PeerState, WAIT_FOR_REPLICAS};
 use crate::client::{Received, Update};
 use crate::item::{FeedItem, FeedKey};
 use crate::message::{Completeness, Event, Message};
@@ -25,9 +30,6 @@ use crate::reports::{ReplicaReport, Reports};
 use crate::server::StateStore;
 use crate::stream::{Responses, Streams};
 use crate::wire::{self, WatchResponse};
-
-/// An answer waits at most this long for replicas that have not sent their items yet.
-const WAIT_FOR_REPLICAS: Duration = Duration::from_secs(10);
 
 /// Reports that were left behind stay at most this much too long.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
@@ -63,29 +65,7 @@ struct ViewState<M: FeedItem> {
     own: StateStore<M::Key, ReplicaReport<M>>,
     merged: StateStore<M::Key, ReplicaReport<M>>,
     reports: Mutex<HashMap<M::Key, Reports<M>>>,
-    replicas: watch::Sender<Replicas>,
-}
-
-/// The replicas whose items a complete answer has.
-#[derive(Debug, Clone)]
-struct Replicas {
-    started: Instant,
-    /// True once the other replicas have been listed.
-    listed: bool,
-    /// True once this replica has all of its own items.
-    filled: bool,
-    others: BTreeMap<Arc<str>, PeerState>,
-}
-
-/// How much is known of another replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PeerState {
-    /// It is known since then and has not sent its items yet.
-    Joined(Instant),
-    /// Its items are up to date.
-    Synced,
-    /// Its items are those that it sent before its stream was lost, or before it had all of them.
-    Outdated,
+    replicas: watch::Sender<KnownReplicas>,
 }
 
 /// A page of items.
@@ -125,43 +105,6 @@ pub fn scope(scope: i32) -> Result<pb::Scope, Status> {
     })
 }
 
-// === impl Replicas ===
-
-impl Replicas {
-    /// The completeness of an answer that is given now, and when waiting for more ends; none when waiting is no use now.
-    fn completeness(&self, me: &Arc<str>) -> (Completeness, Option<Instant>) {
-        let first_answers = self.started + WAIT_FOR_REPLICAS;
-        let mut wait = (!self.listed).then_some(first_answers);
-        let (mut missing, own_wait) = self.own_missing(me);
-        wait = wait.max(own_wait);
-        for (replica, state) in &self.others {
-            match state {
-                PeerState::Synced => continue,
-                PeerState::Outdated => {}
-                PeerState::Joined(since) => wait = wait.max(Some(*since + WAIT_FOR_REPLICAS)),
-            }
-            missing.push(replica.clone());
-        }
-        let complete = self.listed && missing.is_empty();
-        (Completeness { complete, missing }, wait)
-    }
-
-    /// The same for the items of this replica alone.
-    fn own_completeness(&self, me: &Arc<str>) -> (Completeness, Option<Instant>) {
-        let (missing, wait) = self.own_missing(me);
-        let complete = missing.is_empty();
-        (Completeness { complete, missing }, wait)
-    }
-
-    fn own_missing(&self, me: &Arc<str>) -> (Vec<Arc<str>>, Option<Instant>) {
-        if self.filled {
-            (Vec::new(), None)
-        } else {
-            (vec![me.clone()], Some(self.started + WAIT_FOR_REPLICAS))
-        }
-    }
-}
-
 // === impl MergedView ===
 
 impl<M: FeedItem> std::fmt::Debug for MergedView<M> {
@@ -184,19 +127,13 @@ impl<M: FeedItem> MergedView<M> {
     /// A view of the replica named `me`, without any items.
     #[must_use]
     pub fn new(me: Arc<str>) -> Self {
-        let replicas = Replicas {
-            started: Instant::now(),
-            listed: false,
-            filled: false,
-            others: BTreeMap::new(),
-        };
         Self {
             inner: Arc::new(ViewState {
                 me,
                 own: StateStore::new(),
                 merged: StateStore::new(),
                 reports: Mutex::default(),
-                replicas: watch::Sender::new(replicas),
+                replicas: watch::Sender::new(KnownReplicas::new(Instant::now())),
             }),
         }
     }
@@ -615,6 +552,3 @@ fn report<M>(received: Received<M>) -> ReplicaReport<M> {
         set_at: received.set_at,
     }
 }
-
-#[cfg(test)]
-mod tests;

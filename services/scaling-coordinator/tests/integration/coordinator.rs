@@ -1,5 +1,6 @@
 //! A coordinator in a runtime of its own, so that it can be killed at any point.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use clap::Parser;
@@ -121,6 +122,24 @@ impl Coordinator {
             .ok()?
             .into_inner()
             .scaling
+    }
+
+    /// The plan of this replica, which rests on its own watches, by the name of the resource.
+    pub async fn planned(
+        &self,
+        shoot: &str,
+        direction: pb::Direction,
+    ) -> BTreeMap<String, pb::PlannedResource> {
+        let request = pb::PlanScalingRequest {
+            shoot: shoot.to_owned(),
+            direction: direction.into(),
+        };
+        let answer = self.client.clone().plan_scaling(request).await.unwrap();
+        let levels = answer.into_inner().levels.into_iter();
+        levels
+            .flat_map(|level| level.resources)
+            .map(|planned| (planned.resource.clone().unwrap_or_default().name, planned))
+            .collect()
     }
 
     /// Waits until the state of a shoot is as wanted.

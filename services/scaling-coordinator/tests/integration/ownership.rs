@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use watchdog_proto::scaling::v1::Direction;
+use watchdog_proto::scaling::v1::{Action, Direction};
 use watchdog_sandbox::{AuditEntry, Fault, FaultAction};
 
 use crate::coordinator::Coordinator;
@@ -47,7 +47,12 @@ async fn each_shoot_has_one_owner_and_a_survivor_takes_over() {
         };
         for shoot in shoots {
             owner.until_settled(shoot, Direction::Down).await;
-            other.until_holding(shoot, "owns this shoot").await;
+            // The other one reports what the owner says.
+            other.until_settled(shoot, Direction::Down).await;
+            eventually_async("both report the same", async || {
+                other.get(shoot).await == owner.get(shoot).await
+            })
+            .await;
         }
     }
     for name in names() {
@@ -96,12 +101,14 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
     probe.say(SHOOT, Outcome::LeasesExpired);
     eventually("all are down", || seed.all(SHOOT) == [0, 0, -1]).await;
     for (_, replica) in &replicas {
-        // Also the one that only looks on has seen it.
-        replica
-            .until(SHOOT, "it has seen it", |s| {
-                s.resources[0].ready_replicas == Some(0) && s.resources[1].ready_replicas == Some(0)
-            })
-            .await;
+        // Also the one that only looks on has seen it, in its own watches.
+        eventually_async("it has seen it", async || {
+            let planned = replica.planned(SHOOT, Direction::Down).await;
+            [KCM, MCM]
+                .iter()
+                .all(|name| planned[*name].action() == Action::None)
+        })
+        .await;
     }
 
     // One watch of each goes blind: it ends, and no new one is answered.
@@ -126,12 +133,12 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
         replica.kill();
     }
     let (_, successor) = left.pop().unwrap();
-    let seen = successor
-        .until(SHOOT, "it sees one of them only", |s| {
-            s.resources[0].spec_replicas == Some(1)
-        })
-        .await;
-    assert_eq!(seen.resources[1].spec_replicas, Some(0), "this is old");
+    eventually_async("it sees one of them only", async || {
+        let planned = successor.planned(SHOOT, Direction::Down).await;
+        assert_eq!(planned[MCM].spec_replicas, Some(0), "this is old");
+        planned[KCM].spec_replicas == Some(1)
+    })
+    .await;
 
     let up = seed.writes(SHOOT).len();
     probe.say(SHOOT, Outcome::LeasesExpired);

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tonic::transport::Channel;
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_runtime::args::LogFormat;
@@ -416,8 +417,16 @@ impl Weeder {
     }
 
     pub async fn list(&mut self) -> Vec<pb::Weeder> {
+        self.list_in(Scope::Unspecified).await
+    }
+
+    pub async fn list_in(&mut self, scope: Scope) -> Vec<pb::Weeder> {
+        let request = pb::ListWeedersRequest {
+            scope: scope.into(),
+            ..Default::default()
+        };
         self.client
-            .list_weeders(pb::ListWeedersRequest::default())
+            .list_weeders(request)
             .await
             .unwrap()
             .into_inner()

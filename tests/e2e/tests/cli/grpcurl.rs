@@ -314,7 +314,8 @@ async fn scaling_coordinator() {
         .find_map(|message| message["upsert"].get("verdictChanged"))
         .unwrap();
     assert_eq!(verdict["outcome"], "OUTCOME_LEASES_EXPIRED");
-    assert_eq!(verdict["evidence"]["expired"], 5);
+    // The threshold is 0.6.
+    assert!(verdict["evidence"]["expired"].as_u64() >= Some(3), "{verdict}");
     let events = grpcurl
         .call(&method("ListShootEvents"), json!({"shoot": SHOOT, "pageSize": 1}))
         .await;

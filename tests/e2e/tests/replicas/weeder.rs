@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_sandbox::resource::keys;
@@ -23,6 +24,7 @@ async fn owned(world: &World, replica: &Service) -> anyhow::Result<BTreeSet<Stri
     let mut client = WeederServiceClient::new(world.setup.channel(replica)?);
     let request = pb::ListWeedersRequest {
         page_size: 1_000,
+        scope: Scope::Local.into(),
         ..Default::default()
     };
     let weeders = client.list_weeders(request).await?.into_inner().weeders;

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_sandbox::resource::keys;
@@ -134,29 +135,31 @@ impl ReplicaProcess {
         })
     }
 
-    /// Its answer about a shoot.
+    /// Its own view of a shoot, which it may not own.
     pub async fn get(&self, shoot: &str) -> anyhow::Result<scaling::ShootScaling> {
-        let request = scaling::GetScalingRequest {
-            shoot: shoot.to_owned(),
-        };
-        let answer = self.client.clone().get_scaling(request).await?.into_inner();
-        anyhow::Context::context(answer.scaling, "an answer without a state")
+        let mut own = self.own().await?.into_iter();
+        anyhow::Context::context(own.find(|state| state.shoot == shoot), "no state of the shoot")
     }
 
-    /// Whom it takes for the owners of shoots that it may act upon itself.
+    /// The shoots of these that it owns and may act upon.
     pub async fn owns(&self, shoots: &[String]) -> anyhow::Result<Vec<String>> {
-        let request = scaling::ListScalingRequest {
-            page_size: 1_000,
-            ..scaling::ListScalingRequest::default()
-        };
-        let answer = self.client.clone().list_scaling(request).await?.into_inner();
-        anyhow::ensure!(answer.next_page_token.is_empty(), "more than one page");
-        let owned = answer.scalings.into_iter().filter(|state| {
+        let owned = self.own().await?.into_iter().filter(|state| {
             shoots.contains(&state.shoot)
                 && state.owner == self.identity
                 && state.direction() != scaling::Direction::Hold
         });
         Ok(owned.map(|state| state.shoot).collect())
+    }
+
+    async fn own(&self) -> anyhow::Result<Vec<scaling::ShootScaling>> {
+        let request = scaling::ListScalingRequest {
+            page_size: 1_000,
+            scope: Scope::Local.into(),
+            ..scaling::ListScalingRequest::default()
+        };
+        let answer = self.client.clone().list_scaling(request).await?.into_inner();
+        anyhow::ensure!(answer.next_page_token.is_empty(), "more than one page");
+        Ok(answer.scalings)
     }
 }
 

@@ -1,0 +1,81 @@
+//! The replicas whose items a complete answer has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::message::Completeness;
+
+/// An answer waits at most this long for replicas that have not sent their items yet.
+pub(super) const WAIT_FOR_REPLICAS: Duration = Duration::from_secs(10);
+
+/// The replicas whose items a complete answer has.
+#[derive(Debug, Clone)]
+pub(super) struct KnownReplicas {
+    started: Instant,
+    /// True once the other replicas have been listed.
+    pub(super) listed: bool,
+    /// True once this replica has all of its own items.
+    pub(super) filled: bool,
+    pub(super) others: BTreeMap<Arc<str>, PeerState>,
+}
+
+/// How much is known of another replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PeerState {
+    /// It is known since then and has not sent its items yet.
+    Joined(Instant),
+    /// Its items are up to date.
+    Synced,
+    /// Its items are those that it sent before its stream was lost, or before it had all of them.
+    Outdated,
+}
+
+// === impl KnownReplicas ===
+
+impl KnownReplicas {
+    /// None yet.
+    pub(super) const fn new(started: Instant) -> Self {
+        Self {
+            started,
+            listed: false,
+            filled: false,
+            others: BTreeMap::new(),
+        }
+    }
+
+    /// The completeness of an answer that is given now, and when waiting for more ends; none when waiting is no use now.
+    pub(super) fn completeness(&self, me: &Arc<str>) -> (Completeness, Option<Instant>) {
+        let first_answers = self.started + WAIT_FOR_REPLICAS;
+        let mut wait = (!self.listed).then_some(first_answers);
+        let (mut missing, own_wait) = self.own_missing(me);
+        wait = wait.max(own_wait);
+        for (replica, state) in &self.others {
+            match state {
+                PeerState::Synced => continue,
+                PeerState::Outdated => {}
+                PeerState::Joined(since) => wait = wait.max(Some(*since + WAIT_FOR_REPLICAS)),
+            }
+            missing.push(replica.clone());
+        }
+        let complete = self.listed && missing.is_empty();
+        (Completeness { complete, missing }, wait)
+    }
+
+    /// The same for the items of this replica alone.
+    pub(super) fn own_completeness(&self, me: &Arc<str>) -> (Completeness, Option<Instant>) {
+        let (missing, wait) = self.own_missing(me);
+        let complete = missing.is_empty();
+        (Completeness { complete, missing }, wait)
+    }
+
+    fn own_missing(&self, me: &Arc<str>) -> (Vec<Arc<str>>, Option<Instant>) {
+        if self.filled {
+            (Vec::new(), None)
+        } else {
+            (vec![me.clone()], Some(self.started + WAIT_FOR_REPLICAS))
+        }
+    }
+}
