@@ -38,29 +38,29 @@ fn parts(event: &ShootEvent) -> (Cell, String, String) {
             Cell::styled(super::status::outcome_style(changed.outcome()), "verdict"),
             text::sent_duration(changed.delay.as_ref()),
             format!(
-                "{} -> {}, expired {}",
-                text::outcome(changed.previous_outcome()),
-                text::outcome(changed.outcome()),
+                "{}, expired {}",
+                change(
+                    text::outcome(changed.previous_outcome()),
+                    text::outcome(changed.outcome())
+                ),
                 text::share(changed.evidence.as_ref())
             ),
         ),
         Some(Event::DirectionChanged(changed)) => (
             "direction".into(),
             "-".to_owned(),
-            format!(
-                "{} -> {}",
-                text::direction(changed.previous_direction()),
-                text::direction(changed.direction())
+            change(
+                &text::direction(changed.previous_direction()),
+                &text::direction(changed.direction()),
             ),
         ),
         Some(Event::StepChanged(changed)) => (
             "step".into(),
             text::sent_duration(changed.previous_step_took.as_ref()),
             format!(
-                "{} {} -> {}",
+                "{} {}",
                 name(changed.resource.as_ref()),
-                text::step(changed.previous_step()),
-                text::step(changed.step())
+                change(text::step(changed.previous_step()), text::step(changed.step()))
             ),
         ),
         Some(Event::WriteEnded(ended)) => (
@@ -84,6 +84,15 @@ fn parts(event: &ShootEvent) -> (Cell, String, String) {
             incident(ended),
         ),
         None => ("-".into(), "-".to_owned(), "-".to_owned()),
+    }
+}
+
+/// From one state to the next; the first one has none before it.
+fn change(before: &str, now: &str) -> String {
+    if before.eq_ignore_ascii_case("unspecified") {
+        now.to_owned()
+    } else {
+        format!("{before} -> {now}")
     }
 }
 
@@ -115,6 +124,12 @@ mod tests {
 
     use super::*;
     use crate::render::testing;
+
+    #[test]
+    fn the_first_state_has_none_before_it() {
+        assert_eq!(change("UNSPECIFIED", "PENDING"), "PENDING");
+        assert_eq!(change("up", "down"), "up -> down");
+    }
 
     #[test]
     fn events_keep_their_order_and_show_what_took_how_long() {

@@ -7,12 +7,11 @@ use super::{Frame, text};
 
 /// The levels in the order in which they would run.
 pub(crate) fn render(direction: &str, plan: &PlanScalingResponse, frame: &Frame) -> String {
-    let (style, verb) = if plan.allowed {
-        (Style::Good, "would be scaled")
-    } else {
-        (Style::Bad, "would NOT be scaled")
+    let (style, head) = match (plan.allowed, is_done(plan)) {
+        (false, _) => (Style::Bad, format!("would NOT be scaled {direction}")),
+        (true, true) => (Style::Good, format!("is scaled {direction} already")),
+        (true, false) => (Style::Warn, format!("would be scaled {direction}")),
     };
-    let head = format!("{verb} {direction}");
     let mut out = format!("{}: {}\n", frame.paint(style, &head), plan.reason);
     let mut table = TextTable::new([
         "LEVEL",
@@ -35,6 +34,18 @@ pub(crate) fn render(direction: &str, plan: &PlanScalingResponse, frame: &Frame)
         out.push_str(&table.render(frame));
     }
     out
+}
+
+/// True if there are dependants, and nothing is left to do with any of them.
+fn is_done(plan: &PlanScalingResponse) -> bool {
+    let mut actions = plan
+        .levels
+        .iter()
+        .flat_map(|level| &level.resources)
+        .map(PlannedResource::action)
+        .peekable();
+    actions.peek().is_some()
+        && actions.all(|action| matches!(action, Action::None | Action::Ignore | Action::SkipAbsent))
 }
 
 fn cells(level: i32, resource: &PlannedResource) -> Vec<Cell> {
@@ -67,7 +78,7 @@ mod tests {
 
     #[test]
     fn each_level_names_its_dependants() {
-        let resource = PlannedResource {
+        let scaled = PlannedResource {
             resource: testing::resource("cluster-autoscaler", 0, Default::default()).resource,
             action: Action::Scale.into(),
             spec_replicas: Some(1),
@@ -76,7 +87,7 @@ mod tests {
             timeout: testing::seconds(30),
             reason: "It has 1 replica.".to_owned(),
         };
-        let plan = PlanScalingResponse {
+        let plan = |resource| PlanScalingResponse {
             levels: vec![PlannedLevel {
                 level: 0,
                 resources: vec![resource],
@@ -89,7 +100,13 @@ would be scaled down: The shoot is protected.
   LEVEL  DEPENDANT                      ACTION  REPLICAS  DELAY  TIMEOUT  WHY
   0      Deployment/cluster-autoscaler  SCALE   1 -> 0    0s     30s      It has 1 replica.
 ";
-        assert_eq!(render("down", &plan, &testing::pipe()), expected);
+        assert_eq!(render("down", &plan(scaled.clone()), &testing::pipe()), expected);
+        let done = PlannedResource {
+            action: Action::None.into(),
+            ..scaled
+        };
+        let text = render("down", &plan(done), &testing::pipe());
+        assert!(text.starts_with("is scaled down already: "), "{text}");
     }
 
     #[test]

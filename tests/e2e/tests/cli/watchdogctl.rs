@@ -222,7 +222,7 @@ async fn held_down(world: &World, lease_probe: &Service, watchdogctl: &Watchdogc
         "expired 100 % (5/5), threshold 60 %",
         "the nodes are cut off. Direction: down.",
         "dependants are held down",
-        "WHAT WOULD HAPPEN NOW\n  would be scaled down: ",
+        "WHAT WOULD HAPPEN NOW\n  is scaled down already: ",
     ] {
         assert!(why.contains(part), "{part:?} is not in {why}");
     }

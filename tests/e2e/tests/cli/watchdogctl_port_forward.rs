@@ -122,7 +122,10 @@ impl PodApi {
         let address = &self.pods[pod.strip_suffix("-0").unwrap()];
         let Ok(service) = TcpStream::connect(address).await else {
             let error = [&[1], "connection refused in the pod".as_bytes()].concat();
-            let _ = sink.send(Message::Binary(error.into())).await;
+            sink.send(Message::Binary(error.into())).await.unwrap();
+            sink.close().await.unwrap();
+            // What the client has sent until it reads the end is read, so that no reset overtakes the error.
+            while let Some(Ok(_)) = source.next().await {}
             return;
         };
         let (mut from_service, mut to_service) = service.into_split();

@@ -296,7 +296,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         (cert, &empty, "holds no certificate"),
         (cert, &text, "holds no certificate"),
         (cert, &torn, "not PEM"),
-        (key, &absent, "no private key"),
+        (key, &absent, "cannot read"),
         (key, &text, "no private key"),
         (key, &foreign_key, "do not go together"),
         (ca, &absent, "cannot read"),
