@@ -85,7 +85,11 @@ fn unknown_fields_may_be_ignored() {
     ] {
         let code = |content: &str, arguments: &[&str]| check(binary, content, arguments).status.code();
         assert_eq!(code(&newer(file), &[]), Some(2), "{binary}");
-        assert_eq!(code(&newer(file), &["--ignore-unknown-fields"]), Some(0), "{binary}");
+        assert_eq!(
+            code(&newer(file), &["--ignore-unknown-fields"]),
+            Some(0),
+            "{binary}"
+        );
         assert_eq!(code("fromTheFuture: 1\n", &["--ignore-unknown-fields"]), Some(2));
     }
 }
