@@ -167,6 +167,11 @@ impl FeedItem for weeder::Weeder {
     /// A replica that loses a namespace cancels its weeders and shows them for another minute.
     const MOVES: bool = false;
 
+    /// The new owner of its namespace may have started another one before.
+    fn is_provisional(&self) -> bool {
+        self.state() == weeder::WeederState::Cancelled
+    }
+
     fn age(&mut self, later: Duration) {
         let remaining = forward(self.remaining.as_ref()).saturating_sub(later);
         self.remaining = Some(crate::wire::duration(remaining));

@@ -52,24 +52,17 @@ const LONG: f64 = 1.5;
 /// the request and a retry may take a quarter of that on top.
 const AT_FIRST_SIGHT: f64 = 1.25;
 
-/// A kubelet pauses for up to this time between two attempts (`maxBackoff`), however short its renew interval is. Source:
-/// component-helpers, `apimachinery/lease/controller.go`.
-const LONGEST_KUBELET_PAUSE: Duration = Duration::from_secs(7);
-
-/// Or it waits for up to this time for a request that hangs (the heartbeat client's timeout), and opens a connection.
+/// How long a kubelet takes to come back from an outage, in addition: it pauses for up to 7 s (`maxBackoff`) or waits
+/// for up to 10 s for a request that hangs (the heartbeat client's timeout), and opens a connection. Source:
+/// component-helpers, `apimachinery/lease/controller.go`. An interval where that is shorter.
 const WAY_BACK: Duration = Duration::from_secs(10);
-
-/// How long a kubelet takes to come back from an outage, in addition to its renew interval.
-fn way_back(renew_interval: Duration) -> Duration {
-    renew_interval.clamp(LONGEST_KUBELET_PAUSE, WAY_BACK)
-}
 
 /// The longest pause between two lists after which the silence of a node that stops renewing is still proven when its
 /// lease reaches the expiry age: of the pause [`LONGEST_SPAN`] counts, and the expiry age is longer than the silence
 /// that is needed.
 #[must_use]
 pub fn longest_pause(renew_interval: Duration, expiry_age: Duration) -> Duration {
-    let needed = renew_interval.mul_f64(AT_FIRST_SIGHT) + way_back(renew_interval);
+    let needed = renew_interval.mul_f64(AT_FIRST_SIGHT) + renew_interval.min(WAY_BACK);
     renew_interval.mul_f64(LONGEST_SPAN) + expiry_age.saturating_sub(needed)
 }
 
@@ -297,7 +290,7 @@ impl AnsweredTime {
         let at_first_sight = renew_interval.mul_f64(AT_FIRST_SIGHT);
         let quarters = self.quarters.saturating_sub(mark.quarters).min(QUARTERS);
         let over_disconnects =
-            at_first_sight + way_back(renew_interval) + renew_interval * quarters / QUARTERS;
+            at_first_sight + renew_interval.min(WAY_BACK) + renew_interval * quarters / QUARTERS;
         let remaining = if self.long_outages != mark.long_outages {
             // A restarted server may also fail the first writes. Then a kubelet comes back one interval later.
             needed(over_disconnects, self.at_end_of_long.max(mark.total))

@@ -468,11 +468,11 @@ mod tests {
         );
         // Of a longer pause than 14.5 s too little counts: the loss would be proven after the crossing.
         assert_eq!(ahead.list_by, at(19).after(Duration::from_millis(500)));
-        let Next::Ahead(near) = state.leases(listing(21), &leases, RULE) else {
+        let Next::Ahead(near) = state.leases(listing(23), &leases, RULE) else {
             panic!("did not look ahead")
         };
         assert_eq!((near.outcome, near.crossing), (Outcome::Healthy, Some(at(30))));
-        judged(&mut state, &leases, 21);
+        judged(&mut state, &leases, 23);
         // Known now: neither shortly before nor at the crossing are they listed again.
         let Next::Done(known) = state.leases(listing(25), &leases, RULE) else {
             panic!("asked again")

@@ -19,9 +19,9 @@ const SILENT: f64 = 1.5;
 /// ended just before. Its kubelet may still be on its way back, and kube-controller-manager acts first in any case.
 const OUTLASTED: f64 = 2.5;
 
-/// A renewal that was not seen to arrive may have reached the API server this much later than its kubelet sent it. The
-/// verdict then still comes before kube-controller-manager's.
-const UNSEEN_ARRIVAL: Duration = Duration::from_secs(3);
+/// A renewal that was not seen to arrive may have reached the API server this many renew intervals later than its kubelet
+/// sent it: 3 s of 10. The verdict then still comes before kube-controller-manager's.
+const UNSEEN_ARRIVAL: f64 = 0.3;
 
 /// A renewal may appear this far outside of the time in which it was observed without refuting the estimated skew:
 /// clocks of one site differ by milliseconds, and so do their rates.
@@ -210,7 +210,9 @@ impl Renewal {
             renew_time,
             went_back: None,
             // From the future: as if made now.
-            made: renew_time.after(UNSEEN_ARRIVAL).min(times.received),
+            made: renew_time
+                .after(renew_interval.mul_f64(UNSEEN_ARRIVAL))
+                .min(times.received),
             mark,
             renew_interval,
             arrivals,

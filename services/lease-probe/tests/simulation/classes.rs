@@ -145,7 +145,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("stale lists, loss", failures::stale_loss).may_be_late("lists are up to 8 s old; kube-controller-manager has a watch"),
         class("external endpoint away", failures::external),
         class("external endpoint away, loss", failures::external_loss).may_be_late("with an interval of 30 s only 10 s between two lists count, for an etcd may have been away unseen (ADR 0013)"),
-        class("outage, kubelets renew every 2.5 to 20 s", outages::lease_durations).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
+        class("outage, kubelets renew every 5 to 20 s", outages::lease_durations).may_be_late("kube-controller-manager marks living nodes whose renewals fail for 40 s"),
         class("connections forgotten", outages::connections_forgotten),
         class("2 or 3 nodes: outage", small::outage),
         class("2 or 3 nodes: prober restarts around an outage", small::prober_restarts_outage),

@@ -63,10 +63,10 @@ pub(crate) fn any_outage(history: &mut Builder, least: f64, most: f64) -> (Micro
     (at, history.outage(at, lasts, kind))
 }
 
-/// Kubelets that renew every 2.5 to 20 s.
+/// Kubelets that renew every 5 to 20 s.
 pub(crate) fn lease_durations(class: &'static str, seed: u64) -> History {
     let mut history = Builder::new(class, seed);
-    let duration = history.random.pick(&[10, 20, 20, 30, 60, 80]) * SECOND;
+    let duration = history.random.pick(&[20, 20, 30, 60, 80]) * SECOND;
     for node in &mut history.shoot().nodes {
         node.kubelet.lease_duration = duration;
     }

@@ -206,6 +206,8 @@ async fn held_down(world: &World, lease_probe: &Service, watchdogctl: &Watchdogc
         "1 LEASES_EXPIRED",
         "1 HEALTHY",
         "held down until the leases are renewed",
+        // It is a loss before the last of them.
+        "100 % (5/5)",
     ];
     let status = watchdogctl.until_shown("status", &parts).await;
     let row = line(&status, SHOOT);

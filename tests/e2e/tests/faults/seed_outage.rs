@@ -92,7 +92,7 @@ async fn after_an_outage_of_the_seed_the_state_is_right_without_a_restart() {
     until_true("the changed grace period is in effect", BOUND, || async {
         let verdict = world.verdict(&lease_probe, slower.namespace()).await?;
         let age = verdict.evidence.and_then(|evidence| evidence.expiry_age);
-        Ok(age.is_some_and(|age| age.seconds == 32))
+        Ok(age.is_some_and(|age| age.seconds == 30))
     })
     .await
     .unwrap();

@@ -206,10 +206,14 @@ async fn rolled<R: Subscribe>(world: &World, kind: ServiceKind, shoots: usize) -
         }
     }
     until_whole(world, kind, &replicas, shoots).await;
+    wait::until("the subscriber has connected again", BOUND, || async {
+        Ok((known.lock().snapshots > 1).then_some(()))
+    })
+    .await
+    .unwrap();
     {
         let known = known.lock();
         assert!(known.lost.is_empty(), "{:#?}", known.lost);
-        assert!(known.snapshots > 1, "it had to connect again");
     }
 
     let killed = replicas.remove(0);
