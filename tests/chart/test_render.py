@@ -140,7 +140,7 @@ def test_services_are_called_by_the_names_in_their_certificates():
         assert arguments["tls-peer-server-name"] == f"watchdog-{service}.{NAMESPACE}.svc"
         observed = f"watchdog-lease-probe.{NAMESPACE}.svc" if service == "scaling-coordinator" else None
         assert arguments.get("tls-server-name") == observed
-    assert "dependency-watchdog-{service}.{}.svc" in _source("services/common/runtime/src/args.rs")
+    assert '"watchdog-{service}.{}.svc"' in _source("services/common/runtime/src/args.rs")
 
 
 def test_what_is_held_down_is_restored_before_an_uninstallation():

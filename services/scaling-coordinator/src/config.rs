@@ -134,7 +134,7 @@ impl CommandLine for Args {
         let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
         let server_name = self
             .tls_server_name
-            .unwrap_or_else(|| format!("dependency-watchdog-lease-probe.{}.svc", self.common.namespace));
+            .unwrap_or_else(|| self.common.service_name("lease-probe"));
         let release = self.release_all.then_some(Release {
             plan: self.plan,
             stop_deployment: self.stop_deployment,

@@ -19,13 +19,13 @@ use crate::scratch::Scratch;
 use crate::wait::BOUND;
 
 /// DNS name in every certificate of these tests, the one that the chart gives lease-probe.
-pub const SERVER_NAME: &str = "dependency-watchdog-lease-probe.garden.svc";
+pub const SERVER_NAME: &str = "watchdog-lease-probe.garden.svc";
 
 /// All DNS names in them: the replicas of each program call each other by the name of theirs.
 const SERVER_NAMES: [&str; 4] = [
     SERVER_NAME,
-    "dependency-watchdog-scaling-coordinator.garden.svc",
-    "dependency-watchdog-weeder.garden.svc",
+    "watchdog-scaling-coordinator.garden.svc",
+    "watchdog-weeder.garden.svc",
     "localhost",
 ];
 

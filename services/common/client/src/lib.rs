@@ -23,7 +23,7 @@
 //! };
 //! let dialer = Dialer {
 //!     tls: Some(ClientTls::from_files(&files)?),
-//!     server_name: "dependency-watchdog-lease-probe.garden.svc".to_owned(),
+//!     server_name: "watchdog-lease-probe.garden.svc".to_owned(),
 //! };
 //! let lease_probe = LeaseProbe::new(dialer.channel("localhost:9645")?);
 //! let stop = CancellationToken::new();
@@ -41,8 +41,8 @@
 //!
 //! # Errors
 //!
-//! What cannot be set up is a [`setup_error::SetupError`]. Unary calls return a [`tonic::Status`]; [`failure::Failure`] says in one line why a call failed, with a closed set of
-//! reasons. A lost stream is no error of `follow`: it reports [`follow::Update::Lost`] and connects again.
+//! Files, addresses and names that cannot be used are a [`setup_error::SetupError`]. Unary calls return a
+//! [`tonic::Status`], from which [`failure::Failure`] makes one line with one of a closed set of reasons. A lost stream is no error of `follow`: it reports [`follow::Update::Lost`] and connects again.
 //!
 //! # Cancellation
 //!

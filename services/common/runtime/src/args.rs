@@ -119,9 +119,14 @@ impl CommonArgs {
     /// DNS name in the certificates of the other replicas of `service`.
     #[must_use]
     pub fn peer_server_name(&self, service: &str) -> String {
-        self.tls_peer_server_name
-            .clone()
-            .unwrap_or_else(|| format!("dependency-watchdog-{service}.{}.svc", self.namespace))
+        let given = self.tls_peer_server_name.clone();
+        given.unwrap_or_else(|| self.service_name(service))
+    }
+
+    /// DNS name of a service as the chart names it, if it runs in the namespace of the membership Leases.
+    #[must_use]
+    pub fn service_name(&self, service: &str) -> String {
+        format!("watchdog-{service}.{}.svc", self.namespace)
     }
 
     /// Name of this replica, made up where none was given.
@@ -189,7 +194,7 @@ mod tests {
 
     #[test]
     fn names_of_callers_are_names_in_full() {
-        for good in ["client", "dependency-watchdog-scaling-coordinator.garden.svc"] {
+        for good in ["client", "watchdog-scaling-coordinator.garden.svc"] {
             assert!(dns_name(good).is_ok(), "{good}");
         }
         for bad in ["", "*.garden.svc", "a b", "https://a"] {

@@ -27,8 +27,8 @@ use watchdog_api::unix_time::UnixTime;
 /// A service with more endpoints counts as ready since an unknown time: Gardener's have at most a handful.
 const MAX_ENDPOINT_PODS: usize = 16;
 
-/// The longest time for all endpoint pods of a service. It includes the time in which the requests wait for their turn;
-/// what takes longer is read again later.
+/// The longest time for all endpoint pods of a service. It includes the time in which the requests wait for their turn.
+/// After it the read has failed, and is tried again later.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Largest answer: one pod, which etcd limits to 1.5 MiB.
