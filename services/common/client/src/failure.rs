@@ -100,7 +100,10 @@ impl Reason {
             (Code::Aborted | Code::AlreadyExists, _) => Self::Conflict,
             (Code::ResourceExhausted, _) => Self::Throttled,
             (Code::DeadlineExceeded, _) => Self::Timeout,
-            (Code::Unavailable | Code::Cancelled, _) => Self::Connection,
+            // An answer of a server has no source: HTTP/2 broke on this side, for example on the TLS alert of a server.
+            (Code::Unavailable | Code::Cancelled, _) | (Code::Internal | Code::Unknown, Some(_)) => {
+                Self::Connection
+            }
             (Code::Internal | Code::Unknown | Code::DataLoss, _) => Self::ServerError,
             (Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange, _) => Self::Rejected,
             (Code::Ok, _) => Self::Other,
@@ -211,6 +214,14 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_broken_connection_is_no_answer_of_the_server() {
+        let mut broken = tonic::Status::internal("h2 protocol error");
+        assert_eq!(Reason::of_grpc_status(&broken), Reason::ServerError);
+        broken.set_source(std::sync::Arc::new(io::Error::other("frame with invalid size")));
+        assert_eq!(Reason::of_grpc_status(&broken), Reason::Connection);
+    }
 
     #[test]
     fn a_reason_is_found_inside_of_io_errors() {
