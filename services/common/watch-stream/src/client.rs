@@ -28,7 +28,8 @@ pub async fn follow<S: Source>(
                 connected = None;
                 RECONNECTS.inc(&[("feed", feed.to_owned())]);
                 let (server, reason) = (readiness.instance(), failure.reason.as_str());
-                tracing::warn!(feed, server, reason, error = %failure, "stream lost, connecting again");
+                let code = failure.code.map(tracing::field::debug);
+                tracing::warn!(feed, server, code, reason, error = %failure, "stream lost, connecting again");
                 readiness.failing(feed, failure.clone());
             }
             Update::Upsert(..) | Update::Removed(_) => {}

@@ -31,7 +31,7 @@ use crate::server::StateStore;
 use crate::stream::{Responses, Streams};
 use crate::wire::{self, WatchResponse};
 
-/// Reports that were left behind stay at most this much too long.
+/// Reports that were left behind stay at most this much too long, and renewals that are due wait at most this long.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often a replica that starts checks whether it has all of its own items.
@@ -258,7 +258,8 @@ impl<M: FeedItem> MergedView<M> {
         self.inner.replicas.send_modify(|replicas| replicas.filled = true);
     }
 
-    /// Drops what was left behind once its time is over or the item is gone.
+    /// Drops what was left behind once its time is over or the item is gone, and publishes the renewals that are due,
+    /// all at once: to wake every subscriber for each of them costs more than to send them.
     async fn tidy(&self, exists: &impl Fn(&M::Key) -> bool, stop: &CancellationToken) {
         let mut ticks = tokio::time::interval(TIDY_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -271,8 +272,8 @@ impl<M: FeedItem> MergedView<M> {
             let others = self.inner.replicas.borrow().others.clone();
             let is_lost = |replica: &str| others.get(replica) == Some(&PeerState::Outdated);
             self.inner.reports.lock().retain(|key, reports| {
-                if reports.tidy(now, || exists(key), is_lost) {
-                    self.publish(key, reports);
+                if reports.tidy(now, || exists(key), is_lost) || reports.renewal_is_due(now) {
+                    self.publish(key, reports, now);
                 }
                 !reports.is_empty()
             });
@@ -283,14 +284,15 @@ impl<M: FeedItem> MergedView<M> {
         let mut all = self.inner.reports.lock();
         let reports = all.entry(key.clone()).or_default();
         reports.upsert(replica, report);
-        self.publish(&key, reports);
+        self.publish(&key, reports, Instant::now());
     }
 
     fn unset(&self, replica: &Arc<str>, key: &M::Key, keep: bool) {
         let mut all = self.inner.reports.lock();
         if let Some(reports) = all.get_mut(key) {
-            if reports.remove(replica, keep, Instant::now()) {
-                self.publish(key, reports);
+            let now = Instant::now();
+            if reports.remove(replica, keep, now) {
+                self.publish(key, reports, now);
             }
             if reports.is_empty() {
                 all.remove(key);
@@ -308,20 +310,31 @@ impl<M: FeedItem> MergedView<M> {
         let now = Instant::now();
         self.inner.reports.lock().retain(|key, reports| {
             if !is_reported(key) && reports.remove(replica, keep(key), now) {
-                self.publish(key, reports);
+                self.publish(key, reports, now);
             }
             !reports.is_empty()
         });
     }
 
-    /// Publishes the report that counts. Under the lock of the reports, so that two changes keep their order.
-    fn publish(&self, key: &M::Key, reports: &Reports<M>) {
+    /// Publishes the report that counts; a renewal only when subscribers need it. Under the lock of the reports, so that
+    /// two changes keep their order.
+    fn publish(&self, key: &M::Key, reports: &mut Reports<M>, now: Instant) {
         let merged = &self.inner.merged;
-        match reports.newest() {
-            Some(newest) => {
-                merged.upsert_set_at(key.clone(), newest.clone(), newest.set_at, PartialEq::eq);
-            }
-            None => merged.remove(key),
+        let Some(newest) = reports.newest().cloned() else {
+            merged.remove(key);
+            return;
+        };
+        let shown = merged.get(key);
+        if shown.as_deref() == Some(&newest) && !reports.renewal_is_due(now) {
+            return;
+        }
+        let set_at = newest.set_at;
+        let renews = shown.is_some_and(|shown| newest.item.renews(&shown.item));
+        if renews && reports.defer_renewal(now) {
+            merged.refresh(key, newest, set_at);
+        } else {
+            reports.note_sent(&newest, now);
+            merged.upsert_set_at(key.clone(), newest, set_at, |_, _| false);
         }
     }
 

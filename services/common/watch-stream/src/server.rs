@@ -134,6 +134,16 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         self.upsert_set_at(key, value, Instant::now(), same)
     }
 
+    /// Replaces the value of a key without a new revision: those that read it from now on find it, and no subscriber
+    /// is notified. Nothing happens when the key has no value.
+    pub(crate) fn refresh(&self, key: &K, value: V, set_at: Instant) {
+        let mut state = self.inner.state.lock();
+        if let Some(item) = state.items.get_mut(key).filter(|item| item.value.is_some()) {
+            item.value = Some(Arc::new(value));
+            item.set_at = set_at;
+        }
+    }
+
     /// Removes a key and tells the subscribers; nothing happens when it is not there.
     pub fn remove(&self, key: &K) {
         let mut state = self.inner.state.lock();

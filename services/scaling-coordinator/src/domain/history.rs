@@ -328,7 +328,8 @@ impl ShootHistory {
         let healthy = self.incident.as_ref().filter(|_| settled)?.healthy?;
         let summary = self.incident.take()?.end(healthy, now);
         self.steps.clear();
-        let took = watchdog_api::duration::format(summary.verdict_to_restored);
+        let millis = u64::try_from(summary.verdict_to_restored.as_millis()).unwrap_or(u64::MAX);
+        let took = watchdog_api::duration::format(Duration::from_millis(millis));
         Some(ShootEvent {
             at: now,
             message: format!(

@@ -9,6 +9,7 @@ use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::{Cut, SimulatedShoot};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
+use watchdog_test_support::log::LogRecord;
 use watchdog_test_support::sandboxed::World;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait::{BOUND, until};
@@ -145,6 +146,25 @@ async fn each_command_shows_what_is_so_through_an_incident() {
     let scaling = watchdogctl.json("scaling -o json").await;
     assert_eq!(scaling["scalings"][0]["direction"], "DIRECTION_UP");
     assert!(scaling["scalings"][0].get("meltdownProtectionActive").is_none());
+    incident_line_is_the_documented_one(&coordinator).await;
+}
+
+/// The line is the durable record of an incident: log systems query its fields.
+async fn incident_line_is_the_documented_one(coordinator: &Service) {
+    const MESSAGE: &str = "\"message\":\"an incident has ended\"";
+    let ended = |line: LogRecord<'_>| line.text.contains(MESSAGE).then(|| line.text.to_owned());
+    let line = coordinator.process.wait_for_line(MESSAGE, BOUND, ended).await.unwrap();
+    let page = include_str!("../../../../docs/monitoring.md");
+    let documented = page.lines().find(|line| line.contains(MESSAGE)).unwrap();
+    // In their order; no value is an object or a list.
+    let keys = |line: &str| -> Vec<String> {
+        let fields = line.trim_start_matches("{\"").split(",\"");
+        let keys = fields.filter_map(|field| field.split_once("\":"));
+        keys.map(|(key, _)| key.to_owned()).collect()
+    };
+    assert_eq!(keys(&line), keys(documented), "{line}");
+    let fields: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(fields["target"], "scaling_coordinator::controller::history");
 }
 
 async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &SimulatedShoot) {

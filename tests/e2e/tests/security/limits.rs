@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_sandbox::ShootSpec;
@@ -42,7 +43,11 @@ fn endpoint(address: &str) -> Endpoint {
 }
 
 async fn watch(channel: Channel) -> Result<Verdicts, Status> {
-    let request = pb::WatchVerdictsRequest::default();
+    // Every renewal is sent.
+    let request = pb::WatchVerdictsRequest {
+        scope: Scope::Local.into(),
+        ..Default::default()
+    };
     Ok(LeaseProbeServiceClient::new(channel)
         .watch_verdicts(request)
         .await?

@@ -179,6 +179,54 @@ async fn a_shoot_that_changes_its_owner_is_never_removed() {
     assert!(matches!(next(&mut stream).await, PbEvent::Upsert(verdict) if verdict.observer == "a"));
 }
 
+/// Renewals are nearly all there is to send: of 10,000 healthy shoots, each probe.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
+    let (view, peers) = view();
+    let a: Arc<str> = "a".into();
+    fill(&view);
+    peers.on_join(&a);
+    peers.on_update(&a, snapshot(&[], "a", Completeness::COMPLETE));
+    peers.on_listed();
+    let probed = |outcome: probe::Outcome| {
+        let mut verdict = verdict("one", "a");
+        verdict.value.valid_for = Some(wire::duration(40 * SECOND));
+        verdict.value.outcome = outcome.into();
+        verdict
+    };
+    let report = |outcome| peers.on_update(&a, Update::Upsert("one".to_owned(), probed(outcome)));
+    report(probe::Outcome::Healthy);
+    let mut stream = open(&view, pb::Scope::Unspecified);
+    whole(&mut stream).await;
+    let (began, stop) = (Instant::now(), CancellationToken::new());
+    let probes = async {
+        for _ in 0..3 {
+            tokio::time::sleep(8 * SECOND).await;
+            report(probe::Outcome::Healthy);
+        }
+        let answer = view.get(&"one".to_owned()).await.item.unwrap();
+        assert_eq!(answer.valid_for(), 40 * SECOND, "unary answers have the newest");
+        report(probe::Outcome::LeasesExpired);
+    };
+    let read = async {
+        let mut upserts = Vec::new();
+        while upserts.len() < 2 {
+            if let PbEvent::Upsert(verdict) = next(&mut stream).await {
+                upserts.push((began.elapsed(), verdict));
+            }
+        }
+        stop.cancel();
+        upserts
+    };
+    let ((), (), upserts) = tokio::join!(view.tidy(&|_| true, &stop), probes, read);
+    let [(renewed, renewal), (changed, change)] = &upserts[..] else {
+        panic!("{upserts:?}");
+    };
+    assert_eq!((*renewed, *changed), (20 * SECOND, 24 * SECOND));
+    assert_eq!(renewal.valid_for(), 36 * SECOND, "of the probe 4 s before");
+    assert_eq!(change.outcome(), probe::Outcome::LeasesExpired);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_local_stream_that_began_too_early_ends_when_the_replica_has_its_items() {
     let (view, _) = view();

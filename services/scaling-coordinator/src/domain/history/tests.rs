@@ -151,10 +151,15 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
         "it is still held down"
     );
     history.write_ended(t0 + 62 * S, &action(Direction::Up), &ActionOutcome::Done, S);
-    let events = history.published(t0 + 70 * S, &up);
-    let ShootEventKind::IncidentEnded(summary) = &events.last().unwrap().kind else {
+    let events = history.published(t0 + 70 * S + Duration::from_nanos(880_625_665), &up);
+    let end = events.last().unwrap();
+    let ShootEventKind::IncidentEnded(summary) = &end.kind else {
         panic!("{events:?}")
     };
+    assert_eq!(
+        end.message,
+        "The incident has ended after 59.88s: 1 resources were scaled down and 1 up."
+    );
     let expected = IncidentSummary {
         outcome: Some(Outcome::LeasesExpired),
         started: t0 + 11 * S,
@@ -162,7 +167,7 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
         verdict_to_first_write: Some(2 * S),
         verdict_to_last_write: Some(2 * S),
         verdict_to_healthy: 49 * S,
-        verdict_to_restored: 59 * S,
+        verdict_to_restored: 59 * S + Duration::from_nanos(880_625_665),
         scaled_down: 1,
         scaled_up: 1,
         failed_writes: 1,
