@@ -16,6 +16,7 @@ use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
+use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
@@ -129,8 +130,9 @@ fn merge(
         exists: move |shoot: &String| !exists.is_unknown(shoot),
         is_filled: move |has: &dyn Fn(&String) -> bool| membership.has_joined() && filled.all_owned(has),
     };
-    let peers = replica.find(base, "discovery", SERVICE, Timing::PRODUCTION);
-    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    let addresses = replica.find(base, "discovery", SERVICE, Timing::PRODUCTION);
+    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
+    view.spawn(base, own, peers);
     view
 }
 

@@ -23,7 +23,7 @@ use watchdog_runtime::tasks::Tasks;
 use watchdog_runtime::tls::Tls;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
-use watchdog_watch_stream::replicas::{Addresses, follow_replicas};
+use watchdog_watch_stream::replicas::{Addresses, ReplicaEndpoints, follow_replicas};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
@@ -116,7 +116,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     base.tasks
         .critical("engine", engine.traced(traces).recorded(history.clone()).run());
 
-    let peers = replica.find(&base, "peers", SERVICE, config.timing);
+    let addresses = replica.find(&base, "peers", SERVICE, config.timing);
+    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
     let service = ScalingApi {
         scaling: merge_scaling(&base, &shoots, &inputs, clock, peers.clone()),
         events: merge_events(&base, &history, clock, peers),
@@ -137,7 +138,7 @@ fn merge_scaling(
     shoots: &StateStore<String, ShootScaling>,
     inputs: &Arc<DecisionInputs>,
     clock: Clock,
-    peers: watch::Receiver<Addresses>,
+    peers: ReplicaEndpoints,
 ) -> MergedView<pb::ShootScaling> {
     let view = MergedView::new(base.identity.clone());
     let (exists, filled) = (inputs.clone(), inputs.clone());
@@ -148,7 +149,7 @@ fn merge_scaling(
         exists: move |shoot: &String| !exists.is_unknown(shoot),
         is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_ours(has),
     };
-    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    view.spawn(base, own, peers);
     view
 }
 
@@ -157,7 +158,7 @@ fn merge_events(
     base: &ServiceBuilder,
     history: &HistoryStore,
     clock: Clock,
-    peers: watch::Receiver<Addresses>,
+    peers: ReplicaEndpoints,
 ) -> MergedView<pb::ShootEvent> {
     let (view, identity) = (MergedView::new(base.identity.clone()), base.identity.clone());
     let own = OwnItems {
@@ -168,7 +169,7 @@ fn merge_events(
         // It has what has happened since it started.
         is_filled: |_: &dyn Fn(&NamePair) -> bool| true,
     };
-    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    view.spawn(base, own, peers);
     view
 }
 
@@ -194,7 +195,8 @@ fn observe(
         server_name,
     };
     let (readiness, draining) = (base.readiness.clone(), base.draining.clone());
-    let follow = follow_replicas(None, addresses, dialer, observers, readiness, draining);
+    let endpoints = ReplicaEndpoints::new(addresses, dialer);
+    let follow = follow_replicas(None, endpoints, observers, readiness, draining);
     base.tasks.critical("observers", follow);
 }
 

@@ -17,6 +17,7 @@ use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
+use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::discovery::discover;
@@ -131,7 +132,8 @@ fn merge(
 ) -> (MergedView<pb::EndpointReadiness>, MergedView<pb::Weeder>) {
     let readiness = MergedView::new(base.identity.clone());
     let weeders = MergedView::new(base.identity.clone());
-    let peers = replica.find(base, "peers", SERVICE, Timing::PRODUCTION);
+    let addresses = replica.find(base, "peers", SERVICE, Timing::PRODUCTION);
+    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
     let is_ready = {
         let ready = base.readiness.clone();
         move || ready.blockers().is_empty()
@@ -154,7 +156,7 @@ fn merge(
                     .all(|key| has(&key))
         },
     };
-    readiness.spawn(base, own, peers.clone(), base.peer_dialer(SERVICE));
+    readiness.spawn(base, own, peers.clone());
     let (owner, clock) = (base.identity.clone(), state.clone());
     let own = OwnItems {
         store: state.weeders.clone(),
@@ -165,7 +167,7 @@ fn merge(
         exists: |_: &NamePair| true,
         is_filled: move |_: &dyn Fn(&NamePair) -> bool| is_ready(),
     };
-    weeders.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    weeders.spawn(base, own, peers);
     (readiness, weeders)
 }
 

@@ -145,7 +145,7 @@ async fn serve(
                 completeness: None,
             }));
         } else if events.is_empty() {
-            events.push(Event::Heartbeat(feed::Heartbeat {}));
+            events.push(Event::Heartbeat(feed::Heartbeat::default()));
         }
         for event in events {
             revision += u64::from(matches!(event, Event::Upsert(_)));

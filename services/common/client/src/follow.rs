@@ -47,6 +47,8 @@ pub enum Update<K, V> {
     Upsert(K, Received<V>),
     /// A key is gone.
     Removed(K),
+    /// Other replicas are missing than before. What is known of their items is as old as it says.
+    Completeness(Completeness),
     /// The stream is lost, for the reason given. What was known is not gone, but is no longer renewed.
     Lost(Failure),
 }
@@ -120,6 +122,7 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
     let mut transit = SendTimeEstimator::new(opened);
     let mut snapshot = Some(BTreeMap::new());
     let mut epoch = None;
+    let mut known = Completeness::COMPLETE;
     loop {
         // A sleep of its own instead of a timeout around `next`: after the process was stopped for a while, the
         // silence is noticed before what is queued is believed.
@@ -148,7 +151,16 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
             set_at,
         };
         match (event, &mut snapshot) {
-            (Event::Heartbeat, _) => {}
+            (
+                Event::Heartbeat {
+                    completeness: Some(now),
+                },
+                None,
+            ) if known != now => {
+                known = now.clone();
+                hear(Update::Completeness(now));
+            }
+            (Event::Heartbeat { .. }, _) => {}
             (Event::Upsert(key, value), Some(items)) => {
                 if items.len() >= MAX_ITEMS {
                     return Status::out_of_range("the snapshot has more than 200,000 items");
@@ -176,6 +188,7 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
                         items.len()
                     ));
                 }
+                known = completeness.clone();
                 hear(Update::Snapshot(items, completeness));
             }
         }

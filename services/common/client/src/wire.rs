@@ -46,7 +46,9 @@ macro_rules! watch_response {
                             completeness,
                         })
                     }
-                    Event::Heartbeat => PbEvent::Heartbeat(pb::Heartbeat {}),
+                    Event::Heartbeat { completeness: of } => PbEvent::Heartbeat(pb::Heartbeat {
+                        completeness: of.as_ref().map(completeness),
+                    }),
                 };
                 Self {
                     position: Some(position(&message.position)),
@@ -62,9 +64,11 @@ macro_rules! watch_response {
                     PbEvent::Removed(key) => Event::Removed($decode_key(key)),
                     PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete {
                         items: complete.items,
-                        completeness: received_completeness(complete.completeness),
+                        completeness: received_completeness(complete.completeness.unwrap_or_default()),
                     },
-                    PbEvent::Heartbeat(_) => Event::Heartbeat,
+                    PbEvent::Heartbeat(heartbeat) => Event::Heartbeat {
+                        completeness: heartbeat.completeness.map(received_completeness),
+                    },
                 };
                 Ok(Message { position, event })
             }
@@ -139,8 +143,7 @@ pub fn completeness(completeness: &Completeness) -> pb::Completeness {
 }
 
 /// Without a word, an answer is not known to be complete.
-fn received_completeness(completeness: Option<pb::Completeness>) -> Completeness {
-    let completeness = completeness.unwrap_or_default();
+fn received_completeness(completeness: pb::Completeness) -> Completeness {
     let missing = completeness.missing_replicas.into_iter().map(Arc::from);
     Completeness {
         complete: completeness.complete,
@@ -240,9 +243,12 @@ mod tests {
             Event::Removed(key),
             Event::SnapshotComplete {
                 items: 3,
-                completeness: missing,
+                completeness: missing.clone(),
             },
-            Event::Heartbeat,
+            Event::Heartbeat { completeness: None },
+            Event::Heartbeat {
+                completeness: Some(missing),
+            },
         ] {
             let message = Message {
                 position: position.clone(),

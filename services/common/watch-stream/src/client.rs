@@ -32,7 +32,7 @@ pub async fn follow<S: Source>(
                 tracing::warn!(feed, server, code, reason, error = %failure, "stream lost, connecting again");
                 readiness.failing(feed, failure.clone());
             }
-            Update::Upsert(..) | Update::Removed(_) => {}
+            Update::Upsert(..) | Update::Removed(_) | Update::Completeness(_) => {}
         }
         hear(update);
     })

@@ -14,9 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
+use tonic::{Extensions, Status};
 use watchdog_proto::feed::v1 as pb;
-use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 use watchdog_runtime::service_builder::ServiceBuilder;
@@ -25,9 +24,9 @@ use self::known_replicas::{KnownReplicas, PeerState, WAIT_FOR_REPLICAS};
 use crate::client::{Received, Update};
 use crate::item::{FeedItem, FeedKey};
 use crate::message::{Completeness, Event, Message};
-use crate::replicas::{Addresses, ReplicaHandler, follow_replicas};
+use crate::replicas::{ReplicaEndpoints, ReplicaHandler, follow_replicas};
 use crate::reports::{ReplicaReport, Reports};
-use crate::server::StateStore;
+use crate::server::{CompletenessChanges, SnapshotTerms, StateStore};
 use crate::stream::{Responses, Streams};
 use crate::wire::{self, WatchResponse};
 
@@ -151,8 +150,7 @@ impl<M: FeedItem> MergedView<M> {
             impl Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
             impl Fn(&dyn Fn(&M::Key) -> bool) -> bool + Send + 'static,
         >,
-        addresses: watch::Receiver<Addresses>,
-        dialer: Dialer,
+        peers: ReplicaEndpoints,
     ) where
         K: Ord + Clone + Send + Sync + 'static,
         V: Send + Sync + 'static,
@@ -165,15 +163,14 @@ impl<M: FeedItem> MergedView<M> {
             is_filled,
         } = own;
         let (view, stop) = (self.clone(), base.draining.clone());
-        let peers = PeerHandler {
+        let handler = PeerHandler {
             view: view.clone(),
             exists: exists.clone(),
         };
         let follow = follow_replicas(
             Some(base.identity.clone()),
-            addresses,
-            dialer,
             peers,
+            handler,
             base.readiness.clone(),
             stop.clone(),
         );
@@ -240,7 +237,7 @@ impl<M: FeedItem> MergedView<M> {
                     }
                     self.forget(me, |of| keys.contains(of), |of| M::MOVES && exists(of));
                 }
-                Event::Heartbeat => {}
+                Event::Heartbeat { .. } => {}
             }
         }
     }
@@ -367,6 +364,17 @@ impl<M: FeedItem> MergedView<M> {
         }
     }
 
+    /// The completeness of an answer of this scope, whenever it may have changed.
+    fn completeness_changes(&self, scope: pb::Scope) -> CompletenessChanges {
+        let start = (self.clone(), self.inner.replicas.subscribe());
+        let next = move |(view, mut replicas): (Self, watch::Receiver<KnownReplicas>)| async move {
+            replicas.changed().await.ok()?;
+            let completeness = view.settled(scope).await;
+            Some((completeness, (view, replicas)))
+        };
+        Box::pin(futures::stream::unfold(start, next))
+    }
+
     fn store(&self, scope: pb::Scope) -> &StateStore<M::Key, ReplicaReport<M>> {
         match scope {
             pb::Scope::Unspecified => &self.inner.merged,
@@ -374,7 +382,7 @@ impl<M: FeedItem> MergedView<M> {
         }
     }
 
-    /// The body of a Watch RPC.
+    /// The body of a Watch RPC. The extensions of the request say who calls.
     ///
     /// # Errors
     /// As [`Streams::serve`].
@@ -382,6 +390,7 @@ impl<M: FeedItem> MergedView<M> {
         &self,
         streams: &Streams,
         rpc: &'static str,
+        extensions: &Extensions,
         scope: pb::Scope,
         matches: impl Fn(&M::Key) -> bool + Send + 'static,
     ) -> Result<Responses<R>, Status> {
@@ -395,14 +404,18 @@ impl<M: FeedItem> MergedView<M> {
                 completeness
             }
         });
-        let subscription = self.store(scope).subscribe_after(matches, Some(gate));
+        let snapshot = SnapshotTerms {
+            gate,
+            changes: self.completeness_changes(scope),
+        };
+        let subscription = self.store(scope).subscribe_after(matches, Some(snapshot));
         let encode = |message: Message<M::Key, Arc<ReplicaReport<M>>>| {
             R::encode(Message {
                 position: message.position,
                 event: message.event.map(|report| report.now()),
             })
         };
-        let body = streams.serve(rpc, subscription, encode)?;
+        let body = streams.serve(rpc, extensions, subscription, encode)?;
         if scope == pb::Scope::Unspecified || self.inner.replicas.borrow().filled {
             return Ok(body);
         }
@@ -544,6 +557,8 @@ where
             }
             Update::Upsert(key, received) => view.set(replica, key, report(received)),
             Update::Removed(key) => view.unset(replica, &key, keep(&key)),
+            // Of its own items, a replica has all from its snapshot on.
+            Update::Completeness(_) => {}
             // Its items stay until it sends others or leaves.
             Update::Lost(_) => {
                 let joined = matches!(

@@ -54,6 +54,8 @@ impl ReplicaHandler<pb::Verdict> for Observers {
                 self.verdicts.upsert(replica, &shoot, verdict);
             }
             Update::Removed(shoot) => self.verdicts.withdraw(replica, &shoot),
+            // Each replica is followed by itself.
+            Update::Completeness(_) => {}
             Update::Lost(_) => self.verdicts.lost(replica),
         }
     }

@@ -12,7 +12,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::{Request, Response, Status};
+use tonic::{Extensions, Request, Response, Status};
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
@@ -205,13 +205,14 @@ impl LeaseProbeService for Service {
                 Event::SnapshotComplete { items, completeness } => {
                     Event::SnapshotComplete { items, completeness }
                 }
-                Event::Heartbeat => Event::Heartbeat,
+                Event::Heartbeat { completeness } => Event::Heartbeat { completeness },
             };
             let position = message.position;
             pb::WatchVerdictsResponse::encode(Message { position, event })
         };
         Ok(Response::new(self.streams.serve(
             "WatchVerdicts",
+            &Extensions::default(),
             self.feed.subscribe(|_| true),
             encode,
         )?))

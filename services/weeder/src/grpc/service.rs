@@ -26,14 +26,16 @@ impl WeederService for WeederApi {
         &self,
         request: Request<pb::WatchEndpointReadinessRequest>,
     ) -> Result<Response<Self::WatchEndpointReadinessStream>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         let scope = scope(request.scope)?;
         let filter = ServiceFilter::read(request.namespace, request.service)?;
-        let stream = self
-            .readiness
-            .watch(&self.streams, "WatchEndpointReadiness", scope, move |key| {
-                filter.matches(key)
-            })?;
+        let stream = self.readiness.watch(
+            &self.streams,
+            "WatchEndpointReadiness",
+            &extensions,
+            scope,
+            move |key| filter.matches(key),
+        )?;
         Ok(Response::new(stream))
     }
 
@@ -68,13 +70,13 @@ impl WeederService for WeederApi {
         &self,
         request: Request<pb::WatchWeedersRequest>,
     ) -> Result<Response<Self::WatchWeedersStream>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         let scope = scope(request.scope)?;
         let filter = ServiceFilter::read(request.namespace, request.service)?;
         let matches = move |key: &NamePair| filter.matches(key);
         let stream = self
             .weeders
-            .watch(&self.streams, "WatchWeeders", scope, matches)?;
+            .watch(&self.streams, "WatchWeeders", &extensions, scope, matches)?;
         Ok(Response::new(stream))
     }
 

@@ -139,7 +139,7 @@ impl UsageSnapshot {
     }
 }
 
-/// What happened between two moments.
+/// The difference between two moments.
 struct Window {
     before: UsageSnapshot,
     after: UsageSnapshot,

@@ -90,7 +90,7 @@ impl Known {
                     }
                     known.shoots.extend(shoots);
                 }
-                (Event::Heartbeat, _) => {}
+                (Event::Heartbeat { .. }, _) => {}
             }
         }
     }

@@ -48,7 +48,9 @@ fn snapshot(shoots: &[&str], observer: &str, completeness: Completeness) -> Upda
 
 fn open(view: &MergedView<probe::Verdict>, scope: pb::Scope) -> Responses<probe::WatchVerdictsResponse> {
     let streams = Streams::new(CancellationToken::new());
-    view.watch(&streams, "WatchVerdicts", scope, |_| true).unwrap()
+    let nobody = Extensions::default();
+    view.watch(&streams, "WatchVerdicts", &nobody, scope, |_| true)
+        .unwrap()
 }
 
 async fn next(stream: &mut Responses<probe::WatchVerdictsResponse>) -> PbEvent {
@@ -147,6 +149,40 @@ async fn an_answer_waits_for_ten_seconds_and_then_says_what_is_missing() {
     peers.on_leave(&a);
     assert_eq!(list(pb::Scope::Unspecified).await, complete());
     assert_eq!(began.elapsed(), 2 * WAIT_FOR_REPLICAS);
+}
+
+/// A watcher acts on what it knows: it must learn when that is no longer all.
+#[tokio::test(start_paused = true)]
+async fn an_open_stream_says_at_once_when_a_replica_is_lost_and_when_it_is_back() {
+    let (view, peers) = view();
+    let a: Arc<str> = "a".into();
+    fill(&view);
+    peers.on_join(&a);
+    peers.on_update(&a, snapshot(&["one"], "a", Completeness::COMPLETE));
+    peers.on_listed();
+    let mut stream = open(&view, pb::Scope::Unspecified);
+    assert_eq!(whole(&mut stream).await.1, complete());
+    let began = Instant::now();
+    let heartbeat = async |stream: &mut Responses<_>| match next(stream).await {
+        PbEvent::Heartbeat(heartbeat) => heartbeat.completeness.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    peers.on_update(&a, Update::Lost(Failure::new(Reason::Connection, &"cut")));
+    assert_eq!(heartbeat(&mut stream).await, missing(&["a"]));
+    peers.on_update(&a, snapshot(&["one"], "a", Completeness::COMPLETE));
+    let PbEvent::Upsert(again) = next(&mut stream).await else {
+        panic!("it sent its items anew");
+    };
+    assert_eq!(again.shoot, "one");
+    assert_eq!(heartbeat(&mut stream).await, complete());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    // A replica that joins has its ten seconds to send its items.
+    peers.on_join(&"b".into());
+    assert_eq!(heartbeat(&mut stream).await, complete());
+    assert_eq!(began.elapsed(), 5 * SECOND);
+    assert_eq!(heartbeat(&mut stream).await, complete());
+    assert_eq!(heartbeat(&mut stream).await, missing(&["b"]));
+    assert_eq!(began.elapsed(), WAIT_FOR_REPLICAS);
 }
 
 #[tokio::test(start_paused = true)]
