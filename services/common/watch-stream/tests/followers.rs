@@ -373,7 +373,7 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
     assert!(refused.message().starts_with("of 1024 streams"), "{refused}");
     open.extend((0..256).map(|_| serve("coordinator", true).unwrap()));
     assert!(serve("coordinator", true).is_err());
-    open.remove(0);
+    drop(open.remove(0));
     let mut body = serve("d", false).unwrap();
     assert_eq!(body.next().await.unwrap().unwrap(), complete(0));
     draining.cancel();

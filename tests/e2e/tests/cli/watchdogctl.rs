@@ -143,7 +143,8 @@ async fn each_command_shows_what_is_so_through_an_incident() {
         .await;
     for part in [
         "HEALTHY -> LEASES_EXPIRED",
-        "LEASES_EXPIRED -> HEALTHY",
+        "LEASES_EXPIRED -> API_SERVER_UNREACHABLE",
+        "-> HEALTHY",
         "APPLIED",
     ] {
         assert!(history.contains(part), "{part:?} is not in {history}");
