@@ -179,7 +179,12 @@ mod tests {
     }
 
     fn shoots(history: &HistoryStore) -> Vec<String> {
-        history.events.keys().into_iter().map(|key| key.0.to_string()).collect()
+        history
+            .events
+            .keys()
+            .into_iter()
+            .map(|key| key.0.to_string())
+            .collect()
     }
 
     #[tokio::test]
