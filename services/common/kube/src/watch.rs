@@ -21,7 +21,7 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use crate::client::{RequestError, WATCH_SECONDS, request};
 use crate::key::ObjectKey;
-use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS};
+use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS, WatchName};
 
 /// Clusters in one page of a list. They are large, mostly because of the cloud profile in them: pages of 50 keep an
 /// answer near a megabyte.
@@ -136,8 +136,8 @@ where
     ) -> anyhow::Result<WatchEnd> {
         let name = self.name;
         let mut blocker = Some(blocker);
-        WATCH_ERRORS.begin(&[("watch", name.to_owned())]);
-        let objects = WATCHED_OBJECTS.gauge_handle(&[("watch", name.to_owned())]);
+        let errors = WATCH_ERRORS.handle(WatchName(name));
+        let objects = WATCHED_OBJECTS.handle(WatchName(name));
         let mut synced = false;
         let mut listed = BTreeSet::new();
         let mut live = BTreeSet::new();
@@ -146,7 +146,7 @@ where
             watcher(self.api.clone(), config.clone())
                 .backoff(Pace::default())
                 .inspect_err(|error| {
-                    WATCH_ERRORS.inc(&[("watch", name.to_owned())]);
+                    errors.increment(1);
                     let failure = failure(error);
                     let reason = failure.reason.as_str();
                     tracing::warn!(watch = name, reason, error = %failure, "watch failed, trying again");

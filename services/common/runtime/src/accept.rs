@@ -19,11 +19,19 @@ use tonic::transport::server::Connected;
 
 use crate::allowed_clients::{AllowedClients, Refusal};
 use crate::backoff::Backoff;
-use crate::metrics::Metric;
+use crate::label;
+use crate::metrics::Counter;
 use crate::tls::Tls;
 
-/// Connections refused or broken before the first request.
-pub const CONNECTIONS_REFUSED: Metric = Metric::counter(
+label!(pub(crate) enum CloseReason: "reason" {
+    Limit = "limit",
+    Handshake = "handshake",
+    Identity = "identity",
+    Timeout = "timeout",
+    Silent = "silent",
+});
+
+pub(crate) const CONNECTIONS_REFUSED: Counter<CloseReason> = Counter::new(
     "watchdog_grpc_connections_refused_total",
     "Connections to the gRPC server that ended before a request, by reason: limit, handshake, identity, timeout or silent.",
 );
@@ -93,7 +101,11 @@ impl Connection {
         } else if too_late.as_mut().poll(cx).is_ready() {
             self.preface = None;
             if let Some(address) = self.peer.address {
-                refuse(address, "silent", "it did not begin to speak HTTP/2 within 10 s");
+                refuse(
+                    address,
+                    CloseReason::Silent,
+                    "it did not begin to speak HTTP/2 within 10 s",
+                );
             }
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -140,7 +152,7 @@ pub fn accept(
                 }
             };
             let Ok(place) = places.clone().try_acquire_owned() else {
-                refuse(address, "limit", "there are 512 connections already");
+                refuse(address, CloseReason::Limit, "there are 512 connections already");
                 continue;
             };
             let (tls, callers, sender) = (tls.clone(), callers.clone(), sender.clone());
@@ -173,7 +185,7 @@ async fn handshake(
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let refused = callers.check(certificate).err();
             if let Some(why) = &refused {
-                refuse(address, "identity", &why.to_string());
+                refuse(address, CloseReason::Identity, &why.to_string());
             }
             Some(Connection::new(
                 Io::Tls(Box::new(stream)),
@@ -183,19 +195,23 @@ async fn handshake(
             ))
         }
         Ok(Err(error)) => {
-            refuse(address, "handshake", &error.to_string());
+            refuse(address, CloseReason::Handshake, &error.to_string());
             None
         }
         Err(_) => {
-            refuse(address, "timeout", "the TLS handshake took longer than 10 s");
+            refuse(
+                address,
+                CloseReason::Timeout,
+                "the TLS handshake took longer than 10 s",
+            );
             None
         }
     }
 }
 
-fn refuse(address: SocketAddr, reason: &'static str, error: &str) {
-    CONNECTIONS_REFUSED.inc(&[("reason", reason.to_owned())]);
-    tracing::warn!(peer = %address, reason, %error, "gRPC connection refused");
+fn refuse(address: SocketAddr, reason: CloseReason, error: &str) {
+    CONNECTIONS_REFUSED.inc(reason);
+    tracing::warn!(peer = %address, reason = reason.as_str(), %error, "gRPC connection refused");
 }
 
 impl AsyncRead for Connection {

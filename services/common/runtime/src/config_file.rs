@@ -8,10 +8,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::file_watch::FileWatch;
-use crate::metrics::Metric;
+use crate::metrics::Gauge;
 
 /// Outcome of the last attempt to read the configuration file.
-pub const CONFIG_VALID: Metric = Metric::gauge(
+pub const CONFIG_VALID: Gauge = Gauge::new(
     "watchdog_config_valid",
     "1 when the configuration file is good as it stands, 0 when a changed file was refused and the old one is used.",
 );
@@ -62,11 +62,11 @@ impl<C: PartialEq> ConfigFile<C> {
     /// Never; the type is that of a critical task.
     pub async fn follow(self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut files = FileWatch::new(vec![self.path.clone()]);
-        CONFIG_VALID.set(&[], 1.0);
+        CONFIG_VALID.set((), 1.0);
         loop {
             match read(&self.path, self.parse) {
                 Ok(Content { config, ignored }) => {
-                    CONFIG_VALID.set(&[], 1.0);
+                    CONFIG_VALID.set((), 1.0);
                     let changed = self.current.send_if_modified(|current| {
                         let differs = **current != config;
                         if differs {
@@ -81,7 +81,7 @@ impl<C: PartialEq> ConfigFile<C> {
                     }
                 }
                 Err(error) => {
-                    CONFIG_VALID.set(&[], 0.0);
+                    CONFIG_VALID.set((), 0.0);
                     let error = format!("{error:#}");
                     tracing::error!(
                         error,

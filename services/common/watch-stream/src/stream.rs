@@ -13,7 +13,7 @@ use tonic::Status;
 use crate::message::Message;
 use watchdog_runtime::rpc_error::{ErrorReason, error};
 
-use crate::metrics::{DROPPED, LAG, SUBSCRIBERS};
+use crate::metrics::{DROPPED, DropReason, LAG, Rpc, SUBSCRIBERS};
 use crate::server::{Lagged, Subscription};
 
 /// Open streams of one process at most. Each holds a cursor and at most one batch of shared values.
@@ -59,7 +59,7 @@ impl Streams {
             return Err(stopping());
         }
         let Ok(place) = self.places.clone().try_acquire_owned() else {
-            count_dropped(rpc, "limit");
+            DROPPED.inc((Rpc(rpc), DropReason::Limit));
             return Err(error(
                 ErrorReason::TooManyStreams,
                 "this replica serves 1024 streams already: close some, or ask another replica",
@@ -69,7 +69,7 @@ impl Streams {
             subscription,
             encode,
             draining: self.draining.clone(),
-            lag: metrics::histogram!(LAG.name, "rpc" => rpc),
+            lag: LAG.handle(Rpc(rpc)),
             open: OpenStream::new(rpc, place),
         };
         let next = async |reader: Option<Reader<K, V, _>>| Some(reader?.next().await);
@@ -100,7 +100,7 @@ impl<K: Ord + Clone, V, R, F: Fn(Message<K, Arc<V>>) -> R> Reader<K, V, F> {
                 (Ok((self.encode)(message)), Some(self))
             }
             Err(Lagged) => {
-                count_dropped(self.open.rpc, "behind");
+                DROPPED.inc((Rpc(self.open.rpc), DropReason::Behind));
                 let why = "read too slowly, removals were forgotten: connect again";
                 (Err(error(ErrorReason::ReaderTooSlow, why)), None)
             }
@@ -112,10 +112,6 @@ fn stopping() -> Status {
     error(ErrorReason::Draining, "this replica is stopping: connect again")
 }
 
-fn count_dropped(rpc: &'static str, reason: &'static str) {
-    DROPPED.inc(&[("rpc", rpc.to_owned()), ("reason", reason.to_owned())]);
-}
-
 /// Counts a stream for as long as it is open, and holds its place.
 struct OpenStream {
     rpc: &'static str,
@@ -124,13 +120,13 @@ struct OpenStream {
 
 impl OpenStream {
     fn new(rpc: &'static str, place: OwnedSemaphorePermit) -> Self {
-        SUBSCRIBERS.shift(&[("rpc", rpc.to_owned())], 1.0);
+        SUBSCRIBERS.shift(Rpc(rpc), 1.0);
         Self { rpc, _place: place }
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        SUBSCRIBERS.shift(&[("rpc", self.rpc.to_owned())], -1.0);
+        SUBSCRIBERS.shift(Rpc(self.rpc), -1.0);
     }
 }

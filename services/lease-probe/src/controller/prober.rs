@@ -99,6 +99,15 @@ pub enum Endpoint {
     External,
 }
 
+impl Endpoint {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Internal => "internal",
+            Self::External => "external",
+        }
+    }
+}
+
 /// Where a probe reports to.
 pub trait ProbeReporter: Send + Sync {
     /// A verdict, new or renewed.
@@ -223,7 +232,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 }
                 () = tokio::time::sleep_until(due_at) => {}
             }
-            SCHEDULE_LAG.record(&[], due_at.elapsed());
+            SCHEDULE_LAG.record((), due_at.elapsed());
             let inputs = self.inputs.borrow_and_update().clone();
             due = tokio::select! {
                 biased;
@@ -239,7 +248,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let (started, before) = (Instant::now(), self.verdicts.last_reported().as_str());
         self.recent.note(self.shared.now());
         let found = self.ask(inputs).await;
-        PROBE_DURATION.record(&[], started.elapsed());
+        PROBE_DURATION.record((), started.elapsed());
         let now = self.shared.now();
         let judged = found.as_ref().ok().map(|found| found.assessment.judged);
         let (mut verdict, next_due, crossing) = match found {
@@ -263,7 +272,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         self.report.verdict(verdict);
         if let (true, true, Some(crossing)) = (loss, turned, crossing) {
             // Silence may have been proven while no probe could run.
-            DETECTION_LAG.record(&[], self.shared.now().since(crossing.max(self.judged)));
+            DETECTION_LAG.record((), self.shared.now().since(crossing.max(self.judged)));
         }
         if let Some(judged) = judged {
             self.judged = judged;
@@ -281,7 +290,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             assessment: found,
             throttled,
         } = found;
-        PROBES.inc(&[("outcome", found.outcome.as_str().to_owned())]);
+        PROBES.inc(&found.outcome);
         self.failures = 0;
         self.failing = None;
         let config = &inputs.config;
@@ -337,7 +346,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         now: UnixTime,
     ) -> (Verdict, UnixTime, Option<UnixTime>) {
         let outcome = failure.outcome();
-        PROBES.inc(&[("outcome", outcome.as_str().to_owned())]);
+        PROBES.inc(&outcome);
         count_throttled(failure);
         self.report.failure(endpoint, failure);
         note_observations(&self.shared, &mut self.client, &mut self.state);
@@ -544,7 +553,7 @@ async fn list_nodes<S: ShootClient>(
 
 fn count_throttled(failure: &ProbeFailure) {
     if failure.outcome() == Outcome::Throttled {
-        THROTTLED.inc(&[]);
+        THROTTLED.inc(());
     }
 }
 
