@@ -15,11 +15,11 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::readiness::Readiness;
 
-use super::handle::{Member, PublishedMember, Shared, Snapshot};
 use super::leases::Leases;
 use super::member_table::Moment;
 use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
 use super::record::{Identity, Session};
+use super::share::{Member, PublishedMember, Shared, Snapshot};
 use super::state::{LeaseAnswer, MembershipState, Note, Request};
 use super::timing::Timing;
 use super::{MembershipConfig, Ownership};
@@ -61,14 +61,18 @@ impl std::fmt::Debug for MembershipTask {
 }
 
 impl MembershipTask {
-    pub(crate) fn new(config: MembershipConfig, shared: Arc<Shared>, stop: CancellationToken) -> Self {
+    pub(crate) fn new(
+        config: MembershipConfig,
+        ownership: Ownership,
+        shared: Arc<Shared>,
+        stop: CancellationToken,
+    ) -> Self {
         let MembershipConfig {
             client,
             namespace,
             service,
             identity,
             address,
-            ownership,
             readiness,
             timing,
         } = config;
