@@ -4,7 +4,7 @@ mod known_replicas;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use self::known_replicas::{KnownReplicas, PeerState, WAIT_FOR_REPLICAS};
 use crate::client::{Received, Update};
 use crate::item::{FeedItem, FeedKey};
 use crate::message::{Completeness, Event, Message};
-use crate::replicas::{Addresses, ReplicaHandler, follow_replicas};
+use crate::replicas::{ReplicaHandler, follow_replicas};
 use crate::reports::{ReplicaReport, Reports};
 use crate::server::StateStore;
 use crate::stream::{Responses, Streams};
@@ -151,7 +151,7 @@ impl<M: FeedItem> MergedView<M> {
             impl Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
             impl Fn(&dyn Fn(&M::Key) -> bool) -> bool + Send + 'static,
         >,
-        addresses: watch::Receiver<Addresses>,
+        addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
         dialer: Dialer,
     ) where
         K: Ord + Clone + Send + Sync + 'static,

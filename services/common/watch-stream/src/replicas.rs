@@ -19,9 +19,6 @@ use crate::item::{FeedItem, ItemStream};
 /// Replicas that are followed at most. Each owns a share of the shoots; a seed with 10,000 of them needs a handful.
 pub const MAX_REPLICAS: usize = 64;
 
-/// Addresses of replicas by identity.
-pub type Addresses = BTreeMap<Arc<str>, Arc<str>>;
-
 /// Receives what the replicas report.
 pub trait ReplicaHandler<M: FeedItem>: Clone + Send + Sync + 'static {
     /// The replicas have been listed for the first time; those that were found have joined.
@@ -34,13 +31,13 @@ pub trait ReplicaHandler<M: FeedItem>: Clone + Send + Sync + 'static {
     fn on_update(&self, replica: &Arc<str>, update: Update<M::Key, M>);
 }
 
-/// Follows the replicas, apart from the one named `me`, until `stop` is cancelled.
+/// Follows the replicas at these addresses, by identity, apart from the one named `me`, until `stop` is cancelled.
 ///
 /// # Errors
 /// Never; the type is that of a critical task.
 pub async fn follow_replicas<M: FeedItem>(
     me: Option<Arc<str>>,
-    mut addresses: watch::Receiver<Addresses>,
+    mut addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
     dialer: Dialer,
     handler: impl ReplicaHandler<M>,
     readiness: Readiness,
@@ -62,7 +59,7 @@ pub async fn follow_replicas<M: FeedItem>(
                 "there are too many replicas, some are not followed"
             );
         }
-        let current: Addresses = current.into_iter().take(MAX_REPLICAS).collect();
+        let current: BTreeMap<_, _> = current.into_iter().take(MAX_REPLICAS).collect();
         let gone: Vec<Arc<str>> = followed
             .iter()
             .filter(|(replica, (address, _))| current.get(*replica) != Some(address))

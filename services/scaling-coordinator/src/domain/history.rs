@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
 
-use super::decision::{HoldReason, Outcome, Verdict};
+use super::decision::{HoldReason, Outcome, ReceivedVerdict};
 use super::flow::{Action, ActionKind, ActionOutcome};
 use super::overview::ShootScaling;
 use super::status::{FlowState, Step};
@@ -193,7 +193,7 @@ impl ShootHistory {
     pub(crate) fn verdict(
         &mut self,
         now: Instant,
-        verdict: &Verdict,
+        verdict: &ReceivedVerdict,
         evidence: Option<EvidenceCounts>,
     ) -> Option<ShootEvent> {
         let outcome = verdict.outcome;
