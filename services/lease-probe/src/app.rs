@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_kube::membership::{Ownership, Timing};
+use watchdog_kube::membership::{Share, Timing};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
@@ -46,7 +46,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     } = config;
     let base = ServiceBuilder::bind(common, process).await?;
     let rules = base.follow(file);
-    let replica = Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
+    let replica = Replica::<Share>::join(&base, SERVICE, Timing::PRODUCTION).await?;
     let membership = replica.membership.clone();
     let shared = Arc::new(ProbeContext {
         seed: replica.seed.clone(),
@@ -114,7 +114,7 @@ fn spawn_watches(
 /// Merges the verdicts of this replica with those of the others.
 fn merge(
     base: &ServiceBuilder,
-    replica: &Replica,
+    replica: &Replica<Share>,
     verdicts: &VerdictStore,
     manager: &Arc<ProberManager>,
     clock: Clock,

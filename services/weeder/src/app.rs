@@ -6,7 +6,7 @@ use futures::future::try_join3;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_kube::events;
-use watchdog_kube::membership::{Membership, Ownership, Timing};
+use watchdog_kube::membership::{Share, Timing};
 use watchdog_kube::permissions::{membership as membership_permissions, preflight};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::weeder::v1 as pb;
@@ -54,7 +54,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
     let rules = base.follow(file);
     let current = rules.borrow().clone();
-    let replica = Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
+    let replica = Replica::<Share>::join(&base, SERVICE, Timing::PRODUCTION).await?;
     let membership = replica.membership.clone();
     // The membership keeps its own client: renewals must not wait for deletions.
     let seed = paced(replica.seed.clone(), request_rate);
@@ -127,7 +127,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 /// Merges the services and weeders of this replica with those of the others.
 fn merge(
     base: &ServiceBuilder,
-    replica: &Replica,
+    replica: &Replica<Share>,
     state: &Arc<SharedState>,
 ) -> (MergedView<pb::EndpointReadiness>, MergedView<pb::Weeder>) {
     let readiness = MergedView::new(base.identity.clone());
@@ -184,7 +184,7 @@ fn serve(base: ServiceBuilder, state: Arc<SharedState>, service: WeederApi) -> a
 
 /// Updates the state whenever the replicas share the namespaces in another way.
 async fn watch_ownership(
-    membership: Membership,
+    membership: Share,
     state: Arc<SharedState>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {

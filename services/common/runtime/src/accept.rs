@@ -20,11 +20,19 @@ use tonic::transport::server::Connected;
 use crate::allowed_clients::AllowedClients;
 use crate::backoff::Backoff;
 use crate::caller_quota::{Caller, CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
-use crate::metrics::Metric;
+use crate::label;
+use crate::metrics::Counter;
 use crate::tls::Tls;
 
-/// Connections refused or broken before the first request.
-pub const CONNECTIONS_REFUSED: Metric = Metric::counter(
+label!(pub(crate) enum CloseReason: "reason" {
+    Limit = "limit",
+    Handshake = "handshake",
+    Identity = "identity",
+    Timeout = "timeout",
+    Silent = "silent",
+});
+
+pub(crate) const CONNECTIONS_REFUSED: Counter<CloseReason> = Counter::new(
     "watchdog_grpc_connections_refused_total",
     "Connections to the gRPC server that ended before a request, by reason: limit, handshake, identity, timeout or silent.",
 );
@@ -127,7 +135,11 @@ impl Connection {
         } else if too_late.as_mut().poll(cx).is_ready() {
             self.preface = None;
             if let Some(address) = self.peer.address {
-                refuse(address, "silent", "it did not begin to speak HTTP/2 within 10 s");
+                refuse(
+                    address,
+                    CloseReason::Silent,
+                    "it did not begin to speak HTTP/2 within 10 s",
+                );
             }
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -225,7 +237,7 @@ impl Admission {
             }
             Err(why) => {
                 let why = why.to_string();
-                refuse(address, "identity", &why);
+                refuse(address, CloseReason::Identity, &why);
                 Some(Connection::new(io, peer(stranger, Some(why.into())), permit))
             }
         }
@@ -242,7 +254,7 @@ fn acquire(quota: &CallerQuota, caller: &Caller, address: SocketAddr) -> Option<
         QuotaExceeded::Caller(most) => format!("{} has {most} connections already", caller.name),
         QuotaExceeded::Total(total) => format!("of {total} connections, none is free for {}", caller.name),
     };
-    refuse(address, "limit", &why);
+    refuse(address, CloseReason::Limit, &why);
     None
 }
 
@@ -251,19 +263,23 @@ async fn handshake(tls: &Tls, tcp: TcpStream, address: SocketAddr) -> Option<Tls
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
-            refuse(address, "handshake", &error.to_string());
+            refuse(address, CloseReason::Handshake, &error.to_string());
             None
         }
         Err(_) => {
-            refuse(address, "timeout", "the TLS handshake took longer than 10 s");
+            refuse(
+                address,
+                CloseReason::Timeout,
+                "the TLS handshake took longer than 10 s",
+            );
             None
         }
     }
 }
 
-fn refuse(address: SocketAddr, reason: &'static str, error: &str) {
-    CONNECTIONS_REFUSED.inc(&[("reason", reason.to_owned())]);
-    tracing::warn!(peer = %address, reason, %error, "gRPC connection refused");
+fn refuse(address: SocketAddr, reason: CloseReason, error: &str) {
+    CONNECTIONS_REFUSED.inc(reason);
+    tracing::warn!(peer = %address, reason = reason.as_str(), %error, "gRPC connection refused");
 }
 
 impl AsyncRead for Connection {

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 
 use crate::admin_server::{self, AdminTls};
 use crate::caller_quota::{Caller, CallerQuota, QuotaLimits, QuotaPermit};
-use crate::metrics::{BLOCKED, Collector, Exposition, LAST_TRY_FAILED, READY, TASKS};
+use crate::metrics::{BLOCKED, BlockerName, Collector, Exposition, LAST_TRY_FAILED, LoopName, READY, TASKS};
 use crate::readiness::Readiness;
 use crate::telemetry::LogLevel;
 
@@ -153,26 +153,19 @@ fn render(admin: Admin) -> String {
     let mut text = admin.metrics.map(|m| m.render()).unwrap_or_default();
     let mut out = Exposition::default();
     let blockers = admin.readiness.blockers();
-    let none: [(&str, &str); 0] = [];
-    out.family(&READY, [(none, f64::from(u8::from(blockers.is_empty())))]);
-    out.family(
-        &BLOCKED,
-        blockers.keys().map(|blocker| ([("blocker", *blocker)], 1.0)),
-    );
+    out.family(&READY, [((), f64::from(u8::from(blockers.is_empty())))]);
+    let blockers = blockers.keys().map(|name| (BlockerName(name), 1.0));
+    out.family(&BLOCKED, blockers);
     let failures = admin.readiness.failures();
     // Several replicas may fail for one reason.
-    let failures: BTreeSet<_> = failures
-        .iter()
-        .map(|(name, _, f)| (*name, f.reason.as_str()))
-        .collect();
-    let series = failures.into_iter();
-    out.family(
-        &LAST_TRY_FAILED,
-        series.map(|(name, reason)| ([("loop", name), ("reason", reason)], 1.0)),
-    );
+    let failures: BTreeSet<_> = failures.iter().map(|(name, _, f)| (*name, f.reason)).collect();
+    let failures = failures
+        .into_iter()
+        .map(|(name, reason)| ((LoopName(name), reason), 1.0));
+    out.family(&LAST_TRY_FAILED, failures);
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
-    out.family(&TASKS, [(none, f64::from(tasks))]);
+    out.family(&TASKS, [((), f64::from(tasks))]);
     for collector in &admin.collectors {
         collector.collect(&mut out);
     }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 use clap::{ArgGroup, Args, ValueEnum};
+use watchdog_api::config::UnknownFields;
 
+use crate::config_file::{ConfigFile, Parse};
 use crate::tls::TlsPaths;
 
 /// The services of the watchdog.
@@ -114,6 +116,19 @@ pub struct CommonArgs {
 }
 
 impl CommonArgs {
+    /// Reads the configuration file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not good: all that is wrong with it, a line each.
+    pub fn load_config<C: PartialEq>(&self, parse: Parse<C>) -> anyhow::Result<ConfigFile<C>> {
+        let unknown = if self.ignore_unknown_fields {
+            UnknownFields::Ignored
+        } else {
+            UnknownFields::Refused
+        };
+        ConfigFile::load(self.config_file.clone(), unknown, parse)
+    }
+
     /// The TLS files, or none with `--insecure-plaintext`. The parser guarantees that all three or none are given.
     #[must_use]
     pub fn tls_paths(&self) -> Option<TlsPaths> {

@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use watchdog_client::tls::{ClientTls, authorities, certificates, client_config, private_key};
 
 use crate::file_watch::FileWatch;
-use crate::metrics::Metric;
+use crate::metrics::Gauge;
 
 /// Outcome of the last attempt to read the TLS files.
-pub const TLS_VALID: Metric = Metric::gauge(
+pub const TLS_VALID: Gauge = Gauge::new(
     "watchdog_tls_files_valid",
     "1 when the TLS files are good as they stand, 0 when changed ones were refused and the old ones are used.",
 );
@@ -83,7 +83,7 @@ impl Tls {
     pub async fn follow(self, stop: CancellationToken) -> anyhow::Result<()> {
         let paths = [&self.paths.cert, &self.paths.key, &self.paths.ca];
         let mut files = FileWatch::new(paths.into_iter().cloned().collect());
-        TLS_VALID.set(&[], 1.0);
+        TLS_VALID.set((), 1.0);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -94,11 +94,11 @@ impl Tls {
                     self.server.store(Arc::new(read.server));
                     self.admin.store(Arc::new(read.admin));
                     self.client.replace(read.client);
-                    TLS_VALID.set(&[], 1.0);
+                    TLS_VALID.set((), 1.0);
                     tracing::info!(cert = %self.paths.cert.display(), "TLS files read again");
                 }
                 Err(error) => {
-                    TLS_VALID.set(&[], 0.0);
+                    TLS_VALID.set((), 0.0);
                     let error = format!("{error:#}");
                     tracing::error!(error, "changed TLS files refused, the old ones stay in use");
                 }

@@ -21,14 +21,11 @@ use crate::item::{FeedItem, ItemStream};
 /// Replicas that are followed at most. Each owns a share of the shoots; a seed with 10,000 of them needs a handful.
 pub const MAX_REPLICAS: usize = 64;
 
-/// Addresses of replicas by identity.
-pub type Addresses = BTreeMap<Arc<str>, Arc<str>>;
-
 /// Where the replicas of a program are, and the channels to them: one for each address, which all feeds of the program
 /// share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ReplicaEndpoints {
-    addresses: watch::Receiver<Addresses>,
+    addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
     dialer: Dialer,
     open: Arc<Mutex<HashMap<Arc<str>, Weak<Channel>>>>,
 }
@@ -36,7 +33,7 @@ pub struct ReplicaEndpoints {
 impl ReplicaEndpoints {
     /// No channel is open yet.
     #[must_use]
-    pub fn new(addresses: watch::Receiver<Addresses>, dialer: Dialer) -> Self {
+    pub fn new(addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>, dialer: Dialer) -> Self {
         Self {
             addresses,
             dialer,
@@ -69,7 +66,7 @@ pub trait ReplicaHandler<M: FeedItem>: Clone + Send + Sync + 'static {
     fn on_update(&self, replica: &Arc<str>, update: Update<M::Key, M>);
 }
 
-/// Follows the replicas, apart from the one named `me`, until `stop` is cancelled.
+/// Follows the replicas at these addresses, by identity, apart from the one named `me`, until `stop` is cancelled.
 ///
 /// # Errors
 /// Never; the type is that of a critical task.
@@ -97,7 +94,7 @@ pub async fn follow_replicas<M: FeedItem>(
                 "there are too many replicas, some are not followed"
             );
         }
-        let current: Addresses = current.into_iter().take(MAX_REPLICAS).collect();
+        let current: BTreeMap<_, _> = current.into_iter().take(MAX_REPLICAS).collect();
         let gone: Vec<Arc<str>> = followed
             .iter()
             .filter(|(replica, (address, _))| current.get(*replica) != Some(address))

@@ -14,7 +14,7 @@ use watchdog_runtime::caller_quota::{CallerQuota, QuotaExceeded, QuotaLimits, Qu
 use crate::message::Message;
 use watchdog_runtime::rpc_error::{ErrorReason, error};
 
-use crate::metrics::{DROPPED, LAG, SUBSCRIBERS};
+use crate::metrics::{DROPPED, DropReason, LAG, Rpc, SUBSCRIBERS};
 use crate::server::{Lagged, Subscription};
 
 /// Open streams of one process. Each holds a cursor and at most one batch of shared values. 64 replicas with two streams
@@ -72,7 +72,7 @@ impl Streams {
             subscription,
             encode,
             draining: self.draining.clone(),
-            lag: metrics::histogram!(LAG.name, "rpc" => rpc),
+            lag: LAG.handle(Rpc(rpc)),
             open: OpenStream::new(rpc, permit),
         };
         let next = async |reader: Option<Reader<K, V, _>>| Some(reader?.next().await);
@@ -103,7 +103,7 @@ impl<K: Ord + Clone, V, R, F: Fn(Message<K, Arc<V>>) -> R> Reader<K, V, F> {
                 (Ok((self.encode)(message)), Some(self))
             }
             Err(Lagged) => {
-                count_dropped(self.open.rpc, "behind");
+                DROPPED.inc((Rpc(self.open.rpc), DropReason::Behind));
                 let why = "read too slowly, removals were forgotten: connect again";
                 (Err(error(ErrorReason::ReaderTooSlow, why)), None)
             }
@@ -116,7 +116,7 @@ fn stopping() -> Status {
 }
 
 fn too_many(rpc: &'static str, exceeded: QuotaExceeded) -> Status {
-    count_dropped(rpc, "limit");
+    DROPPED.inc((Rpc(rpc), DropReason::Limit));
     let why = match exceeded {
         QuotaExceeded::Caller(most) => {
             format!("you have {most} streams to this replica already: close some, or ask another replica")
@@ -128,10 +128,6 @@ fn too_many(rpc: &'static str, exceeded: QuotaExceeded) -> Status {
     error(ErrorReason::TooManyStreams, why)
 }
 
-fn count_dropped(rpc: &'static str, reason: &'static str) {
-    DROPPED.inc(&[("rpc", rpc.to_owned()), ("reason", reason.to_owned())]);
-}
-
 /// Counts a stream for as long as it is open, and holds its permit; none if it came over no transport.
 struct OpenStream {
     rpc: &'static str,
@@ -140,13 +136,13 @@ struct OpenStream {
 
 impl OpenStream {
     fn new(rpc: &'static str, permit: Option<QuotaPermit>) -> Self {
-        SUBSCRIBERS.shift(&[("rpc", rpc.to_owned())], 1.0);
+        SUBSCRIBERS.shift(Rpc(rpc), 1.0);
         Self { rpc, _permit: permit }
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        SUBSCRIBERS.shift(&[("rpc", self.rpc.to_owned())], -1.0);
+        SUBSCRIBERS.shift(Rpc(self.rpc), -1.0);
     }
 }

@@ -395,5 +395,5 @@ fn message(body: &[u8]) -> String {
 }
 
 fn count(response: &ApiResponse) {
-    SHOOT_REQUESTS.inc(&[("code", response.status.as_str().to_owned())]);
+    SHOOT_REQUESTS.inc(response.status);
 }

@@ -11,7 +11,7 @@ use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::server::StateStore;
 
 use crate::config::HistoryLimits;
-use crate::domain::decision::{Outcome, Verdict};
+use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::flow::{Action, ActionOutcome};
 use crate::domain::history::{EvidenceCounts, IncidentSummary, ShootEvent, ShootEventKind, ShootHistory};
 use crate::domain::overview::ShootScaling;
@@ -61,7 +61,7 @@ impl HistoryStore {
     }
 
     /// A verdict was received. Every replica receives all verdicts; the owner of the shoot records them.
-    pub(crate) fn verdict(&self, shoot: &str, verdict: &Verdict, evidence: Option<EvidenceCounts>) {
+    pub(crate) fn verdict(&self, shoot: &str, verdict: &ReceivedVerdict, evidence: Option<EvidenceCounts>) {
         if (self.owns)(shoot) {
             let now = Instant::now();
             self.record(shoot, |history| history.verdict(now, verdict, evidence));
@@ -166,9 +166,9 @@ fn log_incident(shoot: &str, summary: &IncidentSummary) {
 mod tests {
     use super::*;
 
-    fn verdict(outcome: Outcome) -> Verdict {
+    fn verdict(outcome: Outcome) -> ReceivedVerdict {
         let now = Instant::now();
-        Verdict {
+        ReceivedVerdict {
             outcome,
             observer: "lease-probe-0".into(),
             observed: now,

@@ -11,11 +11,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
 
-use super::Direction;
-use super::decision::{HoldReason, Outcome, Verdict};
+use super::decision::{HoldReason, Outcome, ReceivedVerdict};
 use super::flow::{Action, ActionKind, ActionOutcome};
 use super::overview::ShootScaling;
 use super::status::{FlowState, Step};
+use super::{Direction, direction_name};
 
 /// The evidence of a verdict, in counts.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -193,7 +193,7 @@ impl ShootHistory {
     pub(crate) fn verdict(
         &mut self,
         now: Instant,
-        verdict: &Verdict,
+        verdict: &ReceivedVerdict,
         evidence: Option<EvidenceCounts>,
     ) -> Option<ShootEvent> {
         let outcome = verdict.outcome;
@@ -281,7 +281,7 @@ impl ShootHistory {
         if previous == Some(direction) {
             return None;
         }
-        let name = direction.map_or("hold", Direction::as_str);
+        let name = direction_name(direction);
         Some(ShootEvent {
             at: now,
             message: format!("The direction is {name}. {}", scaling.reason),

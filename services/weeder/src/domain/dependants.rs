@@ -116,6 +116,8 @@ impl std::fmt::Display for PodQuery {
 
 #[cfg(test)]
 mod tests {
+    use watchdog_api::config::UnknownFields;
+
     use super::*;
 
     fn dependants(roles: &[&str]) -> Dependants {
@@ -124,8 +126,8 @@ mod tests {
             .map(|role| format!("{{matchLabels: {{role: {role}}}}},"))
             .collect();
         let file = format!("servicesAndDependantSelectors: {{etcd: {{podSelectors: [{selectors}]}}}}");
-        let config = watchdog_api::weeder::parse(file.as_bytes()).unwrap();
-        Dependants::new(&config.services["etcd"])
+        let parsed = watchdog_api::weeder::parse(file.as_bytes(), UnknownFields::Refused);
+        Dependants::new(&parsed.unwrap().config.services["etcd"])
     }
 
     #[test]
