@@ -145,7 +145,7 @@ fn merge(
         encode: move |key: &NamespacedName, state: &ServiceState| convert::readiness(key, state, &observer),
         key: convert::name_pair,
         exists: move |NamePair(namespace, service): &NamePair| {
-            !known() || services.has_service(&NamespacedName::new(namespace.as_str(), service.as_str()))
+            !known() || services.has_service(&NamespacedName::new(namespace.clone(), service.clone()))
         },
         is_filled: move |has: &dyn Fn(&NamePair) -> bool| {
             filled()

@@ -9,7 +9,7 @@ use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::{ConfigFile, Content};
 
-/// SeedWatches the readiness of services in all namespaces of a seed and, once one is ready again, deletes the pods in
+/// Watches the readiness of services in all namespaces of a seed and, once one is ready again, deletes the pods in
 /// CrashLoopBackOff that depend on it.
 #[derive(Debug, Clone, Parser)]
 #[command(version, about)]

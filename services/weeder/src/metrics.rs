@@ -97,7 +97,7 @@ pub(crate) const REQUESTS: Metric = Metric::gauge(
 
 pub(crate) const POD_WATCHES: Metric = Metric::gauge(
     "watchdog_weeder_pod_watches",
-    "SeedWatches on pods, by scope: namespace, selector, or all when there are more than eight selectors.",
+    "Watches on pods, by scope: namespace, selector, or all when there are more than eight selectors.",
 );
 
 pub(crate) const MALFORMED: Metric = Metric::counter(

@@ -94,23 +94,33 @@ watch_response!(
     scaling::WatchShootEventsResponse,
     scaling::watch_shoot_events_response::Event,
     scaling::ShootEvent,
-    |NamePair(shoot, id)| scaling::ShootEventKey { shoot, id },
-    |key: scaling::ShootEventKey| NamePair(key.shoot, key.id)
+    |NamePair(shoot, id)| scaling::ShootEventKey {
+        shoot: shoot.to_string(),
+        id: id.to_string(),
+    },
+    |key: scaling::ShootEventKey| NamePair(key.shoot.into(), key.id.into())
 );
 watch_response!(
     weeder::WatchWeedersResponse,
     weeder::watch_weeders_response::Event,
     weeder::Weeder,
-    |NamePair(namespace, service)| weeder::ServiceKey { namespace, service },
-    |key: weeder::ServiceKey| NamePair(key.namespace, key.service)
+    service_key,
+    |key: weeder::ServiceKey| NamePair(key.namespace.into(), key.service.into())
 );
 watch_response!(
     weeder::WatchEndpointReadinessResponse,
     weeder::watch_endpoint_readiness_response::Event,
     weeder::EndpointReadiness,
-    |NamePair(namespace, service)| weeder::ServiceKey { namespace, service },
-    |key: weeder::ServiceKey| NamePair(key.namespace, key.service)
+    service_key,
+    |key: weeder::ServiceKey| NamePair(key.namespace.into(), key.service.into())
 );
+
+fn service_key(NamePair(namespace, service): NamePair) -> weeder::ServiceKey {
+    weeder::ServiceKey {
+        namespace: namespace.to_string(),
+        service: service.to_string(),
+    }
+}
 
 /// A position.
 #[must_use]
@@ -226,11 +236,11 @@ mod tests {
             uptime: Duration::from_millis(1_500),
             item_age: Some(Duration::from_millis(20)),
         };
-        let key = NamePair("shoot--a".to_owned(), "etcd".to_owned());
+        let key = NamePair("shoot--a".into(), "etcd".into());
         let item = weeder::Weeder {
             key: Some(weeder::ServiceKey {
-                namespace: key.0.clone(),
-                service: key.1.clone(),
+                namespace: key.0.to_string(),
+                service: key.1.to_string(),
             }),
             ..Default::default()
         };

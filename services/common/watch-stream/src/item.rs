@@ -49,7 +49,7 @@ impl FeedKey for NamePair {
 
     fn from_text(text: &str) -> Option<Self> {
         let (first, second) = text.split_once('/')?;
-        Some(Self(first.to_owned(), second.to_owned()))
+        Some(Self(first.into(), second.into()))
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn keys_are_ordered_by_their_first_name_and_read_back() {
-        let pair = |a: &str, b: &str| NamePair(a.to_owned(), b.to_owned());
+        let pair = |a: &str, b: &str| NamePair(a.into(), b.into());
         assert!(pair("a", "z") < pair("a-b", "a"));
         assert_eq!(
             NamePair::from_text(&pair("a", "b").to_text()),

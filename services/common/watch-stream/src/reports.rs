@@ -85,7 +85,11 @@ impl<M: FeedItem> Reports<M> {
         }
         match self.by_replica.iter_mut().find(|(of, _)| of == replica) {
             Some((_, old)) => *old = report,
-            None => self.by_replica.push((replica.clone(), report)),
+            None => {
+                // Nearly every item has the report of one replica only.
+                self.by_replica.reserve_exact(1);
+                self.by_replica.push((replica.clone(), report));
+            }
         }
     }
 

@@ -211,9 +211,12 @@ fn resource_ref(reference: &ResourceRef) -> pb::ResourceRef {
 
 /// An event in the history of a shoot, as this replica recorded it.
 pub(crate) fn shoot_event(key: &NamePair, event: &ShootEvent, replica: &str, clock: Clock) -> pb::ShootEvent {
-    let NamePair(shoot, id) = key.clone();
+    let NamePair(shoot, id) = key;
     pb::ShootEvent {
-        key: Some(pb::ShootEventKey { shoot, id }),
+        key: Some(pb::ShootEventKey {
+            shoot: shoot.to_string(),
+            id: id.to_string(),
+        }),
         at: Some(timestamp(clock, event.at)),
         replica: replica.to_owned(),
         message: sentence(&event.message),

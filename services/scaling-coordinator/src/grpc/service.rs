@@ -123,7 +123,7 @@ impl ScalingService for ScalingApi {
         let (_, extensions, request) = request.into_parts();
         let scope = scope(request.scope)?;
         let shoots = request::shoots(request.shoots)?;
-        let matches = move |key: &NamePair| shoots.is_empty() || shoots.contains(&key.0);
+        let matches = move |key: &NamePair| shoots.is_empty() || shoots.contains(&*key.0);
         let stream = self
             .events
             .watch(&self.streams, "WatchShootEvents", &extensions, scope, matches)?;
@@ -141,7 +141,7 @@ impl ScalingService for ScalingApi {
         }
         let filter = ["ListShootEvents", scope.as_str_name(), &request.shoot];
         let page = PageRequest::read(request.page_size, &request.page_token, &filter)?;
-        let asked = |key: &NamePair, _: &pb::ShootEvent| request.shoot.is_empty() || key.0 == request.shoot;
+        let asked = |key: &NamePair, _: &pb::ShootEvent| request.shoot.is_empty() || *key.0 == *request.shoot;
         let page = self.events.list(scope, &page, asked).await?;
         Ok(Response::new(pb::ListShootEventsResponse {
             events: page.items,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use watchdog_api::selector::{Selector, SelectorExt};
 
-/// SeedWatches on pods at most. Gardener's file has two selectors; with more than eight, one watch on all pods takes the place
+/// Watches on pods at most. Gardener's file has two selectors; with more than eight, one watch on all pods takes the place
 /// of all of them.
 pub(crate) const MAX_WATCHES: usize = 8;
 

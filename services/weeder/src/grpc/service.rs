@@ -87,7 +87,7 @@ impl WeederService for WeederApi {
         let key = request.into_inner().key.unwrap_or_default();
         check("key.namespace", "namespace", &key.namespace)?;
         check("key.service", "Service", &key.service)?;
-        let key = NamePair(key.namespace, key.service);
+        let key = NamePair(key.namespace.into(), key.service.into());
         let answer = self.weeders.get(&key).await;
         let weeder = answer.item.ok_or_else(|| {
             let NamePair(namespace, service) = &key;
@@ -179,7 +179,7 @@ mod tests {
     fn filters() {
         let filter =
             |namespace: &str, service: &str| ServiceFilter::read(namespace.to_owned(), service.to_owned());
-        let key = NamePair("shoot--a--b".to_owned(), "etcd".to_owned());
+        let key = NamePair("shoot--a--b".into(), "etcd".into());
         assert!(filter("", "").unwrap().matches(&key));
         assert!(filter("shoot--a--b", "etcd").unwrap().matches(&key));
         assert!(!filter("shoot--a--c", "").unwrap().matches(&key));
