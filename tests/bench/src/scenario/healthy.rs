@@ -270,7 +270,7 @@ fn requests(r: &Report) -> u64 {
     lists + r.version_requests + r.discovery_requests + r.other_requests
 }
 
-/// Measures the replicas without subscribers if there are to be any, and starts those.
+/// If there will be subscribers, measures the replicas without them, then starts them.
 async fn subscribe(
     rig: &Rig,
     services: &[Service],
