@@ -215,13 +215,7 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<Outcomes> {
     let (services, _subscriber, start) = start(&rig, options.replicas).await?;
     // Until the waves of the start have spread out, and replicas have shared the shoots.
     tokio::time::sleep(interval * 2).await;
-    let (mut without, mut crowd) = (None, None);
-    if options.subscribers > 0 {
-        let window = Window::measure(&rig, &services, None, &options, None).await?;
-        without = Some(window.without_subscribers());
-        crowd = Some(Crowd::start(&rig.setup, &services, options.subscribers).await?);
-        tokio::time::sleep(interval * 2).await;
-    }
+    let (without, crowd) = subscribe(&rig, &services, &options).await?.unzip();
     rig.admin.mark().await?;
     let request = rig.seed.last_request().await?;
     let perf = options.perf.as_deref();
@@ -233,14 +227,6 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<Outcomes> {
     let Window { before, after } = &window;
     let delta = |of: fn(&Report) -> u64| window.delta(of);
     let probes = window.probes();
-    let all = |r: &Report| {
-        r.lease_lists
-            + r.node_lists
-            + r.further_pages
-            + r.version_requests
-            + r.discovery_requests
-            + r.other_requests
-    };
     let lag = after.lag.since(&before.lag);
     let per_second = |count: u64| round(count as f64 / window.seconds());
     Ok(Outcomes {
@@ -256,7 +242,7 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<Outcomes> {
         probes,
         cpu_micros_per_probe: share(window.cpu() * 1e6, probes),
         cores: round(window.cpu() / window.seconds()),
-        requests_per_probe: share(delta(all) as f64, probes),
+        requests_per_probe: share(delta(requests) as f64, probes),
         node_lists: delta(|r| r.node_lists),
         bytes_to_prober_per_probe: share(delta(|r| r.bytes_sent) as f64, probes),
         bytes_from_prober_per_probe: share(delta(|r| r.bytes_received) as f64, probes),
@@ -276,6 +262,27 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<Outcomes> {
         streams_lost: after.crowd.2,
         without_subscribers: without,
     })
+}
+
+/// All requests that the fleet received.
+fn requests(r: &Report) -> u64 {
+    let lists = r.lease_lists + r.node_lists + r.further_pages;
+    lists + r.version_requests + r.discovery_requests + r.other_requests
+}
+
+/// If there will be subscribers, measures the replicas without them, then starts them.
+async fn subscribe(
+    rig: &Rig,
+    services: &[Service],
+    options: &HealthyOptions,
+) -> anyhow::Result<Option<(WithoutSubscribers, Crowd)>> {
+    if options.subscribers == 0 {
+        return Ok(None);
+    }
+    let window = Window::measure(rig, services, None, options, None).await?;
+    let crowd = Crowd::start(&rig.setup, services, options.subscribers).await?;
+    tokio::time::sleep(Duration::from_secs_f64(options.interval) * 2).await;
+    Ok(Some((window.without_subscribers(), crowd)))
 }
 
 /// Starts the replicas and waits until every shoot is healthy.
