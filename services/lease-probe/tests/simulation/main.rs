@@ -95,7 +95,7 @@ fn kube_controller_manager_confirms_every_loss_verdict() {
 /// Of a thousand histories of each class in which a verdict may be false, at most this many have one.
 const MOST_FALSE: usize = 40;
 
-/// What cannot be known from outside stays as rare as docs/safety.md says.
+/// False verdicts on events that cannot be known from outside stay as rare as docs/safety.md says.
 #[test]
 fn false_verdicts_that_nobody_can_prevent_are_rare() {
     let page = setting("SAFETY_PAGE");
