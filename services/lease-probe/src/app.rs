@@ -41,6 +41,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let Config {
         common,
         otlp_endpoint,
+        answer_memory,
         file,
     } = config;
     let base = ServiceBuilder::bind(common, process).await?;
@@ -61,7 +62,13 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         let membership = membership.clone();
         Arc::new(move |shoot: &str| membership.owns(shoot))
     };
-    let manager = ProberManager::new(shared.clone(), verdicts.clone(), rules.borrow().clone(), owns);
+    let manager = ProberManager::new(
+        shared.clone(),
+        verdicts.clone(),
+        rules.borrow().clone(),
+        owns,
+        answer_memory,
+    );
     let probing = manager
         .clone()
         .run(rules.clone(), membership.subscribe(), base.draining.clone());

@@ -19,6 +19,10 @@ pub struct Args {
     /// Default: no traces.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<OtlpEndpoint>,
+
+    /// Memory in MiB that the answers of all shoots' API servers may take together while they are read.
+    #[arg(long, value_name = "MIB", default_value_t = 96, value_parser = clap::value_parser!(u16).range(32..=4096))]
+    answer_memory: u16,
 }
 
 /// Everything that the service is built from.
@@ -28,6 +32,8 @@ pub struct Config {
     pub common: CommonArgs,
     /// Where traces go, if anywhere.
     pub otlp_endpoint: Option<OtlpEndpoint>,
+    /// Bytes for the answers of shoots.
+    pub answer_memory: usize,
     /// The configuration file.
     pub file: ConfigFile<ProberConfig>,
 }
@@ -49,6 +55,7 @@ impl CommandLine for Args {
         Ok(Config {
             common: self.common,
             otlp_endpoint: self.otlp_endpoint,
+            answer_memory: usize::from(self.answer_memory) << 20,
             file,
         })
     }

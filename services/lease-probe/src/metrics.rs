@@ -41,6 +41,16 @@ pub(crate) const CONNECTIONS: Metric = Metric::counter(
     "Connections to the API servers of shoots, by result: opened or failed.",
 );
 
+pub(crate) const ANSWER_BYTES: Metric = Metric::gauge(
+    "watchdog_shoot_answer_bytes",
+    "Memory that answers of the API servers of shoots take while they are read; bounded by --answer-memory.",
+);
+
+pub(crate) const ANSWERS_REFUSED: Metric = Metric::counter(
+    "watchdog_shoot_answers_refused_total",
+    "Answers of the API servers of shoots that were given up, by reason: too_large or no_memory.",
+);
+
 pub(crate) const ACTIVE_PROBES: Metric =
     Metric::gauge("watchdog_active_probes", "Shoots that this replica probes.");
 
@@ -110,8 +120,11 @@ pub(crate) fn register() {
         SHOOT_REQUESTS,
         THROTTLED,
         CONNECTIONS,
+        ANSWER_BYTES,
+        ANSWERS_REFUSED,
     ]);
     DETECTION_LAG.begin(&[]);
     THROTTLED.begin(&[]);
     CONNECTIONS.begin_by("result", &["opened", "failed"]);
+    ANSWERS_REFUSED.begin_by("reason", &["too_large", "no_memory"]);
 }

@@ -63,6 +63,7 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
         verdicts.clone(),
         config(None),
         Arc::new(|_: &str| true),
+        1 << 20,
     );
     (manager, verdicts)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, header};
-use http_body_util::{Full, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -36,8 +36,11 @@ const PING_TIMEOUT: Duration = Duration::from_secs(4);
 /// A ping that waits for longer than this when the connection ends found a server that hung before.
 const LATE_PONG: Duration = Duration::from_millis(500);
 
-/// A page of 500 leases is about 500 KB, a page of 500 nodes about 8 MB; more than this is no answer of an API server.
-const MAX_BODY: usize = 64 * 1024 * 1024;
+/// The bytes that a server may send before they are read, which no budget counts. A list of 8 MB comes in 2 s over a way of 50 ms.
+const RECEIVE_WINDOW: u32 = 256 * 1024;
+
+/// The most bytes of the headers of an answer.
+const MAX_HEADERS: u32 = 16 * 1024;
 
 /// Connects to the servers of kubeconfigs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -118,13 +121,20 @@ impl Connector for HttpConnector {
                 .keep_alive_interval(PING_INTERVAL)
                 .keep_alive_timeout(PING_TIMEOUT)
                 .keep_alive_while_idle(true)
+                .initial_stream_window_size(RECEIVE_WINDOW)
+                .initial_connection_window_size(RECEIVE_WINDOW)
+                .max_header_list_size(MAX_HEADERS)
                 .handshake(io)
                 .await
                 .map_err(broken)?;
             tokio::spawn(drive(connection, last_read, true, ended).in_current_span());
             Sender::H2(sender)
         } else {
-            let (sender, connection) = http1::handshake(io).await.map_err(broken)?;
+            let (sender, connection) = http1::Builder::new()
+                .max_buf_size(RECEIVE_WINDOW as usize)
+                .handshake(io)
+                .await
+                .map_err(broken)?;
             tokio::spawn(drive(connection, last_read, false, ended).in_current_span());
             Sender::H1(sender)
         };
@@ -234,7 +244,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadClock<S> {
 }
 
 impl Link for HttpLink {
-    type Body = Limited<Incoming>;
+    type Body = Incoming;
 
     async fn send(&mut self, request: &ApiRequest) -> Result<http::Response<Self::Body>, ProbeFailure> {
         let request = self.build(request)?;
@@ -248,7 +258,7 @@ impl Link for HttpLink {
                 h2.send_request(request).await
             }
         };
-        Ok(response.map_err(broken)?.map(|body| Limited::new(body, MAX_BODY)))
+        response.map_err(broken)
     }
 
     fn end(&self) -> Option<(Instant, End)> {

@@ -17,11 +17,12 @@ use watchdog_api::names::NODE_LEASE_NAMESPACE;
 use watchdog_api::node::NodeItem;
 use watchdog_api::unix_time::UnixTime;
 
-use super::connect_limiter::ConnectLimiter;
+use super::answer_budget::SharedLimits;
 use super::connection::{ApiResponse, CachedConnection, Observations, Suspicion};
 use super::kubeconfig::Access;
 use super::machines;
 use super::transport::{ApiRequest, Connector};
+use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::assessment::ListedLeases;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::renewals::ListedLease;
@@ -29,6 +30,9 @@ use crate::metrics::SHOOT_REQUESTS;
 
 /// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
 const PAGE: usize = 500;
+
+/// And the fewest, after pages that were too large.
+const SMALLEST_PAGE: usize = 8;
 
 /// Pages of one list at most: a shoot has at most some thousands of nodes.
 const MAX_PAGES: usize = 100;
@@ -95,6 +99,8 @@ pub struct HttpShootClient<C: Connector> {
     name: Arc<str>,
     seed: kube::Client,
     connection: CachedConnection<C>,
+    // How many leases and nodes are asked for at once.
+    pages: [PageSize; 2],
     // Found at the first refusal since the last list that succeeded.
     missing: Option<Vec<ShootPermission>>,
 }
@@ -109,11 +115,12 @@ pub struct HttpExternalEndpoint<C: Connector> {
 impl<C: Connector> HttpShootClient<C> {
     /// A shoot by its namespace; connects when it is asked something.
     #[must_use]
-    pub const fn new(name: Arc<str>, seed: kube::Client, connector: C, limiter: Arc<ConnectLimiter>) -> Self {
+    pub const fn new(name: Arc<str>, seed: kube::Client, connector: C, limits: Arc<SharedLimits>) -> Self {
         Self {
             name,
             seed,
-            connection: CachedConnection::new(connector, limiter),
+            connection: CachedConnection::new(connector, limits),
+            pages: [PageSize(PAGE); 2],
             missing: None,
         }
     }
@@ -129,12 +136,17 @@ impl<C: Connector> HttpShootClient<C> {
     ) -> Result<(Vec<Item<I>>, Instant), ProbeFailure> {
         let connection = &mut self.connection;
         connection.set_kubeconfig(access)?;
+        let [of_leases, of_nodes] = &mut self.pages;
+        let page = match permission {
+            ShootPermission::ListLeases => of_leases,
+            ShootPermission::ListNodes => of_nodes,
+        };
         let began = Instant::now();
         let twice = async {
-            match pages(connection, permission).await {
+            match pages(connection, permission, page).await {
                 Err(ProbeFailure::ListFailed(_)) => {
                     connection.suspect(Suspicion::NoticedAt(began));
-                    pages(connection, permission).await
+                    pages(connection, permission, page).await
                 }
                 result => result,
             }
@@ -152,15 +164,20 @@ impl<C: Connector> HttpShootClient<C> {
                 Err(failure) => failure,
             },
             Ok(Err(failure)) => failure,
+            Err(_) if connection.is_waiting_for_memory() => {
+                ProbeFailure::NoAnswerMemory(connection.answer_memory())
+            }
             Err(_) if connection.is_queueing() => ProbeFailure::ConnectQueueTimeout(budget.limit),
             Err(_) => {
                 // It may be dead, and no ping has found out yet.
                 connection.close();
                 match version(connection, VERSION_TIMEOUT).await {
                     Ok(()) => ProbeFailure::ListTimeout(budget.limit),
-                    Err(failure @ (ProbeFailure::Throttled(_) | ProbeFailure::ConnectQueueTimeout(_))) => {
-                        failure
-                    }
+                    Err(
+                        failure @ (ProbeFailure::Throttled(_)
+                        | ProbeFailure::ConnectQueueTimeout(_)
+                        | ProbeFailure::NoAnswerMemory(_)),
+                    ) => failure,
                     Err(_) => ProbeFailure::Timeout(budget.limit),
                 }
             }
@@ -253,9 +270,9 @@ impl<C: Connector> ShootClient for HttpShootClient<C> {
 impl<C: Connector> HttpExternalEndpoint<C> {
     /// An endpoint that is connected to when it is asked.
     #[must_use]
-    pub const fn new(connector: C, limiter: Arc<ConnectLimiter>) -> Self {
+    pub const fn new(connector: C, limits: Arc<SharedLimits>) -> Self {
         Self {
-            connection: CachedConnection::new(connector, limiter),
+            connection: CachedConnection::new(connector, limits),
         }
     }
 }
@@ -276,14 +293,62 @@ const fn path(permission: ShootPermission) -> &'static str {
     }
 }
 
-/// Lists once, page by page; also returns when the first page was asked for.
+const fn answer(permission: ShootPermission) -> AnswerKind {
+    match permission {
+        ShootPermission::ListLeases => AnswerKind::Leases,
+        ShootPermission::ListNodes => AnswerKind::Nodes,
+    }
+}
+
+/// How many objects are asked for at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PageSize(usize);
+
+impl PageSize {
+    /// After an answer that was too large, or too large for the memory that was left. Returns false if it is the
+    /// smallest already.
+    fn shrink(&mut self) -> bool {
+        let before = self.0;
+        self.0 = (before / 4).max(SMALLEST_PAGE);
+        self.0 < before
+    }
+
+    /// After a list whose largest page had this many bytes. Grows only if twice as much is far from the limit.
+    fn grow(&mut self, largest: usize, limit: usize) {
+        if largest < limit / 8 {
+            self.0 = (2 * self.0).min(PAGE);
+        }
+    }
+}
+
+/// Lists once, in smaller pages if they are too large; also returns when the first page was asked for.
 async fn pages<C: Connector, I: DeserializeOwned>(
     connection: &mut CachedConnection<C>,
     permission: ShootPermission,
+    size: &mut PageSize,
 ) -> Result<(Vec<Item<I>>, Instant), ProbeFailure> {
-    let path = path(permission);
-    let mut request = ApiRequest::get(format!("{path}?limit={PAGE}"));
-    let (mut items, mut sent) = (Vec::new(), None);
+    loop {
+        match pages_of(connection, permission, size).await {
+            Err(ProbeFailure::AnswerTooLarge(_)) if size.shrink() => {}
+            Err(failure @ ProbeFailure::NoAnswerMemory(_)) => {
+                size.shrink();
+                return Err(failure);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Lists once, page by page.
+async fn pages_of<C: Connector, I: DeserializeOwned>(
+    connection: &mut CachedConnection<C>,
+    permission: ShootPermission,
+    size: &mut PageSize,
+) -> Result<(Vec<Item<I>>, Instant), ProbeFailure> {
+    let (path, kind) = (path(permission), answer(permission));
+    let limit = size.0;
+    let mut request = ApiRequest::get(format!("{path}?limit={limit}"), kind);
+    let (mut items, mut sent, mut largest) = (Vec::new(), None, 0);
     for number in 1..=MAX_PAGES {
         let response = connection.request(&request).await?;
         count(&response);
@@ -294,20 +359,23 @@ async fn pages<C: Connector, I: DeserializeOwned>(
             1 => ProbeFailure::ListFailed(why),
             _ => ProbeFailure::ListBrokeOff(format!("page {number}: {why}")),
         };
+        let body = response.body.as_slice();
+        largest = largest.max(body.len());
         let page = match response.status {
-            StatusCode::OK => ItemList::<I>::from_slice(&response.body).map_err(|e| broken(e.to_string()))?,
+            StatusCode::OK => ItemList::<I>::from_slice(body).map_err(|e| broken(e.to_string()))?,
             StatusCode::TOO_MANY_REQUESTS => return Err(ProbeFailure::Throttled(response.retry_after)),
             StatusCode::UNAUTHORIZED => return Err(ProbeFailure::Unauthorized),
             StatusCode::FORBIDDEN => return Err(ProbeFailure::Forbidden(vec![permission])),
-            status => return Err(broken(format!("{status}{}", message(&response.body)))),
+            status => return Err(broken(format!("{status}{}", message(body)))),
         };
         items.extend(page.items);
         if page.metadata.continue_token.is_empty() {
+            size.grow(largest, kind.limit());
             return Ok((items, sent));
         }
         let token = form_urlencoded::byte_serialize(page.metadata.continue_token.as_bytes());
         let token: String = token.collect();
-        request = ApiRequest::get(format!("{path}?limit={PAGE}&continue={token}"));
+        request = ApiRequest::get(format!("{path}?limit={limit}&continue={token}"), kind);
     }
     Err(ProbeFailure::ListBrokeOff(format!(
         "it has more than {MAX_PAGES} pages"
@@ -320,9 +388,16 @@ async fn version<C: Connector>(
     connection: &mut CachedConnection<C>,
     limit: Duration,
 ) -> Result<(), ProbeFailure> {
-    let response = connection.get_within(limit, "/version").await?;
+    let response = connection
+        .get_within(limit, "/version")
+        .await
+        .map_err(|failure| match failure {
+            too_large @ ProbeFailure::AnswerTooLarge(_) => ProbeFailure::VersionFailed(too_large.to_string()),
+            failure => failure,
+        })?;
     count(&response);
-    let is_object = || serde_json::from_slice::<HashMap<String, IgnoredAny>>(&response.body).is_ok();
+    let is_object =
+        || serde_json::from_slice::<HashMap<String, IgnoredAny>>(response.body.as_slice()).is_ok();
     match response.status {
         // A server that refuses a request is alive.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
@@ -374,11 +449,12 @@ async fn is_denied<C: Connector>(
         method: Method::POST,
         path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews".to_owned(),
         body: review.to_string().into(),
+        answer: AnswerKind::Small,
     };
     let response = connection.request(&request).await?;
     count(&response);
-    let review: Review =
-        serde_json::from_slice(&response.body).map_err(|e| ProbeFailure::ListFailed(e.to_string()))?;
+    let review: Review = serde_json::from_slice(response.body.as_slice())
+        .map_err(|e| ProbeFailure::ListFailed(e.to_string()))?;
     Ok(!review.status.allowed)
 }
 

@@ -15,7 +15,7 @@ use watchdog_watch_stream::server::StateStore;
 
 use super::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use super::supervisor::supervise;
-use crate::cluster::connect_limiter::ConnectLimiter;
+use crate::cluster::answer_budget::SharedLimits;
 use crate::cluster::http::HttpConnector;
 use crate::cluster::kubeconfig::{self, Access};
 use crate::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
@@ -42,7 +42,7 @@ pub struct ProberManager {
     shared: Arc<ProbeContext>,
     verdicts: VerdictStore,
     owns: OwnsShoot,
-    limiter: Arc<ConnectLimiter>,
+    limits: Arc<SharedLimits>,
     inner: Mutex<ManagerState>,
 }
 
@@ -86,6 +86,7 @@ impl ProberManager {
         verdicts: VerdictStore,
         config: Arc<ProberConfig>,
         owns: OwnsShoot,
+        answer_memory: usize,
     ) -> Arc<Self> {
         let inner = ManagerState {
             config,
@@ -102,7 +103,7 @@ impl ProberManager {
             shared,
             verdicts,
             owns,
-            limiter: Arc::new(ConnectLimiter::new(CONNECT_AT_ONCE)),
+            limits: Arc::new(SharedLimits::new(CONNECT_AT_ONCE, answer_memory)),
             inner: Mutex::new(inner),
         })
     }
@@ -347,9 +348,9 @@ impl ProberManager {
                     id,
                 };
                 let (shoot, shared, inputs) = (shoot.clone(), manager.shared.clone(), receiver.clone());
-                let limiter = manager.limiter.clone();
-                let external = HttpExternalEndpoint::new(HttpConnector, limiter.clone());
-                let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), HttpConnector, limiter);
+                let limits = manager.limits.clone();
+                let external = HttpExternalEndpoint::new(HttpConnector, limits.clone());
+                let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), HttpConnector, limits);
                 let prober = Prober::new(shoot, shared, inputs, report, client, external);
                 prober.run(shoots, stop.clone())
             };

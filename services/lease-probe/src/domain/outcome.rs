@@ -96,6 +96,13 @@ pub enum ProbeFailure {
     /// Queueing in this process, which is no evidence about the API server.
     #[error("The API server was not asked: the request waited for {} until this replica could open a connection.", format(*.0))]
     ConnectQueueTimeout(Duration),
+    /// Of more than this many bytes, even in small pages.
+    #[error("An answer of the API server is larger than {} KiB.", .0 / 1024)]
+    AnswerTooLarge(usize),
+    /// Memory of this process, which is no evidence about the API server. All answers share this many bytes.
+    #[error("The API server's answer was given up: this replica has {} MiB for the answers of all shoots, and they were \
+             taken.", .0 / (1024 * 1024))]
+    NoAnswerMemory(usize),
     /// With the wait that the server asks for, if any.
     #[error("The API server throttles (429){}.", requested_wait(*.0))]
     Throttled(Option<Duration>),
@@ -148,6 +155,8 @@ impl ProbeFailure {
             Self::Throttled(_) => Outcome::Throttled,
             Self::Kubeconfig(_)
             | Self::ConnectQueueTimeout(_)
+            | Self::AnswerTooLarge(_)
+            | Self::NoAnswerMemory(_)
             | Self::Unauthorized
             | Self::Forbidden(_)
             | Self::ListFailed(_)
@@ -170,11 +179,16 @@ impl ProbeFailure {
         match self {
             Self::Timeout(_) | Self::ListTimeout(_) => FailureEvidence::Silent,
             Self::Connect(_) | Self::Tls(_) => FailureEvidence::Disconnected,
-            Self::VersionFailed(_) | Self::ListFailed(_) | Self::ListBrokeOff(_) => FailureEvidence::Away,
+            // Something else may have answered in its place.
+            Self::VersionFailed(_)
+            | Self::ListFailed(_)
+            | Self::ListBrokeOff(_)
+            | Self::AnswerTooLarge(_) => FailureEvidence::Away,
             Self::Throttled(_) => FailureEvidence::Throttles,
             // Of lease-probe's own affairs, or those of the seed.
             Self::Kubeconfig(_)
             | Self::ConnectQueueTimeout(_)
+            | Self::NoAnswerMemory(_)
             | Self::Unauthorized
             | Self::Forbidden(_)
             | Self::Machines(_)
@@ -192,6 +206,8 @@ impl ProbeFailure {
             Self::VersionFailed(_) => "version_failed",
             Self::Timeout(_) => "timeout",
             Self::ConnectQueueTimeout(_) => "connect_queue_timeout",
+            Self::AnswerTooLarge(_) => "answer_too_large",
+            Self::NoAnswerMemory(_) => "no_answer_memory",
             Self::Throttled(_) => "throttled",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden(_) => "forbidden",

@@ -245,6 +245,8 @@ pub(crate) fn after_failure(
         | ProbeFailure::ListBrokeOff(_)
         | ProbeFailure::ListTimeout(_)
         | ProbeFailure::ConnectQueueTimeout(_)
+        | ProbeFailure::AnswerTooLarge(_)
+        | ProbeFailure::NoAnswerMemory(_)
         // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
         | ProbeFailure::MachinesThrottled(_) => {
             (1.25, pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE))
