@@ -19,6 +19,7 @@ use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
+use crate::cluster::http::HttpConnector;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::prober::{Endpoint, ProbeContext};
@@ -42,6 +43,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         common,
         otlp_endpoint,
         answer_memory,
+        allow_local_addresses,
         file,
     } = config;
     let base = ServiceBuilder::bind(common, process).await?;
@@ -67,6 +69,9 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         verdicts.clone(),
         rules.borrow().clone(),
         owns,
+        HttpConnector {
+            allow_local_addresses,
+        },
         answer_memory,
     );
     let probing = manager

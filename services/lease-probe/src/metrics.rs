@@ -43,12 +43,12 @@ pub(crate) const CONNECTIONS: Metric = Metric::counter(
 
 pub(crate) const ANSWER_BYTES: Metric = Metric::gauge(
     "watchdog_shoot_answer_bytes",
-    "Memory that answers of the API servers of shoots take while they are read; bounded by --answer-memory.",
+    "Memory that answers of the API servers of shoots take while they are read, in bytes; bounded by --answer-memory.",
 );
 
 pub(crate) const ANSWERS_REFUSED: Metric = Metric::counter(
     "watchdog_shoot_answers_refused_total",
-    "Answers of the API servers of shoots that were given up, by reason: too_large or no_memory.",
+    "Answers of the API servers of shoots that were given up, by reason: too_large, no_memory or too_many_leases.",
 );
 
 pub(crate) const ACTIVE_PROBES: Metric =
@@ -126,5 +126,5 @@ pub(crate) fn register() {
     DETECTION_LAG.begin(&[]);
     THROTTLED.begin(&[]);
     CONNECTIONS.begin_by("result", &["opened", "failed"]);
-    ANSWERS_REFUSED.begin_by("reason", &["too_large", "no_memory"]);
+    ANSWERS_REFUSED.begin_by("reason", &["too_large", "no_memory", "too_many_leases"]);
 }

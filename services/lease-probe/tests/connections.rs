@@ -24,6 +24,10 @@ use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 /// As in `controller/prober_manager.rs`.
 const AT_ONCE: usize = 64;
 
+const LOCAL: HttpConnector = HttpConnector {
+    allow_local_addresses: true,
+};
+
 const SHOOTS: usize = 200;
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -77,7 +81,7 @@ fn through(limiter: Arc<SharedLimits>, server: &ApiServer) -> Connection {
 }
 
 fn from_kubeconfig(limiter: Arc<SharedLimits>, kubeconfig: &str) -> Connection {
-    let mut connection = Connection::new(HttpConnector, limiter);
+    let mut connection = Connection::new(LOCAL, limiter);
     let access = access(Ok(Some(kubeconfig.as_bytes())));
     connection.set_kubeconfig(&access).unwrap();
     connection
@@ -145,11 +149,11 @@ async fn a_request_that_queues_has_asked_nobody() {
     let not_asked = ProbeFailure::ConnectQueueTimeout(LIMIT);
     assert_eq!(not_asked.outcome(), Outcome::Inconclusive);
     assert_eq!(not_asked.evidence(), FailureEvidence::None);
-    let mut external = HttpExternalEndpoint::new(HttpConnector, full.clone());
+    let mut external = HttpExternalEndpoint::new(LOCAL, full.clone());
     let answers = external.answers(&access, Budget::starting_now(LIMIT)).await;
     assert_eq!(answers, Err(not_asked.clone()));
     let seed = kube::Client::try_from(kube::Config::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
-    let mut client = HttpShootClient::new("shoot".into(), seed, HttpConnector, full);
+    let mut client = HttpShootClient::new("shoot".into(), seed, LOCAL, full);
     let listed = client.leases(&access, Budget::starting_now(LIMIT)).await;
     assert_eq!(listed.err(), Some(not_asked));
     assert_eq!(server.counters().connections, 0);
@@ -169,7 +173,7 @@ async fn the_time_of_the_server_begins_with_the_permit() {
         let before = server.counters().connections;
         let permit = limiter.connect.acquire().await;
         let access = access_to(&server);
-        let mut external = HttpExternalEndpoint::new(HttpConnector, limiter.clone());
+        let mut external = HttpExternalEndpoint::new(LOCAL, limiter.clone());
         let asked = tokio::spawn(async move { external.answers(&access, Budget::starting_now(LIMIT)).await });
         idle().await;
         tokio::time::advance(Duration::from_secs(4)).await;
@@ -212,7 +216,7 @@ async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_w
 async fn a_kept_connection_that_is_silent_does_not_convict_the_server() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let access = access_to(&server);
-    let mut external = HttpExternalEndpoint::new(HttpConnector, limits(1));
+    let mut external = HttpExternalEndpoint::new(LOCAL, limits(1));
     assert_eq!(
         external.answers(&access, Budget::starting_now(LIMIT)).await,
         Ok(())

@@ -249,6 +249,10 @@ impl Setup {
         for (flag, path) in common.into_iter().chain(tls) {
             command = command.arg(flag).arg(path.as_os_str());
         }
+        if binary == binaries::LEASE_PROBE {
+            // The shoots are on this machine.
+            command = command.arg("--allow-local-addresses");
+        }
         if let Some(collector) = self.collectors.get(binary) {
             command = command.args(["--otlp-endpoint", collector]);
         }

@@ -15,12 +15,12 @@ use super::kubeconfig::Access;
 use super::transport::{ApiRequest, Connector, End, Link};
 use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::answered::{ListCounts, SLOW};
-use crate::domain::outcome::{FailureEvidence, ProbeFailure};
+use crate::domain::outcome::{FailureEvidence, ProbeFailure, quote};
 use crate::metrics::CONNECTIONS;
 
 /// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every
 /// other limit by which it is judged start when the connection attempt does.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When two connections in a row end this soon after their only answer, the server, or a proxy before it, closes every
 /// connection, and its end is no evidence.
@@ -71,6 +71,8 @@ pub struct CachedConnection<C: Connector> {
     // When the last response came, how long it took, and how many came over this connection.
     answered_at: Option<Instant>,
     latency: Duration,
+    // How large it was, and a little more.
+    expected: usize,
     answers: u32,
     // The last connection ended right after its only response.
     ended_after_answer: bool,
@@ -92,6 +94,7 @@ impl<C: Connector> CachedConnection<C> {
             link: None,
             answered_at: None,
             latency: Duration::ZERO,
+            expected: 0,
             answers: 0,
             ended_after_answer: false,
             suspicion: None,
@@ -211,10 +214,10 @@ impl<C: Connector> CachedConnection<C> {
         self.waits_for_memory
     }
 
-    /// The memory that all answers share.
+    /// The limits that it shares with all others.
     #[must_use]
-    pub fn answer_memory(&self) -> usize {
-        self.limits.answers.capacity()
+    pub const fn limits(&self) -> &Arc<SharedLimits> {
+        &self.limits
     }
 
     /// Drops the connection, so that the next request opens another.
@@ -348,10 +351,13 @@ impl<C: Connector> CachedConnection<C> {
     ) -> Result<ApiResponse, ProbeFailure> {
         let (head, mut parts) = response.into_parts();
         self.waits_for_memory = false;
-        let mut body = AnswerBuffer::open(self.limits.clone(), kind);
+        let mut body = AnswerBuffer::open(self.limits.clone(), kind, self.expected);
         while let Some(part) = body.unless_it_gives_way(parts.frame()).await? {
-            let part = part.map_err(|e| ProbeFailure::Connect(format!("the answer broke off: {e}")))?;
+            let part = part.map_err(|e| {
+                ProbeFailure::Connect(format!("the answer broke off: {}", quote(&e.to_string())))
+            })?;
             if let Ok(data) = part.into_data() {
+                link.consumed(data.len());
                 self.waits_for_memory = true;
                 body.append(&data).await?;
                 self.waits_for_memory = false;
@@ -359,6 +365,7 @@ impl<C: Connector> CachedConnection<C> {
         }
         self.answered_at = Some(Instant::now());
         self.latency = sent.elapsed();
+        self.expected = body.as_slice().len() / 16 * 17;
         self.answers = self.answers.saturating_add(1);
         self.link = Some(link);
         Ok(ApiResponse {

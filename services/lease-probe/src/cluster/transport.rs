@@ -81,6 +81,9 @@ pub trait Link: Send + Sync + 'static {
         request: &ApiRequest,
     ) -> impl Future<Output = Result<http::Response<Self::Body>, ProbeFailure>> + Send;
 
+    /// This many bytes of the answer were taken. The server may send as many more.
+    fn consumed(&self, _bytes: usize) {}
+
     /// Until when the connection was known to be alive, and how it ended; none while it can be used.
     fn end(&self) -> Option<(Instant, End)>;
 

@@ -42,6 +42,7 @@ pub struct ProberManager {
     shared: Arc<ProbeContext>,
     verdicts: VerdictStore,
     owns: OwnsShoot,
+    connector: HttpConnector,
     limits: Arc<SharedLimits>,
     inner: Mutex<ManagerState>,
 }
@@ -86,6 +87,7 @@ impl ProberManager {
         verdicts: VerdictStore,
         config: Arc<ProberConfig>,
         owns: OwnsShoot,
+        connector: HttpConnector,
         answer_memory: usize,
     ) -> Arc<Self> {
         let inner = ManagerState {
@@ -103,6 +105,7 @@ impl ProberManager {
             shared,
             verdicts,
             owns,
+            connector,
             limits: Arc::new(SharedLimits::new(CONNECT_AT_ONCE, answer_memory)),
             inner: Mutex::new(inner),
         })
@@ -348,9 +351,9 @@ impl ProberManager {
                     id,
                 };
                 let (shoot, shared, inputs) = (shoot.clone(), manager.shared.clone(), receiver.clone());
-                let limits = manager.limits.clone();
-                let external = HttpExternalEndpoint::new(HttpConnector, limits.clone());
-                let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), HttpConnector, limits);
+                let (connector, limits) = (manager.connector, manager.limits.clone());
+                let external = HttpExternalEndpoint::new(connector, limits.clone());
+                let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), connector, limits);
                 let prober = Prober::new(shoot, shared, inputs, report, client, external);
                 prober.run(shoots, stop.clone())
             };

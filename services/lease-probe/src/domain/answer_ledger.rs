@@ -32,6 +32,16 @@ impl AnswerKind {
         }
     }
 
+    /// The most bytes of all pages of a list: more than 10,000 leases, and 8,000 nodes.
+    #[must_use]
+    pub const fn list_limit(self) -> usize {
+        match self {
+            Self::Small => Self::Small.limit(),
+            Self::Leases => 16 * MIB,
+            Self::Nodes => 128 * MIB,
+        }
+    }
+
     const fn weight(self) -> usize {
         match self {
             Self::Small | Self::Leases => 1,
@@ -139,6 +149,15 @@ impl AnswerLedger {
         Growth::Wait(asked)
     }
 
+    /// Gives back all but `bytes` of what an answer holds.
+    pub fn shrink(&mut self, id: AnswerId, bytes: usize) {
+        if let Some(share) = self.shares.get_mut(&id) {
+            let freed = share.bytes.saturating_sub(bytes);
+            share.bytes -= freed;
+            self.used -= freed;
+        }
+    }
+
     /// An answer was read, or given up.
     pub fn close(&mut self, id: AnswerId) {
         if let Some(share) = self.shares.remove(&id) {
@@ -171,6 +190,8 @@ mod tests {
         ledger.close(large);
         assert_eq!(ledger.grow(asking, 20), Growth::Granted);
         assert_eq!(ledger.grow(small, 80), Growth::Refused, "it would be the largest");
+        ledger.shrink(small, 10);
+        assert_eq!(ledger.used(), 30);
         assert_eq!(ledger.grow(asking, 50), Growth::Granted);
     }
 
