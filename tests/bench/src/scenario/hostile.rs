@@ -228,6 +228,10 @@ pub async fn run(options: HostileOptions) -> anyhow::Result<Outcomes> {
             .entry(told.outcome.as_str_name().to_owned())
             .or_default() += 1;
     }
+    let (resident, limited) = (peak_memory(pid)?, limit.most_used_mib()?);
+    // The group can be removed when its process has ended.
+    drop(services);
+    drop(limit);
     Ok(Outcomes {
         scenario: "hostile",
         shoots: options.shoots,
@@ -244,8 +248,8 @@ pub async fn run(options: HostileOptions) -> anyhow::Result<Outcomes> {
         detection_lag_p99_below_ms: detection.at_most_millis(99),
         age_to_verdict: Millis::of_micros(lags(&told, &lost, crossing)),
         outcomes_of_hostile,
-        peak_resident_mib: round(peak_memory(pid)?),
-        peak_limited_mib: round(limit.most_used_mib()?),
+        peak_resident_mib: round(resident),
+        peak_limited_mib: round(limited),
     })
 }
 
