@@ -243,6 +243,12 @@ def test_services_are_read_only_where_their_annotations_are():
         assert "--dependants-annotation" not in str(of_kind(rendered, "Deployment")["watchdog-lease-probe"])
 
 
+def test_local_addresses_stay_refused_whatever_the_values():
+    assert '"--allow-local-addresses"' not in str(MATRIX)
+    for values in MATRIX.values():
+        assert "allow-local-addresses" not in str(render(values))
+
+
 def test_ports_are_those_of_the_programs():
     defaults = re.findall(r'default_value = "\[::\]:(\d+)"', _source("services/common/runtime/src/args.rs"))
     for deployment in of_kind(render(), "Deployment").values():

@@ -20,6 +20,7 @@ use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
+use crate::cluster::http::HttpConnector;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::prober::{Endpoint, ProbeContext};
@@ -42,6 +43,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let Config {
         common,
         otlp_endpoint,
+        answer_memory,
+        allow_local_addresses,
         file,
     } = config;
     let base = ServiceBuilder::bind(common, process).await?;
@@ -62,7 +65,16 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         let membership = membership.clone();
         Arc::new(move |shoot: &str| membership.owns(shoot))
     };
-    let manager = ProberManager::new(shared.clone(), verdicts.clone(), rules.borrow().clone(), owns);
+    let manager = ProberManager::new(
+        shared.clone(),
+        verdicts.clone(),
+        rules.borrow().clone(),
+        owns,
+        HttpConnector {
+            allow_local_addresses,
+        },
+        answer_memory,
+    );
     let probing = manager
         .clone()
         .run(rules.clone(), membership.subscribe(), base.draining.clone());

@@ -18,6 +18,15 @@ pub struct Args {
     /// Default: no traces.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<OtlpEndpoint>,
+
+    /// Memory in MiB that the answers of all shoots' API servers may take together while they are read.
+    #[arg(long, value_name = "MIB", default_value_t = 96, value_parser = clap::value_parser!(u16).range(32..=4096))]
+    answer_memory: u16,
+
+    /// Also connect to loopback, link-local and metadata addresses if a shoot's kubeconfig points there. For tests: a
+    /// kubeconfig could make this program talk to its own host or cloud.
+    #[arg(long)]
+    allow_local_addresses: bool,
 }
 
 /// Everything that the service is built from.
@@ -27,6 +36,10 @@ pub struct Config {
     pub common: CommonArgs,
     /// Where traces go, if anywhere.
     pub otlp_endpoint: Option<OtlpEndpoint>,
+    /// Bytes for the answers of shoots.
+    pub answer_memory: usize,
+    /// Shoots may have addresses of this machine.
+    pub allow_local_addresses: bool,
     /// The configuration file.
     pub file: ConfigFile<ProberConfig>,
 }
@@ -43,6 +56,8 @@ impl CommandLine for Args {
         Ok(Config {
             common: self.common,
             otlp_endpoint: self.otlp_endpoint,
+            answer_memory: usize::from(self.answer_memory) << 20,
+            allow_local_addresses: self.allow_local_addresses,
             file,
         })
     }

@@ -2,7 +2,6 @@
 
 mod collector;
 
-use http::StatusCode;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, ShootLabel};
 
@@ -15,6 +14,12 @@ label!("endpoint": Endpoint);
 label!("permission": ShootPermission);
 label!(pub(crate) enum ConnectResult: "result" { Opened = "opened", Failed = "failed" });
 label!(pub(crate) struct FailureReason: "reason");
+label!(pub(crate) enum AnswerRefusal: "reason" {
+    TooLarge = "too_large",
+    NoMemory = "no_memory",
+    TooManyLeases = "too_many_leases",
+});
+label!(pub(crate) struct HttpCode: "code");
 label!(pub(crate) struct SkipReasonName: "reason");
 
 pub(crate) const PROBES: Counter<&Outcome> = Counter::new(
@@ -37,7 +42,7 @@ pub(crate) const DETECTION_LAG: Histogram = Histogram::new(
     "Time from the moment at which the share of expired leases crossed the threshold until the verdict was published.",
 );
 
-pub(crate) const SHOOT_REQUESTS: Counter<StatusCode> = Counter::new(
+pub(crate) const SHOOT_REQUESTS: Counter<HttpCode> = Counter::new(
     "watchdog_shoot_requests_total",
     "Requests to the API servers of shoots that were answered, by HTTP status code.",
 );
@@ -50,6 +55,16 @@ pub(crate) const THROTTLED: Counter = Counter::new(
 pub(crate) const CONNECTIONS: Counter<ConnectResult> = Counter::new(
     "watchdog_shoot_connections_total",
     "Connections to the API servers of shoots, by result: opened or failed.",
+);
+
+pub(crate) const ANSWER_BYTES: Gauge = Gauge::new(
+    "watchdog_shoot_answer_bytes",
+    "Memory that answers of the API servers of shoots take while they are read, in bytes; bounded by --answer-memory.",
+);
+
+pub(crate) const ANSWERS_REFUSED: Counter<AnswerRefusal> = Counter::new(
+    "watchdog_shoot_answers_refused_total",
+    "Answers of the API servers of shoots that were given up, by reason: too_large, no_memory or too_many_leases.",
 );
 
 pub(crate) const ACTIVE_PROBES: Gauge =
@@ -120,4 +135,6 @@ pub(crate) fn register() {
     SHOOT_REQUESTS.register();
     THROTTLED.register();
     CONNECTIONS.register();
+    ANSWER_BYTES.register();
+    ANSWERS_REFUSED.register();
 }

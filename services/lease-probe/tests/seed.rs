@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::{permissions, watches};
 use lease_probe::controller::prober::{Endpoint, ProbeContext};
 use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
@@ -65,6 +66,10 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
         verdicts.clone(),
         config(None),
         Arc::new(|_: &str| true),
+        HttpConnector {
+            allow_local_addresses: true,
+        },
+        1 << 20,
     );
     (manager, verdicts)
 }

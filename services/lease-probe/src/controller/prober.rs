@@ -284,6 +284,10 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             FailureEvidence::Throttles => self.state.answered_mut().note_throttling(now),
             FailureEvidence::None => {}
         }
+        if matches!(failure, ProbeFailure::TooManyLeases(_)) {
+            // Their memory was given back.
+            self.state = ProbeState::default();
+        }
         if self.failing.replace(failure.as_str()) != Some(failure.as_str()) {
             tracing::warn!(reason = failure.as_str(), error = %failure, "probe failed");
         }
@@ -348,10 +352,11 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         }
         let lost_outside = found.assessment.outcome == Outcome::ExternalUnreachable;
         // Nothing new is known: neither is a loss over because this replica could not ask.
-        if let (Some(failure @ ProbeFailure::ConnectQueueTimeout(_)), true) = (&failure, lost_outside) {
+        let own = failure.as_ref().filter(|failure| failure.is_own());
+        if let (Some(failure), true) = (own, lost_outside) {
             return Err((Endpoint::External, failure.clone()));
         }
-        if !matches!(failure, Some(ProbeFailure::ConnectQueueTimeout(_))) {
+        if own.is_none() {
             // A kubeconfig that cannot be used is no evidence about the endpoint, and a refusal is an answer.
             let answers = failure
                 .as_ref()

@@ -15,7 +15,7 @@ use watchdog_watch_stream::server::StateStore;
 
 use super::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use super::supervisor::supervise;
-use crate::cluster::connect_limiter::ConnectLimiter;
+use crate::cluster::answer_budget::SharedLimits;
 use crate::cluster::http::HttpConnector;
 use crate::cluster::kubeconfig::{self, Access};
 use crate::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
@@ -43,7 +43,8 @@ pub struct ProberManager {
     shared: Arc<ProbeContext>,
     verdicts: VerdictStore,
     owns: OwnsShoot,
-    limiter: Arc<ConnectLimiter>,
+    connector: HttpConnector,
+    limits: Arc<SharedLimits>,
     inner: Mutex<ManagerState>,
 }
 
@@ -87,6 +88,8 @@ impl ProberManager {
         verdicts: VerdictStore,
         config: Arc<ProberConfig>,
         owns: OwnsShoot,
+        connector: HttpConnector,
+        answer_memory: usize,
     ) -> Arc<Self> {
         let inner = ManagerState {
             config,
@@ -103,7 +106,8 @@ impl ProberManager {
             shared,
             verdicts,
             owns,
-            limiter: Arc::new(ConnectLimiter::new(CONNECT_AT_ONCE)),
+            connector,
+            limits: Arc::new(SharedLimits::new(CONNECT_AT_ONCE, answer_memory)),
             inner: Mutex::new(inner),
         })
     }
@@ -348,9 +352,9 @@ impl ProberManager {
                     id,
                 };
                 let (shoot, shared, inputs) = (shoot.clone(), manager.shared.clone(), receiver.clone());
-                let limiter = manager.limiter.clone();
-                let external = HttpExternalEndpoint::new(HttpConnector, limiter.clone());
-                let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), HttpConnector, limiter);
+                let (connector, limits) = (manager.connector, manager.limits.clone());
+                let external = HttpExternalEndpoint::new(connector, limits.clone());
+                let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), connector, limits);
                 let prober = Prober::new(shoot, shared, inputs, report, client, external);
                 prober.run(shoots, stop.clone())
             };

@@ -73,6 +73,9 @@ fn command(world: &World, binary: &str, name: &str, server: Option<&TlsFiles>) -
         .arg(world.setup.prober_file().as_os_str())
         .arg("--kubeconfig")
         .arg(kubeconfig.as_os_str());
+    if binary == binaries::LEASE_PROBE {
+        command = command.arg("--allow-local-addresses");
+    }
     if let Some(files) = server {
         for (flag, path) in [
             ("--tls-cert", &files.cert),

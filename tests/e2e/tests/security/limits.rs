@@ -88,7 +88,12 @@ impl Scene {
         let kubeconfig = world.scratch.write("kubeconfig", world.kubeconfig()).unwrap();
         // In the clear: what is behind TLS must hold without it.
         let command = Command::new(name, binaries::path(binaries::LEASE_PROBE).unwrap())
-            .args(["--insecure-plaintext", "--identity", name])
+            .args([
+                "--insecure-plaintext",
+                "--allow-local-addresses",
+                "--identity",
+                name,
+            ])
             .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
             .arg("--config-file")
             .arg(world.setup.prober_file().as_os_str())
