@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_kube::membership::{Ownership, Timing};
+use watchdog_kube::membership::{Share, Timing};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
@@ -16,6 +16,7 @@ use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
+use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
@@ -48,7 +49,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     } = config;
     let base = ServiceBuilder::bind(common, process).await?;
     let rules = base.follow(file);
-    let replica = Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
+    let replica = Replica::<Share>::join(&base, SERVICE, Timing::PRODUCTION).await?;
     let membership = replica.membership.clone();
     let shared = Arc::new(ProbeContext {
         seed: replica.seed.clone(),
@@ -125,7 +126,7 @@ fn spawn_watches(
 /// Merges the verdicts of this replica with those of the others.
 fn merge(
     base: &ServiceBuilder,
-    replica: &Replica,
+    replica: &Replica<Share>,
     verdicts: &VerdictStore,
     manager: &Arc<ProberManager>,
     clock: Clock,
@@ -141,8 +142,9 @@ fn merge(
         exists: move |shoot: &String| !exists.is_unknown(shoot),
         is_filled: move |has: &dyn Fn(&String) -> bool| membership.has_joined() && filled.all_owned(has),
     };
-    let peers = replica.find(base, "discovery", SERVICE, Timing::PRODUCTION);
-    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    let addresses = replica.find(base, "discovery", SERVICE, Timing::PRODUCTION);
+    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
+    view.spawn(base, own, peers);
     view
 }
 

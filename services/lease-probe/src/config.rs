@@ -1,11 +1,10 @@
 //! Command line -> validated configuration.
 
 use clap::Parser;
-use watchdog_api::config::UnknownFields;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
-use watchdog_runtime::config_file::{ConfigFile, Content};
+use watchdog_runtime::config_file::ConfigFile;
 use watchdog_runtime::trace::OtlpEndpoint;
 
 /// Watches the node leases of every shoot of a seed and streams per-shoot health verdicts over gRPC.
@@ -53,12 +52,7 @@ impl CommandLine for Args {
     }
 
     fn check(self) -> anyhow::Result<Config> {
-        let parse = if self.common.ignore_unknown_fields {
-            |name: &str, bytes: &[u8]| read(name, bytes, UnknownFields::Ignored)
-        } else {
-            |name: &str, bytes: &[u8]| read(name, bytes, UnknownFields::Refused)
-        };
-        let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
+        let file = self.common.load_config(prober::parse)?;
         Ok(Config {
             common: self.common,
             otlp_endpoint: self.otlp_endpoint,
@@ -67,13 +61,4 @@ impl CommandLine for Args {
             file,
         })
     }
-}
-
-fn read(name: &str, bytes: &[u8], unknown: UnknownFields) -> anyhow::Result<Content<ProberConfig>> {
-    let parsed = prober::parse_with(bytes, unknown).map_err(|errors| errors.with_file(name))?;
-    let ignored = parsed.ignored.map(|ignored| ignored.with_file(name).to_string());
-    Ok(Content {
-        config: parsed.config,
-        ignored: ignored.unwrap_or_default(),
-    })
 }

@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
+use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::SkipReason;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::clock::Clock;
@@ -38,7 +39,8 @@ fn config(external: Option<&str>) -> Arc<ProberConfig> {
          Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  scaleDown: \
          {{level: 0}}\n"
     );
-    Arc::new(prober::parse(text.as_bytes()).unwrap())
+    let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
+    Arc::new(parsed.unwrap().config)
 }
 
 async fn client(server: &ApiServer) -> kube::Client {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::connect_limiter::ConnectLimiter;
 use crate::domain::answer_ledger::{AnswerId, AnswerKind, AnswerLedger, Growth};
 use crate::domain::outcome::ProbeFailure;
-use crate::metrics::{ANSWER_BYTES, ANSWERS_REFUSED};
+use crate::metrics::{ANSWER_BYTES, ANSWERS_REFUSED, RefusalReason};
 
 /// The limits that all connections of the process share.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl AnswerBudget {
             capacity,
             state: Mutex::new(state),
             freed: Notify::new(),
-            in_use: ANSWER_BYTES.gauge_handle(&[]),
+            in_use: ANSWER_BYTES.handle(()),
         }
     }
 
@@ -124,13 +124,16 @@ impl AnswerBudget {
         self.state.lock().ledger.used()
     }
 
-    fn refused(&self, reason: &'static str, failure: ProbeFailure) -> ProbeFailure {
-        ANSWERS_REFUSED.inc(&[("reason", reason.to_owned())]);
+    fn refused(&self, reason: RefusalReason, failure: ProbeFailure) -> ProbeFailure {
+        ANSWERS_REFUSED.inc(reason);
         failure
     }
 
     fn no_memory(&self) -> ProbeFailure {
-        self.refused("no_memory", ProbeFailure::NoAnswerMemory(self.capacity))
+        self.refused(
+            RefusalReason::NoMemory,
+            ProbeFailure::NoAnswerMemory(self.capacity),
+        )
     }
 
     /// Waits while others give way, which takes as long as it takes to wake them.
@@ -250,7 +253,11 @@ impl AnswerBuffer {
         let limit = self.kind.limit();
         if needed > limit {
             let too_large = ProbeFailure::AnswerTooLarge(limit);
-            return Err(self.share.limits.answers.refused("too_large", too_large));
+            return Err(self
+                .share
+                .limits
+                .answers
+                .refused(RefusalReason::TooLarge, too_large));
         }
         if needed > capacity {
             // By a half, so that a large answer is not copied for each of its parts, and a small one never.
@@ -334,7 +341,7 @@ impl RememberedLeases {
                 Err(self
                     .limits
                     .answers
-                    .refused("too_many_leases", ProbeFailure::TooManyLeases(limit)))
+                    .refused(RefusalReason::TooManyLeases, ProbeFailure::TooManyLeases(limit)))
             }
         }
     }

@@ -16,7 +16,7 @@ use super::transport::{ApiRequest, Connector, End, Link};
 use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::answered::{ListCounts, SLOW};
 use crate::domain::outcome::{FailureEvidence, ProbeFailure, quote};
-use crate::metrics::CONNECTIONS;
+use crate::metrics::{CONNECTIONS, ConnectResult};
 
 /// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every
 /// other limit by which it is judged start when the connection attempt does.
@@ -319,11 +319,11 @@ impl<C: Connector> CachedConnection<C> {
         let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.connector.open(target));
         let opened = permit.during(opening).await;
         let (result, link) = match opened {
-            Ok(Ok(link)) => ("opened", Ok(link)),
-            Ok(Err(failure)) => ("failed", Err(failure)),
-            Err(_) => ("failed", Err(ProbeFailure::Timeout(CONNECT_TIMEOUT))),
+            Ok(Ok(link)) => (ConnectResult::Opened, Ok(link)),
+            Ok(Err(failure)) => (ConnectResult::Failed, Err(failure)),
+            Err(_) => (ConnectResult::Failed, Err(ProbeFailure::Timeout(CONNECT_TIMEOUT))),
         };
-        CONNECTIONS.inc(&[("result", result.to_owned())]);
+        CONNECTIONS.inc(result);
         if began.elapsed() > SLOW {
             self.suspect(Suspicion::SilentAt(began));
         }

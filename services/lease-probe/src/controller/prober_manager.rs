@@ -21,6 +21,7 @@ use crate::cluster::kubeconfig::{self, Access};
 use crate::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
+use crate::metrics::FailureReason;
 
 /// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
 /// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a
@@ -32,7 +33,7 @@ const CONNECT_AT_ONCE: usize = 64;
 pub type VerdictStore = StateStore<String, Verdict>;
 
 /// Failed probes of one shoot, by endpoint and reason.
-pub type FailureCounts = BTreeMap<(Endpoint, &'static str), u64>;
+pub(crate) type FailureCounts = BTreeMap<(Endpoint, FailureReason), u64>;
 
 /// Says whether this replica owns a shoot.
 pub type OwnsShoot = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -255,7 +256,7 @@ impl ProberManager {
 
     /// Failed probes of all shoots that still exist.
     #[must_use]
-    pub fn failures(&self) -> Vec<(String, FailureCounts)> {
+    pub(crate) fn failures(&self) -> Vec<(String, FailureCounts)> {
         self.inner
             .lock()
             .failures
@@ -431,7 +432,9 @@ impl ProbeReporter for ManagerReporter {
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
         self.while_running(|inner| {
             let counts = inner.failures.entry(self.shoot.to_string()).or_default();
-            *counts.entry((endpoint, failure.as_str())).or_default() += 1;
+            *counts
+                .entry((endpoint, FailureReason(failure.as_str())))
+                .or_default() += 1;
             if let ProbeFailure::Forbidden(missing) = failure {
                 inner.denied.insert(self.shoot.to_string(), missing.clone());
             }

@@ -13,6 +13,7 @@ use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::clock::Clock;
@@ -124,7 +125,8 @@ fn config(interval: Micros, external: bool) -> Arc<ProberConfig> {
          {{level: 0}}\n",
         interval / SECOND
     );
-    Arc::new(prober::parse(text.as_bytes()).unwrap())
+    let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
+    Arc::new(parsed.unwrap().config)
 }
 
 /// One lease-probe.

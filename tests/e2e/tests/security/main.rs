@@ -1,7 +1,8 @@
-//! Certificates, permissions, limits, and kubeconfigs that are refused.
+//! Certificates, permissions, limits for callers and scrapers, and kubeconfigs that are refused.
 
 #![cfg(test)]
 
 mod access;
+mod admin_port;
 mod kubeconfigs;
 mod limits;
