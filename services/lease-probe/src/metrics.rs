@@ -13,13 +13,13 @@ label!("outcome": Outcome);
 label!("endpoint": Endpoint);
 label!("permission": ShootPermission);
 label!(pub(crate) enum ConnectResult: "result" { Opened = "opened", Failed = "failed" });
-label!(pub(crate) struct FailureReason: "reason");
-label!(pub(crate) enum AnswerRefusal: "reason" {
+label!(pub(crate) enum RefusalReason: "reason" {
     TooLarge = "too_large",
     NoMemory = "no_memory",
     TooManyLeases = "too_many_leases",
 });
-label!(pub(crate) struct HttpCode: "code");
+label!(pub(crate) struct CodeLabel: "code");
+label!(pub(crate) struct FailureReason: "reason");
 label!(pub(crate) struct SkipReasonName: "reason");
 
 pub(crate) const PROBES: Counter<&Outcome> = Counter::new(
@@ -42,7 +42,7 @@ pub(crate) const DETECTION_LAG: Histogram = Histogram::new(
     "Time from the moment at which the share of expired leases crossed the threshold until the verdict was published.",
 );
 
-pub(crate) const SHOOT_REQUESTS: Counter<HttpCode> = Counter::new(
+pub(crate) const SHOOT_REQUESTS: Counter<CodeLabel> = Counter::new(
     "watchdog_shoot_requests_total",
     "Requests to the API servers of shoots that were answered, by HTTP status code.",
 );
@@ -62,7 +62,7 @@ pub(crate) const ANSWER_BYTES: Gauge = Gauge::new(
     "Memory that answers of the API servers of shoots take while they are read, in bytes; bounded by --answer-memory.",
 );
 
-pub(crate) const ANSWERS_REFUSED: Counter<AnswerRefusal> = Counter::new(
+pub(crate) const ANSWERS_REFUSED: Counter<RefusalReason> = Counter::new(
     "watchdog_shoot_answers_refused_total",
     "Answers of the API servers of shoots that were given up, by reason: too_large, no_memory or too_many_leases.",
 );

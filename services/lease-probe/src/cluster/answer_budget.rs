@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::connect_limiter::ConnectLimiter;
 use crate::domain::answer_ledger::{AnswerId, AnswerKind, AnswerLedger, Growth};
 use crate::domain::outcome::ProbeFailure;
-use crate::metrics::{ANSWER_BYTES, ANSWERS_REFUSED, AnswerRefusal};
+use crate::metrics::{ANSWER_BYTES, ANSWERS_REFUSED, RefusalReason};
 
 /// The limits that all connections of the process share.
 #[derive(Debug)]
@@ -124,14 +124,14 @@ impl AnswerBudget {
         self.state.lock().ledger.used()
     }
 
-    fn refused(&self, reason: AnswerRefusal, failure: ProbeFailure) -> ProbeFailure {
+    fn refused(&self, reason: RefusalReason, failure: ProbeFailure) -> ProbeFailure {
         ANSWERS_REFUSED.inc(reason);
         failure
     }
 
     fn no_memory(&self) -> ProbeFailure {
         self.refused(
-            AnswerRefusal::NoMemory,
+            RefusalReason::NoMemory,
             ProbeFailure::NoAnswerMemory(self.capacity),
         )
     }
@@ -257,7 +257,7 @@ impl AnswerBuffer {
                 .share
                 .limits
                 .answers
-                .refused(AnswerRefusal::TooLarge, too_large));
+                .refused(RefusalReason::TooLarge, too_large));
         }
         if needed > capacity {
             // By a half, so that a large answer is not copied for each of its parts, and a small one never.
@@ -341,7 +341,7 @@ impl RememberedLeases {
                 Err(self
                     .limits
                     .answers
-                    .refused(AnswerRefusal::TooManyLeases, ProbeFailure::TooManyLeases(limit)))
+                    .refused(RefusalReason::TooManyLeases, ProbeFailure::TooManyLeases(limit)))
             }
         }
     }

@@ -27,7 +27,7 @@ use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::assessment::ListedLeases;
 use crate::domain::outcome::{ProbeFailure, ShootPermission, code_label, quote};
 use crate::domain::renewals::ListedLease;
-use crate::metrics::{HttpCode, SHOOT_REQUESTS};
+use crate::metrics::{CodeLabel, SHOOT_REQUESTS};
 
 /// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
 const PAGE: usize = 500;
@@ -560,5 +560,5 @@ fn message(body: &[u8]) -> String {
 }
 
 fn count(response: &ApiResponse) {
-    SHOOT_REQUESTS.inc(HttpCode(code_label(response.status.as_u16())));
+    SHOOT_REQUESTS.inc(CodeLabel(code_label(response.status.as_u16())));
 }
