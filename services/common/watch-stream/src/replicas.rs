@@ -31,7 +31,7 @@ pub struct ReplicaEndpoints {
 }
 
 impl ReplicaEndpoints {
-    /// No channel is open yet.
+    /// The replicas at these addresses, by identity. No channel is open yet.
     #[must_use]
     pub fn new(addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>, dialer: Dialer) -> Self {
         Self {
@@ -66,7 +66,7 @@ pub trait ReplicaHandler<M: FeedItem>: Clone + Send + Sync + 'static {
     fn on_update(&self, replica: &Arc<str>, update: Update<M::Key, M>);
 }
 
-/// Follows the replicas at these addresses, by identity, apart from the one named `me`, until `stop` is cancelled.
+/// Follows the replicas, apart from the one named `me`, until `stop` is cancelled.
 ///
 /// # Errors
 /// Never; the type is that of a critical task.
