@@ -168,6 +168,7 @@ pub fn install() -> anyhow::Result<PrometheusHandle> {
     describe(&[
         crate::config_file::CONFIG_VALID,
         crate::tls::TLS_VALID,
+        crate::tls::CERTIFICATE_EXPIRY,
         crate::accept::CONNECTIONS_REFUSED,
         crate::trace::SPANS,
     ]);

@@ -35,7 +35,7 @@ pub(crate) async fn run(connector: &ProgramDialer, output: Output) -> Result<Exi
     findings.extend(check::findings(
         &facts,
         VERSION,
-        connector.certificate_end(),
+        connector.validity(),
         frame.now,
     ));
     for program in programs {

@@ -3,5 +3,6 @@
 #![cfg(test)]
 
 mod access;
+mod authority;
 mod kubeconfigs;
 mod limits;
