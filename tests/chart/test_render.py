@@ -118,7 +118,8 @@ def test_tls_unless_plaintext_is_asked_for_by_name():
             assert secrets == ([f"{name}-tls"] if values is None else [])
 
 
-def test_the_services_themselves_are_among_the_callers():
+def test_other_callers_are_added_by_name():
+    """The programs derive the names of their own services from that of their replicas."""
     assert "allowed-client" not in str(render())
     allowed = {}
     for name, deployment in of_kind(render(MATRIX["operators"]), "Deployment").items():
@@ -126,10 +127,27 @@ def test_the_services_themselves_are_among_the_callers():
         options = [option.partition("=") for option in container["args"]]
         allowed[name] = [value for option, _, value in options if option == "--tls-allowed-client"]
     given = MATRIX["operators"]["allowedClients"]
-    callers = {"lease-probe": ["lease-probe", "scaling-coordinator"]}
     for service in "lease-probe", "scaling-coordinator", "weeder":
-        names = [f"watchdog-{caller}.garden.svc" for caller in callers.get(service, [service])]
-        assert allowed[f"watchdog-{service}"] == names + given
+        assert allowed[f"watchdog-{service}"] == given
+
+
+def test_port_9643_has_tls_if_asked_for():
+    tls = {"serverName": "watchdog-lease-probe.garden.svc"}
+    monitors = {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}
+    for enabled, scheme in (False, "http"), (True, "https"):
+        rendered = render({"adminTLS": {"enabled": enabled, "tlsConfig": tls}, "monitoring": monitors})
+        for deployment in of_kind(rendered, "Deployment").values():
+            template = deployment["spec"]["template"]
+            (container,) = template["spec"]["containers"]
+            assert ("--admin-tls" in container["args"]) == enabled
+            assert template["metadata"]["annotations"]["prometheus.io/scheme"] == scheme
+            probes = container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]
+            assert {probe.get("scheme", "HTTP") for probe in probes} == {scheme.upper()}
+        (pod_monitor,) = of_kind(rendered, "PodMonitor").values()
+        (service_monitor,) = of_kind(rendered, "ServiceMonitor").values()
+        endpoints = pod_monitor["spec"]["podMetricsEndpoints"] + service_monitor["spec"]["endpoints"]
+        for endpoint in endpoints:
+            assert (endpoint.get("scheme"), endpoint.get("tlsConfig")) == (("https", tls) if enabled else (None, None))
 
 
 def test_services_are_called_by_the_names_in_their_certificates():
@@ -223,6 +241,12 @@ def test_services_are_read_only_where_their_annotations_are():
         named = {rule for rule in EVERYWHERE["weeder"] if rule[2] == "endpoints"}
         assert rules == (EVERYWHERE["weeder"] - named | WITH_OPTION["weeder"] if on else EVERYWHERE["weeder"])
         assert "--dependants-annotation" not in str(of_kind(rendered, "Deployment")["watchdog-lease-probe"])
+
+
+def test_local_addresses_stay_refused_whatever_the_values():
+    assert '"--allow-local-addresses"' not in str(MATRIX)
+    for values in MATRIX.values():
+        assert "allow-local-addresses" not in str(render(values))
 
 
 def test_ports_are_those_of_the_programs():
@@ -526,6 +550,7 @@ def test_bad_values_are_refused(values, complaint):
         ({"certificates": {"source": "certManager"}}, "which needs certManager.issuerRef.name"),
         ({"leaseProbe": {"tlsSecretName": "a"}}, "leaseProbe.tlsSecretName is set, and with certificates.source builtIn"),
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
+        ({"insecurePlaintext": True, "adminTLS": {"enabled": True}}, "adminTLS needs the certificates"),
         ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
         ({"weeder": {"autoscaling": {"minReplicas": 11}}}, "weeder.autoscaling.minReplicas is 11 and maxReplicas 10"),
         (

@@ -190,6 +190,17 @@ least, most), the last two in milliseconds.
 {{- end }}
 {{- end }}
 
+{{/* How the Prometheus operator reads port 9643. */}}
+{{- define "watchdog.scrapeTLS" -}}
+{{- if .Values.adminTLS.enabled -}}
+scheme: https
+{{- with .Values.adminTLS.tlsConfig }}
+tlsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* On a seed of Gardener only the aggregate Prometheus has an Alertmanager; it takes what carries this label. */}}
 {{- define "watchdog.aggregateLabel" -}}
 {{ .Values.seed.gardener | ternary (dict "prometheus" "aggregate") dict | toYaml }}

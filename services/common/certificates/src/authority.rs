@@ -5,8 +5,8 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 use pem::{EncodeConfig, LineEnding, Pem};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
@@ -208,7 +208,9 @@ impl Authorities {
     /// The end of the authority that is valid for longest; none if there is none.
     #[must_use]
     pub fn end(&self, now: Timestamp) -> Option<Timestamp> {
-        self.valid(now).map(|authority| authority.validity.not_after).max()
+        self.valid(now)
+            .map(|authority| authority.validity.not_after)
+            .max()
     }
 
     /// What the Secret should hold instead, if it should: another authority when the last one ends within four months.
@@ -219,7 +221,10 @@ impl Authorities {
     /// # Errors
     /// When no authority can be made.
     pub fn renewed(&self, now: Timestamp) -> Result<Option<Self>, AuthorityError> {
-        if self.end(now).is_some_and(|end| end > now + AUTHORITY_RENEW_BEFORE) {
+        if self
+            .end(now)
+            .is_some_and(|end| end > now + AUTHORITY_RENEW_BEFORE)
+        {
             return Ok(None);
         }
         let mut authorities = self.0.clone();
@@ -238,7 +243,11 @@ impl Authorities {
     /// When no authority is valid now, or a name is not a DNS name.
     pub fn issue(&self, names: &[String], now: Timestamp) -> Result<Issued, AuthorityError> {
         let known = |authority: &&Authority| authority.validity.not_before + BACKDATED + OVERLAP <= now;
-        let signer = self.valid(now).filter(known).last().or_else(|| self.valid(now).next());
+        let signer = self
+            .valid(now)
+            .filter(known)
+            .last()
+            .or_else(|| self.valid(now).next());
         let signer = signer.ok_or(AuthorityError::NoneValid(now))?;
         let validity = Validity {
             not_before: now - BACKDATED,
@@ -272,14 +281,19 @@ impl Authorities {
     }
 
     fn valid(&self, now: Timestamp) -> impl Iterator<Item = &Authority> {
-        self.0.iter().filter(move |authority| authority.validity.contains(now))
+        self.0
+            .iter()
+            .filter(move |authority| authority.validity.contains(now))
     }
 }
 
 fn params(common_name: &str, validity: Validity) -> Result<CertificateParams, AuthorityError> {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, common_name.chars().take(MAX_COMMON_NAME).collect::<String>());
+    name.push(
+        DnType::CommonName,
+        common_name.chars().take(MAX_COMMON_NAME).collect::<String>(),
+    );
     params.distinguished_name = name;
     params.not_before = offset_date_time(validity.not_before)?;
     params.not_after = offset_date_time(validity.not_after)?;

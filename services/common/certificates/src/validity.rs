@@ -64,7 +64,12 @@ mod tests {
         for cut in 0..whole.len() {
             assert_eq!(Validity::of(&whole[..cut]), None, "{cut}");
         }
-        for bad in [b"".as_slice(), b"\x30", b"\x30\x84\xff\xff\xff\xff", b"\x30\x89aaaaaaaaa"] {
+        for bad in [
+            b"".as_slice(),
+            b"\x30",
+            b"\x30\x84\xff\xff\xff\xff",
+            b"\x30\x89aaaaaaaaa",
+        ] {
             assert_eq!(Validity::of(bad), None);
         }
     }

@@ -76,7 +76,14 @@ impl Known {
 impl CertificateIssuer {
     /// For the Secret `secret`, read at the pace of production.
     #[must_use]
-    pub fn new(client: kube::Client, namespace: &str, secret: &str, names: Vec<String>, tls: Tls, readiness: Readiness) -> Self {
+    pub fn new(
+        client: kube::Client,
+        namespace: &str,
+        secret: &str,
+        names: Vec<String>,
+        tls: Tls,
+        readiness: Readiness,
+    ) -> Self {
         Self {
             client,
             namespace: namespace.to_owned(),
@@ -156,7 +163,9 @@ impl CertificateIssuer {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         for _ in 0..MAX_WRITES {
             let secret = found(&self.secret, request(secrets.get(&self.secret)).await)?;
-            let authorities = secret.as_ref().map_or_else(|| Ok(Authorities::default()), |secret| self.parse(secret))?;
+            let authorities = secret
+                .as_ref()
+                .map_or_else(|| Ok(Authorities::default()), |secret| self.parse(secret))?;
             let Some(renewed) = authorities.renewed(now)? else {
                 return Ok(authorities);
             };

@@ -14,7 +14,7 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use crate::client::{RequestError, request};
-use crate::metrics::PERMISSION_MISSING;
+use crate::metrics::{PERMISSION_MISSING, VerbAndResource};
 
 /// Something that a service must be allowed to do on the seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,7 +106,8 @@ pub fn of_replica(common: &CommonArgs) -> Vec<Permission> {
         ]
     });
     let all = leases.into_iter().chain(authority);
-    all.map(|permission| permission.in_namespace(&common.namespace)).collect()
+    all.map(|permission| permission.in_namespace(&common.namespace))
+        .collect()
 }
 
 /// Asks for every permission again and again, until `stop` is cancelled.
@@ -221,8 +222,11 @@ impl Preflight {
     fn show(&mut self, now: Shown) {
         self.shown = after(std::mem::take(&mut self.shown), now);
         for ((verb, resource), missing) in &self.shown {
-            let labels = [("verb", (*verb).to_owned()), ("resource", resource.clone())];
-            PERMISSION_MISSING.set(&labels, f64::from(u8::from(*missing)));
+            let labels = VerbAndResource {
+                verb,
+                resource: resource.clone(),
+            };
+            PERMISSION_MISSING.set(labels, f64::from(u8::from(*missing)));
         }
     }
 }

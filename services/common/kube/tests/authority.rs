@@ -97,7 +97,9 @@ impl Seed {
 async fn client(api: &ApiServer) -> Client {
     let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("weeder")).unwrap();
     let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap();
     Client::try_from(config).unwrap()
 }
 
@@ -150,15 +152,22 @@ async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 async fn replicas_that_start_at_once_agree_on_one_authority() {
     let seed = Seed::start().await;
     let replicas = [seed.replica().await, seed.replica().await, seed.replica().await];
-    assert!(!calls(&replicas[0], &replicas[0]).await, "without a certificate nothing is served");
+    assert!(
+        !calls(&replicas[0], &replicas[0]).await,
+        "without a certificate nothing is served"
+    );
     for replica in &replicas {
         replica.ready().await;
     }
     until("all trust each other", async || all_call(&replicas).await).await;
     assert_eq!(seed.authorities().await, 1);
-    let stranger = Seed::start().await.replica().await;
+    let other = Seed::start().await;
+    let stranger = other.replica().await;
     stranger.ready().await;
-    assert!(!calls(&stranger, &replicas[0]).await, "another seed has another authority");
+    assert!(
+        !calls(&stranger, &replicas[0]).await,
+        "another seed has another authority"
+    );
 }
 
 #[tokio::test]
@@ -169,14 +178,21 @@ async fn a_deleted_authority_is_made_anew_and_all_follow() {
         replica.ready().await;
     }
     let before = replicas[0].tls.client().current();
-    seed.secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
+    seed.secrets
+        .delete(SECRET, &DeleteParams::default())
+        .await
+        .unwrap();
     until("a new certificate", async || {
         let after = [&replicas[0], &replicas[1]].map(|replica| replica.tls.client().current());
         !Arc::ptr_eq(&after[0], &before) && seed.authorities().await == 1
     })
     .await;
     until("all trust each other", async || all_call(&replicas).await).await;
-    assert!(replicas.iter().all(|replica| *replica.readiness.subscribe().borrow()));
+    assert!(
+        replicas
+            .iter()
+            .all(|replica| *replica.readiness.subscribe().borrow())
+    );
 }
 
 #[tokio::test]
@@ -190,12 +206,18 @@ async fn an_authority_is_followed_by_the_next_while_all_trust_each_other() {
     }
     assert_eq!(seed.authorities().await, 1);
     seed.clock.advance(SignedDuration::from_hours(24 * 250));
-    until("the next authority is there", async || seed.authorities().await == 2).await;
+    until("the next authority is there", async || {
+        seed.authorities().await == 2
+    })
+    .await;
     until("all trust each other", async || all_call(&replicas).await).await;
     // Nobody makes a third.
     let writes = || {
         let audit = seed.api.audit();
-        audit.iter().filter(|entry| entry.verb == "update" && entry.code == 200).count()
+        audit
+            .iter()
+            .filter(|entry| entry.verb == "update" && entry.code == 200)
+            .count()
     };
     assert_eq!(writes(), 1);
 }
@@ -205,14 +227,18 @@ async fn certificates_are_renewed_while_the_seed_does_not_answer() {
     let seed = Seed::start().await;
     let replica = seed.replica().await;
     replica.ready().await;
-    seed.api.inject(Fault::always(FaultAction::InternalError).verb("get"));
+    seed.api
+        .inject(Fault::always(FaultAction::InternalError).verb("get"));
     let before = replica.tls.client().current();
     seed.clock.advance(SignedDuration::from_hours(9));
     until("a new certificate", async || {
         !Arc::ptr_eq(&replica.tls.client().current(), &before)
     })
     .await;
-    until("the failure is shown", async || !replica.readiness.failures().is_empty()).await;
+    until("the failure is shown", async || {
+        !replica.readiness.failures().is_empty()
+    })
+    .await;
     assert!(*replica.readiness.subscribe().borrow(), "it serves all the same");
 }
 
@@ -223,11 +249,23 @@ async fn an_authority_that_cannot_be_used_is_named_and_the_old_one_stays() {
     replica.ready().await;
     let bad = json!({"stringData": {"ca.key": "classified"}, "data": {"ca.key": "Y2xhc3NpZmllZA=="}});
     let patch = Patch::Merge(&bad);
-    seed.secrets.patch(SECRET, &PatchParams::default(), &patch).await.unwrap();
-    until("the failure is shown", async || !replica.readiness.failures().is_empty()).await;
+    seed.secrets
+        .patch(SECRET, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    until("the failure is shown", async || {
+        !replica.readiness.failures().is_empty()
+    })
+    .await;
     let shown = replica.readiness.lines().join("\n");
-    assert!(shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or delete it"), "{shown}");
-    assert!(shown.contains("ca.crt holds 1 certificates and ca.key 0 keys"), "{shown}");
+    assert!(
+        shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or delete it"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("ca.crt holds 1 certificates and ca.key 0 keys"),
+        "{shown}"
+    );
     assert!(!shown.contains("classified"), "{shown}");
     assert!(calls(&replica, &replica).await);
 }

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin};
+use crate::admin_server::AdminTls;
 use crate::allowed_clients::AllowedClients;
 use crate::args::CommonArgs;
 use crate::config_file::ConfigFile;
@@ -121,8 +122,16 @@ impl ServiceBuilder {
             common,
             identity,
         } = self;
-        let callers = AllowedClients::named(&common.tls_allowed_client);
+        let callers = AllowedClients::named(&common.own_server_names(), &common.tls_allowed_client);
         let admin_addr = listeners.admin.local_addr()?;
+        let admin_tls = common
+            .admin_tls
+            .then(|| tls.clone())
+            .flatten()
+            .map(|tls| AdminTls {
+                tls,
+                allowed: callers.clone(),
+            });
         let grpc = grpc_server::serve(
             listeners.grpc,
             tls,
@@ -139,7 +148,7 @@ impl ServiceBuilder {
             collectors,
             log_level: process.log_level,
         };
-        tasks.spawn_critical("admin", admin::serve(listeners.admin, admin));
+        tasks.spawn_critical("admin", admin::serve(listeners.admin, admin_tls, admin));
         Ok(Bound {
             grpc_addr,
             admin_addr,

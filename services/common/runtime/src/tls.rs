@@ -14,33 +14,12 @@ use watchdog_certificates::Validity;
 use watchdog_client::tls::{ClientTls, certificates, client_config, private_key};
 
 use crate::file_watch::FileWatch;
-use crate::metrics::Metric;
+use crate::label;
+use crate::metrics::Gauge;
 
-/// Outcome of the last attempt to read the TLS files.
-pub const TLS_VALID: Metric = Metric::gauge(
-    "watchdog_tls_files_valid",
-    "1 when the TLS files are good as they stand, 0 when changed ones were refused and the old ones are used.",
-);
+label!(pub(crate) enum CertificateUse: "certificate" { Own = "own", Authority = "authority" });
 
-/// When the certificates in use end.
-pub const CERTIFICATE_EXPIRY: Metric = Metric::gauge(
-    "watchdog_certificate_expiry_timestamp_seconds",
-    "When the certificate in use ends, in seconds since 1970, by certificate (own; authority: the one that ends last) \
-     and source (files; issued: by this process, which replaces it every 8 h).",
-);
-
-/// Where the TLS files are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsPaths {
-    /// Certificate chain, PEM.
-    pub cert: PathBuf,
-    /// Private key, PEM.
-    pub key: PathBuf,
-    /// Certificate authorities that the other side must be signed by, PEM.
-    pub ca: PathBuf,
-}
-
-/// Who made a certificate.
+/// Who made the own certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CertificateSource {
     /// Somebody else, who renews it too.
@@ -56,6 +35,32 @@ impl CertificateSource {
             Self::Issued => "issued",
         }
     }
+}
+
+label!("source": CertificateSource);
+
+/// Outcome of the last attempt to read the TLS files.
+pub const TLS_VALID: Gauge = Gauge::new(
+    "watchdog_tls_files_valid",
+    "1 when the TLS files are good as they stand, 0 when changed ones were refused and the old ones are used.",
+);
+
+/// When the certificates in use end.
+pub(crate) const CERTIFICATE_EXPIRY: Gauge<(CertificateUse, CertificateSource)> = Gauge::new(
+    "watchdog_certificate_expiry_timestamp_seconds",
+    "When the certificate in use ends, in seconds since 1970, by certificate (own; authority: the one that ends last) \
+     and source (files; issued: by this process, which replaces it every 8 h).",
+);
+
+/// Where the TLS files are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsPaths {
+    /// Certificate chain, PEM.
+    pub cert: PathBuf,
+    /// Private key, PEM.
+    pub key: PathBuf,
+    /// Certificate authorities that the other side must be signed by, PEM.
+    pub ca: PathBuf,
 }
 
 /// What one side of mutual TLS shows, and whom it trusts.
@@ -75,6 +80,8 @@ pub struct Credentials {
 pub struct Tls {
     /// Callers must show a certificate of the authorities.
     server: Arc<ArcSwap<rustls::ServerConfig>>,
+    /// For the admin endpoint: HTTP/1.1, and the probes of the kubelet show no certificate.
+    admin: Arc<ArcSwap<rustls::ServerConfig>>,
     /// Shows the same certificate to other services.
     client: ClientTls,
 }
@@ -104,7 +111,8 @@ impl Tls {
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth();
         Ok(Self {
-            server: Arc::new(ArcSwap::from_pointee(server)),
+            server: Arc::new(ArcSwap::from_pointee(server.clone())),
+            admin: Arc::new(ArcSwap::from_pointee(server)),
             client: ClientTls::new(client),
         })
     }
@@ -120,34 +128,43 @@ impl Tls {
             authorities,
             source,
         } = credentials;
-        let end = |certificate: &CertificateDer<'_>| Validity::of(certificate).map(|validity| validity.not_after);
+        let end =
+            |certificate: &CertificateDer<'_>| Validity::of(certificate).map(|validity| validity.not_after);
         let ends = [
-            ("own", chain.first().and_then(end)),
-            ("authority", authorities.iter().filter_map(end).max()),
+            (CertificateUse::Own, chain.first().and_then(end)),
+            (
+                CertificateUse::Authority,
+                authorities.iter().filter_map(end).max(),
+            ),
         ];
         let mut roots = RootCertStore::empty();
         for authority in authorities {
             roots.add(authority).context("an authority cannot be used")?;
         }
         let roots = Arc::new(roots);
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider())
-            .build()
-            .context("the authorities cannot be used")?;
         let unpaired = "the certificate and the key do not go together";
-        let mut server = rustls::ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain.clone(), key.clone_key())
-            .context(unpaired)?;
-        server.alpn_protocols = vec![b"h2".to_vec()];
-        let client = client_config(roots, chain, key).context(unpaired)?;
-        self.server.store(Arc::new(server));
+        let server = |verifier, protocol: &[u8]| -> anyhow::Result<rustls::ServerConfig> {
+            let mut config = rustls::ServerConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()?
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(chain.clone(), key.clone_key())
+                .context(unpaired)?;
+            config.alpn_protocols = vec![protocol.to_vec()];
+            Ok(config)
+        };
+        let verifier = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
+        let unusable = "the authorities cannot be used";
+        let required = verifier().build().context(unusable)?;
+        let optional = verifier().allow_unauthenticated().build().context(unusable)?;
+        let (grpc, admin) = (server(required, b"h2")?, server(optional, b"http/1.1")?);
+        let client = client_config(roots.clone(), chain.clone(), key.clone_key()).context(unpaired)?;
+        self.server.store(Arc::new(grpc));
+        self.admin.store(Arc::new(admin));
         self.client.replace(client);
         for (certificate, end) in ends {
-            let labels = [("certificate", certificate), ("source", source.as_str())];
             // A certificate whose end cannot be read has none: the metric would page people for it.
             let seconds = end.map_or(f64::INFINITY, |end| end.as_duration().as_secs_f64());
-            CERTIFICATE_EXPIRY.set(&labels.map(|(name, value)| (name, value.to_owned())), seconds);
+            CERTIFICATE_EXPIRY.set((certificate, source), seconds);
         }
         Ok(())
     }
@@ -156,6 +173,13 @@ impl Tls {
     #[must_use]
     pub fn server(&self) -> Arc<rustls::ServerConfig> {
         self.server.load_full()
+    }
+
+    /// The newest good configuration for the admin endpoint. A certificate that a caller shows is checked, and none is
+    /// no error.
+    #[must_use]
+    pub fn admin(&self) -> Arc<rustls::ServerConfig> {
+        self.admin.load_full()
     }
 
     /// For channels to other services; has the newest credentials as this does.
@@ -170,7 +194,7 @@ impl Tls {
     /// Never; the type is that of a critical task.
     pub async fn follow_files(self, paths: TlsPaths, stop: CancellationToken) -> anyhow::Result<()> {
         let mut files = FileWatch::new(vec![paths.cert.clone(), paths.key.clone(), paths.ca.clone()]);
-        TLS_VALID.set(&[], 1.0);
+        TLS_VALID.set((), 1.0);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
@@ -178,11 +202,11 @@ impl Tls {
             }
             match self.read(&paths) {
                 Ok(()) => {
-                    TLS_VALID.set(&[], 1.0);
+                    TLS_VALID.set((), 1.0);
                     tracing::info!(cert = %paths.cert.display(), "TLS files read again");
                 }
                 Err(error) => {
-                    TLS_VALID.set(&[], 0.0);
+                    TLS_VALID.set((), 0.0);
                     let error = format!("{error:#}");
                     tracing::error!(error, "changed TLS files refused, the old ones stay in use");
                 }

@@ -49,7 +49,7 @@ impl FeedKey for NamePair {
 
     fn from_text(text: &str) -> Option<Self> {
         let (first, second) = text.split_once('/')?;
-        Some(Self(first.to_owned(), second.to_owned()))
+        Some(Self(first.into(), second.into()))
     }
 }
 
@@ -72,6 +72,11 @@ pub trait FeedItem: Keyed<Key: FeedKey> + prost::Message + Clone + PartialEq + '
 
     /// True if the replica only says that it knows nothing yet. Such an item counts only if there is no other.
     fn is_provisional(&self) -> bool {
+        false
+    }
+
+    /// True if this item says the same as `sent`, of a later moment: subscribers need it only for its validity.
+    fn renews(&self, _sent: &Self) -> bool {
         false
     }
 
@@ -110,6 +115,21 @@ impl FeedItem for probe::Verdict {
     /// A replica that has just taken over a shoot has no result yet.
     fn is_provisional(&self) -> bool {
         self.outcome() == probe::Outcome::Pending
+    }
+
+    /// The skew of the clocks is measured anew by each probe.
+    fn renews(&self, sent: &Self) -> bool {
+        let mut renewed = Self {
+            observed_at: sent.observed_at,
+            valid_until: sent.valid_until,
+            age: sent.age,
+            valid_for: sent.valid_for,
+            ..self.clone()
+        };
+        if let (Some(evidence), Some(sent)) = (&mut renewed.evidence, &sent.evidence) {
+            evidence.largest_skew = sent.largest_skew;
+        }
+        renewed == *sent
     }
 
     fn valid_for(&self) -> Duration {
@@ -222,8 +242,32 @@ mod tests {
     }
 
     #[test]
+    fn a_verdict_renews_another_if_only_its_times_differ() {
+        let sent = probe::Verdict {
+            shoot: "one".to_owned(),
+            evidence: Some(probe::Evidence::default()),
+            age: Some(signed(1)),
+            ..Default::default()
+        };
+        let mut later = sent.clone();
+        later.observed_at = Some(crate::wire::timestamp(7));
+        later.valid_until = Some(crate::wire::timestamp(8));
+        later.valid_for = Some(signed(9));
+        later.age = Some(signed(0));
+        later.evidence.as_mut().unwrap().largest_skew = Some(signed(3));
+        assert!(later.renews(&sent));
+        later.evidence.as_mut().unwrap().expired = 1;
+        assert!(!later.renews(&sent));
+        let other_owner = probe::Verdict {
+            observer: "b".to_owned(),
+            ..sent.clone()
+        };
+        assert!(!other_owner.renews(&sent));
+    }
+
+    #[test]
     fn keys_are_ordered_by_their_first_name_and_read_back() {
-        let pair = |a: &str, b: &str| NamePair(a.to_owned(), b.to_owned());
+        let pair = |a: &str, b: &str| NamePair(a.into(), b.into());
         assert!(pair("a", "z") < pair("a-b", "a"));
         assert_eq!(
             NamePair::from_text(&pair("a", "b").to_text()),

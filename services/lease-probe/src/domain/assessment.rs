@@ -11,6 +11,12 @@ use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
 use super::renewals::{LeaseAge, ListedLease, Renewals};
 
+/// Zones that are told apart; the nodes of further ones count together. No region of a cloud has as many.
+const MOST_ZONES: usize = 20;
+
+/// See [`MOST_ZONES`].
+const OTHER_ZONES: &str = "others";
+
 /// The rule's numbers for one shoot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpiryRule {
@@ -250,7 +256,11 @@ fn count_leases(
         }
         evidence.unconfirmed += u32::from(!expired && age.old_from <= now);
         if let Some(nodes) = nodes {
-            let zone = evidence.zones.entry(nodes.zone(&lease.name)).or_default();
+            let mut zone = nodes.zone(&lease.name);
+            if evidence.zones.len() >= MOST_ZONES && !evidence.zones.contains_key(&zone) {
+                zone = OTHER_ZONES.into();
+            }
+            let zone = evidence.zones.entry(zone).or_default();
             zone.candidates += 1;
             zone.expired += u32::from(expired);
         }

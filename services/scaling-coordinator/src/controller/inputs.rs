@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::prober::ProberConfig;
-use watchdog_kube::membership::{Membership, Permit};
+use watchdog_kube::membership::{Exclusive, Permit};
 
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
@@ -37,7 +37,7 @@ pub(crate) struct DecisionInputs {
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) resources: Arc<Resources>,
     /// Tells which shoots this replica owns.
-    pub(crate) membership: Membership,
+    pub(crate) membership: Exclusive,
     /// Cancelled when the process drains: no write begins after that.
     pub(crate) draining: CancellationToken,
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchdog_api::prober::ResourceRef;
 
-use super::Direction;
-use super::decision::{HoldReason, Outcome, Verdict};
+use super::decision::{HoldReason, Outcome, ReceivedVerdict};
 use super::flow::{Action, ActionKind, ActionOutcome};
 use super::overview::ShootScaling;
 use super::status::{FlowState, Step};
+use super::{Direction, direction_name};
 
 /// The evidence of a verdict, in counts.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -193,7 +193,7 @@ impl ShootHistory {
     pub(crate) fn verdict(
         &mut self,
         now: Instant,
-        verdict: &Verdict,
+        verdict: &ReceivedVerdict,
         evidence: Option<EvidenceCounts>,
     ) -> Option<ShootEvent> {
         let outcome = verdict.outcome;
@@ -281,7 +281,7 @@ impl ShootHistory {
         if previous == Some(direction) {
             return None;
         }
-        let name = direction.map_or("hold", Direction::as_str);
+        let name = direction_name(direction);
         Some(ShootEvent {
             at: now,
             message: format!("The direction is {name}. {}", scaling.reason),
@@ -328,7 +328,8 @@ impl ShootHistory {
         let healthy = self.incident.as_ref().filter(|_| settled)?.healthy?;
         let summary = self.incident.take()?.end(healthy, now);
         self.steps.clear();
-        let took = watchdog_api::duration::format(summary.verdict_to_restored);
+        let millis = u64::try_from(summary.verdict_to_restored.as_millis()).unwrap_or(u64::MAX);
+        let took = watchdog_api::duration::format(Duration::from_millis(millis));
         Some(ShootEvent {
             at: now,
             message: format!(

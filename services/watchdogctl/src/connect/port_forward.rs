@@ -135,8 +135,9 @@ impl PortForward {
     pub(super) async fn secret(&self, name: &str) -> Result<BTreeMap<String, ByteString>, CommandError> {
         let (namespace, name) = name.split_once('/').unwrap_or((&self.namespace, name));
         let secrets: Api<Secret> = Api::namespaced(self.seed.clone(), namespace);
-        let secret = self.request(&format!("read the Secret {name}"), secrets.get(name));
-        Ok(secret.await?.data.unwrap_or_default())
+        let what = format!("read the Secret {name}");
+        let secret = self.request(&what, secrets.get(name)).await?;
+        Ok(secret.data.unwrap_or_default())
     }
 
     async fn request<T>(

@@ -62,21 +62,36 @@ pub(crate) async fn write(args: &ConnectArgs, folder: &Path, names: &[String]) -
         _ => {
             return Err(CommandError::usage(
                 "a certificate needs an authority, and none is given",
-                format!("add --tls-secret {}-authority, or --tls-ca and --tls-ca-key", args.name),
+                format!(
+                    "add --tls-secret {}-authority, or --tls-ca and --tls-ca-key",
+                    args.name
+                ),
             ));
         }
     };
     let issued = authority.issue(names)?;
     let (certificate, key) = issued.to_pem();
     let ca = String::from_utf8_lossy(&authority.ca);
-    for (name, content) in [("ca.crt", ca.as_ref()), ("tls.crt", &certificate), ("tls.key", &key)] {
+    for (name, content) in [
+        ("ca.crt", ca.as_ref()),
+        ("tls.crt", &certificate),
+        ("tls.key", &key),
+    ] {
         let path = folder.join(name);
         let unwritable = |error| {
-            CommandError::usage(format!("cannot write {}: {error}", path.display()), "name another folder")
+            CommandError::usage(
+                format!("cannot write {}: {error}", path.display()),
+                "name another folder",
+            )
         };
         let mut options = std::fs::OpenOptions::new();
         // Nobody else may read the key.
-        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path);
         file.and_then(|mut file| file.write_all(content.as_bytes()))
             .map_err(unwritable)?;
     }
@@ -96,7 +111,10 @@ pub(super) async fn of(
         return of_secret(secret, seed, names).await.map(Some);
     }
     let unusable = |error: SetupError| {
-        CommandError::usage(chain(&error), "correct --tls-ca, --tls-cert, --tls-key and --tls-ca-key")
+        CommandError::usage(
+            chain(&error),
+            "correct --tls-ca, --tls-cert, --tls-key and --tls-ca-key",
+        )
     };
     let shown = |path: &Path| path.display().to_string();
     let read = |path| read(path).map_err(unusable);
@@ -143,7 +161,8 @@ fn of_data(name: &str, data: &BTreeMap<String, ByteString>) -> Result<NamedAutho
 }
 
 fn of_files(ca: &Path, key: &Path) -> Result<NamedAuthority, CommandError> {
-    let unusable = |error: SetupError| CommandError::usage(chain(&error), "correct --tls-ca and --tls-ca-key");
+    let unusable =
+        |error: SetupError| CommandError::usage(chain(&error), "correct --tls-ca and --tls-ca-key");
     Ok(NamedAuthority {
         name: format!("{} and {}", ca.display(), key.display()),
         ca: read(ca).map_err(unusable)?,
@@ -151,11 +170,7 @@ fn of_files(ca: &Path, key: &Path) -> Result<NamedAuthority, CommandError> {
     })
 }
 
-fn part<'a>(
-    name: &str,
-    data: &'a BTreeMap<String, ByteString>,
-    key: &str,
-) -> Result<&'a [u8], CommandError> {
+fn part<'a>(name: &str, data: &'a BTreeMap<String, ByteString>, key: &str) -> Result<&'a [u8], CommandError> {
     let missing = || {
         CommandError::usage(
             format!("the Secret {name} has no {key}"),

@@ -122,7 +122,11 @@ fn readiness(subject: &str, facts: &ReplicaFacts) -> CheckFinding {
 }
 
 fn certificate(subject: &str, validity: Option<Validity>, now: Timestamp) -> CheckFinding {
-    let Some(Validity { not_before, not_after }) = validity else {
+    let Some(Validity {
+        not_before,
+        not_after,
+    }) = validity
+    else {
         return CheckFinding::new(
             Severity::Notice,
             subject,
@@ -318,7 +322,10 @@ WRONG   weeder-0  readiness  not serving
         };
         assert_eq!(worst(&[facts("a"), issued(8)]).0, Severity::Fine);
         let (severity, text) = worst(&[facts("a"), issued(20)]);
-        assert!(severity == Severity::Notice && text.contains("in 4 hours"), "{text}");
+        assert!(
+            severity == Severity::Notice && text.contains("in 4 hours"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -18,7 +18,14 @@ async fn start(world: &World, binary: &str, name: &str) -> Service {
         _ => world.setup.prober_file(),
     };
     let command = Command::new(name, binaries::path(binary).unwrap())
-        .args(["--identity", name, "--namespace", NAMESPACE, "--tls-authority", SECRET])
+        .args([
+            "--identity",
+            name,
+            "--namespace",
+            NAMESPACE,
+            "--tls-authority",
+            SECRET,
+        ])
         .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
         .arg("--config-file")
         .arg(config.as_os_str())
@@ -28,10 +35,14 @@ async fn start(world: &World, binary: &str, name: &str) -> Service {
 }
 
 async fn receives_verdicts(coordinator: &Service) {
-    wait::until_true("the coordinator is synchronized with lease-probe", BOUND, || async {
-        let synced = "watchdog_scaling_lease_probe_replicas{state=\"synced\"}";
-        Ok(coordinator.metric(synced).await? == Some(1.0))
-    })
+    wait::until_true(
+        "the coordinator is synchronized with lease-probe",
+        BOUND,
+        || async {
+            let synced = "watchdog_scaling_lease_probe_replicas{state=\"synced\"}";
+            Ok(coordinator.metric(synced).await? == Some(1.0))
+        },
+    )
     .await
     .unwrap();
 }
@@ -83,10 +94,22 @@ async fn programs_issue_their_own_certificates_and_people_call_them_with_one() {
     let (code, shown) = watchdogctl(&world, &services, &format!("certificate {}", folder.display())).await;
     assert_eq!(code, Some(0), "{shown}");
     // What was written is a certificate that the programs take, without the authority's key.
-    let files = ["--tls-ca", "ca.crt", "--tls-cert", "tls.crt", "--tls-key", "tls.key"];
+    let files = [
+        "--tls-ca",
+        "ca.crt",
+        "--tls-cert",
+        "tls.crt",
+        "--tls-key",
+        "tls.key",
+    ];
     let mut process = tokio::process::Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap());
-    process.current_dir(&folder).args(files).args(["--namespace", NAMESPACE]);
-    let output = process.args(["--lease-probe", &lease_probe.grpc, "verdicts"]).output();
+    process
+        .current_dir(&folder)
+        .args(files)
+        .args(["--namespace", NAMESPACE]);
+    let output = process
+        .args(["--lease-probe", &lease_probe.grpc, "verdicts"])
+        .output();
     let output = tokio::time::timeout(BOUND, output).await.unwrap().unwrap();
     assert!(String::from_utf8(output.stdout).unwrap().contains("HEALTHY"));
 

@@ -24,12 +24,14 @@ fn trusts(authorities: &Authorities, issued: &Issued, at: Timestamp) -> bool {
     let anchors: Vec<_> = authorities.certificates().map(anchor).collect();
     let certificate = EndEntityCert::try_from(&issued.certificate).unwrap();
     let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at.as_second().try_into().unwrap()));
-    [KeyUsage::server_auth(), KeyUsage::client_auth()].into_iter().all(|usage| {
-        let algorithms = &[webpki::ring::ECDSA_P256_SHA256];
-        certificate
-            .verify_for_usage(algorithms, &anchors, &[], at, usage, None, None)
-            .is_ok()
-    })
+    [KeyUsage::server_auth(), KeyUsage::client_auth()]
+        .into_iter()
+        .all(|usage| {
+            let algorithms = &[webpki::ring::ECDSA_P256_SHA256];
+            certificate
+                .verify_for_usage(algorithms, &anchors, &[], at, usage, None, None)
+                .is_ok()
+        })
 }
 
 #[test]
@@ -37,8 +39,14 @@ fn the_first_authority_issues_at_once() {
     let authorities = begun(noon());
     let issued = authorities.issue(&names(), noon()).unwrap();
     assert!(trusts(&authorities, &issued, noon()));
-    assert!(trusts(&authorities, &issued, noon() - SignedDuration::from_mins(50)), "a clock that is behind");
-    assert!(!trusts(&authorities, &issued, noon() + DAY + SignedDuration::from_secs(1)), "short-lived");
+    assert!(
+        trusts(&authorities, &issued, noon() - SignedDuration::from_mins(50)),
+        "a clock that is behind"
+    );
+    assert!(
+        !trusts(&authorities, &issued, noon() + DAY + SignedDuration::from_secs(1)),
+        "short-lived"
+    );
     assert!(!trusts(&begun(noon()), &issued, noon()), "another authority");
     let certificate = EndEntityCert::try_from(&issued.certificate).unwrap();
     assert_eq!(certificate.valid_dns_names().collect::<Vec<_>>(), names());
@@ -49,10 +57,17 @@ fn the_first_authority_issues_at_once() {
 fn the_next_authority_is_trusted_for_a_day_before_it_issues() {
     let first = begun(noon());
     let late = noon() + AUTHORITY_LIFE - AUTHORITY_RENEW_BEFORE;
-    assert!(first.renewed(late - SignedDuration::from_secs(1)).unwrap().is_none());
+    assert!(
+        first
+            .renewed(late - SignedDuration::from_secs(1))
+            .unwrap()
+            .is_none()
+    );
     let both = first.renewed(late).unwrap().unwrap();
     assert_eq!(both.certificates().count(), 2);
-    let before = both.issue(&names(), late + OVERLAP - SignedDuration::from_secs(1)).unwrap();
+    let before = both
+        .issue(&names(), late + OVERLAP - SignedDuration::from_secs(1))
+        .unwrap();
     let after = both.issue(&names(), late + OVERLAP).unwrap();
     let at = late + OVERLAP;
     assert!(trusts(&first, &before, at), "a reader that knows the first only");
@@ -65,7 +80,10 @@ fn a_secret_is_read_as_it_was_written() {
     let first = begun(noon());
     let both = first.renewed(noon() + AUTHORITY_LIFE - DAY).unwrap().unwrap();
     let (certificates, keys) = both.to_pem();
-    assert_eq!(Authorities::from_pem(certificates.as_bytes(), keys.as_bytes()).unwrap(), both);
+    assert_eq!(
+        Authorities::from_pem(certificates.as_bytes(), keys.as_bytes()).unwrap(),
+        both
+    );
     assert_eq!(Authorities::from_pem(b"", b"").unwrap(), Authorities::default());
 }
 
@@ -78,8 +96,16 @@ fn what_cannot_be_used_is_named_and_not_shown() {
     let garbage = pem::encode(&Pem::new("CERTIFICATE", b"classified".to_vec()));
     let bad_key = pem::encode(&Pem::new("PRIVATE KEY", b"classified".to_vec()));
     for (certificates, keys, expected) in [
-        (&certificate, &String::new(), "ca.crt holds 1 certificates and ca.key 0 keys, they must be as many"),
-        (&certificate, &other, "key 1 of ca.key does not belong to certificate 1 of ca.crt"),
+        (
+            &certificate,
+            &String::new(),
+            "ca.crt holds 1 certificates and ca.key 0 keys, they must be as many",
+        ),
+        (
+            &certificate,
+            &other,
+            "key 1 of ca.key does not belong to certificate 1 of ca.crt",
+        ),
         (&leaf, &key, "certificate 1 of ca.crt is not one of an authority"),
         (&garbage, &key, "certificate 1 of ca.crt cannot be read"),
         (&certificate, &bad_key, "key 1 of ca.key cannot be read"),

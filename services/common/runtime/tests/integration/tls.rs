@@ -48,7 +48,7 @@ impl Server {
         let serve = grpc_server::serve(
             listener,
             tls,
-            AllowedClients::named(&allowed),
+            AllowedClients::named(&[SERVER.to_owned()], &allowed),
             api,
             ReplicaMetadata::new("replica-0"),
             readiness.clone(),
@@ -228,7 +228,7 @@ async fn changed_files_are_taken_up_and_bad_ones_are_not() {
     let tls = Tls::load(&files.paths()).unwrap();
     let stop = CancellationToken::new();
     let following = tokio::spawn(tls.clone().follow_files(files.paths(), stop.clone()));
-    let server = Server::start(Some(tls), &[]).await;
+    let server = Server::start(Some(tls), &["client.test"]).await;
     let (before, after) = (old.tls("client.test"), new.tls("client.test"));
     assert!(server.asked(&before).await.is_ok());
     assert!(server.asked(&after).await.is_err());

@@ -1,4 +1,7 @@
 use proptest::prelude::*;
+use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::machine::{MachineItem, MachinePhase};
+use watchdog_api::node::NodeItem;
 
 use super::super::answered::ListTimes;
 use super::*;
@@ -288,4 +291,37 @@ proptest! {
         prop_assert_eq!(outcome(crossing), Outcome::LeasesExpired);
         prop_assert_eq!(outcome(crossing.shifted(-1)), Outcome::Healthy);
     }
+}
+
+/// A hostile shoot may give each node a zone of its own.
+#[test]
+fn a_verdict_has_few_zones() {
+    let ages = [5; 50];
+    let (listed, renewals) = leases(&ages);
+    let node = |lease: &ListedLease| NodeItem {
+        name: lease.name.clone(),
+        pool: None,
+        zone: Some(format!("zone-of-{}", lease.name).into()),
+        not_managed_by_mcm: false,
+        conditions: vec![],
+    };
+    let machine = |lease: &ListedLease| MachineItem {
+        name: lease.name.clone(),
+        node: Some(lease.name.clone()),
+        phase: MachinePhase::Other,
+    };
+    let nodes: Vec<_> = listed.leases.iter().map(node).collect();
+    let machines: Vec<_> = listed.leases.iter().map(machine).collect();
+    let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
+    let found = assess(
+        &listed,
+        &renewals,
+        |lease| index.exclusion(lease),
+        Some(&index),
+        CONTEXT,
+        at(1000),
+    );
+    let zones = &found.evidence.zones;
+    assert_eq!(zones.len(), MOST_ZONES + 1);
+    assert_eq!(zones[OTHER_ZONES].candidates, 30);
 }
