@@ -448,8 +448,25 @@ def test_certificates_are_for_the_secrets_that_are_mounted():
         assert f"{name}.{NAMESPACE}.svc" in spec["dnsNames"]
         assert {"server auth", "client auth"} <= set(spec["usages"])
         assert spec["issuerRef"]["name"] == "seed-ca"
-    plaintext = {"certManager": {"enabled": True, "issuerRef": {"name": "x"}}, "insecurePlaintext": True}
+    plaintext = {**MATRIX["operators"], "allowedClients": [], "tracing": {}, "insecurePlaintext": True}
     assert of_kind(render(plaintext), "Certificate") == {}
+
+
+def test_the_programs_issue_their_own_certificates_unless_others_do():
+    objects = render({"membership": {"namespace": "leases"}})
+    for deployment in of_kind(objects, "Deployment").values():
+        pod = deployment["spec"]["template"]["spec"]
+        assert "--tls-authority=watchdog-authority" in pod["containers"][0]["args"]
+        assert not [v for v in pod["volumes"] if "secret" in v]
+    # Where the Secret is, next to the membership Leases, and nothing but this Secret.
+    for role in of_kind(objects, "Role").values():
+        secrets = [rule for rule in role["rules"] if rule["resources"] == ["secrets"]]
+        if role["metadata"]["namespace"] == "leases":
+            assert [rule["verbs"] for rule in secrets] == [["create"], ["get", "update"]]
+            assert secrets[1]["resourceNames"] == ["watchdog-authority"]
+    for other in [MATRIX["operators"], MATRIX["plaintext"]]:
+        for role in of_kind(render(other), "Role").values():
+            assert not [rule for rule in role["rules"] if "create" in rule["verbs"] and rule["resources"] == ["secrets"]]
 
 
 def test_notes_tell_how_to_look():
@@ -489,7 +506,7 @@ def test_notes_tell_how_to_look():
         ({"log": {"format": "xml"}}, "at '/log/format'"),
         ({"allowedClients": ["Gardenlet"]}, "at '/allowedClients/0'"),
         ({"tracing": {"otlpEndpoint": "collector:4317"}}, "at '/tracing/otlpEndpoint'"),
-        ({"certManager": {"enabled": True}}, "at '/certManager/issuerRef/name'"),
+        ({"certificates": {"source": "self-signed"}}, "at '/certificates/source'"),
         ({"monitoring": {"rules": {"runbookURL": "x"}}}, "additional properties 'runbookURL' not allowed"),
         ({"monitoring": {"podMonitor": {"interval": "often"}}}, "at '/monitoring/podMonitor/interval'"),
         ({"weeder": {"autoscaling": {"podMetric": {"name": "cpu"}}}}, "at '/weeder/autoscaling/podMetric/name'"),
@@ -530,6 +547,8 @@ def test_bad_values_are_refused(values, complaint):
         ({"image": {"registry": ""}}, "push them, and set image.registry to that registry"),
         ({"log": {"format": "text"}, "logging": {"gardener": {"enabled": True}}}, "set log.format to json"),
         ({"weeder": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "weeder.podLabels must not set app.kubernetes.io/name"),
+        ({"certificates": {"source": "certManager"}}, "which needs certManager.issuerRef.name"),
+        ({"leaseProbe": {"tlsSecretName": "a"}}, "leaseProbe.tlsSecretName is set, and with certificates.source builtIn"),
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
         ({"insecurePlaintext": True, "adminTLS": {"enabled": True}}, "adminTLS needs the certificates"),
         ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),

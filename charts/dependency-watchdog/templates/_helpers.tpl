@@ -78,6 +78,21 @@ annotations:
 {{ $service.values.tlsSecretName | default (printf "%s-tls" (include "watchdog.fullname" (list (index . 0) $service.component))) }}
 {{- end }}
 
+{{/* Where certificates come from: plaintext (nowhere), builtIn, certManager or secrets. */}}
+{{- define "watchdog.certificates" -}}
+{{ .Values.insecurePlaintext | ternary "plaintext" .Values.certificates.source }}
+{{- end }}
+
+{{/* Secret of the certificate authority. */}}
+{{- define "watchdog.authoritySecret" -}}
+{{ .Values.certificates.authoritySecretName | default (printf "%s-authority" (include "watchdog.name" .)) }}
+{{- end }}
+
+{{/* Whether certificates are in files, from the Secret of a service. */}}
+{{- define "watchdog.hasTlsFiles" -}}
+{{ has (include "watchdog.certificates" .) (list "certManager" "secrets") }}
+{{- end }}
+
 {{/* DNS name in the certificates of a service; takes (root, component). */}}
 {{- define "watchdog.serverName" -}}
 {{ include "watchdog.fullname" . }}.{{ (index . 0).Release.Namespace }}.svc

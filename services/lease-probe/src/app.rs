@@ -8,6 +8,7 @@ use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_kube::membership::{Share, Timing};
+use watchdog_kube::permissions::of_replica;
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
@@ -119,7 +120,7 @@ fn spawn_watches(
         base.tasks.critical(name, watch);
     }
     let (client, _, readiness, stop) = parts();
-    let preflight = permissions::preflight(client, base.common.namespace.clone(), rules, readiness, stop);
+    let preflight = permissions::preflight(client, of_replica(&base.common), rules, readiness, stop);
     base.tasks.critical("permissions", endless(preflight));
 }
 

@@ -157,7 +157,7 @@ async fn the_permissions_are_asked_for_again_when_the_configuration_changes_them
     let seed = client(&server).await;
     tokio::spawn(permissions::preflight(
         seed,
-        "garden".to_owned(),
+        Vec::new(),
         rules,
         readiness.clone(),
         stop.clone(),

@@ -75,7 +75,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let check = permissions::check(
         seed.clone(),
         indexes.resources.clone(),
-        watchdog_kube::permissions::membership(&base.common.namespace),
+        watchdog_kube::permissions::of_replica(&base.common),
         kinds_known.subscribe(),
         base.readiness.clone(),
         base.draining.clone(),

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_kube::events;
 use watchdog_kube::membership::{Share, Timing};
-use watchdog_kube::permissions::{membership as membership_permissions, preflight};
+use watchdog_kube::permissions::{of_replica, preflight};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
@@ -97,7 +97,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     if dependants_annotation {
         tasks.critical("annotations", watches.clone().annotations(notices));
     }
-    let mut needed = membership_permissions(&base.common.namespace);
+    let mut needed = of_replica(&base.common);
     let stop = draining.clone();
     tasks.critical("services", async move {
         let Some(served) = discover(&seed, &readiness, &undiscovered, &stop).await else {

@@ -104,13 +104,19 @@ impl Setup {
             key: files.key,
             ca: files.ca,
         };
-        Tls::load(paths).map_err(anyhow::Error::msg)
+        Tls::load(&paths).map_err(anyhow::Error::msg)
     }
 
     /// The prober configuration file, for tests that change it.
     #[must_use]
     pub fn prober_file(&self) -> &PathBuf {
         &self.prober
+    }
+
+    /// The weeder configuration file.
+    #[must_use]
+    pub fn weeder_file(&self) -> &PathBuf {
+        &self.weeder
     }
 
     /// Starts lease-probe.

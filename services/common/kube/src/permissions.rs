@@ -9,6 +9,7 @@ use k8s_openapi::api::authorization::v1::{
 use kube::Api;
 use kube::api::PostParams;
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
@@ -91,12 +92,21 @@ impl std::fmt::Display for Permission {
     }
 }
 
-/// The permissions for a replica's own membership Lease and those of the others.
+/// The permissions that a replica of every program needs: for its membership Lease and those of the others, and for the
+/// Secret of the certificate authority.
 #[must_use]
-pub fn membership(namespace: &str) -> Vec<Permission> {
-    ["get", "list", "watch", "create", "update", "delete"]
-        .into_iter()
-        .map(|verb| Permission::new(verb, "coordination.k8s.io", "leases").in_namespace(namespace))
+pub fn of_replica(common: &CommonArgs) -> Vec<Permission> {
+    let leases = ["get", "list", "watch", "create", "update", "delete"];
+    let leases = leases.map(|verb| Permission::new(verb, "coordination.k8s.io", "leases"));
+    let authority = common.tls_authority.iter().flat_map(|secret| {
+        [
+            Permission::new("create", "", "secrets"),
+            Permission::new("get", "", "secrets").named(secret),
+            Permission::new("update", "", "secrets").named(secret),
+        ]
+    });
+    let all = leases.into_iter().chain(authority);
+    all.map(|permission| permission.in_namespace(&common.namespace))
         .collect()
 }
 

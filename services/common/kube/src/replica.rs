@@ -4,6 +4,7 @@ use tokio::sync::watch;
 use watchdog_runtime::pod_lock::PodLock;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
+use crate::authority::CertificateIssuer;
 use crate::membership::{Discovery, Membership, MembershipConfig, ReplicaAddresses, Timing};
 use crate::{client, membership, metrics};
 
@@ -24,6 +25,19 @@ fn claim(base: &ServiceBuilder, service: &str) -> Option<(String, PodLock)> {
     }
 }
 
+/// With `--tls-authority`: keeps a certificate for the name of the service.
+fn issue_certificates(base: &ServiceBuilder, service: &str, seed: &kube::Client) {
+    let (Some(secret), Some(tls)) = (&base.common.tls_authority, &base.tls) else {
+        return;
+    };
+    let name = base.common.peer_server_name(service);
+    let names = vec![name.clone(), format!("{name}.cluster.local")];
+    let (namespace, readiness) = (&base.common.namespace, base.readiness.clone());
+    let issuer = CertificateIssuer::new(seed.clone(), namespace, secret, names, tls.clone(), readiness);
+    base.tasks
+        .critical("certificate", issuer.run(base.draining.clone()));
+}
+
 /// A replica: its client for the seed and its membership.
 #[derive(Clone)]
 pub struct Replica<M> {
@@ -42,7 +56,8 @@ impl<M: std::fmt::Debug> std::fmt::Debug for Replica<M> {
 }
 
 impl<M: Membership> Replica<M> {
-    /// Connects to the seed and joins the replicas of `service`. The blocker `membership` stays until it has joined;
+    /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and joins the replicas of
+    /// `service`. The blocker `membership` stays until it has joined;
     /// its Lease is released at the drain.
     ///
     /// # Errors
@@ -52,6 +67,7 @@ impl<M: Membership> Replica<M> {
         membership::metrics::register();
         let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
         let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        issue_certificates(base, service, &seed);
         let config = MembershipConfig {
             client: seed.clone(),
             namespace: base.common.namespace.clone(),

@@ -28,7 +28,7 @@ pub enum LogFormat {
 #[command(group = ArgGroup::new("transport")
     .required(true)
     .multiple(true)
-    .args(["tls_cert", "insecure_plaintext", "check_config"]))]
+    .args(["tls_cert", "tls_authority", "insecure_plaintext", "check_config"]))]
 pub struct CommonArgs {
     /// Configuration file (YAML). It is read again whenever it changes; a bad change is refused and reported.
     #[arg(long, value_name = "FILE")]
@@ -72,8 +72,13 @@ pub struct CommonArgs {
 
     /// Serve /metrics, /healthz, /readyz and /log-level over TLS, with the certificate of the gRPC API. Probes of the kubelet
     /// need no certificate; all other paths need one that may also call the gRPC API.
-    #[arg(long, requires = "tls_cert")]
+    #[arg(long, conflicts_with = "insecure_plaintext")]
     pub admin_tls: bool,
+
+    /// Secret in the namespace of the membership Leases with the certificate authority (ca.crt, ca.key) from which this
+    /// program issues its own certificates. All programs of the seed share it; the first one makes it.
+    #[arg(long, value_name = "SECRET", conflicts_with = "tls_cert")]
+    pub tls_authority: Option<String>,
 
     /// Certificate chain (PEM) of this service, for its gRPC server and as a client. Reloaded when it changes.
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_client_ca"])]
@@ -90,16 +95,16 @@ pub struct CommonArgs {
 
     /// DNS name that the certificate of another caller may carry; repeatable. The services of the watchdog may always
     /// call: those of the namespace by the names of the chart, and those named as the replicas of this program.
-    #[arg(long, value_name = "NAME", requires = "tls_cert", value_parser = dns_name)]
+    #[arg(long, value_name = "NAME", conflicts_with = "insecure_plaintext", value_parser = dns_name)]
     pub tls_allowed_client: Vec<String>,
 
-    /// DNS name that the certificates of the other replicas of this program must carry. Default: the name of the
-    /// chart's Service in the namespace.
-    #[arg(long, value_name = "NAME", requires = "tls_cert", value_parser = dns_name)]
+    /// DNS name in the certificates of all replicas of this program. Default: the name of the chart's Service in the
+    /// namespace.
+    #[arg(long, value_name = "NAME", conflicts_with = "insecure_plaintext", value_parser = dns_name)]
     pub tls_peer_server_name: Option<String>,
 
     /// Serve and call gRPC without TLS. For tests and closed networks only.
-    #[arg(long, conflicts_with = "tls_cert")]
+    #[arg(long, conflicts_with_all = ["tls_cert", "tls_authority"])]
     pub insecure_plaintext: bool,
 
     /// How log lines are written.
@@ -129,7 +134,8 @@ impl CommonArgs {
         ConfigFile::load(self.config_file.clone(), unknown, parse)
     }
 
-    /// The TLS files, or none with `--insecure-plaintext`. The parser guarantees that all three or none are given.
+    /// The TLS files, or none with `--tls-authority` or `--insecure-plaintext`. The parser guarantees that all three or
+    /// none are given.
     #[must_use]
     pub fn tls_paths(&self) -> Option<TlsPaths> {
         Some(TlsPaths {
@@ -139,7 +145,7 @@ impl CommonArgs {
         })
     }
 
-    /// DNS name in the certificates of the other replicas of `service`.
+    /// DNS name in the certificates of all replicas of `service`.
     #[must_use]
     pub fn peer_server_name(&self, service: &str) -> String {
         let given = self.tls_peer_server_name.clone();

@@ -279,6 +279,7 @@ pub fn install() -> anyhow::Result<PrometheusHandle> {
         .install_recorder()?;
     crate::config_file::CONFIG_VALID.register();
     crate::tls::TLS_VALID.register();
+    crate::tls::CERTIFICATE_EXPIRY.register();
     crate::accept::CONNECTIONS_REFUSED.register();
     crate::rpc_metrics::register();
     Ok(handle)

@@ -31,7 +31,8 @@ pub struct ServiceBuilder {
     pub identity: Arc<str>,
     /// Where the gRPC API will be served.
     pub grpc_addr: SocketAddr,
-    /// TLS of the process; none with `--insecure-plaintext`.
+    /// TLS of the process; none with `--insecure-plaintext`. With `--tls-authority` it has a certificate once the
+    /// authority was read.
     pub tls: Option<Tls>,
     /// The tasks of the process.
     pub tasks: Tasks,
@@ -44,18 +45,23 @@ pub struct ServiceBuilder {
 }
 
 impl ServiceBuilder {
-    /// Binds the sockets, reads the TLS files and follows them.
+    /// Binds the sockets, and reads the TLS files, if there are any, and follows them.
     ///
     /// # Errors
     /// When an address cannot be bound or the TLS files cannot be used.
     pub async fn bind(common: CommonArgs, process: Process) -> anyhow::Result<Self> {
         let listeners = Listeners::bind(&common).await?;
-        let tls = common.tls_paths().map(Tls::load).transpose()?;
         let tasks = Tasks::default();
         let draining = tasks.draining();
-        if let Some(tls) = tls.clone() {
-            tasks.critical("tls-files", tls.follow(draining.clone()));
-        }
+        let tls = match (common.tls_paths(), &common.tls_authority) {
+            (Some(paths), _) => {
+                let tls = Tls::load(&paths)?;
+                tasks.critical("tls-files", tls.clone().follow_files(paths, draining.clone()));
+                Some(tls)
+            }
+            (None, Some(_)) => Some(Tls::without_certificate()?),
+            (None, None) => None,
+        };
         Ok(Self {
             identity: common.identity_or_random().into(),
             grpc_addr: listeners.grpc.local_addr()?,

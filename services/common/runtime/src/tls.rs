@@ -1,21 +1,55 @@
-//! Mutual TLS whose certificates reload when their files change.
+//! Mutual TLS whose certificates are replaced while the process runs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use rustls::server::WebPkiClientVerifier;
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
-use watchdog_client::tls::{ClientTls, authorities, certificates, client_config, private_key};
+use watchdog_certificates::Validity;
+use watchdog_client::tls::{ClientTls, certificates, client_config, private_key};
 
 use crate::file_watch::FileWatch;
+use crate::label;
 use crate::metrics::Gauge;
+
+label!(pub(crate) enum CertificateUse: "certificate" { Own = "own", Authority = "authority" });
+
+/// Who made the own certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// Somebody else, who renews it too.
+    Files,
+    /// This process.
+    Issued,
+}
+
+impl CertificateSource {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Issued => "issued",
+        }
+    }
+}
+
+label!("source": CertificateSource);
 
 /// Outcome of the last attempt to read the TLS files.
 pub const TLS_VALID: Gauge = Gauge::new(
     "watchdog_tls_files_valid",
     "1 when the TLS files are good as they stand, 0 when changed ones were refused and the old ones are used.",
+);
+
+/// When the certificates in use end.
+pub(crate) const CERTIFICATE_EXPIRY: Gauge<(CertificateUse, CertificateSource)> = Gauge::new(
+    "watchdog_certificate_expiry_timestamp_seconds",
+    "When the certificate in use ends, in seconds since 1970, by certificate (own; authority: the one that ends last) \
+     and source (files; issued: by this process, which replaces it every 8 h).",
 );
 
 /// Where the TLS files are.
@@ -29,10 +63,21 @@ pub struct TlsPaths {
     pub ca: PathBuf,
 }
 
-/// The TLS of the process: always the newest good files. Cheap to clone.
+/// What one side of mutual TLS shows, and whom it trusts.
+pub struct Credentials {
+    /// The own certificate, and those between it and the authority.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The private key of the own certificate.
+    pub key: PrivateKeyDer<'static>,
+    /// The authorities that the other side must be signed by.
+    pub authorities: Vec<CertificateDer<'static>>,
+    /// Who made the own certificate.
+    pub source: CertificateSource,
+}
+
+/// The TLS of the process: always the newest credentials. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Tls {
-    paths: TlsPaths,
     /// Callers must show a certificate of the authorities.
     server: Arc<ArcSwap<rustls::ServerConfig>>,
     /// For the admin endpoint: HTTP/1.1, and the probes of the kubelet show no certificate.
@@ -46,14 +91,82 @@ impl Tls {
     ///
     /// # Errors
     /// When a file cannot be read or used; the message names it and never shows its content.
-    pub fn load(paths: TlsPaths) -> anyhow::Result<Self> {
-        let read = read(&paths)?;
+    pub fn load(paths: &TlsPaths) -> anyhow::Result<Self> {
+        let tls = Self::without_certificate()?;
+        tls.read(paths)?;
+        Ok(tls)
+    }
+
+    /// For a process that gets its certificate later: until then every handshake fails, as a server and as a client.
+    ///
+    /// # Errors
+    /// When the cryptography cannot be set up.
+    pub fn without_certificate() -> anyhow::Result<Self> {
+        let server = rustls::ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(NoCertificate));
+        let client = rustls::ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
         Ok(Self {
-            paths,
-            server: Arc::new(ArcSwap::from_pointee(read.server)),
-            admin: Arc::new(ArcSwap::from_pointee(read.admin)),
-            client: ClientTls::new(read.client),
+            server: Arc::new(ArcSwap::from_pointee(server.clone())),
+            admin: Arc::new(ArcSwap::from_pointee(server)),
+            client: ClientTls::new(client),
         })
+    }
+
+    /// Handshakes from now on use these credentials. Streams that are open keep those they were opened with.
+    ///
+    /// # Errors
+    /// When they do not go together; the old ones stay in use.
+    pub fn replace(&self, credentials: Credentials) -> anyhow::Result<()> {
+        let Credentials {
+            chain,
+            key,
+            authorities,
+            source,
+        } = credentials;
+        let end =
+            |certificate: &CertificateDer<'_>| Validity::of(certificate).map(|validity| validity.not_after);
+        let ends = [
+            (CertificateUse::Own, chain.first().and_then(end)),
+            (
+                CertificateUse::Authority,
+                authorities.iter().filter_map(end).max(),
+            ),
+        ];
+        let mut roots = RootCertStore::empty();
+        for authority in authorities {
+            roots.add(authority).context("an authority cannot be used")?;
+        }
+        let roots = Arc::new(roots);
+        let unpaired = "the certificate and the key do not go together";
+        let server = |verifier, protocol: &[u8]| -> anyhow::Result<rustls::ServerConfig> {
+            let mut config = rustls::ServerConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()?
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(chain.clone(), key.clone_key())
+                .context(unpaired)?;
+            config.alpn_protocols = vec![protocol.to_vec()];
+            Ok(config)
+        };
+        let verifier = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
+        let unusable = "the authorities cannot be used";
+        let required = verifier().build().context(unusable)?;
+        let optional = verifier().allow_unauthenticated().build().context(unusable)?;
+        let (grpc, admin) = (server(required, b"h2")?, server(optional, b"http/1.1")?);
+        let client = client_config(roots.clone(), chain.clone(), key.clone_key()).context(unpaired)?;
+        self.server.store(Arc::new(grpc));
+        self.admin.store(Arc::new(admin));
+        self.client.replace(client);
+        for (certificate, end) in ends {
+            // A certificate whose end cannot be read has none: the metric would page people for it.
+            let seconds = end.map_or(f64::INFINITY, |end| end.as_duration().as_secs_f64());
+            CERTIFICATE_EXPIRY.set((certificate, source), seconds);
+        }
+        Ok(())
     }
 
     /// The newest good configuration for the gRPC server.
@@ -69,33 +182,28 @@ impl Tls {
         self.admin.load_full()
     }
 
-    /// For channels to other services; follows the files as this does.
+    /// For channels to other services; has the newest credentials as this does.
     #[must_use]
     pub fn client(&self) -> ClientTls {
         self.client.clone()
     }
 
-    /// Takes up changed files until `stop` is cancelled. Streams that are open keep the certificates they were opened
-    /// with; bad files are refused and reported, and the old ones stay in use.
+    /// Takes up changed files until `stop` is cancelled; bad files are refused and reported.
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
-    pub async fn follow(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let paths = [&self.paths.cert, &self.paths.key, &self.paths.ca];
-        let mut files = FileWatch::new(paths.into_iter().cloned().collect());
+    pub async fn follow_files(self, paths: TlsPaths, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut files = FileWatch::new(vec![paths.cert.clone(), paths.key.clone(), paths.ca.clone()]);
         TLS_VALID.set((), 1.0);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = files.changed() => {}
             }
-            match read(&self.paths) {
-                Ok(read) => {
-                    self.server.store(Arc::new(read.server));
-                    self.admin.store(Arc::new(read.admin));
-                    self.client.replace(read.client);
+            match self.read(&paths) {
+                Ok(()) => {
                     TLS_VALID.set((), 1.0);
-                    tracing::info!(cert = %self.paths.cert.display(), "TLS files read again");
+                    tracing::info!(cert = %paths.cert.display(), "TLS files read again");
                 }
                 Err(error) => {
                     TLS_VALID.set((), 0.0);
@@ -105,43 +213,34 @@ impl Tls {
             }
         }
     }
+
+    fn read(&self, paths: &TlsPaths) -> anyhow::Result<()> {
+        let shown = |path: &std::path::Path| path.display().to_string();
+        let content = watchdog_client::tls::read;
+        let credentials = Credentials {
+            chain: certificates(&shown(&paths.cert), &content(&paths.cert)?)?,
+            key: private_key(&shown(&paths.key), &content(&paths.key)?)?,
+            authorities: certificates(&shown(&paths.ca), &content(&paths.ca)?)?,
+            source: CertificateSource::Files,
+        };
+        let files = || {
+            let [cert, key, ca] = [&paths.cert, &paths.key, &paths.ca].map(|path| path.display());
+            format!("{cert}, {key} and {ca}")
+        };
+        self.replace(credentials).with_context(files)
+    }
 }
 
-/// The configurations that are made of the files.
-struct TlsConfigs {
-    server: rustls::ServerConfig,
-    admin: rustls::ServerConfig,
-    client: rustls::ClientConfig,
+/// Shows no certificate to anybody.
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesServerCert for NoCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        None
+    }
 }
 
-/// Both sides of mutual TLS, with HTTP/2 by ALPN, and the admin endpoint.
-fn read(paths: &TlsPaths) -> anyhow::Result<TlsConfigs> {
-    let shown = |path: &std::path::Path| path.display().to_string();
-    let content = watchdog_client::tls::read;
-    let chain = certificates(&shown(&paths.cert), &content(&paths.cert)?)?;
-    let key = private_key(&shown(&paths.key), &content(&paths.key)?)?;
-    let roots = Arc::new(authorities(&shown(&paths.ca), &content(&paths.ca)?)?);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let pair = || {
-        let (cert, key) = (paths.cert.display(), paths.key.display());
-        format!("{cert} and {key} do not go together")
-    };
-    let verifier = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone());
-    let server = |verifier, protocol: &[u8]| -> anyhow::Result<rustls::ServerConfig> {
-        let mut config = rustls::ServerConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain.clone(), key.clone_key())
-            .with_context(pair)?;
-        config.alpn_protocols = vec![protocol.to_vec()];
-        Ok(config)
-    };
-    let ca = || paths.ca.display().to_string();
-    let required = verifier().build().with_context(ca)?;
-    let optional = verifier().allow_unauthenticated().build().with_context(ca)?;
-    Ok(TlsConfigs {
-        server: server(required, b"h2")?,
-        admin: server(optional, b"http/1.1")?,
-        client: client_config(roots.clone(), chain.clone(), key.clone_key()).with_context(pair)?,
-    })
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
 }

@@ -30,7 +30,7 @@ fn tls(files: &TlsFiles, ca: &TlsFiles) -> Tls {
         key: files.key.clone(),
         ca: ca.ca.clone(),
     };
-    Tls::load(paths).unwrap()
+    Tls::load(&paths).unwrap()
 }
 
 fn client(address: &str, tls: Option<Tls>) -> Client {

@@ -4,5 +4,6 @@
 
 mod access;
 mod admin_port;
+mod authority;
 mod kubeconfigs;
 mod limits;

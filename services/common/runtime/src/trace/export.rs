@@ -44,7 +44,7 @@ pub(crate) fn start(
 ) -> anyhow::Result<Tracer> {
     ensure!(
         !endpoint.tls || tls.is_some(),
-        "--otlp-endpoint: https needs --tls-cert, --tls-key and --tls-client-ca"
+        "--otlp-endpoint: https needs --tls-cert, --tls-key and --tls-client-ca, or --tls-authority"
     );
     let dialer = Dialer {
         tls: tls.filter(|_| endpoint.tls).map(|tls| tls.client()),
