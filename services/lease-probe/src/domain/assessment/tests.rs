@@ -188,6 +188,40 @@ fn what_is_not_confirmed_holds_the_verdict() {
 }
 
 /// Conditions that appear on silent nodes do not end a loss, and they do not make one either.
+/// Another replica, which saw the leases being renewed, may have found a loss already.
+#[test]
+fn a_first_look_at_silent_leases_proves_no_health() {
+    let first_look = |ages: &[i64]| {
+        let (listed, _) = leases(ages);
+        let mut renewals = Renewals::default();
+        let times = ListTimes {
+            sent: at(1000),
+            received: at(1000),
+        };
+        renewals.observe(times, &listed.leases);
+        let context = AssessmentContext {
+            loss_may_stand: true,
+            ..CONTEXT
+        };
+        assess(&listed, &renewals, |_| None, None, context, at(1000))
+    };
+    for (ages, expected) in [
+        ([4, 9, 14, 14, 14], Outcome::Healthy),
+        ([4, 9, 14, 31, 31], Outcome::Healthy),
+        ([4, 9, 16, 16, 16], Outcome::Pending),
+        ([31, 31, 31, 31, 31], Outcome::Pending),
+    ] {
+        let assessment = first_look(&ages);
+        assert_eq!(assessment.outcome, expected, "{ages:?}");
+        assert_eq!(assessment.evidence.expired, 0, "{ages:?}");
+    }
+    assert_eq!(
+        judge(&[4, 9, 16, 16, 16]).outcome,
+        Outcome::Healthy,
+        "who saw them knows"
+    );
+}
+
 #[test]
 fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
     let (listed, renewals) = leases(&[31, 31, 31, 5]);
