@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use crate::validity::Validity;
+use crate::validity::ValidityPeriod;
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// An authority is followed by the next one this long before its end.
 const AUTHORITY_RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(120 * 24);
 
-/// What is new is valid from this long ago: the clocks of the others may be behind.
+/// New certificates are valid from this long ago: the clocks of the others may be behind.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 
 /// Authorities in a Secret at most. Two are in use while one follows the other. A replica whose clock is off by a year
@@ -86,24 +86,24 @@ pub enum AuthorityError {
 
 /// A certificate authority with its key.
 #[derive(Clone, PartialEq, Eq)]
-struct Authority {
+struct CertificateAuthority {
     certificate: CertificateDer<'static>,
     key: String,
-    validity: Validity,
+    validity: ValidityPeriod,
 }
 
 // The key must not reach a log.
-impl fmt::Debug for Authority {
+impl fmt::Debug for CertificateAuthority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Authority")
+        f.debug_struct("CertificateAuthority")
             .field("validity", &self.validity)
             .finish_non_exhaustive()
     }
 }
 
-impl Authority {
+impl CertificateAuthority {
     fn new(now: Timestamp) -> Result<Self, AuthorityError> {
-        let validity = Validity {
+        let validity = ValidityPeriod {
             not_before: now - BACKDATED,
             not_after: now + AUTHORITY_LIFE,
         };
@@ -127,7 +127,7 @@ impl Authority {
         let Ok((_, parsed)) = X509Certificate::from_der(&der) else {
             return Err(unreadable);
         };
-        let validity = Validity::of_parsed(&parsed).ok_or(unreadable)?;
+        let validity = ValidityPeriod::of_parsed(&parsed).ok_or(unreadable)?;
         if !parsed.is_ca() {
             return Err(AuthorityError::NotAnAuthority(number));
         }
@@ -144,17 +144,17 @@ impl Authority {
 
 /// The certificate authorities of a seed, by the beginning of their validity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Authorities(Vec<Authority>);
+pub struct Authorities(Vec<CertificateAuthority>);
 
 /// A certificate with its key.
 #[derive(Debug)]
 pub struct Issued {
-    /// The certificate alone; whoever trusts the authority needs no more.
+    /// The certificate alone; a reader that trusts the authority needs no more.
     pub certificate: CertificateDer<'static>,
     /// Its private key.
     pub key: PrivateKeyDer<'static>,
     /// From when to when it is valid.
-    pub validity: Validity,
+    pub validity: ValidityPeriod,
 }
 
 impl Issued {
@@ -187,14 +187,16 @@ impl Authorities {
             return Err(AuthorityError::TooMany(certificates.len()));
         }
         let pairs = certificates.into_iter().zip(&keys).zip(1..);
-        let authorities = pairs.map(|((certificate, key), number)| Authority::read(number, certificate, key));
+        let authorities =
+            pairs.map(|((certificate, key), number)| CertificateAuthority::read(number, certificate, key));
         authorities.collect::<Result<_, _>>().map(Self::sorted)
     }
 
     /// `ca.crt` and `ca.key`.
     #[must_use]
     pub fn to_pem(&self) -> (String, String) {
-        let certificate = |authority: &Authority| Pem::new("CERTIFICATE", authority.certificate.to_vec());
+        let certificate =
+            |authority: &CertificateAuthority| Pem::new("CERTIFICATE", authority.certificate.to_vec());
         let certificates: Vec<_> = self.0.iter().map(certificate).collect();
         let keys = self.0.iter().map(|authority| authority.key.as_str()).collect();
         (pem::encode_many_config(&certificates, encoding()), keys)
@@ -213,7 +215,7 @@ impl Authorities {
             .max()
     }
 
-    /// What the Secret should hold instead, if it should: another authority when the last one ends within four months.
+    /// The content of the Secret that should replace this one, if any: another authority when the last one ends within four months.
     ///
     /// Nothing is taken away that others may still need, whatever the clock of this process shows: beyond
     /// `MAX_AUTHORITIES` the one goes that ends first.
@@ -232,7 +234,7 @@ impl Authorities {
             authorities.sort_by_key(|authority| authority.validity.not_after);
             authorities.remove(0);
         }
-        authorities.push(Authority::new(now)?);
+        authorities.push(CertificateAuthority::new(now)?);
         Ok(Some(Self::sorted(authorities)))
     }
 
@@ -242,14 +244,15 @@ impl Authorities {
     /// # Errors
     /// When no authority is valid now, or a name is not a DNS name.
     pub fn issue(&self, names: &[String], now: Timestamp) -> Result<Issued, AuthorityError> {
-        let known = |authority: &&Authority| authority.validity.not_before + BACKDATED + OVERLAP <= now;
+        let known =
+            |authority: &&CertificateAuthority| authority.validity.not_before + BACKDATED + OVERLAP <= now;
         let signer = self
             .valid(now)
             .filter(known)
             .last()
             .or_else(|| self.valid(now).next());
         let signer = signer.ok_or(AuthorityError::NoneValid(now))?;
-        let validity = Validity {
+        let validity = ValidityPeriod {
             not_before: now - BACKDATED,
             not_after: signer.validity.not_after.min(now + CERTIFICATE_LIFE),
         };
@@ -275,19 +278,19 @@ impl Authorities {
         })
     }
 
-    fn sorted(mut authorities: Vec<Authority>) -> Self {
+    fn sorted(mut authorities: Vec<CertificateAuthority>) -> Self {
         authorities.sort_by_key(|authority| authority.validity.not_before);
         Self(authorities)
     }
 
-    fn valid(&self, now: Timestamp) -> impl Iterator<Item = &Authority> {
+    fn valid(&self, now: Timestamp) -> impl Iterator<Item = &CertificateAuthority> {
         self.0
             .iter()
             .filter(move |authority| authority.validity.contains(now))
     }
 }
 
-fn params(common_name: &str, validity: Validity) -> Result<CertificateParams, AuthorityError> {
+fn params(common_name: &str, validity: ValidityPeriod) -> Result<CertificateParams, AuthorityError> {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();
     name.push(

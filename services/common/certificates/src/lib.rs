@@ -5,4 +5,4 @@ mod authority;
 mod validity;
 
 pub use authority::{Authorities, AuthorityError, Issued, OVERLAP, RENEW_CERTIFICATE_AFTER};
-pub use validity::Validity;
+pub use validity::ValidityPeriod;

@@ -4,16 +4,16 @@ use jiff::Timestamp;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-/// The validity of a certificate, by the clock of whoever looks at it.
+/// The validity of a certificate, by the clock of its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Validity {
+pub struct ValidityPeriod {
     /// Its first second.
     pub not_before: Timestamp,
     /// Its last second.
     pub not_after: Timestamp,
 }
 
-impl Validity {
+impl ValidityPeriod {
     /// Of a certificate in DER; none if it cannot be read.
     #[must_use]
     pub fn of(der: &[u8]) -> Option<Self> {
@@ -53,7 +53,7 @@ mod tests {
     fn the_end_is_read_in_both_notations_of_x509() {
         for year in [2020, 2049, 2050, 4096] {
             let expected: Timestamp = format!("{year}-02-03T00:00:00Z").parse().unwrap();
-            let read = Validity::of(&certificate(year)).map(|validity| validity.not_after);
+            let read = ValidityPeriod::of(&certificate(year)).map(|validity| validity.not_after);
             assert_eq!(read, Some(expected), "{year}");
         }
     }
@@ -62,7 +62,7 @@ mod tests {
     fn nothing_is_read_from_anything_else() {
         let whole = certificate(2030);
         for cut in 0..whole.len() {
-            assert_eq!(Validity::of(&whole[..cut]), None, "{cut}");
+            assert_eq!(ValidityPeriod::of(&whole[..cut]), None, "{cut}");
         }
         for bad in [
             b"".as_slice(),
@@ -70,7 +70,7 @@ mod tests {
             b"\x30\x84\xff\xff\xff\xff",
             b"\x30\x89aaaaaaaaa",
         ] {
-            assert_eq!(Validity::of(bad), None);
+            assert_eq!(ValidityPeriod::of(bad), None);
         }
     }
 }

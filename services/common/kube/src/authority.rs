@@ -57,15 +57,15 @@ impl std::fmt::Debug for CertificateIssuer {
     }
 }
 
-/// What the process knows.
+/// The authorities that the process knows.
 #[derive(Default)]
-struct Known {
+struct KnownAuthorities {
     authorities: Authorities,
     /// When the certificate in use was issued.
     issued: Option<Timestamp>,
 }
 
-impl Known {
+impl KnownAuthorities {
     fn needs_certificate(&self, now: Timestamp) -> bool {
         // A clock that was set back makes a certificate that begins later than now.
         self.issued
@@ -113,7 +113,7 @@ impl CertificateIssuer {
 
     async fn keep_issuing(self, blocker: Blocker, stop: CancellationToken) -> anyhow::Result<()> {
         let mut blocker = Some(blocker);
-        let mut known = Known::default();
+        let mut known = KnownAuthorities::default();
         let mut backoff = Backoff::new(Duration::from_secs(1), self.look_every);
         loop {
             let turn = tokio::select! {
@@ -142,7 +142,7 @@ impl CertificateIssuer {
     }
 
     /// Reads the Secret, writes it if need be, and issues a certificate if need be: also when the Secret cannot be read.
-    async fn turn(&self, known: &mut Known) -> anyhow::Result<()> {
+    async fn turn(&self, known: &mut KnownAuthorities) -> anyhow::Result<()> {
         let now = (self.clock)();
         let read = self.read(now).await;
         if let Ok(authorities) = &read
@@ -236,7 +236,7 @@ impl CertificateIssuer {
             source: CertificateSource::Issued,
         })?;
         tracing::info!(
-            names = ?self.names,
+            names = self.names.join(", "),
             until = %issued.validity.not_after,
             "certificate issued"
         );

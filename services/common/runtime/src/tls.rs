@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
-use watchdog_certificates::Validity;
+use watchdog_certificates::ValidityPeriod;
 use watchdog_client::tls::{ClientTls, certificates, client_config, private_key};
 
 use crate::file_watch::FileWatch;
@@ -19,7 +19,7 @@ use crate::metrics::Gauge;
 
 label!(pub(crate) enum CertificateUse: "certificate" { Own = "own", Authority = "authority" });
 
-/// Who made the own certificate.
+/// The maker of the own certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CertificateSource {
     /// Somebody else, who renews it too.
@@ -63,7 +63,7 @@ pub struct TlsPaths {
     pub ca: PathBuf,
 }
 
-/// What one side of mutual TLS shows, and whom it trusts.
+/// The certificate that one side of mutual TLS shows, and the authorities that it trusts.
 pub struct Credentials {
     /// The own certificate, and those between it and the authority.
     pub chain: Vec<CertificateDer<'static>>,
@@ -71,7 +71,7 @@ pub struct Credentials {
     pub key: PrivateKeyDer<'static>,
     /// The authorities that the other side must be signed by.
     pub authorities: Vec<CertificateDer<'static>>,
-    /// Who made the own certificate.
+    /// The maker of the own certificate.
     pub source: CertificateSource,
 }
 
@@ -128,8 +128,9 @@ impl Tls {
             authorities,
             source,
         } = credentials;
-        let end =
-            |certificate: &CertificateDer<'_>| Validity::of(certificate).map(|validity| validity.not_after);
+        let end = |certificate: &CertificateDer<'_>| {
+            ValidityPeriod::of(certificate).map(|validity| validity.not_after)
+        };
         let ends = [
             (CertificateUse::Own, chain.first().and_then(end)),
             (

@@ -8,7 +8,7 @@ use tonic::metadata::MetadataMap;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use watchdog_certificates::Validity;
+use watchdog_certificates::ValidityPeriod;
 
 use super::{ProgramDialer, ReplicaEndpoint};
 use crate::error::CommandError;
@@ -79,13 +79,13 @@ fn ahead(date: &str, now: Timestamp) -> Option<i64> {
 }
 
 /// From when to when the certificate is valid that the replica shows.
-async fn validity(connector: &ProgramDialer, endpoint: &ReplicaEndpoint) -> Option<Validity> {
+async fn validity(connector: &ProgramDialer, endpoint: &ReplicaEndpoint) -> Option<ValidityPeriod> {
     let name = ServerName::try_from(connector.server_name(endpoint.program)).ok()?;
     let tls = tokio_rustls::TlsConnector::from(connector.tls.as_ref()?.current());
     let transport = connector.connect(endpoint).await.ok()?;
     let stream = tls.connect(name, transport).await.ok()?;
     let (_, session) = stream.get_ref();
-    Validity::of(session.peer_certificates()?.first()?)
+    ValidityPeriod::of(session.peer_certificates()?.first()?)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::Channel;
-use watchdog_certificates::Validity;
+use watchdog_certificates::ValidityPeriod;
 use watchdog_client::failure::chain;
 use watchdog_client::grpc_client::Dialer;
 use watchdog_client::tls::ClientTls;
@@ -80,7 +80,7 @@ pub(crate) struct ProgramDialer {
     route: Route,
     tls: Option<ClientTls>,
     /// From when to when the own certificate is valid, if that can be read.
-    validity: Option<Validity>,
+    validity: Option<ValidityPeriod>,
     /// The names that the programs' certificates must carry, in the order of [`Program::ALL`].
     server_names: [String; 3],
 }
@@ -186,7 +186,7 @@ impl ProgramDialer {
     }
 
     /// The validity of the own certificate; none with plaintext.
-    pub(crate) const fn validity(&self) -> Option<Validity> {
+    pub(crate) const fn validity(&self) -> Option<ValidityPeriod> {
         self.validity
     }
 

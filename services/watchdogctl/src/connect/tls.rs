@@ -7,7 +7,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use watchdog_certificates::{Authorities, Issued, Validity};
+use watchdog_certificates::{Authorities, Issued, ValidityPeriod};
 use watchdog_client::failure::chain;
 use watchdog_client::setup_error::SetupError;
 use watchdog_client::tls::{ClientTls, authorities, certificates, client_config, read};
@@ -17,7 +17,7 @@ use crate::args::ConnectArgs;
 use crate::error::CommandError;
 
 /// TLS, and the validity of the own certificate if it can be read.
-type Certificates = (ClientTls, Option<Validity>);
+type Certificates = (ClientTls, Option<ValidityPeriod>);
 
 /// An authority that the options name: how errors call it, and what it consists of.
 struct NamedAuthority {
@@ -182,6 +182,6 @@ fn part<'a>(name: &str, data: &'a BTreeMap<String, ByteString>, key: &str) -> Re
 
 fn of_pem([ca, cert, key]: [(&str, &[u8]); 3]) -> Result<Certificates, SetupError> {
     let chain = certificates(cert.0, cert.1)?;
-    let validity = chain.first().and_then(|own| Validity::of(own));
+    let validity = chain.first().and_then(|own| ValidityPeriod::of(own));
     Ok((ClientTls::from_pem(ca, cert, key)?, validity))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use watchdog_certificates::Validity;
+use watchdog_certificates::ValidityPeriod;
 
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
@@ -32,7 +32,7 @@ pub(crate) struct ReplicaFacts {
     pub(crate) ahead_seconds: Option<i64>,
     pub(crate) is_encrypted: bool,
     /// From when to when its certificate is valid, if that could be read.
-    pub(crate) validity: Option<Validity>,
+    pub(crate) validity: Option<ValidityPeriod>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +78,7 @@ impl CheckFinding {
 pub(crate) fn findings(
     replicas: &[ReplicaFacts],
     own_version: &str,
-    own_validity: Option<Validity>,
+    own_validity: Option<ValidityPeriod>,
     now: Timestamp,
 ) -> Vec<CheckFinding> {
     let median = median(replicas.iter().filter_map(|facts| facts.ahead_seconds));
@@ -121,8 +121,8 @@ fn readiness(subject: &str, facts: &ReplicaFacts) -> CheckFinding {
     }
 }
 
-fn certificate(subject: &str, validity: Option<Validity>, now: Timestamp) -> CheckFinding {
-    let Some(Validity {
+fn certificate(subject: &str, validity: Option<ValidityPeriod>, now: Timestamp) -> CheckFinding {
+    let Some(ValidityPeriod {
         not_before,
         not_after,
     }) = validity
@@ -245,8 +245,8 @@ WRONG   weeder-0  readiness  not serving
         assert!(render(&findings[..1], &testing::pipe()).ends_with("Nothing is wrong.\n"));
     }
 
-    fn validity(left: i64) -> Option<Validity> {
-        Some(Validity {
+    fn validity(left: i64) -> Option<ValidityPeriod> {
+        Some(ValidityPeriod {
             not_before: Timestamp::from_second(testing::NOW - 100 * 86_400).ok()?,
             not_after: Timestamp::from_second(testing::NOW + left).ok()?,
         })
@@ -314,7 +314,7 @@ WRONG   weeder-0  readiness  not serving
     #[test]
     fn a_certificate_that_a_program_renews_itself_is_fine_while_it_does() {
         let issued = |hours_ago: i64| ReplicaFacts {
-            validity: Some(Validity {
+            validity: Some(ValidityPeriod {
                 not_before: Timestamp::from_second(testing::NOW - (hours_ago + 1) * 3600).unwrap(),
                 not_after: Timestamp::from_second(testing::NOW + (24 - hours_ago) * 3600).unwrap(),
             }),

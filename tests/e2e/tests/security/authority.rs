@@ -17,6 +17,8 @@ async fn start(world: &World, binary: &str, name: &str) -> Service {
         binaries::WEEDER => world.setup.weeder_file(),
         _ => world.setup.prober_file(),
     };
+    // The shoots are on this machine.
+    let local = (binary == binaries::LEASE_PROBE).then_some("--allow-local-addresses");
     let command = Command::new(name, binaries::path(binary).unwrap())
         .args([
             "--identity",
@@ -27,6 +29,7 @@ async fn start(world: &World, binary: &str, name: &str) -> Service {
             SECRET,
         ])
         .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
+        .args(local)
         .arg("--config-file")
         .arg(config.as_os_str())
         .arg("--kubeconfig")

@@ -18,7 +18,7 @@ fn names() -> Vec<String> {
     vec!["watchdog-weeder.garden.svc".to_owned()]
 }
 
-/// Whether a reader of these authorities takes the certificate at this time, as a server's and as a client's.
+/// True if a reader of these authorities takes the certificate at this time, as a server's and as a client's.
 fn trusts(authorities: &Authorities, issued: &Issued, at: Timestamp) -> bool {
     let anchor = |authority| anchor_from_trusted_cert(authority).unwrap().to_owned();
     let anchors: Vec<_> = authorities.certificates().map(anchor).collect();
@@ -133,7 +133,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// Replicas whose clocks differ by less than an hour trust each other for years, though each of them may have read
-    /// the Secret up to half a day ago, and one with a clock that is off by years writes it as well.
+    /// the Secret up to half a day ago, and one with a clock that is off by years also writes it.
     #[test]
     fn replicas_trust_each_other_at_all_times(
         skews in proptest::collection::vec(-1_700_i64..1_700, 3),
