@@ -422,7 +422,11 @@ mod tests {
     #[test]
     fn transport_options_exclude_or_need_each_other() {
         for (line, part) in [
-            ("x --tls-ca a status", "--tls-cert"),
+            ("x --tls-ca-key a status", "--tls-ca"),
+            (
+                "x --tls-ca a --tls-ca-key b --tls-cert c --tls-key d status",
+                "--tls-cert",
+            ),
             ("x --tls-cert a --tls-key b status", "--tls-ca"),
             ("x --insecure-plaintext --tls-secret a status", "--tls-secret"),
             ("x plan shoot--a--b", "--direction"),
