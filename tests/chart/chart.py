@@ -99,6 +99,7 @@ MATRIX = {
         },
     },
     "everything-set": {
+        "certificates": {"source": "secrets"},
         "nameOverride": "wd",
         "image": {"registry": "registry.example.org", "repository": "team/watchdog", "tag": "1.2.3"},
         "imagePullSecrets": [{"name": "pull"}],

@@ -19,6 +19,10 @@ STOP_BOUND_SECONDS = 30
 SEEN_BOUND_SECONDS = 60
 
 
+# For a program that issues its own certificate: its options say from what.
+ISSUED = "issued"
+
+
 class Program:
     """One replica of a service. To be used as a context. With `image`, that folder is its root, and it runs as nobody.
     With `tls`, that folder has its certificate. With `ip`, it has the admin port of a Pod there."""
@@ -110,6 +114,8 @@ class Program:
 def _transport(tls) -> list[str]:
     if tls is None:
         return ["--insecure-plaintext"]
+    if tls is ISSUED:
+        return []
     files = {"cert": "tls.crt", "key": "tls.key", "client-ca": "ca.crt"}
     return [f"--tls-{option}={tls / file}" for option, file in files.items()]
 

@@ -29,7 +29,8 @@ def test_examples_render_beside_the_existing_watchdog(kind):
     deployments = of_kind(objects, "Deployment")
     replicas = {name: deployment["spec"]["replicas"] for name, deployment in deployments.items()}
     assert replicas == {"watchdog-lease-probe": 2, "watchdog-scaling-coordinator": 0}
-    assert len(of_kind(objects, "Certificate")) == len(deployments)
+    for deployment in deployments.values():
+        assert "--tls-authority=watchdog-authority" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     assert bool(of_kind(objects, "PrometheusRule")) == (kind == "Extension")
 
 

@@ -109,13 +109,18 @@ def test_pods_may_do_little():
 
 
 def test_tls_unless_plaintext_is_asked_for_by_name():
-    for values, flag, absent in (None, "--tls-cert", "--insecure"), (MATRIX["plaintext"], "--insecure", "--tls-cert"):
+    secrets_of_others = {"certificates": {"source": "secrets"}}
+    for values, flag, absent in (
+        (None, "--tls-authority", "--insecure"),
+        (secrets_of_others, "--tls-cert", "--insecure"),
+        (MATRIX["plaintext"], "--insecure", "--tls-"),
+    ):
         for name, deployment in of_kind(render(values), "Deployment").items():
             pod = deployment["spec"]["template"]["spec"]
             arguments = " ".join(pod["containers"][0]["args"])
             assert flag in arguments and absent not in arguments
             secrets = [v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v]
-            assert secrets == ([f"{name}-tls"] if values is None else [])
+            assert secrets == ([f"{name}-tls"] if values is secrets_of_others else [])
 
 
 def test_other_callers_are_added_by_name():
@@ -313,7 +318,13 @@ def test_helm_test_asks_each_replica_as_people_do():
         assert arguments[service] == f"watchdog-{service}-headless.garden.svc:9645"
         allowed = f"networking.resources.gardener.cloud/to-watchdog-{service}-tcp-9645"
         assert pod["metadata"]["labels"][allowed] == "allowed"
+    assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "watchdog-authority"
+    assert arguments["tls-ca-key"].endswith("/ca.key") and "tls-cert" not in arguments
+    (pod,) = hooks(render({"certificates": {"source": "secrets"}}), "test")
     assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "watchdog-lease-probe-tls"
+    assert "--tls-cert=" in " ".join(pod["spec"]["containers"][0]["args"])
+    assert hooks(render({"membership": {"namespace": "leases"}}), "test") == [], "a Secret that cannot be mounted"
+    (pod,) = hooks(render(), "test")
     assert pod["spec"]["automountServiceAccountToken"] is False
     assert container["image"] == "registry.example.org/dependency-watchdog/watchdogctl:0.1.0"
 
@@ -384,7 +395,7 @@ def test_autoscalers_go_by_what_the_programs_expose():
         objects = render({key: {"autoscaling": {"enabled": True}}})
         (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()
         (name,) = [m["pods"]["metric"]["name"] for m in scaler["spec"]["metrics"] if m["type"] == "Pods"]
-        assert re.search(rf'gauge\(\s*"{name}"', _source(f"services/{service}/src/metrics.rs"))
+        assert re.search(rf'Gauge::new\(\s*"{name}"', _source(f"services/{service}/src/metrics.rs"))
 
 
 def test_monitors_find_each_replica_once():
