@@ -13,10 +13,10 @@ use crate::domain::pods::CrashLoop;
 use crate::domain::readiness::ServiceReadiness;
 use crate::domain::weeder::Phase;
 
-label!(pub(crate) enum ServiceState: "readiness" { Ready = "ready", NotReady = "not_ready" });
+label!(pub(crate) enum ReadinessLabel: "readiness" { Ready = "ready", NotReady = "not_ready" });
 label!(pub(crate) enum WeederPhase: "state" { Queued = "queued", Active = "active" });
 label!(pub(crate) enum WeederEnd: "how" { Ended = "ended", Cancelled = "cancelled" });
-label!(pub(crate) enum DeletionResult: "result" {
+label!(pub(crate) enum DeletionAnswer: "result" {
     Deleted = "deleted",
     Gone = "gone",
     Changed = "changed",
@@ -38,7 +38,7 @@ label!(pub(crate) struct ObjectKind: "kind");
 /// How the container of a deleted pod ended: service, container, exit code and reason.
 pub(crate) struct DeletedPodLabels([String; 4]);
 
-pub(crate) const SERVICES: Gauge<ServiceState> = Gauge::new(
+pub(crate) const SERVICES: Gauge<ReadinessLabel> = Gauge::new(
     "watchdog_weeder_services",
     "Services in the namespaces of this replica, by readiness: ready or not_ready.",
 );
@@ -59,7 +59,7 @@ pub(crate) const ENDED: Counter<WeederEnd> = Counter::new(
      replica or is not configured any more). A weeder that a new one replaces is not counted.",
 );
 
-pub(crate) const DELETIONS: Counter<DeletionResult> = Counter::new(
+pub(crate) const DELETIONS: Counter<DeletionAnswer> = Counter::new(
     "watchdog_weeder_deletions_total",
     "Attempts to delete a crash-looping pod, by result: deleted; gone or changed (left alone); forbidden, throttled \
      or failed (tried again).",
@@ -151,7 +151,7 @@ pub(crate) fn register() {
     MALFORMED.register();
 }
 
-impl From<&RequestFailure> for DeletionResult {
+impl From<&RequestFailure> for DeletionAnswer {
     fn from(failure: &RequestFailure) -> Self {
         match failure {
             RequestFailure::Gone => Self::Gone,
@@ -232,7 +232,10 @@ impl Collector for StateCollector {
                 manager.crashing_pods(),
             )
         });
-        let services = [(ServiceState::Ready, ready), (ServiceState::NotReady, not_ready)];
+        let services = [
+            (ReadinessLabel::Ready, ready),
+            (ReadinessLabel::NotReady, not_ready),
+        ];
         out.family(&SERVICES, services.map(|(state, n)| (state, n as f64)));
         let weeders = [(WeederPhase::Queued, queued), (WeederPhase::Active, active)];
         out.family(&WEEDERS, weeders.map(|(phase, n)| (phase, n as f64)));

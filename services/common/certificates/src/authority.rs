@@ -103,6 +103,8 @@ impl fmt::Debug for CertificateAuthority {
 
 impl CertificateAuthority {
     fn new(now: Timestamp) -> Result<Self, AuthorityError> {
+        // Certificates count in seconds: what is read back is then the same.
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
         let validity = ValidityPeriod {
             not_before: now - BACKDATED,
             not_after: now + AUTHORITY_LIFE,

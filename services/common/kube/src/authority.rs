@@ -15,7 +15,7 @@ use watchdog_certificates::{Authorities, RENEW_CERTIFICATE_AFTER};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::readiness::{Blocker, Readiness};
-use watchdog_runtime::tls::{CertificateSource, Credentials, Tls};
+use watchdog_runtime::tls::{CertificateSource, Tls, TlsCredentials};
 
 use crate::client::{RequestError, found, request};
 
@@ -229,7 +229,7 @@ impl CertificateIssuer {
 
     fn issue(&self, authorities: &Authorities, now: Timestamp) -> anyhow::Result<()> {
         let issued = authorities.issue(&self.names, now)?;
-        self.tls.replace(Credentials {
+        self.tls.replace(TlsCredentials {
             chain: vec![issued.certificate],
             key: issued.key,
             authorities: authorities.certificates().cloned().collect(),

@@ -64,7 +64,7 @@ pub struct TlsPaths {
 }
 
 /// The certificate that one side of mutual TLS shows, and the authorities that it trusts.
-pub struct Credentials {
+pub struct TlsCredentials {
     /// The own certificate, and those between it and the authority.
     pub chain: Vec<CertificateDer<'static>>,
     /// The private key of the own certificate.
@@ -121,8 +121,8 @@ impl Tls {
     ///
     /// # Errors
     /// When they do not go together; the old ones stay in use.
-    pub fn replace(&self, credentials: Credentials) -> anyhow::Result<()> {
-        let Credentials {
+    pub fn replace(&self, credentials: TlsCredentials) -> anyhow::Result<()> {
+        let TlsCredentials {
             chain,
             key,
             authorities,
@@ -218,7 +218,7 @@ impl Tls {
     fn read(&self, paths: &TlsPaths) -> anyhow::Result<()> {
         let shown = |path: &std::path::Path| path.display().to_string();
         let content = watchdog_client::tls::read;
-        let credentials = Credentials {
+        let credentials = TlsCredentials {
             chain: certificates(&shown(&paths.cert), &content(&paths.cert)?)?,
             key: private_key(&shown(&paths.key), &content(&paths.key)?)?,
             authorities: certificates(&shown(&paths.ca), &content(&paths.ca)?)?,

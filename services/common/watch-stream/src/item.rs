@@ -94,6 +94,35 @@ fn decoded<R: WatchResponse>(response: Response<Streaming<R>>) -> ItemStream<R::
     Box::pin(response.into_inner().map(|response| consumer::decode(response?)))
 }
 
+/// The skew of the clocks does not count: each probe measures it anew.
+fn is_same_evidence(evidence: &probe::Evidence, sent: &probe::Evidence) -> bool {
+    let probe::Evidence {
+        nodes,
+        leases,
+        candidates,
+        expired,
+        excluded,
+        expired_fraction,
+        threshold,
+        zones,
+        expiry_age,
+        largest_skew: _,
+        unconfirmed,
+        newest_expired_renewal_age,
+    } = evidence;
+    *nodes == sent.nodes
+        && *leases == sent.leases
+        && *candidates == sent.candidates
+        && *expired == sent.expired
+        && *unconfirmed == sent.unconfirmed
+        && *expired_fraction == sent.expired_fraction
+        && *threshold == sent.threshold
+        && *expiry_age == sent.expiry_age
+        && *newest_expired_renewal_age == sent.newest_expired_renewal_age
+        && *excluded == sent.excluded
+        && *zones == sent.zones
+}
+
 fn longer(duration: Option<&prost_types::Duration>, later: Duration) -> Option<prost_types::Duration> {
     let later = i64::try_from(later.as_micros()).unwrap_or(i64::MAX);
     Some(signed(micros(duration).saturating_add(later)))
@@ -117,19 +146,35 @@ impl FeedItem for probe::Verdict {
         self.outcome() == probe::Outcome::Pending
     }
 
-    /// The skew of the clocks is measured anew by each probe.
+    /// Compared field by field, without a copy, because each probe of a healthy shoot asks. A new field has to be named
+    /// here.
     fn renews(&self, sent: &Self) -> bool {
-        let mut renewed = Self {
-            observed_at: sent.observed_at,
-            valid_until: sent.valid_until,
-            age: sent.age,
-            valid_for: sent.valid_for,
-            ..self.clone()
-        };
-        if let (Some(evidence), Some(sent)) = (&mut renewed.evidence, &sent.evidence) {
-            evidence.largest_skew = sent.largest_skew;
-        }
-        renewed == *sent
+        let Self {
+            shoot,
+            outcome,
+            skip_reason,
+            message,
+            evidence,
+            observed_at: _,
+            valid_until: _,
+            age: _,
+            valid_for: _,
+            observer,
+            outcome_since,
+            traceparent,
+        } = self;
+        *outcome == sent.outcome
+            && *skip_reason == sent.skip_reason
+            && *outcome_since == sent.outcome_since
+            && *shoot == sent.shoot
+            && *observer == sent.observer
+            && *message == sent.message
+            && *traceparent == sent.traceparent
+            && match (evidence, &sent.evidence) {
+                (Some(evidence), Some(sent)) => is_same_evidence(evidence, sent),
+                (None, None) => true,
+                _ => false,
+            }
     }
 
     fn valid_for(&self) -> Duration {

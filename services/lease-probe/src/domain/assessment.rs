@@ -11,7 +11,7 @@ use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
 use super::renewals::{LeaseAge, ListedLease, Renewals};
 
-/// Zones that are told apart; the nodes of further ones count together. No region of a cloud has as many.
+/// Zones that are counted apart at most. All further zones share one count; no region of a cloud has that many.
 const MOST_ZONES: usize = 20;
 
 /// See [`MOST_ZONES`].

@@ -18,7 +18,7 @@ use crate::domain::failure::RequestFailure;
 use crate::domain::flapping::SETTLED;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{CrashLoop, Pod};
-use crate::metrics::{self, DeletionEffect, DeletionResult, Discovered, EndpointReadResult};
+use crate::metrics::{self, DeletionAnswer, DeletionEffect, Discovered, EndpointReadResult};
 
 /// Requests at one time, each on a connection of its own (kube's client speaks HTTP/1.1). Their number a second is
 /// bounded by `--request-rate`.
@@ -147,7 +147,7 @@ impl RequestWorker {
                     "crash-looping pod deleted"
                 );
                 self.events.publish(deleted_notice(deletion));
-                DeletionResult::Deleted
+                DeletionAnswer::Deleted
             }
             Err(failure @ (RequestFailure::Gone | RequestFailure::Changed)) => {
                 tracing::info!(pod = name, why = %failure, "pod left alone");

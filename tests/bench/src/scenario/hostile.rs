@@ -97,7 +97,7 @@ impl Outcomes {
     /// Succeeds if the honest shoots are served and the memory stayed below the limit.
     ///
     /// # Errors
-    /// What was missed.
+    /// Names the first target that was missed.
     pub fn check(&self) -> anyhow::Result<()> {
         let below = |value: Option<f64>, most: f64| value.is_some_and(|value| value <= most);
         ensure!(below(self.schedule_lag_p99_below_ms, 250.0), "probes start late");

@@ -77,7 +77,7 @@ fn the_next_authority_is_trusted_for_a_day_before_it_issues() {
 
 #[test]
 fn a_secret_is_read_as_it_was_written() {
-    let first = begun(noon());
+    let first = begun(noon() + SignedDuration::from_millis(1));
     let both = first.renewed(noon() + AUTHORITY_LIFE - DAY).unwrap().unwrap();
     let (certificates, keys) = both.to_pem();
     assert_eq!(
