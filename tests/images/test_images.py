@@ -63,6 +63,7 @@ def test_runs_as_nobody_what_the_chart_expects(image):
     assert config["User"] == "65532:65532"
     assert config["Entrypoint"] == [f"/{service}"]
     assert sorted(config.get("ExposedPorts") or []) == ([] if service == COMMAND_LINE else ["9643", "9645"])
+    assert ("MIMALLOC_PURGE_DELAY=1000" in (config.get("Env") or [])) == (service != COMMAND_LINE)
     assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 

@@ -254,7 +254,8 @@ impl Setup {
             ("--tls-key", &tls.key),
             ("--tls-client-ca", &tls.ca),
         ];
-        let mut command = Command::new(identity, binaries::path(binary)?);
+        // As in the image.
+        let mut command = Command::new(identity, binaries::path(binary)?).env("MIMALLOC_PURGE_DELAY", "1000");
         for (flag, path) in common.into_iter().chain(tls) {
             command = command.arg(flag).arg(path.as_os_str());
         }
