@@ -8,7 +8,8 @@ pub(crate) const OPERATIONS: Metric = Metric::counter(
     "watchdog_scaling_operations_total",
     "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, \
      migrates or is deleted) and result: applied, conflict (somebody else wrote in between), refused, unknown (no \
-     answer, or the API server failed), cancelled (not allowed any more when its turn came).",
+     answer, or the API server failed), cancelled (not allowed any more when its turn came), observed (not sent, because \
+     the mode is observe).",
 );
 
 pub(crate) const WRITES: Metric = Metric::counter(
@@ -19,8 +20,8 @@ pub(crate) const WRITES: Metric = Metric::counter(
 
 pub(crate) const FIRST_WRITE: Metric = Metric::histogram(
     "watchdog_scaling_first_write_seconds",
-    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was applied, \
-     by direction.",
+    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was applied, or \
+     would have been sent in mode observe, by direction.",
 );
 
 pub(crate) const REACHED: Metric = Metric::histogram(
@@ -37,8 +38,14 @@ pub(crate) const FAILURES: Metric = Metric::counter(
 pub(crate) const SHOOTS: Metric = Metric::gauge(
     "watchdog_scaling_shoots",
     "Shoots that this replica owns, by direction (down, up or hold), state of the flow (holding, settled, running, \
-     failed) and why they are held (no; cluster, ownership, unreported, expired, verdict; disagreement and outdated: \
-     lease-probe is not as it should be).",
+     failed) and why they are held (no; cluster, ownership, unreported, expired, verdict, mode; disagreement and \
+     outdated: lease-probe is not as it should be).",
+);
+
+pub(crate) const SHOOTS_BY_MODE: Metric = Metric::gauge(
+    "watchdog_scaling_shoots_by_mode",
+    "Shoots that this replica owns, by mode (protect, observe or off), source (shoot: its annotation, or seed: the \
+     default) and end (set or never). Only those in mode protect are protected.",
 );
 
 pub(crate) const HELD_DOWN_OF: Metric = Metric::gauge(
@@ -90,7 +97,14 @@ pub(crate) fn register() {
     }
     FAILURES.begin_by("direction", &["down", "up", "release"]);
     for direction in ["down", "up", "release"] {
-        for result in ["applied", "conflict", "refused", "unknown", "cancelled"] {
+        for result in [
+            "applied",
+            "conflict",
+            "refused",
+            "unknown",
+            "cancelled",
+            "observed",
+        ] {
             WRITES.begin(&[("direction", direction.to_owned()), ("result", result.to_owned())]);
         }
     }

@@ -35,7 +35,7 @@ pub(crate) const ENDED: Metric = Metric::counter(
 pub(crate) const DELETIONS: Metric = Metric::counter(
     "watchdog_weeder_deletions_total",
     "Attempts to delete a crash-looping pod, by result: deleted; gone or changed (left alone); forbidden, throttled \
-     or failed (tried again).",
+     or failed (tried again); observed (not sent, because the mode is observe).",
 );
 
 pub(crate) const DELETION_DELAY: Metric = Metric::histogram(
@@ -132,7 +132,15 @@ pub(crate) fn register() {
     OUTCOMES.begin_by("outcome", &["useful", "useless"]);
     DELETIONS.begin_by(
         "result",
-        &["deleted", "gone", "changed", "forbidden", "throttled", "failed"],
+        &[
+            "deleted",
+            "gone",
+            "changed",
+            "forbidden",
+            "throttled",
+            "failed",
+            "observed",
+        ],
     );
     DELETION_DELAY.begin_by("discovered", &["at_start", "later"]);
 }

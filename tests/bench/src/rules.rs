@@ -265,6 +265,7 @@ fn flow() -> Work {
         protected: false,
         ignored: false,
         invalid_ignore_scaling: None,
+        writers: Default::default(),
     };
     Box::new(move || {
         let dependent = |config| Dependent {

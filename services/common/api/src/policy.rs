@@ -112,6 +112,20 @@ pub fn parse_mode(text: &str) -> Result<ShootMode, String> {
     }
 }
 
+/// Reads the default of a seed: `protect` or `observe`.
+///
+/// # Errors
+/// What else it is.
+pub fn parse_seed_mode(text: &str) -> Result<Mode, String> {
+    match text.parse() {
+        Ok(mode @ (Mode::Protect | Mode::Observe)) => Ok(mode),
+        Ok(Mode::Off) => {
+            Err("a seed is switched off by removing the program: write protect or observe".to_owned())
+        }
+        Err(()) => Err("write protect or observe".to_owned()),
+    }
+}
+
 /// Reads [`names::FAILURE_FRACTION_ANNOTATION`]: a number above 0, at most 1.
 ///
 /// # Errors
@@ -201,7 +215,10 @@ mod tests {
             until: Some(NOON),
         });
         let before = mode_in_force(asked, Mode::Observe, NOON.shifted(-1));
-        assert_eq!((before.mode, before.of_shoot, before.until), (Mode::Off, true, Some(NOON)));
+        assert_eq!(
+            (before.mode, before.of_shoot, before.until),
+            (Mode::Off, true, Some(NOON))
+        );
         let after = ModeInForce {
             mode: Mode::Observe,
             ..ModeInForce::default()

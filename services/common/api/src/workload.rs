@@ -158,7 +158,9 @@ impl Workload {
         let entries = self.metadata.managed_fields.as_deref().unwrap_or_default();
         let writer = |path: &str| {
             let owns = |fields: &FieldsV1| fields.0.pointer(path).is_some();
-            let owners = entries.iter().filter(|entry| entry.fields_v1.as_ref().is_some_and(owns));
+            let owners = entries
+                .iter()
+                .filter(|entry| entry.fields_v1.as_ref().is_some_and(owns));
             // Several may own a field after server-side applies of the same value.
             let last = owners.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
             last.and_then(|entry| entry.manager.clone())
@@ -254,7 +256,10 @@ fn workload_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMet
                         ("f:spec", Keep::Fields(&[("f:replicas", Keep::All)])),
                         (
                             "f:metadata",
-                            Keep::Fields(&[("f:annotations", Keep::Fields(&[(PROTECTION_FIELD, Keep::All)]))]),
+                            Keep::Fields(&[(
+                                "f:annotations",
+                                Keep::Fields(&[(PROTECTION_FIELD, Keep::All)]),
+                            )]),
                         ),
                     ]),
                 ),

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::policy::parse_failure_fraction;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
@@ -260,6 +261,11 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             self.traceparent = span.map(|span| span.traceparent().into());
         }
         verdict.traceparent.clone_from(&self.traceparent);
+        if let Err(malformed) = failure_fraction(inputs) {
+            verdict
+                .message
+                .push_str(&format!(" {}.", malformed.replacen("the", "The", 1)));
+        }
         self.report.verdict(verdict);
         if let (true, true, Some(crossing)) = (loss, turned, crossing) {
             // Silence may have been proven while no probe could run.
@@ -555,6 +561,16 @@ fn rule(inputs: &ProbeInputs, renew_interval: Duration) -> ExpiryRule {
         .unwrap_or(inputs.config.kcm_node_monitor_grace_duration);
     ExpiryRule {
         expiry_age: expiry_age(grace, renew_interval),
-        threshold: inputs.config.node_lease_failure_fraction,
+        threshold: failure_fraction(inputs).unwrap_or(inputs.config.node_lease_failure_fraction),
     }
+}
+
+/// The share of expired leases at which the shoot counts as cut off: its own, or that of the configuration. Fails with
+/// what is wrong with its own.
+fn failure_fraction(inputs: &ProbeInputs) -> Result<f64, String> {
+    let own = inputs.settings.failure_fraction.as_deref();
+    own.map_or(
+        Ok(inputs.config.node_lease_failure_fraction),
+        parse_failure_fraction,
+    )
 }

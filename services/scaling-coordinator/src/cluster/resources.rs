@@ -438,6 +438,7 @@ fn observed(workload: &Workload, resource_version: Arc<str>) -> Observed {
             IgnoreScaling::Invalid(text) => Some(text),
             IgnoreScaling::Yes | IgnoreScaling::No => None,
         },
+        writers: workload.writers(),
     })
 }
 

@@ -16,6 +16,7 @@ pub(crate) const fn result(outcome: &ActionOutcome) -> &'static str {
         ActionOutcome::Refused { .. } => "refused",
         ActionOutcome::Unknown { .. } => "unknown",
         ActionOutcome::Cancelled => "cancelled",
+        ActionOutcome::Observed => "observed",
     }
 }
 

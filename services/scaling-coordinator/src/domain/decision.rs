@@ -116,6 +116,8 @@ pub enum HoldReason {
     Outdated,
     /// The verdict gives no reason to act.
     Verdict,
+    /// The Shoot turns the watchdog off.
+    Mode,
 }
 
 impl HoldReason {
@@ -130,6 +132,7 @@ impl HoldReason {
             Self::Disagreement => "disagreement",
             Self::Outdated => "outdated",
             Self::Verdict => "verdict",
+            Self::Mode => "mode",
         }
     }
 

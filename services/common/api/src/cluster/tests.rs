@@ -49,17 +49,27 @@ fn the_annotations_of_the_policy_are_kept_whatever_they_say() {
         let cluster = json!({"metadata": {"name": "a"}, "spec": {"shoot": {"metadata": metadata}}});
         let cluster: Cluster = serde_json::from_value(cluster).unwrap();
         let shoot = cluster.spec.shoot.ok().unwrap().clone();
-        (shoot.metadata.annotations.mode, shoot.metadata.annotations.failure_fraction)
+        (
+            shoot.metadata.annotations.mode,
+            shoot.metadata.annotations.failure_fraction,
+        )
     };
     let (mode, fraction) = (names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION);
-    for nothing in [json!({}), json!({"annotations": null}), json!({"annotations": 1}), json!({"annotations": {}})] {
+    for nothing in [
+        json!({}),
+        json!({"annotations": null}),
+        json!({"annotations": 1}),
+        json!({"annotations": {}}),
+    ] {
         assert_eq!(annotations(nothing), (None, None));
     }
     assert_eq!(
         annotations(json!({"annotations": {mode: "off", fraction: 0.8, "other": "dropped"}})),
         (Some("off".into()), Some("0.8".into()))
     );
-    let long = annotations(json!({"annotations": {mode: "x".repeat(1_000)}})).0.unwrap();
+    let long = annotations(json!({"annotations": {mode: "x".repeat(1_000)}}))
+        .0
+        .unwrap();
     assert_eq!(long.len(), 128);
 }
 

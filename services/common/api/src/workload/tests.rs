@@ -76,7 +76,10 @@ fn the_writers_are_those_of_managed_fields() {
     assert!(PROTECTION_FIELD.ends_with(names::MELTDOWN_PROTECTION_ANNOTATION));
     assert_eq!(
         PROTECTION_POINTER,
-        format!("/f:metadata/f:annotations/{}", PROTECTION_FIELD.replace('/', "~1"))
+        format!(
+            "/f:metadata/f:annotations/{}",
+            PROTECTION_FIELD.replace('/', "~1")
+        )
     );
 }
 
