@@ -1,8 +1,13 @@
 //! Mode observe, and the mode that a Shoot asks for.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use watchdog_api::names::{FAILURE_FRACTION_ANNOTATION, MODE_ANNOTATION};
+use watchdog_api::unix_time::{UnixTime, micros};
 use watchdog_proto::scaling::v1::shoot_event::Event;
-use watchdog_proto::scaling::v1::{Direction, FlowState, HoldReason, IncidentEnded, Mode, Step, WriteResult};
+use watchdog_proto::scaling::v1::{
+    Direction, FlowState, HoldReason, IncidentEnded, ListScalingRequest, Mode, Step, WriteResult,
+};
 
 use crate::coordinator::{Coordinator, resource, step, until_written};
 use crate::probe::{Outcome, Probe};
@@ -25,6 +30,11 @@ async fn until_mode(coordinator: &Coordinator, mode: Mode) {
     coordinator
         .until(SHOOT, &format!("the mode is {mode:?}"), |s| s.mode() == mode)
         .await;
+}
+
+fn now() -> UnixTime {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    UnixTime(micros(since_epoch))
 }
 
 /// Waits until the incident has ended, and returns its summary.
@@ -80,6 +90,15 @@ async fn a_whole_incident_is_decided_and_nothing_is_written() {
     probe.say(SHOOT, Outcome::Healthy);
     let up = coordinator.until_settled(SHOOT, Direction::Up).await;
     assert!(up.resources.iter().all(|shown| !shown.observed), "{up:#?}");
+    let listed = async |mode: Mode| {
+        let request = ListScalingRequest {
+            modes: vec![mode.into()],
+            ..Default::default()
+        };
+        let answer = coordinator.client.clone().list_scaling(request).await.unwrap();
+        answer.into_inner().total_size
+    };
+    assert_eq!((listed(Mode::Observe).await, listed(Mode::Protect).await), (1, 0));
     let ended = incident(&coordinator).await;
     assert_eq!((ended.observed, ended.scaled_down, ended.scaled_up), (true, 3, 3));
     assert_eq!(ended.first_to_scale_down, "scaling-coordinator");
@@ -270,17 +289,18 @@ async fn off_leaves_everything_as_it_is_until_it_is_removed() {
 #[tokio::test]
 async fn the_default_of_the_seed_holds_again_after_the_end() {
     let (seed, probe, coordinator) = start(&[]).await;
-    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(4);
+    // In whole seconds.
+    let until = now().after(Duration::from_secs(5)).at_multiple_of(Duration::from_secs(1));
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(&format!("observe until={until}")));
     until_mode(&coordinator, Mode::Observe).await;
     let observed = coordinator.get(SHOOT).await.unwrap();
     assert_eq!(
         observed.mode_until.map(|until| until.seconds),
-        Some(until.as_second())
+        Some(until.0 / 1_000_000)
     );
     probe.say(SHOOT, Outcome::LeasesExpired);
     eventually("it is scaled down after the end", || seed.all(SHOOT) == [0, 0, 0]).await;
-    assert!(jiff::Timestamp::now() >= until);
+    assert!(now() >= until);
     until_mode(&coordinator, Mode::Protect).await;
 }
 
