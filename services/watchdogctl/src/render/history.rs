@@ -78,6 +78,17 @@ fn parts(event: &ShootEvent) -> (Cell, String, String) {
                 }
             ),
         ),
+        Some(Event::OtherWrote(other)) => (
+            Cell::styled(Style::Warn, "other wrote"),
+            "-".to_owned(),
+            format!(
+                "{} {} -> {} by {}",
+                name(other.resource.as_ref()),
+                other.from_replicas,
+                other.to_replicas,
+                other.writer
+            ),
+        ),
         Some(Event::IncidentEnded(ended)) => (
             Cell::styled(Style::Good, "incident ended"),
             text::sent_duration(ended.verdict_to_restored.as_ref()),
@@ -99,14 +110,21 @@ fn change(before: &str, now: &str) -> String {
 const fn write_style(result: WriteResult) -> Style {
     match result {
         WriteResult::Applied => Style::Plain,
-        WriteResult::Conflict | WriteResult::Cancelled => Style::Warn,
+        WriteResult::Conflict | WriteResult::Cancelled | WriteResult::Observed => Style::Warn,
         _ => Style::Bad,
     }
 }
 
 fn incident(ended: &IncidentEnded) -> String {
+    let observed = if ended.observed {
+        let lead = ended.scale_down_lead_seconds;
+        let lead = lead.map_or_else(|| "nobody to compare with".to_owned(), |lead| format!("lead {lead:.1} s"));
+        format!("; observed, {lead}")
+    } else {
+        String::new()
+    };
     format!(
-        "{} after {}: last write down after {}, healthy after {}; {} down, {} up, {} writes failed",
+        "{} after {}: last write down after {}, healthy after {}; {} down, {} up, {} writes failed{observed}",
         text::outcome(ended.outcome()),
         text::sent_duration(ended.last_renewal_to_verdict.as_ref()),
         text::sent_duration(ended.verdict_to_last_write.as_ref()),
