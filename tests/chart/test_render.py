@@ -339,6 +339,9 @@ def test_an_autoscaler_without_a_metric_of_pods():
         assert [m["type"] for m in scaler["spec"]["metrics"]] == ["Resource"]
 
 
+MODE = "dependency-watchdog.gardener.cloud/mode"
+
+
 @pytest.mark.parametrize(
     ("values", "coordinator", "weeder"),
     [
@@ -346,6 +349,9 @@ def test_an_autoscaler_without_a_metric_of_pods():
         ({"mode": "observe"}, "observe", "observe"),
         ({"mode": "observe", "weeder": {"mode": "protect"}}, "observe", "protect"),
         ({"scalingCoordinator": {"mode": "observe"}}, "observe", "protect"),
+        ({"gardener": {"seed": {"annotations": None}}}, "protect", "protect"),
+        ({"gardener": {"seed": {"annotations": {MODE: "observe"}}}}, "observe", "observe"),
+        ({"mode": "observe", "gardener": {"seed": {"annotations": {MODE: "protect"}}}}, "protect", "protect"),
     ],
     ids=str,
 )
@@ -355,8 +361,14 @@ def test_the_mode_is_that_of_the_seed_or_of_the_program(values, coordinator, wee
     assert _arguments(deployments["watchdog-scaling-coordinator"])["mode"] == coordinator
     assert _arguments(deployments["watchdog-weeder"])["mode"] == weeder
     assert "mode" not in _arguments(deployments["watchdog-lease-probe"])
-    # What another watchdog holds down is not restored when the chart goes.
-    assert bool(hooks(rendered, "pre-delete")) == (coordinator == "protect")
+    # What another watchdog holds down is not restored when the chart goes. gardenlet knows no hooks.
+    assert bool(hooks(rendered, "pre-delete")) == (coordinator == "protect" and "gardener" not in values)
+
+
+def test_a_malformed_mode_of_a_seed_is_named():
+    with pytest.raises(helm.HelmError) as refused:
+        render({"gardener": {"seed": {"annotations": {MODE: "off"}}}})
+    assert f'annotation {MODE} of the Seed is "off"' in str(refused.value)
 
 
 @pytest.mark.parametrize(("key", "service"), [("scalingCoordinator", "scaling-coordinator"), ("weeder", "weeder")])

@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,
 
-    /// What to do with the shoots of the seed: protect, or observe. In observe everything is decided, timed, reported and
+    /// Default mode of the shoots of the seed: protect, or observe. In observe everything is decided, timed, reported and
     /// counted, and nothing is written. The annotation dependency-watchdog.gardener.cloud/mode of a Shoot takes
     /// precedence.
     #[arg(long, default_value_t = Mode::Protect, value_name = "MODE", value_parser = parse_seed_mode)]
@@ -97,7 +97,7 @@ pub struct Config {
     pub server_name: String,
     /// Most requests about shoots in a second.
     pub request_rate: u32,
-    /// What to do with the shoots that do not say.
+    /// Mode of the shoots that do not ask for one.
     pub mode: Mode,
     /// Kubernetes Events also about shoots in mode observe.
     pub observe_events: bool,

@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long)]
     dependants_annotation: bool,
 
-    /// What to do: protect, or observe. In observe everything is decided, timed, reported and counted, and no pod is
+    /// Mode: protect, or observe. In observe everything is decided, timed, reported and counted, and no pod is
     /// deleted.
     #[arg(long, default_value_t = Mode::Protect, value_name = "MODE", value_parser = parse_seed_mode)]
     mode: Mode,
@@ -46,7 +46,7 @@ pub struct Config {
     pub file: ConfigFile<WeederConfig>,
     /// True when Services may declare dependants by an annotation.
     pub dependants_annotation: bool,
-    /// What to do: protect or observe.
+    /// Mode: protect or observe.
     pub mode: Mode,
     /// Kubernetes Events also in mode observe.
     pub observe_events: bool,

@@ -265,7 +265,7 @@ fn flow() -> Work {
         protected: false,
         ignored: false,
         invalid_ignore_scaling: None,
-        writers: Default::default(),
+        writers: None,
     };
     Box::new(move || {
         let dependent = |config| Dependent {

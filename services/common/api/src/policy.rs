@@ -12,7 +12,7 @@ use crate::unix_time::UnixTime;
 /// The longest part of a malformed value that a reason quotes, in characters.
 const QUOTED: usize = 64;
 
-/// What the watchdog may do to a shoot.
+/// The permission that the watchdog has for a shoot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Scale and restore its dependants.

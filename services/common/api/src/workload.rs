@@ -65,7 +65,7 @@ pub enum RecordedReplicas {
     Unreadable(String),
 }
 
-/// Who wrote last what the watchdog writes, by their names in managedFields. `None` where nobody is named.
+/// The last writers of what the watchdog writes, by their names in managedFields. `None` where nobody is named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FieldWriters {
     /// Writer of `spec.replicas`, also through the scale sub-resource.
@@ -152,7 +152,7 @@ impl Workload {
             .map_or(IgnoreScaling::No, IgnoreScaling::from)
     }
 
-    /// Who wrote the replicas and the protection last.
+    /// The last writers of the replicas and of the protection.
     #[must_use]
     pub fn writers(&self) -> FieldWriters {
         let entries = self.metadata.managed_fields.as_deref().unwrap_or_default();

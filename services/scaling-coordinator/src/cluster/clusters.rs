@@ -51,11 +51,12 @@ struct ClusterIndex {
     removed: IndexMark,
 }
 
-/// What the annotations of a Shoot ask for.
+/// The wishes in the annotations of a Shoot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ShootPolicy {
     pub(crate) mode: Option<ShootMode>,
-    /// What is wrong with them; empty if nothing is. The failure fraction is lease-probe's, which writes no Events.
+    /// Malformed annotations, a clause each. That of the failure fraction is here too, because lease-probe, which
+    /// heeds it, writes no Events.
     pub(crate) malformed: Vec<String>,
 }
 

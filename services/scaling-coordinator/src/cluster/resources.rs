@@ -17,7 +17,7 @@ use kube::core::ApiResource;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
-use watchdog_api::workload::{IgnoreScaling, Workload};
+use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
 
 use super::version::{IndexMark, Origin, is_newer, replaces, replaces_absence};
 use crate::controller::work_queue::WorkQueue;
@@ -426,6 +426,8 @@ fn observed(workload: &Workload, resource_version: Arc<str>) -> Observed {
         Err(why) => return Observed::Unusable(format!("its status cannot be read: {why}")),
     };
     let ignore_scaling = workload.ignore_scaling();
+    let is_scaled =
+        workload.is_meltdown_protected() || workload.recorded_replicas() != RecordedReplicas::Absent;
     Observed::Present(ResourceState {
         resource_version,
         replicas: spec.replicas,
@@ -438,7 +440,7 @@ fn observed(workload: &Workload, resource_version: Arc<str>) -> Observed {
             IgnoreScaling::Invalid(text) => Some(text),
             IgnoreScaling::Yes | IgnoreScaling::No => None,
         },
-        writers: workload.writers(),
+        writers: is_scaled.then(|| Box::new(workload.writers())),
     })
 }
 

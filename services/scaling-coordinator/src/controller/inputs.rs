@@ -74,7 +74,7 @@ impl DecisionInputs {
         ready && ours.all(|shoot| has(&shoot.to_string()))
     }
 
-    /// What the coordinator may do to a shoot now.
+    /// The mode of a shoot that is in force now.
     pub(crate) fn mode(&self, shoot: &str, now: Instant) -> ModeInForce {
         match self.modes {
             Modes::BySeed(of_seed) => {
@@ -85,7 +85,7 @@ impl DecisionInputs {
         }
     }
 
-    /// What is wrong with the annotations of a Shoot.
+    /// The malformed annotations of a Shoot, a clause each.
     pub(crate) fn malformed_policy(&self, shoot: &str) -> Vec<String> {
         self.clusters.policy(shoot).malformed
     }

@@ -133,7 +133,7 @@ impl ShootRecord {
         steps
     }
 
-    /// What becomes of a write on a resource in this state.
+    /// The effect of a write on a resource in this state.
     pub(super) fn effect(&self, action: &Action, observed: &Observed) -> Effect {
         Effect::of(self.mode, action, observed, &self.overlay)
     }

@@ -24,8 +24,9 @@ pub struct ResourceState {
     pub ignored: bool,
     /// The text of its annotation ignore-scaling, where that is neither true nor false.
     pub invalid_ignore_scaling: Option<String>,
-    /// Who scaled it and who set meltdown-protection-active, as far as that is known.
-    pub writers: FieldWriters,
+    /// The last writers of its replicas and of meltdown-protection-active, where a watchdog has scaled it. Nearly all
+    /// resources are in memory without them.
+    pub writers: Option<Box<FieldWriters>>,
 }
 
 impl ResourceState {

@@ -56,7 +56,8 @@ impl OtherWrites {
             } else {
                 continue;
             };
-            let writer = seen.writers.replicas.as_deref().unwrap_or(UNKNOWN);
+            let writer = seen.writers.as_ref().and_then(|writers| writers.replicas.as_deref());
+            let writer = writer.unwrap_or(UNKNOWN);
             if writer != COORDINATOR_FIELD_MANAGER {
                 found.push(OtherWrite {
                     reference: reference.clone(),
@@ -77,11 +78,16 @@ fn is_prepared(seen: &ResourceState, from: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use watchdog_api::workload::FieldWriters;
+
     use super::*;
     use crate::domain::testing::{dependent_of, gardener, held, seen};
 
     fn by(writer: &str, mut state: ResourceState) -> ResourceState {
-        state.writers.replicas = Some(writer.to_owned());
+        state.writers = Some(Box::new(FieldWriters {
+            replicas: Some(writer.to_owned()),
+            protection: None,
+        }));
         state
     }
 

@@ -1,4 +1,4 @@
-//! What the resources of a shoot would look like after the writes that mode observe has kept back.
+//! Shows the resources of a shoot as they would be after the writes that mode observe has kept back.
 //!
 //! The flow of a shoot waits until what it wrote shows in the observed state. In mode observe nothing is written, so an
 //! overlay shows it: a scaled resource has its new replicas, all of them ready, at once. The rules do not know.
@@ -19,7 +19,7 @@ use super::flow::{Action, ActionKind};
 use super::next_step::ResourceWrite;
 use super::observed::{Dependent, Observed, ResourceState};
 
-/// What becomes of a write whose turn has come.
+/// The fate of a write whose turn has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// It is sent.
@@ -54,7 +54,7 @@ struct Covered<T> {
 // === impl Effect ===
 
 impl Effect {
-    /// What becomes of a write on a resource. In mode observe only what this program itself holds down is restored, and
+    /// The effect of a write on a resource. In mode observe only what this program itself holds down is restored, and
     /// not while an overlay covers it (S6).
     pub(crate) fn of(mode: Mode, action: &Action, observed: &Observed, overlay: &Overlay) -> Self {
         let restores = action.direction != Direction::Down
@@ -69,7 +69,8 @@ impl Effect {
 }
 
 fn is_held_down_by_us(seen: &ResourceState) -> bool {
-    seen.protected && seen.writers.protection.as_deref() == Some(COORDINATOR_FIELD_MANAGER)
+    let writer = seen.writers.as_ref().and_then(|writers| writers.protection.as_deref());
+    seen.protected && writer == Some(COORDINATOR_FIELD_MANAGER)
 }
 
 // === impl Overlay ===
@@ -207,7 +208,7 @@ impl CoveredFields {
     }
 }
 
-/// What covers a real value; nothing where both are the same.
+/// Covers a real value; nothing where both are the same.
 fn covered<T: PartialEq>(real: T, shown: T) -> Option<Covered<T>> {
     (real != shown).then_some(Covered { real, shown })
 }

@@ -21,7 +21,7 @@ pub(crate) struct ShootScaling {
     pub(crate) reason: String,
     /// When the direction last changed.
     pub(crate) since: Instant,
-    /// What the coordinator may do to the shoot.
+    /// The mode that is in force.
     pub(crate) mode: ModeInForce,
     pub(crate) status: FlowStatus,
     /// The replica that owns the shoot; empty while nobody does.

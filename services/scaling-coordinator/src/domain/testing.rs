@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
-use watchdog_api::workload::{FieldWriters, RecordedReplicas};
+use watchdog_api::workload::RecordedReplicas;
 
 use super::observed::{Dependent, Observed, ResourceState};
 
@@ -64,7 +64,7 @@ pub(crate) fn seen(replicas: i32, ready: i32) -> ResourceState {
         protected: false,
         ignored: false,
         invalid_ignore_scaling: None,
-        writers: FieldWriters::default(),
+        writers: None,
     }
 }
 

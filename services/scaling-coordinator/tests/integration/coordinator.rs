@@ -153,7 +153,7 @@ impl Coordinator {
             .collect()
     }
 
-    /// What this replica remembers of a shoot, oldest first.
+    /// The events of a shoot that this replica remembers, oldest first.
     pub async fn history(&self, shoot: &str) -> Vec<pb::ShootEvent> {
         let request = pb::ListShootEventsRequest {
             shoot: shoot.to_owned(),

@@ -167,18 +167,18 @@ fn a_write_on_an_older_state_is_a_conflict() {
 
 #[test]
 fn only_what_this_program_holds_down_is_restored_for_real() {
-    let ours = ResourceState {
-        writers: FieldWriters {
+    let by = |writer: &str| {
+        Some(Box::new(FieldWriters {
             replicas: None,
-            protection: Some(COORDINATOR_FIELD_MANAGER.to_owned()),
-        },
+            protection: Some(writer.to_owned()),
+        }))
+    };
+    let ours = ResourceState {
+        writers: by(COORDINATOR_FIELD_MANAGER),
         ..held(1)
     };
     let others = ResourceState {
-        writers: FieldWriters {
-            replicas: None,
-            protection: Some("dependency-watchdog".to_owned()),
-        },
+        writers: by("dependency-watchdog"),
         ..held(1)
     };
     let config = gardener();

@@ -65,7 +65,7 @@ impl Object {
             protected: self.protected,
             ignored: false,
             invalid_ignore_scaling: None,
-            writers: Default::default(),
+            writers: None,
         }
     }
 
