@@ -31,8 +31,15 @@ async fn nothing_is_deleted_and_what_would_have_been_is_shown() {
     let [deletion] = &shown.deletions[..] else {
         panic!("{shown:#?}")
     };
-    assert_eq!((deletion.pod.as_str(), deletion.result()), ("kube-apiserver", pb::DeletionResult::Observed));
-    assert!(deletion.message.contains("the mode is observe"), "{}", deletion.message);
+    assert_eq!(
+        (deletion.pod.as_str(), deletion.result()),
+        ("kube-apiserver", pb::DeletionResult::Observed)
+    );
+    assert!(
+        deletion.message.contains("the mode is observe"),
+        "{}",
+        deletion.message
+    );
     assert!(seed.exists("shoot", "kube-apiserver"));
 
     // It crashes again, which a deleted pod would not; then somebody else deletes it, and so it is with its successor.
@@ -41,10 +48,16 @@ async fn nothing_is_deleted_and_what_would_have_been_is_shown() {
     seed.delete(&keys::PODS, "shoot", "kube-apiserver");
     seed.crashing("shoot", "kube-apiserver", "apiserver");
     let shown = weeder
-        .wait("shoot", "etcd", "the successor is kept back too", |w| w.deleted == 2)
+        .wait("shoot", "etcd", "the successor is kept back too", |w| {
+            w.deleted == 2
+        })
         .await;
     let uids: std::collections::BTreeSet<_> = shown.deletions.iter().map(|deletion| &deletion.uid).collect();
-    assert_eq!((shown.deletions.len(), uids.len()), (2, 2), "once for each pod: {shown:#?}");
+    assert_eq!(
+        (shown.deletions.len(), uids.len()),
+        (2, 2),
+        "once for each pod: {shown:#?}"
+    );
     assert_eq!(writes(&seed), [""; 0]);
     weeder.stop().await;
     assert_eq!(writes(&seed), [""; 0]);
@@ -56,13 +69,21 @@ async fn events_are_written_on_request_and_nothing_else() {
     seed.namespace("shoot");
     seed.service("shoot", "etcd", false);
     seed.crashing("shoot", "kube-apiserver", "apiserver");
-    let weeder = seed.start_with("weeder-0", &["--mode=observe", "--observe-events"]).await;
+    let weeder = seed
+        .start_with("weeder-0", &["--mode=observe", "--observe-events"])
+        .await;
     weeder.wait_ready().await;
     seed.service("shoot", "etcd", true);
     eventually("an Event tells of it", || {
-        seed.events().iter().any(|event| event.text("/reason") == "CrashLoopingPodObserved")
+        seed.events()
+            .iter()
+            .any(|event| event.text("/reason") == "CrashLoopingPodObserved")
     })
     .await;
-    assert!(writes(&seed).iter().all(|write| write.contains("/events")), "{:?}", writes(&seed));
+    assert!(
+        writes(&seed).iter().all(|write| write.contains("/events")),
+        "{:?}",
+        writes(&seed)
+    );
     weeder.stop().await;
 }

@@ -93,7 +93,7 @@ pub fn mode_in_force(of_shoot: Option<ShootMode>, of_seed: Mode, now: UnixTime) 
 /// Reads [`names::MODE_ANNOTATION`]: `protect`, `observe` or `off`, and optionally `until=` with an RFC 3339 time.
 ///
 /// # Errors
-/// A clause that names the annotation and the value.
+/// A sentence that names the annotation and the value.
 pub fn parse_mode(text: &str) -> Result<ShootMode, String> {
     let mut words = text.split_ascii_whitespace();
     let mode = words.next().and_then(|word| word.parse().ok());
@@ -129,7 +129,7 @@ pub fn parse_seed_mode(text: &str) -> Result<Mode, String> {
 /// Reads [`names::FAILURE_FRACTION_ANNOTATION`]: a number above 0, at most 1.
 ///
 /// # Errors
-/// A clause that names the annotation and the value.
+/// A sentence that names the annotation and the value.
 pub fn parse_failure_fraction(text: &str) -> Result<f64, String> {
     let fraction = text.trim().parse::<f64>().ok();
     fraction
@@ -151,7 +151,7 @@ fn end(word: &str) -> Option<UnixTime> {
 fn malformed(annotation: &str, text: &str, expected: &str) -> String {
     let quoted: String = text.chars().take(QUOTED).collect();
     format!(
-        "the Shoot's annotation {annotation} is {quoted:?}, which is not {expected}; the default of the seed is in force"
+        "The Shoot's annotation {annotation} is {quoted:?}, which is not {expected}; the default of the seed is in force."
     )
 }
 

@@ -262,9 +262,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         }
         verdict.traceparent.clone_from(&self.traceparent);
         if let Err(malformed) = failure_fraction(inputs) {
-            verdict
-                .message
-                .push_str(&format!(" {}.", malformed.replacen("the", "The", 1)));
+            verdict.message.push_str(&format!(" {malformed}"));
         }
         self.report.verdict(verdict);
         if let (true, true, Some(crossing)) = (loss, turned, crossing) {

@@ -55,7 +55,7 @@ struct ClusterIndex {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ShootPolicy {
     pub(crate) mode: Option<ShootMode>,
-    /// Malformed annotations, a clause each. That of the failure fraction is here too, because lease-probe, which
+    /// Malformed annotations, a sentence each. That of the failure fraction is here too, because lease-probe, which
     /// heeds it, writes no Events.
     pub(crate) malformed: Vec<String>,
 }

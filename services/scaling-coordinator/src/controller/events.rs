@@ -128,7 +128,7 @@ pub(super) fn malformed_policy(shoot: &str, warning: &str) -> Notice {
         warning: true,
         reason: "ShootAnnotationMalformed",
         action: "ReadShootAnnotation",
-        note: format!("{}.", warning.replacen("the", "The", 1)),
+        note: warning.to_owned(),
     }
 }
 

@@ -85,7 +85,7 @@ impl DecisionInputs {
         }
     }
 
-    /// The malformed annotations of a Shoot, a clause each.
+    /// The malformed annotations of a Shoot, a sentence each.
     pub(crate) fn malformed_policy(&self, shoot: &str) -> Vec<String> {
         self.clusters.policy(shoot).malformed
     }
@@ -100,9 +100,7 @@ impl DecisionInputs {
             Ok(()) => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
         };
         for malformed in self.malformed_policy(shoot) {
-            decision
-                .reason
-                .push_str(&format!(" {}.", malformed.replacen("the", "The", 1)));
+            decision.reason.push_str(&format!(" {malformed}"));
         }
         let ends = mode.until.map(|until| self.clock.instant_at(until.0));
         decision.again_at = earliest(decision.again_at, ends);

@@ -56,7 +56,10 @@ impl OtherWrites {
             } else {
                 continue;
             };
-            let writer = seen.writers.as_ref().and_then(|writers| writers.replicas.as_deref());
+            let writer = seen
+                .writers
+                .as_ref()
+                .and_then(|writers| writers.replicas.as_deref());
             let writer = writer.unwrap_or(UNKNOWN);
             if writer != COORDINATOR_FIELD_MANAGER {
                 found.push(OtherWrite {

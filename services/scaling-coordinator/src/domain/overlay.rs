@@ -69,7 +69,10 @@ impl Effect {
 }
 
 fn is_held_down_by_us(seen: &ResourceState) -> bool {
-    let writer = seen.writers.as_ref().and_then(|writers| writers.protection.as_deref());
+    let writer = seen
+        .writers
+        .as_ref()
+        .and_then(|writers| writers.protection.as_deref());
     seen.protected && writer == Some(COORDINATOR_FIELD_MANAGER)
 }
 

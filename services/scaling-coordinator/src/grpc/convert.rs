@@ -18,6 +18,7 @@ use crate::domain::flow::ActionOutcome;
 use crate::domain::history::{
     EvidenceCounts, IncidentSummary, ScaleTimes, ShootEvent, ShootEventKind, signed_micros,
 };
+use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::{Planned, PlannedAction};
 use crate::domain::status::{FlowState, Progress, Step};
@@ -296,14 +297,18 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
             },
             took: Some(duration(*took)),
         }),
-        ShootEventKind::OtherWrote(other) => Event::OtherWrote(pb::OtherWrote {
-            resource: Some(resource_ref(&other.reference)),
-            direction: direction(Some(other.direction)).into(),
-            from_replicas: other.from,
-            to_replicas: other.to,
-            writer: other.writer.clone(),
-        }),
+        ShootEventKind::OtherWrote(other) => Event::OtherWrote(other_wrote(other)),
         ShootEventKind::IncidentEnded(summary) => Event::IncidentEnded(incident(summary, clock)),
+    }
+}
+
+fn other_wrote(other: &OtherWrite) -> pb::OtherWrote {
+    pb::OtherWrote {
+        resource: Some(resource_ref(&other.reference)),
+        direction: direction(Some(other.direction)).into(),
+        from_replicas: other.from,
+        to_replicas: other.to,
+        writer: other.writer.clone(),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use watchdog_api::policy::ModeInForce;
 use watchdog_runtime::metrics::{Collector, Exposition};
 use watchdog_watch_stream::server::StateStore;
 
@@ -24,7 +25,6 @@ pub(crate) struct Scrape {
 impl Collector for Scrape {
     fn collect(&self, out: &mut Exposition) {
         let mut shoots: BTreeMap<(&str, &str, &str), f64> = BTreeMap::new();
-        let mut modes: BTreeMap<(&str, &str, &str), f64> = BTreeMap::new();
         let (mut held, mut to_restore, mut failed) = (0, 0, 0_u32);
         let (mut held_of, mut to_restore_of) = (Vec::new(), Vec::new());
         for (shoot, scaling) in self.shoots.snapshot() {
@@ -43,24 +43,12 @@ impl Collector for Scrape {
                 held_of.push(of_shoot);
             }
             failed += u32::from(scaling.status.state == FlowState::Failed);
-            let source = if scaling.mode.of_shoot { "shoot" } else { "seed" };
-            let end = if scaling.mode.until.is_some() {
-                "set"
-            } else {
-                "never"
-            };
-            *modes
-                .entry((scaling.mode.mode.as_str(), source, end))
-                .or_default() += 1.0;
         }
         let series = shoots.into_iter().map(|((direction, state, held), n)| {
             ([("direction", direction), ("state", state), ("held", held)], n)
         });
         out.family(&metrics::SHOOTS, series);
-        let series = modes
-            .into_iter()
-            .map(|((mode, source, end), n)| ([("mode", mode), ("source", source), ("end", end)], n));
-        out.family(&metrics::SHOOTS_BY_MODE, series);
+        self.collect_modes(out);
         let none: [(&str, &str); 0] = [];
         out.family(&metrics::HELD_DOWN, [(none, held as f64)]);
         let series = held_of.iter().map(|(shoot, n)| ([("shoot", &**shoot)], *n));
@@ -89,5 +77,25 @@ impl Collector for Scrape {
             })
         });
         out.family(&metrics::OPERATIONS, series);
+    }
+}
+
+impl Scrape {
+    fn collect_modes(&self, out: &mut Exposition) {
+        let mut modes: BTreeMap<(&str, &str, &str), f64> = BTreeMap::new();
+        for (_, scaling) in self.shoots.snapshot() {
+            let ModeInForce {
+                mode,
+                of_shoot,
+                until,
+            } = scaling.mode;
+            let source = if of_shoot { "shoot" } else { "seed" };
+            let end = if until.is_some() { "set" } else { "never" };
+            *modes.entry((mode.as_str(), source, end)).or_default() += 1.0;
+        }
+        let series = modes
+            .into_iter()
+            .map(|((mode, source, end), n)| ([("mode", mode), ("source", source), ("end", end)], n));
+        out.family(&metrics::SHOOTS_BY_MODE, series);
     }
 }

@@ -37,6 +37,16 @@ fn now() -> UnixTime {
     UnixTime(micros(since_epoch))
 }
 
+/// The number of shoots with this mode.
+async fn listed(coordinator: &Coordinator, mode: Mode) -> i32 {
+    let request = ListScalingRequest {
+        modes: vec![mode.into()],
+        ..Default::default()
+    };
+    let answer = coordinator.client.clone().list_scaling(request).await.unwrap();
+    answer.into_inner().total_size
+}
+
 /// Waits until the incident has ended, and returns its summary.
 async fn incident(coordinator: &Coordinator) -> IncidentEnded {
     let mut found = None;
@@ -90,15 +100,8 @@ async fn a_whole_incident_is_decided_and_nothing_is_written() {
     probe.say(SHOOT, Outcome::Healthy);
     let up = coordinator.until_settled(SHOOT, Direction::Up).await;
     assert!(up.resources.iter().all(|shown| !shown.observed), "{up:#?}");
-    let listed = async |mode: Mode| {
-        let request = ListScalingRequest {
-            modes: vec![mode.into()],
-            ..Default::default()
-        };
-        let answer = coordinator.client.clone().list_scaling(request).await.unwrap();
-        answer.into_inner().total_size
-    };
-    assert_eq!((listed(Mode::Observe).await, listed(Mode::Protect).await), (1, 0));
+    assert_eq!(listed(&coordinator, Mode::Observe).await, 1);
+    assert_eq!(listed(&coordinator, Mode::Protect).await, 0);
     let ended = incident(&coordinator).await;
     assert_eq!((ended.observed, ended.scaled_down, ended.scaled_up), (true, 3, 3));
     assert_eq!(ended.first_to_scale_down, "scaling-coordinator");
@@ -290,7 +293,9 @@ async fn off_leaves_everything_as_it_is_until_it_is_removed() {
 async fn the_default_of_the_seed_holds_again_after_the_end() {
     let (seed, probe, coordinator) = start(&[]).await;
     // In whole seconds.
-    let until = now().after(Duration::from_secs(5)).at_multiple_of(Duration::from_secs(1));
+    let until = now()
+        .after(Duration::from_secs(5))
+        .at_multiple_of(Duration::from_secs(1));
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(&format!("observe until={until}")));
     until_mode(&coordinator, Mode::Observe).await;
     let observed = coordinator.get(SHOOT).await.unwrap();

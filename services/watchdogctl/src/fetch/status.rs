@@ -85,7 +85,11 @@ async fn unprotected_page(
     let answer = coordinator.list_scaling(request).await;
     let mut page = answer.map_err(failed(Program::ScalingCoordinator))?.value;
     // An older coordinator knows no modes, and lists all shoots.
-    if page.scalings.iter().any(|scaling| scaling.mode() == Mode::Unspecified) {
+    if page
+        .scalings
+        .iter()
+        .any(|scaling| scaling.mode() == Mode::Unspecified)
+    {
         (page.scalings, page.total_size) = (Vec::new(), 0);
     }
     Ok(page)

@@ -1,7 +1,7 @@
 //! The history of a shoot.
 
 use watchdog_proto::scaling::v1::shoot_event::Event;
-use watchdog_proto::scaling::v1::{IncidentEnded, ShootEvent, WriteResult};
+use watchdog_proto::scaling::v1::{IncidentEnded, OtherWrote, ShootEvent, WriteResult};
 
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
@@ -81,13 +81,7 @@ fn parts(event: &ShootEvent) -> (Cell, String, String) {
         Some(Event::OtherWrote(other)) => (
             Cell::styled(Style::Warn, "other wrote"),
             "-".to_owned(),
-            format!(
-                "{} {} -> {} by {}",
-                name(other.resource.as_ref()),
-                other.from_replicas,
-                other.to_replicas,
-                other.writer
-            ),
+            other_write(other),
         ),
         Some(Event::IncidentEnded(ended)) => (
             Cell::styled(Style::Good, "incident ended"),
@@ -96,6 +90,14 @@ fn parts(event: &ShootEvent) -> (Cell, String, String) {
         ),
         None => ("-".into(), "-".to_owned(), "-".to_owned()),
     }
+}
+
+fn other_write(other: &OtherWrote) -> String {
+    let (from, to, writer) = (other.from_replicas, other.to_replicas, &other.writer);
+    format!(
+        "{} {from} -> {to} by {writer}",
+        text::resource(other.resource.as_ref())
+    )
 }
 
 /// From one state to the next; the first one has none before it.
@@ -118,7 +120,10 @@ const fn write_style(result: WriteResult) -> Style {
 fn incident(ended: &IncidentEnded) -> String {
     let observed = if ended.observed {
         let lead = ended.scale_down_lead_seconds;
-        let lead = lead.map_or_else(|| "nobody to compare with".to_owned(), |lead| format!("lead {lead:.1} s"));
+        let lead = lead.map_or_else(
+            || "nobody to compare with".to_owned(),
+            |lead| format!("lead {lead:.1} s"),
+        );
         format!("; observed, {lead}")
     } else {
         String::new()
@@ -188,5 +193,42 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
                 .collect()
         };
         assert_eq!(normal(&shown), normal(expected));
+    }
+
+    #[test]
+    fn an_observed_incident_shows_who_was_first() {
+        let other = OtherWrote {
+            resource: testing::resource("kube-controller-manager", 1, Default::default()).resource,
+            from_replicas: 2,
+            writer: "dependency-watchdog".to_owned(),
+            ..Default::default()
+        };
+        let ended = IncidentEnded {
+            observed: true,
+            scale_down_lead_seconds: Some(12.04),
+            ..Default::default()
+        };
+        let of = |event| {
+            parts(&ShootEvent {
+                event: Some(event),
+                ..Default::default()
+            })
+        };
+        let (_, _, details) = of(Event::OtherWrote(other));
+        assert_eq!(
+            details,
+            "Deployment/kube-controller-manager 2 -> 0 by dependency-watchdog"
+        );
+        let (_, _, details) = of(Event::IncidentEnded(ended.clone()));
+        assert!(details.ends_with("; observed, lead 12.0 s"), "{details}");
+        let alone = IncidentEnded {
+            scale_down_lead_seconds: None,
+            ..ended
+        };
+        let (_, _, details) = of(Event::IncidentEnded(alone));
+        assert!(
+            details.ends_with("; observed, nobody to compare with"),
+            "{details}"
+        );
     }
 }

@@ -118,16 +118,11 @@ fn unprotected(status: &SeedStatus, frame: &Frame) -> String {
     let mut out = format!("\n{}\n", frame.paint(Style::Warn, &title));
     let mut table = TextTable::new(["SHOOT", "MODE", "BY", "UNTIL"]);
     for scaling in status.unprotected.iter().take(MOST_UNPROTECTED) {
-        let by = if scaling.mode_of_shoot {
-            "annotation"
-        } else {
-            "default of the seed"
-        };
         let until = text::timestamp(scaling.mode_until.as_ref());
         table.row([
             scaling.shoot.as_str().into(),
             text::mode(scaling.mode()).into(),
-            by.into(),
+            text::mode_source(scaling).into(),
             until.map_or_else(|| "-".to_owned(), text::day_and_clock).into(),
         ]);
     }
@@ -135,7 +130,10 @@ fn unprotected(status: &SeedStatus, frame: &Frame) -> String {
     let all = usize::try_from(status.unprotected_count).unwrap_or(0);
     let not_shown = all.saturating_sub(status.unprotected.len().min(MOST_UNPROTECTED));
     if not_shown > 0 {
-        out.push_str(&format!("{}\n", frame.paint(Style::Dim, &format!("{not_shown} more"))));
+        out.push_str(&format!(
+            "{}\n",
+            frame.paint(Style::Dim, &format!("{not_shown} more"))
+        ));
     }
     out
 }
@@ -229,6 +227,9 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
                 .as_ref()
                 .map_or("?", |reference| &reference.name);
             format!("{name} {}: {}", text::step(resource.step()), resource.message)
+        }
+        (FlowState::Settled, _) if scaling.resources.iter().any(|resource| resource.observed) => {
+            "nothing: the mode is observe".to_owned()
         }
         (FlowState::Settled, _) if scaling.direction() == Direction::Down => {
             "held down until the leases are renewed".to_owned()
@@ -338,7 +339,10 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
             ..SeedStatus::default()
         };
         let shown = render(&status, None, &testing::pipe());
-        assert!(shown.contains("\nShoots that are not protected: 15\nSHOOT"), "{shown}");
+        assert!(
+            shown.contains("\nShoots that are not protected: 15\nSHOOT"),
+            "{shown}"
+        );
         assert!(shown.ends_with("\n5 more\n"), "{shown}");
         status.unprotected = vec![ShootScaling {
             mode: Mode::Off.into(),

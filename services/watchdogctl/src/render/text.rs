@@ -5,7 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, SkipReason};
-use watchdog_proto::scaling::v1::{Action, Direction, FlowState, HoldReason, Mode, ResourceRef, Step};
+use watchdog_proto::scaling::v1::{
+    Action, Direction, FlowState, HoldReason, Mode, ResourceRef, ShootScaling, Step,
+};
 
 /// Outcomes, the most urgent first.
 pub(crate) const OUTCOMES: [Outcome; 9] = [
@@ -39,6 +41,15 @@ pub(crate) fn direction(direction: Direction) -> String {
 
 pub(crate) fn mode(mode: Mode) -> String {
     bare(mode.as_str_name(), "MODE_").to_lowercase()
+}
+
+/// Says where the mode of a shoot comes from.
+pub(crate) const fn mode_source(scaling: &ShootScaling) -> &'static str {
+    if scaling.mode_of_shoot {
+        "annotation"
+    } else {
+        "default of the seed"
+    }
 }
 
 pub(crate) fn flow_state(state: FlowState) -> String {

@@ -1,12 +1,14 @@
 //! Makes the requests that the manager asks for, a bounded number at a time, and reports what was found.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 use watchdog_api::policy::Mode;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_kube::events::{EventSink, Notice};
 
 use super::shared::SharedState;
@@ -122,11 +124,15 @@ impl RequestWorker {
 
     /// In mode observe: the pod counts as deleted from now on, and nothing is sent.
     fn keep_back(self, deletion: &Deletion) {
-        self.state
-            .update(|state, _, now| state.manager.kept_back(deletion, now));
+        let now = self.state.update(|state, _, now| {
+            state.manager.kept_back(deletion, now);
+            now
+        });
         let Deletion { pod, crash, .. } = deletion;
+        let delay = record_delay(deletion, now);
         tracing::info!(
             pod = &*pod.key.name,
+            ?delay,
             service_ready_since = %deletion.service_ready_since,
             container = crash.container,
             exit_code = crash.exit_code,
@@ -149,13 +155,7 @@ impl RequestWorker {
         let result = match &answer {
             Ok(_) => {
                 let saved = backoff::left(crash.restarts, crash.ended_at, now);
-                let found = if deletion.crashed_later {
-                    "later"
-                } else {
-                    "at_start"
-                };
-                let delay = now.since(deletion.waiting_since);
-                metrics::DELETION_DELAY.record(&[("discovered", found.to_owned())], delay);
+                let delay = record_delay(deletion, now);
                 metrics::SAVED.add(&[], saved.as_secs());
                 metrics::count_deleted_pod(&deletion.key.name, crash);
                 tracing::info!(
@@ -223,6 +223,18 @@ impl RequestWorker {
             }
         }
     }
+}
+
+/// Measures the time for which the pod could have been deleted.
+fn record_delay(deletion: &Deletion, now: UnixTime) -> Duration {
+    let discovered = if deletion.crashed_later {
+        "later"
+    } else {
+        "at_start"
+    };
+    let delay = now.since(deletion.waiting_since);
+    metrics::DELETION_DELAY.record(&[("discovered", discovered.to_owned())], delay);
+    delay
 }
 
 /// The controller, because it outlives the pod.

@@ -52,28 +52,45 @@ async fn an_incident_is_observed_and_the_next_one_is_prevented() {
     for service in [&coordinator, &weeder] {
         service.wait_ready().await.unwrap();
     }
-    world.wait_outcome(&lease_probe, SHOOT, Outcome::Healthy, BOUND).await.unwrap();
+    world
+        .wait_outcome(&lease_probe, SHOOT, Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
 
     let shoot = world.shoot("one").unwrap();
     shoot.cut(Cut::All);
     let down = until_settled(&world, &coordinator, Direction::Down).await;
     assert_eq!(down.mode(), Mode::Observe);
-    assert!(down.resources.iter().all(|resource| resource.observed), "{down:#?}");
+    assert!(
+        down.resources.iter().all(|resource| resource.observed),
+        "{down:#?}"
+    );
     shoot.heal();
     until_settled(&world, &coordinator, Direction::Up).await;
     let ended = |record: LogRecord<'_>| {
         let is_it = record.is_message("an incident has ended");
         is_it.then(|| record.text.to_owned())
     };
-    let line = coordinator.process.wait_for_line("the incident has ended", BOUND, ended).await;
+    let line = coordinator
+        .process
+        .wait_for_line("the incident has ended", BOUND, ended)
+        .await;
     let line = line.unwrap();
     assert!(line.contains("\"observed\":true"), "{line}");
-    assert!(line.contains("\"first_to_scale_down\":\"scaling-coordinator\""), "{line}");
+    assert!(
+        line.contains("\"first_to_scale_down\":\"scaling-coordinator\""),
+        "{line}"
+    );
     assert_eq!(writes(&world), [""; 0]);
 
     let files = world.setup.client_files();
     let status = Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap())
-        .args(["--lease-probe", &lease_probe.grpc, "--scaling-coordinator", &coordinator.grpc])
+        .args([
+            "--lease-probe",
+            &lease_probe.grpc,
+            "--scaling-coordinator",
+            &coordinator.grpc,
+        ])
         .arg("--tls-cert")
         .arg(&files.cert)
         .arg("--tls-key")

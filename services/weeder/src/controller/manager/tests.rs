@@ -968,12 +968,24 @@ fn a_deletion_that_is_kept_back_counts_once_until_its_pod_is_gone() {
     nothing(&mut manager, 1.0);
     // It is still there, runs for a while and crashes again.
     seen(&mut manager, crashing("api", "apiserver", "1", "2"), 15.0);
-    seen(&mut manager, running(crashing("api", "apiserver", "1", "3")), 20.0);
+    seen(
+        &mut manager,
+        running(crashing("api", "apiserver", "1", "3")),
+        20.0,
+    );
     seen(&mut manager, crashing("api", "apiserver", "1", "4"), 25.0);
     nothing(&mut manager, 50.0);
     let shown = weeder(&manager, "etcd");
-    assert_eq!((shown.deleted, results(&shown)), (1, vec![(1, DeletionResult::Observed)]));
-    assert!(manager.take_findings().iter().all(|found| !matches!(found, Finding::DeletedByOthers { .. })));
+    assert_eq!(
+        (shown.deleted, results(&shown)),
+        (1, vec![(1, DeletionResult::Observed)])
+    );
+    assert!(
+        manager
+            .take_findings()
+            .iter()
+            .all(|found| !matches!(found, Finding::DeletedByOthers { .. }))
+    );
     // Somebody else deletes it. What comes next has its pause and its limit.
     manager.pod_gone(&first.pod.key, &query());
     let found = manager.take_findings();
@@ -993,6 +1005,10 @@ fn a_deletion_that_is_kept_back_counts_once_until_its_pod_is_gone() {
     last.created = Some(at(100.0));
     seen(&mut manager, last, 101.0);
     nothing(&mut manager, 250.0);
-    assert_eq!(weeder(&manager, "etcd").left_alone.len(), 1, "three times in the life of a weeder");
+    assert_eq!(
+        weeder(&manager, "etcd").left_alone.len(),
+        1,
+        "three times in the life of a weeder"
+    );
     assert_eq!(weeder(&manager, "etcd").deleted, 3);
 }
