@@ -185,6 +185,7 @@ impl Resources {
         if !believed {
             return;
         }
+        entry.keep_writers(old, workload);
         // The scale of another version stays known, but does not count.
         entry.scale = old.and_then(|old| old.scale.clone());
         let changed =
@@ -389,6 +390,18 @@ impl ResourceEntry {
             version,
             scale: None,
             taken: IndexMark::default(),
+        }
+    }
+
+    /// Writers that were known stay known: the last annotation of a watchdog may go together with the change of the
+    /// replicas, if the watch is quicker than the reconciliation.
+    fn keep_writers(&mut self, old: Option<&Self>, workload: &Workload) {
+        let had = old.is_some_and(|old| old.observed.seen().is_some_and(|seen| seen.writers.is_some()));
+        if let Observed::Present(seen) = &mut self.observed
+            && had
+            && seen.writers.is_none()
+        {
+            seen.writers = Some(Box::new(workload.writers()));
         }
     }
 

@@ -24,8 +24,8 @@ pub struct ResourceState {
     pub ignored: bool,
     /// The text of its annotation ignore-scaling, where that is neither true nor false.
     pub invalid_ignore_scaling: Option<String>,
-    /// The last writers of its replicas and of meltdown-protection-active, where a watchdog has scaled it. Nearly all
-    /// resources are in memory without them.
+    /// The last writers of its replicas and of meltdown-protection-active, where a watchdog scales it or has scaled it.
+    /// Nearly all resources are in memory without them.
     pub writers: Option<Box<FieldWriters>>,
 }
 
