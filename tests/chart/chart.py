@@ -74,7 +74,8 @@ MATRIX = {
     },
     "operators": {
         "scrapeAnnotations": False,
-        "certManager": {"enabled": True, "issuerRef": {"name": "seed-ca"}},
+        "certificates": {"source": "certManager"},
+        "certManager": {"issuerRef": {"name": "seed-ca"}},
         "allowedClients": ["gardenlet.garden.svc", "dashboard.example.org"],
         "tracing": {
             "otlpEndpoint": "https://otel-collector.monitoring.svc:14317",
@@ -98,6 +99,7 @@ MATRIX = {
         },
     },
     "everything-set": {
+        "certificates": {"source": "secrets"},
         "nameOverride": "wd",
         "image": {"registry": "registry.example.org", "repository": "team/watchdog", "tag": "1.2.3"},
         "imagePullSecrets": [{"name": "pull"}],

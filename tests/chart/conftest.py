@@ -8,7 +8,7 @@ import helm_python as helm
 import pytest
 import real_kubernetes
 from chart import CHART, LEASES, NAMESPACE, RELEASE, merged, objects, of_kind
-from programs import with_rights
+from programs import ISSUED, with_rights
 
 
 @pytest.fixture(scope="session")
@@ -122,12 +122,13 @@ def install(seed, releases, kinds, tmp_path):
         rendered = objects(releases.install(values))
         maps, deployments = of_kind(rendered, "ConfigMap"), of_kind(rendered, "Deployment")
 
-        def start(service, ip=None):
+        def start(service, ip=None, tls=None):
             config = maps[f"watchdog-{'weeder' if service == 'weeder' else 'prober'}-config"]
             (container,) = deployments[f"watchdog-{service}"]["spec"]["template"]["spec"]["containers"]
             # The others are those of a Pod.
-            options = [option for option in container["args"] if option == "--dependants-annotation"]
-            return with_rights(seed, tmp_path, service, config["data"]["config.yaml"], options, ip=ip)
+            kept = ("--dependants-annotation", *(["--tls-authority="] if tls is ISSUED else []))
+            options = [option for option in container["args"] if option.startswith(kept)]
+            return with_rights(seed, tmp_path, service, config["data"]["config.yaml"], options, tls, ip)
 
         return start
 

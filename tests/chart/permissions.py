@@ -8,6 +8,12 @@ GARDENER_SERVICES = "etcd-main-client", "kube-apiserver"
 PROBE_SECRET = "shoot-access-dependency-watchdog-probe"
 
 # In the namespace of the release, for every service: (verb, group, resource, name).
+# On the certificate authority that the programs share; none where their certificates come from elsewhere.
+AUTHORITY = {
+    ("create", "", "secrets", ""),
+    ("get", "", "secrets", "watchdog-authority"),
+    ("update", "", "secrets", "watchdog-authority"),
+}
 MEMBERSHIP = {
     (verb, "coordination.k8s.io", "leases", "") for verb in ("get", "list", "watch", "create", "update", "delete")
 }

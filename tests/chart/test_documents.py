@@ -112,8 +112,8 @@ def slug(heading: str) -> str:
 
 def metrics(source: str) -> dict[str, str]:
     """Name and kind of the metrics that a source declares, tests aside."""
-    declared = re.findall(r'Metric::(counter|gauge|histogram)\(\s*"(watchdog_\w+)"', source.split("#[cfg(test)]")[0])
-    return {name: kind for kind, name in declared}
+    declared = re.findall(r'(Counter|Gauge|Histogram)::new\(\s*"(watchdog_\w+)"', source.split("#[cfg(test)]")[0])
+    return {name: kind.lower() for kind, name in declared}
 
 
 def test_every_dashboard_has_its_picture():

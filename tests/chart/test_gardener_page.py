@@ -30,7 +30,8 @@ def test_examples_render_beside_the_existing_watchdog(kind):
     containers = {name: found["spec"]["template"]["spec"]["containers"][0] for name, found in deployments.items()}
     observers = {name for name, container in containers.items() if "--mode=observe" in container["args"]}
     assert observers == set(containers) - {"watchdog-lease-probe"} and len(containers) == 3
-    assert len(of_kind(objects, "Certificate")) == len(deployments)
+    for container in containers.values():
+        assert "--tls-authority=watchdog-authority" in container["args"]
     assert bool(of_kind(objects, "PrometheusRule")) == (kind == "Extension")
 
 

@@ -21,7 +21,7 @@ DASHBOARDS = FLAVOURS["grafana"]
 # What the incident does not bring about, and what would. Queries with these are checked for their syntax only.
 RARE = {
     "watchdog_feed_dropped_total": "more than 1,024 streams, or a reader that misses a thousand removals",
-    "watchdog_grpc_connections_refused_total": "TLS, or hundreds of callers",
+    "watchdog_certificate_expiry_timestamp_seconds": "TLS, see tests/e2e",
     "watchdog_readiness_blocked": "seen while a program starts or stops, if a scrape falls into that time",
     "watchdog_shoot_clock_skew_seconds": "a node whose clock is off",
     "watchdog_shoot_permission_missing": "a shoot that refuses something",

@@ -1,6 +1,5 @@
 """Follows docs/install.md word for word, on a real kube-apiserver."""
 
-import base64
 import contextlib
 import os
 import re
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from chart import CHART, NAMESPACE, ROOT, SERVICES
-from programs import wait, with_rights
+from programs import ISSUED, binary, wait, with_rights
 
 INSTALL = (ROOT / "docs" / "install.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", INSTALL, re.DOTALL | re.MULTILINE)
@@ -26,6 +25,7 @@ def desk(seed, fitting, tmp_path):
     command = Path(__file__).with_name("helm_command.py")
     (tools / "helm").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{command}" "$@"\n')
     (tools / "helm").chmod(0o755)
+    (tools / "watchdogctl").symlink_to(binary("watchdogctl"))
     kubeconfig = tmp_path / "admin.kubeconfig"
     kubeconfig.write_text(seed.kubeconfig())
     path = f"{tools}:{os.environ['PATH']}"
@@ -53,6 +53,7 @@ def test_the_document_leads_to_running_programs(seed, releases, kinds, desk):
     images, certificates, release = BLOCKS
     # No registry is here; the rest is as it stands there.
     assert "skopeo" in images
+    # For those who bring their certificates; the programs below issue their own.
     run(certificates)
     notes = run(release)
     with contextlib.ExitStack() as stack:
@@ -61,6 +62,8 @@ def test_the_document_leads_to_running_programs(seed, releases, kinds, desk):
             program.wait_until_readyz_says("ready\n")
         synced = 'watchdog_scaling_lease_probe_replicas{state="synced"} 1'
         wait(lambda: synced in programs["scaling-coordinator"].metrics())
+        (certificate,) = [line for line in notes.splitlines() if line.endswith(" certificate")]
+        run(certificate)
         calls = [line.strip() for line in notes.splitlines() if line.strip().startswith("grpcurl")]
         assert len(calls) == len(SERVICES)
         for call, program in zip(calls, programs.values()):
@@ -69,20 +72,14 @@ def test_the_document_leads_to_running_programs(seed, releases, kinds, desk):
 
 
 def as_deployed(seed, folder: Path, service: str):
-    """The program with what the Deployment gives its Pod: options, configuration, certificate, rights."""
+    """The program with what the Deployment gives its Pod: options, configuration, rights."""
     name = f"watchdog-{service}"
     deployment = seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{name}")[1]
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
-    secret = volumes["tls"]["secret"]["secretName"]
-    data = seed.request("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}")[1]["data"]
-    tls = folder / secret
-    tls.mkdir()
-    for file, content in data.items():
-        (tls / file).write_bytes(base64.b64decode(content))
     config = volumes["config"]["configMap"]["name"]
     text = seed.request("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/{config}")[1]["data"]["config.yaml"]
     # Paths, addresses and the log are those of a Pod.
-    kept = [o for o in container["args"] if o.startswith(("--tls-server-name", "--tls-peer-server-name", "--otlp"))]
-    return with_rights(seed, folder, service, text, kept, tls)
+    kept = [o for o in container["args"] if o.startswith(("--tls-", "--otlp"))]
+    return with_rights(seed, folder, service, text, kept, ISSUED)

@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from chart import NAMESPACE, SERVICES, hooks, render
 from permissions import allowed, granted, role
-from programs import binary, grpcurl, wait
+from programs import ISSUED, binary, grpcurl, wait
 from real_kubernetes import Kubernetes, assets, path
 from shoot import DEPENDANTS, PROTECTION, SHOOT, Shoot
 
 VALUES = {
+    # The programs speak plaintext here; test_newcomer.py has them issue certificates with what the chart grants.
+    "certificates": {"source": "secrets"},
     "config": {
         "prober": {
             "probeInterval": "1s",
@@ -192,7 +194,7 @@ def take_rules_away_in_turn(seed, start, service) -> int:
             gone = granted({"rules": [rule]})
             sample = (*min(gone), NAMESPACE)
             wait(lambda sample=sample: not allowed(seed, service, *sample))
-            with start(service) as program:
+            with start(service, tls=ISSUED) as program:
                 program.wait_until_readyz_says("permissions: grant this service on the seed: ")
                 said, log = program.readyz(), program.log.read_text()
                 for verb, group, resource, name in gone:

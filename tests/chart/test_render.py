@@ -109,16 +109,22 @@ def test_pods_may_do_little():
 
 
 def test_tls_unless_plaintext_is_asked_for_by_name():
-    for values, flag, absent in (None, "--tls-cert", "--insecure"), (MATRIX["plaintext"], "--insecure", "--tls-cert"):
+    secrets_of_others = {"certificates": {"source": "secrets"}}
+    for values, flag, absent in (
+        (None, "--tls-authority", "--insecure"),
+        (secrets_of_others, "--tls-cert", "--insecure"),
+        (MATRIX["plaintext"], "--insecure", "--tls-"),
+    ):
         for name, deployment in of_kind(render(values), "Deployment").items():
             pod = deployment["spec"]["template"]["spec"]
             arguments = " ".join(pod["containers"][0]["args"])
             assert flag in arguments and absent not in arguments
             secrets = [v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v]
-            assert secrets == ([f"{name}-tls"] if values is None else [])
+            assert secrets == ([f"{name}-tls"] if values is secrets_of_others else [])
 
 
-def test_the_services_themselves_are_among_the_callers():
+def test_other_callers_are_added_by_name():
+    """The programs derive the names of their own services from that of their replicas."""
     assert "allowed-client" not in str(render())
     allowed = {}
     for name, deployment in of_kind(render(MATRIX["operators"]), "Deployment").items():
@@ -126,10 +132,27 @@ def test_the_services_themselves_are_among_the_callers():
         options = [option.partition("=") for option in container["args"]]
         allowed[name] = [value for option, _, value in options if option == "--tls-allowed-client"]
     given = MATRIX["operators"]["allowedClients"]
-    callers = {"lease-probe": ["lease-probe", "scaling-coordinator"]}
     for service in "lease-probe", "scaling-coordinator", "weeder":
-        names = [f"watchdog-{caller}.garden.svc" for caller in callers.get(service, [service])]
-        assert allowed[f"watchdog-{service}"] == names + given
+        assert allowed[f"watchdog-{service}"] == given
+
+
+def test_port_9643_has_tls_if_asked_for():
+    tls = {"serverName": "watchdog-lease-probe.garden.svc"}
+    monitors = {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}
+    for enabled, scheme in (False, "http"), (True, "https"):
+        rendered = render({"adminTLS": {"enabled": enabled, "tlsConfig": tls}, "monitoring": monitors})
+        for deployment in of_kind(rendered, "Deployment").values():
+            template = deployment["spec"]["template"]
+            (container,) = template["spec"]["containers"]
+            assert ("--admin-tls" in container["args"]) == enabled
+            assert template["metadata"]["annotations"]["prometheus.io/scheme"] == scheme
+            probes = container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]
+            assert {probe.get("scheme", "HTTP") for probe in probes} == {scheme.upper()}
+        (pod_monitor,) = of_kind(rendered, "PodMonitor").values()
+        (service_monitor,) = of_kind(rendered, "ServiceMonitor").values()
+        endpoints = pod_monitor["spec"]["podMetricsEndpoints"] + service_monitor["spec"]["endpoints"]
+        for endpoint in endpoints:
+            assert (endpoint.get("scheme"), endpoint.get("tlsConfig")) == (("https", tls) if enabled else (None, None))
 
 
 def test_services_are_called_by_the_names_in_their_certificates():
@@ -225,6 +248,12 @@ def test_services_are_read_only_where_their_annotations_are():
         assert "--dependants-annotation" not in str(of_kind(rendered, "Deployment")["watchdog-lease-probe"])
 
 
+def test_local_addresses_stay_refused_whatever_the_values():
+    assert '"--allow-local-addresses"' not in str(MATRIX)
+    for values in MATRIX.values():
+        assert "allow-local-addresses" not in str(render(values))
+
+
 def test_ports_are_those_of_the_programs():
     defaults = re.findall(r'default_value = "\[::\]:(\d+)"', _source("services/common/runtime/src/args.rs"))
     for deployment in of_kind(render(), "Deployment").values():
@@ -289,7 +318,13 @@ def test_helm_test_asks_each_replica_as_people_do():
         assert arguments[service] == f"watchdog-{service}-headless.garden.svc:9645"
         allowed = f"networking.resources.gardener.cloud/to-watchdog-{service}-tcp-9645"
         assert pod["metadata"]["labels"][allowed] == "allowed"
+    assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "watchdog-authority"
+    assert arguments["tls-ca-key"].endswith("/ca.key") and "tls-cert" not in arguments
+    (pod,) = hooks(render({"certificates": {"source": "secrets"}}), "test")
     assert pod["spec"]["volumes"][0]["secret"]["secretName"] == "watchdog-lease-probe-tls"
+    assert "--tls-cert=" in " ".join(pod["spec"]["containers"][0]["args"])
+    assert hooks(render({"membership": {"namespace": "leases"}}), "test") == [], "a Secret that cannot be mounted"
+    (pod,) = hooks(render(), "test")
     assert pod["spec"]["automountServiceAccountToken"] is False
     assert container["image"] == "registry.example.org/dependency-watchdog/watchdogctl:0.1.0"
 
@@ -392,7 +427,7 @@ def test_autoscalers_go_by_what_the_programs_expose():
         objects = render({key: {"autoscaling": {"enabled": True}}})
         (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()
         (name,) = [m["pods"]["metric"]["name"] for m in scaler["spec"]["metrics"] if m["type"] == "Pods"]
-        assert re.search(rf'gauge\(\s*"{name}"', _source(f"services/{service}/src/metrics.rs"))
+        assert re.search(rf'Gauge::new\(\s*"{name}"', _source(f"services/{service}/src/metrics.rs"))
 
 
 def test_monitors_find_each_replica_once():
@@ -456,8 +491,25 @@ def test_certificates_are_for_the_secrets_that_are_mounted():
         assert f"{name}.{NAMESPACE}.svc" in spec["dnsNames"]
         assert {"server auth", "client auth"} <= set(spec["usages"])
         assert spec["issuerRef"]["name"] == "seed-ca"
-    plaintext = {"certManager": {"enabled": True, "issuerRef": {"name": "x"}}, "insecurePlaintext": True}
+    plaintext = {**MATRIX["operators"], "allowedClients": [], "tracing": {}, "insecurePlaintext": True}
     assert of_kind(render(plaintext), "Certificate") == {}
+
+
+def test_the_programs_issue_their_own_certificates_unless_others_do():
+    objects = render({"membership": {"namespace": "leases"}})
+    for deployment in of_kind(objects, "Deployment").values():
+        pod = deployment["spec"]["template"]["spec"]
+        assert "--tls-authority=watchdog-authority" in pod["containers"][0]["args"]
+        assert not [v for v in pod["volumes"] if "secret" in v]
+    # Where the Secret is, next to the membership Leases, and nothing but this Secret.
+    for role in of_kind(objects, "Role").values():
+        secrets = [rule for rule in role["rules"] if rule["resources"] == ["secrets"]]
+        if role["metadata"]["namespace"] == "leases":
+            assert [rule["verbs"] for rule in secrets] == [["create"], ["get", "update"]]
+            assert secrets[1]["resourceNames"] == ["watchdog-authority"]
+    for other in [MATRIX["operators"], MATRIX["plaintext"]]:
+        for role in of_kind(render(other), "Role").values():
+            assert not [rule for rule in role["rules"] if "create" in rule["verbs"] and rule["resources"] == ["secrets"]]
 
 
 def test_notes_tell_how_to_look():
@@ -497,7 +549,7 @@ def test_notes_tell_how_to_look():
         ({"log": {"format": "xml"}}, "at '/log/format'"),
         ({"allowedClients": ["Gardenlet"]}, "at '/allowedClients/0'"),
         ({"tracing": {"otlpEndpoint": "collector:4317"}}, "at '/tracing/otlpEndpoint'"),
-        ({"certManager": {"enabled": True}}, "at '/certManager/issuerRef/name'"),
+        ({"certificates": {"source": "self-signed"}}, "at '/certificates/source'"),
         ({"monitoring": {"rules": {"runbookURL": "x"}}}, "additional properties 'runbookURL' not allowed"),
         ({"monitoring": {"podMonitor": {"interval": "often"}}}, "at '/monitoring/podMonitor/interval'"),
         ({"weeder": {"autoscaling": {"podMetric": {"name": "cpu"}}}}, "at '/weeder/autoscaling/podMetric/name'"),
@@ -540,7 +592,10 @@ def test_bad_values_are_refused(values, complaint):
         ({"image": {"registry": ""}}, "push them, and set image.registry to that registry"),
         ({"log": {"format": "text"}, "logging": {"gardener": {"enabled": True}}}, "set log.format to json"),
         ({"weeder": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "weeder.podLabels must not set app.kubernetes.io/name"),
+        ({"certificates": {"source": "certManager"}}, "which needs certManager.issuerRef.name"),
+        ({"leaseProbe": {"tlsSecretName": "a"}}, "leaseProbe.tlsSecretName is set, and with certificates.source builtIn"),
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
+        ({"insecurePlaintext": True, "adminTLS": {"enabled": True}}, "adminTLS needs the certificates"),
         ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
         ({"weeder": {"autoscaling": {"minReplicas": 11}}}, "weeder.autoscaling.minReplicas is 11 and maxReplicas 10"),
         (

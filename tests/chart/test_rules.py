@@ -21,6 +21,10 @@ HEALTHY = {
     'watchdog_permission_missing{pod="probe-0",verb="list",resource="secrets"}': "0x300",
     'watchdog_config_valid{pod="probe-0"}': "1x300",
     'watchdog_tls_files_valid{pod="probe-0"}': "1x300",
+    # A certificate that a program issues itself ends within 24 h, and is replaced when 16 h are left.
+    'watchdog_certificate_expiry_timestamp_seconds{pod="probe-0",certificate="own",source="issued"}': "57600x300",
+    'watchdog_certificate_expiry_timestamp_seconds{pod="probe-0",certificate="authority",source="issued"}': "9000000x300",
+    'watchdog_certificate_expiry_timestamp_seconds{pod="probe-1",certificate="own",source="files"}': "9000000x300",
     'watchdog_membership_lease_valid{pod="probe-0",service="lease-probe"}': "1x300",
     'watchdog_membership_lease_valid{pod="probe-1",service="lease-probe"}': "1x300",
     'watchdog_membership_lease_valid{pod="coordinator-0",service="scaling-coordinator"}': "1x300",
@@ -54,6 +58,7 @@ HEALTHY = {
 }
 
 GONE = "_x300"
+CERTIFICATE = 'watchdog_certificate_expiry_timestamp_seconds{pod="%s",certificate="%s",source="%s"}'
 UNREADY = 'watchdog_ready{pod="probe-0"}'
 HELD = 'watchdog_scaling_held_down_resources{pod="coordinator-0"}'
 HELD_OF = 'watchdog_scaling_shoot_held_down_resources{pod="coordinator-0",shoot="a"}'
@@ -169,6 +174,24 @@ CASES = {
         "12m",
         "13m",
         ["WatchdogConfigRefused"],
+    ),
+    "a-certificate-that-nobody-renews": (
+        {CERTIFICATE % ("probe-1", "own", "files"): "1200000x300"},
+        "14m",
+        "17m",
+        ["WatchdogCertificateExpires"],
+    ),
+    "a-certificate-that-the-program-does-not-replace": (
+        {CERTIFICATE % ("probe-0", "own", "issued"): "28000x300"},
+        "14m",
+        "17m",
+        ["WatchdogCertificateExpires"],
+    ),
+    "an-authority-that-is-not-followed": (
+        {CERTIFICATE % ("probe-0", "authority", "issued"): "1200000x300"},
+        "14m",
+        "17m",
+        ["WatchdogCertificateExpires"],
     ),
     "a-lost-lease": (
         {'watchdog_membership_lease_valid{pod="probe-0",service="lease-probe"}': "1x20 0x279"},

@@ -78,6 +78,21 @@ annotations:
 {{ $service.values.tlsSecretName | default (printf "%s-tls" (include "watchdog.fullname" (list (index . 0) $service.component))) }}
 {{- end }}
 
+{{/* Where certificates come from: plaintext (nowhere), builtIn, certManager or secrets. */}}
+{{- define "watchdog.certificates" -}}
+{{ .Values.insecurePlaintext | ternary "plaintext" .Values.certificates.source }}
+{{- end }}
+
+{{/* Secret of the certificate authority. */}}
+{{- define "watchdog.authoritySecret" -}}
+{{ .Values.certificates.authoritySecretName | default (printf "%s-authority" (include "watchdog.name" .)) }}
+{{- end }}
+
+{{/* Whether certificates are in files, from the Secret of a service. */}}
+{{- define "watchdog.hasTlsFiles" -}}
+{{ has (include "watchdog.certificates" .) (list "certManager" "secrets") }}
+{{- end }}
+
 {{/* DNS name in the certificates of a service; takes (root, component). */}}
 {{- define "watchdog.serverName" -}}
 {{ include "watchdog.fullname" . }}.{{ (index . 0).Release.Namespace }}.svc
@@ -185,6 +200,17 @@ least, most), the last two in milliseconds.
 {{- end }}
 {{- if or (lt $sum (index $ 2)) (gt $sum (index $ 3)) }}
 {{- fail (printf "%s is %s; it must be at least %gs and at most 24h" (index $ 0) . (divf (index $ 2) 1000)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* How the Prometheus operator reads port 9643. */}}
+{{- define "watchdog.scrapeTLS" -}}
+{{- if .Values.adminTLS.enabled -}}
+scheme: https
+{{- with .Values.adminTLS.tlsConfig }}
+tlsConfig:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 {{- end }}

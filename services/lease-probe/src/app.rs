@@ -7,7 +7,8 @@ use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_kube::membership::{Ownership, Timing};
+use watchdog_kube::membership::{Share, Timing};
+use watchdog_kube::permissions::of_replica;
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
@@ -16,9 +17,11 @@ use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
+use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
+use crate::cluster::http::HttpConnector;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::prober::{Endpoint, ProbeContext};
@@ -41,11 +44,13 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let Config {
         common,
         otlp_endpoint,
+        answer_memory,
+        allow_local_addresses,
         file,
     } = config;
     let base = ServiceBuilder::bind(common, process).await?;
     let rules = base.follow(file);
-    let replica = Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
+    let replica = Replica::<Share>::join(&base, SERVICE, Timing::PRODUCTION).await?;
     let membership = replica.membership.clone();
     let shared = Arc::new(ProbeContext {
         seed: replica.seed.clone(),
@@ -61,7 +66,16 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         let membership = membership.clone();
         Arc::new(move |shoot: &str| membership.owns(shoot))
     };
-    let manager = ProberManager::new(shared.clone(), verdicts.clone(), rules.borrow().clone(), owns);
+    let manager = ProberManager::new(
+        shared.clone(),
+        verdicts.clone(),
+        rules.borrow().clone(),
+        owns,
+        HttpConnector {
+            allow_local_addresses,
+        },
+        answer_memory,
+    );
     let probing = manager
         .clone()
         .run(rules.clone(), membership.subscribe(), base.draining.clone());
@@ -106,14 +120,14 @@ fn spawn_watches(
         base.tasks.critical(name, watch);
     }
     let (client, _, readiness, stop) = parts();
-    let preflight = permissions::preflight(client, base.common.namespace.clone(), rules, readiness, stop);
+    let preflight = permissions::preflight(client, of_replica(&base.common), rules, readiness, stop);
     base.tasks.critical("permissions", endless(preflight));
 }
 
 /// Merges the verdicts of this replica with those of the others.
 fn merge(
     base: &ServiceBuilder,
-    replica: &Replica,
+    replica: &Replica<Share>,
     verdicts: &VerdictStore,
     manager: &Arc<ProberManager>,
     clock: Clock,
@@ -129,8 +143,9 @@ fn merge(
         exists: move |shoot: &String| !exists.is_unknown(shoot),
         is_filled: move |has: &dyn Fn(&String) -> bool| membership.has_joined() && filled.all_owned(has),
     };
-    let peers = replica.find(base, "discovery", SERVICE, Timing::PRODUCTION);
-    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    let addresses = replica.find(base, "discovery", SERVICE, Timing::PRODUCTION);
+    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
+    view.spawn(base, own, peers);
     view
 }
 

@@ -1,11 +1,10 @@
 //! Command line -> validated configuration.
 
 use clap::Parser;
-use watchdog_api::config::UnknownFields;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
-use watchdog_runtime::config_file::{ConfigFile, Content};
+use watchdog_runtime::config_file::ConfigFile;
 use watchdog_runtime::trace::OtlpEndpoint;
 
 /// Watches the node leases of every shoot of a seed and streams per-shoot health verdicts over gRPC.
@@ -19,6 +18,15 @@ pub struct Args {
     /// Default: no traces.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<OtlpEndpoint>,
+
+    /// Memory in MiB that the answers of all shoots' API servers may take together while they are read.
+    #[arg(long, value_name = "MIB", default_value_t = 96, value_parser = clap::value_parser!(u16).range(32..=4096))]
+    answer_memory: u16,
+
+    /// Also connect to loopback, link-local and metadata addresses if a shoot's kubeconfig points there. For tests: a
+    /// kubeconfig could make this program talk to its own host or cloud.
+    #[arg(long)]
+    allow_local_addresses: bool,
 }
 
 /// Everything that the service is built from.
@@ -28,6 +36,10 @@ pub struct Config {
     pub common: CommonArgs,
     /// Where traces go, if anywhere.
     pub otlp_endpoint: Option<OtlpEndpoint>,
+    /// Bytes for the answers of shoots.
+    pub answer_memory: usize,
+    /// Shoots may have addresses of this machine.
+    pub allow_local_addresses: bool,
     /// The configuration file.
     pub file: ConfigFile<ProberConfig>,
 }
@@ -40,25 +52,13 @@ impl CommandLine for Args {
     }
 
     fn check(self) -> anyhow::Result<Config> {
-        let parse = if self.common.ignore_unknown_fields {
-            |name: &str, bytes: &[u8]| read(name, bytes, UnknownFields::Ignored)
-        } else {
-            |name: &str, bytes: &[u8]| read(name, bytes, UnknownFields::Refused)
-        };
-        let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
+        let file = self.common.load_config(prober::parse)?;
         Ok(Config {
             common: self.common,
             otlp_endpoint: self.otlp_endpoint,
+            answer_memory: usize::from(self.answer_memory) << 20,
+            allow_local_addresses: self.allow_local_addresses,
             file,
         })
     }
-}
-
-fn read(name: &str, bytes: &[u8], unknown: UnknownFields) -> anyhow::Result<Content<ProberConfig>> {
-    let parsed = prober::parse_with(bytes, unknown).map_err(|errors| errors.with_file(name))?;
-    let ignored = parsed.ignored.map(|ignored| ignored.with_file(name).to_string());
-    Ok(Content {
-        config: parsed.config,
-        ignored: ignored.unwrap_or_default(),
-    })
 }

@@ -2,116 +2,139 @@
 
 mod collector;
 
-use watchdog_runtime::metrics::{Metric, describe};
+use watchdog_runtime::label;
+use watchdog_runtime::metrics::{Counter, Gauge, Histogram, ShootLabel};
 
 pub(crate) use self::collector::VerdictCollector;
+use crate::controller::prober::Endpoint;
+use crate::domain::outcome::{Outcome, ShootPermission};
 
-pub(crate) const PROBES: Metric = Metric::counter(
+label!("outcome": Outcome);
+label!("endpoint": Endpoint);
+label!("permission": ShootPermission);
+label!(pub(crate) enum ConnectResult: "result" { Opened = "opened", Failed = "failed" });
+label!(pub(crate) enum RefusalReason: "reason" {
+    TooLarge = "too_large",
+    NoMemory = "no_memory",
+    TooManyLeases = "too_many_leases",
+});
+label!(pub(crate) struct CodeLabel: "code");
+label!(pub(crate) struct FailureReason: "reason");
+label!(pub(crate) struct SkipReasonName: "reason");
+
+pub(crate) const PROBES: Counter<&Outcome> = Counter::new(
     "watchdog_probes_total",
     "Probes of shoots, by outcome of the probe (before thresholds).",
 );
 
-pub(crate) const PROBE_DURATION: Metric = Metric::histogram(
+pub(crate) const PROBE_DURATION: Histogram = Histogram::new(
     "watchdog_probe_duration_seconds",
     "Time from the start of a probe to its result, its requests included.",
 );
 
-pub(crate) const SCHEDULE_LAG: Metric = Metric::histogram(
+pub(crate) const SCHEDULE_LAG: Histogram = Histogram::new(
     "watchdog_probe_schedule_lag_seconds",
     "Time from when a probe was due until it started.",
 );
 
-pub(crate) const DETECTION_LAG: Metric = Metric::histogram(
+pub(crate) const DETECTION_LAG: Histogram = Histogram::new(
     "watchdog_detection_lag_seconds",
     "Time from the moment at which the share of expired leases crossed the threshold until the verdict was published.",
 );
 
-pub(crate) const SHOOT_REQUESTS: Metric = Metric::counter(
+pub(crate) const SHOOT_REQUESTS: Counter<CodeLabel> = Counter::new(
     "watchdog_shoot_requests_total",
     "Requests to the API servers of shoots that were answered, by HTTP status code.",
 );
 
-pub(crate) const THROTTLED: Metric = Metric::counter(
+pub(crate) const THROTTLED: Counter = Counter::new(
     "watchdog_shoot_throttled_total",
     "Probes that a shoot's API server answered with 429.",
 );
 
-pub(crate) const CONNECTIONS: Metric = Metric::counter(
+pub(crate) const CONNECTIONS: Counter<ConnectResult> = Counter::new(
     "watchdog_shoot_connections_total",
     "Connections to the API servers of shoots, by result: opened or failed.",
 );
 
-pub(crate) const ACTIVE_PROBES: Metric =
-    Metric::gauge("watchdog_active_probes", "Shoots that this replica probes.");
+pub(crate) const ANSWER_BYTES: Gauge = Gauge::new(
+    "watchdog_shoot_answer_bytes",
+    "Memory that answers of the API servers of shoots take while they are read, in bytes; bounded by --answer-memory.",
+);
 
-pub(crate) const SHOOTS: Metric = Metric::gauge(
+pub(crate) const ANSWERS_REFUSED: Counter<RefusalReason> = Counter::new(
+    "watchdog_shoot_answers_refused_total",
+    "Answers of the API servers of shoots that were given up, by reason: too_large, no_memory or too_many_leases.",
+);
+
+pub(crate) const ACTIVE_PROBES: Gauge =
+    Gauge::new("watchdog_active_probes", "Shoots that this replica probes.");
+
+pub(crate) const SHOOTS: Gauge<&Outcome> = Gauge::new(
     "watchdog_shoots",
     "Shoots that this replica owns, by outcome of their verdict.",
 );
 
-pub(crate) const SKIPPED: Metric = Metric::gauge(
+pub(crate) const SKIPPED: Gauge<SkipReasonName> = Gauge::new(
     "watchdog_shoots_skipped",
     "Shoots that this replica owns and does not probe, by reason.",
 );
 
-pub(crate) const PROBE_FAILURES: Metric = Metric::counter(
+pub(crate) const PROBE_FAILURES: Counter<(ShootLabel<'_>, (Endpoint, FailureReason))> = Counter::new(
     "watchdog_shoot_probe_failures_total",
     "Probes of a shoot that came to no result, by shoot, endpoint (internal or external) and reason.",
 );
 
-pub(crate) const SHOOT_PERMISSION_MISSING: Metric = Metric::gauge(
+pub(crate) const SHOOT_PERMISSION_MISSING: Gauge<(ShootLabel<'_>, ShootPermission)> = Gauge::new(
     "watchdog_shoot_permission_missing",
     "1 for each permission that a shoot refused to its probe, by shoot and permission.",
 );
 
-pub(crate) const EXPIRED_FRACTION: Metric = Metric::gauge(
+pub(crate) const EXPIRED_FRACTION: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_shoot_expired_lease_fraction",
     "Share of the leases of a shoot that count as evidence and are expired, by shoot.",
 );
 
-pub(crate) const VERDICT_AGE: Metric = Metric::gauge(
+pub(crate) const VERDICT_AGE: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_shoot_verdict_age_seconds",
     "Time since the last verdict on a shoot was observed, by shoot. Only shoots that are probed.",
 );
 
-pub(crate) const UNPROTECTED: Metric = Metric::gauge(
+pub(crate) const UNPROTECTED: Gauge<(ShootLabel<'_>, &Outcome)> = Gauge::new(
     "watchdog_shoot_unprotected",
     "1 for each shoot whose nodes cannot be judged, so that nothing would be scaled down if they were cut off, by shoot \
      and outcome: pending, api_server_unreachable, throttled or inconclusive.",
 );
 
-pub(crate) const OUTCOME_CHANGED: Metric = Metric::gauge(
+pub(crate) const OUTCOME_CHANGED: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_shoot_outcome_changed_timestamp_seconds",
     "Unix time at which the outcome of a shoot last changed, by shoot. Only shoots that are probed.",
 );
 
-pub(crate) const VERDICT_STALE: Metric = Metric::gauge(
+pub(crate) const VERDICT_STALE: Gauge = Gauge::new(
     "watchdog_shoots_without_current_verdict",
     "Probed shoots whose verdict is past its validity; no program acts on it.",
 );
 
-pub(crate) const CLOCK_SKEW: Metric = Metric::gauge(
+pub(crate) const CLOCK_SKEW: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_shoot_clock_skew_seconds",
     "Clock skew furthest from zero among the nodes of a shoot, by shoot; negative when that clock is behind. Only \
      shoots with a skew of 2 s or more.",
 );
 
-pub(crate) const ZONES_EXPIRED: Metric = Metric::gauge(
+pub(crate) const ZONES_EXPIRED: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_shoot_zones_expired",
     "Zones of a shoot in which all leases that count as evidence are expired, by shoot. Only where there is one.",
 );
 
 pub(crate) fn register() {
-    describe(&[
-        PROBES,
-        PROBE_DURATION,
-        SCHEDULE_LAG,
-        DETECTION_LAG,
-        SHOOT_REQUESTS,
-        THROTTLED,
-        CONNECTIONS,
-    ]);
-    DETECTION_LAG.begin(&[]);
-    THROTTLED.begin(&[]);
-    CONNECTIONS.begin_by("result", &["opened", "failed"]);
+    PROBES.register();
+    PROBE_DURATION.register();
+    SCHEDULE_LAG.register();
+    DETECTION_LAG.register();
+    SHOOT_REQUESTS.register();
+    THROTTLED.register();
+    CONNECTIONS.register();
+    ANSWER_BYTES.register();
+    ANSWERS_REFUSED.register();
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use lease_probe::cluster::connect_limiter::{ConnectLimiter, HELD_FOR};
+use lease_probe::cluster::answer_budget::SharedLimits;
+use lease_probe::cluster::connect_limiter::HELD_FOR;
 use lease_probe::cluster::connection::{ApiResponse, CachedConnection, Suspicion};
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::kubeconfig::{Access, access};
@@ -14,6 +15,7 @@ use lease_probe::cluster::shoot_client::{
     Budget, ExternalEndpoint, HttpExternalEndpoint, HttpShootClient, ShootClient,
 };
 use lease_probe::cluster::transport::ApiRequest;
+use lease_probe::domain::answer_ledger::AnswerKind;
 use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -21,6 +23,10 @@ use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
 /// As in `controller/prober_manager.rs`.
 const AT_ONCE: usize = 64;
+
+const LOCAL: HttpConnector = HttpConnector {
+    allow_local_addresses: true,
+};
 
 const SHOOTS: usize = 200;
 
@@ -62,23 +68,29 @@ async fn idle() {
 
 type Connection = CachedConnection<HttpConnector>;
 
-fn connection(server: &ApiServer) -> Connection {
-    through(Arc::new(ConnectLimiter::new(1)), server)
+fn limits(permits: usize) -> Arc<SharedLimits> {
+    Arc::new(SharedLimits::new(permits, 1 << 20))
 }
 
-fn through(limiter: Arc<ConnectLimiter>, server: &ApiServer) -> Connection {
+fn connection(server: &ApiServer) -> Connection {
+    through(limits(1), server)
+}
+
+fn through(limiter: Arc<SharedLimits>, server: &ApiServer) -> Connection {
     from_kubeconfig(limiter, &server.kubeconfig("probe"))
 }
 
-fn from_kubeconfig(limiter: Arc<ConnectLimiter>, kubeconfig: &str) -> Connection {
-    let mut connection = Connection::new(HttpConnector, limiter);
+fn from_kubeconfig(limiter: Arc<SharedLimits>, kubeconfig: &str) -> Connection {
+    let mut connection = Connection::new(LOCAL, limiter);
     let access = access(Ok(Some(kubeconfig.as_bytes())));
     connection.set_kubeconfig(&access).unwrap();
     connection
 }
 
 async fn get(connection: &mut Connection, path: &str) -> Result<ApiResponse, ProbeFailure> {
-    connection.request(&ApiRequest::get(path)).await
+    connection
+        .request(&ApiRequest::get(path, AnswerKind::Leases))
+        .await
 }
 
 fn access_to(server: &ApiServer) -> Access {
@@ -107,7 +119,7 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
         "{{clusters: [{{name: c, cluster: {{server: \"https://{address}\"}}}}], users: [{{name: u, user: {{token: t}}}}], \
          contexts: [{{name: x, context: {{cluster: c, user: u}}}}]}}"
     );
-    let limiter = Arc::new(ConnectLimiter::new(AT_ONCE));
+    let limiter = limits(AT_ONCE);
     let hang: Vec<_> = (0..SHOOTS)
         .map(|_| {
             let mut connection = from_kubeconfig(limiter.clone(), &kubeconfig);
@@ -131,17 +143,17 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
 /// A request that waits for this process must not be reported as a failure of either endpoint.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_queues_has_asked_nobody() {
-    let full = Arc::new(ConnectLimiter::new(0));
+    let full = limits(0);
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let access = access_to(&server);
     let not_asked = ProbeFailure::ConnectQueueTimeout(LIMIT);
     assert_eq!(not_asked.outcome(), Outcome::Inconclusive);
     assert_eq!(not_asked.evidence(), FailureEvidence::None);
-    let mut external = HttpExternalEndpoint::new(HttpConnector, full.clone());
+    let mut external = HttpExternalEndpoint::new(LOCAL, full.clone());
     let answers = external.answers(&access, Budget::starting_now(LIMIT)).await;
     assert_eq!(answers, Err(not_asked.clone()));
     let seed = kube::Client::try_from(kube::Config::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
-    let mut client = HttpShootClient::new("shoot".into(), seed, HttpConnector, full);
+    let mut client = HttpShootClient::new("shoot".into(), seed, LOCAL, full);
     let listed = client.leases(&access, Budget::starting_now(LIMIT)).await;
     assert_eq!(listed.err(), Some(not_asked));
     assert_eq!(server.counters().connections, 0);
@@ -152,16 +164,16 @@ async fn a_request_that_queues_has_asked_nobody() {
 async fn the_time_of_the_server_begins_with_the_permit() {
     let _still = Still::stand();
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let limiter: Arc<ConnectLimiter> = Arc::new(ConnectLimiter::new(1));
+    let limiter: Arc<SharedLimits> = limits(1);
     for (takes, expected) in [
         (Duration::from_secs(4), Ok(())),
         (Duration::from_secs(6), Err(ProbeFailure::Timeout(LIMIT))),
     ] {
         server.freeze();
         let before = server.counters().connections;
-        let permit = limiter.acquire().await;
+        let permit = limiter.connect.acquire().await;
         let access = access_to(&server);
-        let mut external = HttpExternalEndpoint::new(HttpConnector, limiter.clone());
+        let mut external = HttpExternalEndpoint::new(LOCAL, limiter.clone());
         let asked = tokio::spawn(async move { external.answers(&access, Budget::starting_now(LIMIT)).await });
         idle().await;
         tokio::time::advance(Duration::from_secs(4)).await;
@@ -204,7 +216,7 @@ async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_w
 async fn a_kept_connection_that_is_silent_does_not_convict_the_server() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let access = access_to(&server);
-    let mut external = HttpExternalEndpoint::new(HttpConnector, Arc::new(ConnectLimiter::new(1)));
+    let mut external = HttpExternalEndpoint::new(LOCAL, limits(1));
     assert_eq!(
         external.answers(&access, Budget::starting_now(LIMIT)).await,
         Ok(())

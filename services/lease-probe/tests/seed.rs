@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::{permissions, watches};
 use lease_probe::controller::prober::{Endpoint, ProbeContext};
 use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
@@ -17,6 +18,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
+use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::SkipReason;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::clock::Clock;
@@ -37,7 +39,8 @@ fn config(external: Option<&str>) -> Arc<ProberConfig> {
          Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  scaleDown: \
          {{level: 0}}\n"
     );
-    Arc::new(prober::parse(text.as_bytes()).unwrap())
+    let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
+    Arc::new(parsed.unwrap().config)
 }
 
 async fn client(server: &ApiServer) -> kube::Client {
@@ -63,6 +66,10 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
         verdicts.clone(),
         config(None),
         Arc::new(|_: &str| true),
+        HttpConnector {
+            allow_local_addresses: true,
+        },
+        1 << 20,
     );
     (manager, verdicts)
 }
@@ -150,7 +157,7 @@ async fn the_permissions_are_asked_for_again_when_the_configuration_changes_them
     let seed = client(&server).await;
     tokio::spawn(permissions::preflight(
         seed,
-        "garden".to_owned(),
+        Vec::new(),
         rules,
         readiness.clone(),
         stop.clone(),

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
-use watchdog_kube::membership::{Membership, Ownership};
+use watchdog_kube::membership::{Exclusive, ReplicaAddresses};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
@@ -23,7 +23,7 @@ use watchdog_runtime::tasks::Tasks;
 use watchdog_runtime::tls::Tls;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
-use watchdog_watch_stream::replicas::{Addresses, follow_replicas};
+use watchdog_watch_stream::replicas::{ReplicaEndpoints, follow_replicas};
 use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
@@ -67,7 +67,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     watchdog_watch_stream::metrics::register();
     let base = ServiceBuilder::bind(config.common, process).await?;
     let rules = base.follow(config.file);
-    let replica = Replica::join(&base, SERVICE, Ownership::Exclusive, config.timing).await?;
+    let replica = Replica::<Exclusive>::join(&base, SERVICE, config.timing).await?;
     let (seed, membership) = (replica.seed.clone(), replica.membership.clone());
     let indexes = Indexes::new(&seed, &base.readiness, &base.tasks);
     let kinds_known = watch::Sender::new(0);
@@ -75,7 +75,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let check = permissions::check(
         seed.clone(),
         indexes.resources.clone(),
-        watchdog_kube::permissions::membership(&base.common.namespace),
+        watchdog_kube::permissions::of_replica(&base.common),
         kinds_known.subscribe(),
         base.readiness.clone(),
         base.draining.clone(),
@@ -86,16 +86,10 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let trace_contexts = Arc::new(TraceContexts::new(tracer.is_on()));
     let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
     let clock = Clock::start();
-    let owns = {
-        let membership = membership.clone();
-        Box::new(move |shoot: &str| membership.owns(shoot))
-    };
-    let history = Arc::new(HistoryStore::new(
-        config.history,
-        clock,
-        base.identity.clone(),
-        owns,
-    ));
+    let owner = membership.clone();
+    let owns = Box::new(move |shoot: &str| owner.owns(shoot));
+    let identity = base.identity.clone();
+    let history = Arc::new(HistoryStore::new(config.history, clock, identity, owns));
     let observers = Observers {
         verdicts: verdicts.clone(),
         trace_contexts: trace_contexts.clone(),
@@ -104,8 +98,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let addresses = if config.lease_probe.is_empty() {
         replica.find(&base, "discovery", LEASE_PROBE, config.timing)
     } else {
-        let named = config.lease_probe.iter().map(|address| address.as_str().into());
-        watch::Sender::new(named.clone().zip(named).collect::<Addresses>()).subscribe()
+        named(&config.lease_probe)
     };
     observe(&base, addresses, config.server_name, observers);
 
@@ -119,11 +112,12 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let engine = indexes.engine(inputs.clone(), &base.identity, config.request_rate);
     let engine = engine.observe_events(config.observe_events);
     let (shoots, write_counts) = (engine.states(), engine.write_counts());
-    let traces = Traces::new(tracer, trace_contexts);
+    let engine = engine.traced(Traces::new(tracer, trace_contexts));
     base.tasks
-        .critical("engine", engine.traced(traces).recorded(history.clone()).run());
+        .critical("engine", engine.recorded(history.clone()).run());
 
-    let peers = replica.find(&base, "peers", SERVICE, config.timing);
+    let addresses = replica.find(&base, "peers", SERVICE, config.timing);
+    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
     let service = ScalingApi {
         scaling: merge_scaling(&base, &shoots, &inputs, clock, peers.clone()),
         events: merge_events(&base, &history, clock, peers),
@@ -138,13 +132,19 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     base.serve(api(service), vec![Arc::new(scrape)])
 }
 
+/// Replicas whose addresses the command line has; the address is the name, too.
+fn named(addresses: &[String]) -> watch::Receiver<ReplicaAddresses> {
+    let named = addresses.iter().map(|address| address.as_str().into());
+    watch::Sender::new(named.clone().zip(named).collect::<ReplicaAddresses>()).subscribe()
+}
+
 /// Merges the scaling states of this replica with those of the others.
 fn merge_scaling(
     base: &ServiceBuilder,
     shoots: &StateStore<String, ShootScaling>,
     inputs: &Arc<DecisionInputs>,
     clock: Clock,
-    peers: watch::Receiver<Addresses>,
+    peers: ReplicaEndpoints,
 ) -> MergedView<pb::ShootScaling> {
     let view = MergedView::new(base.identity.clone());
     let (exists, filled) = (inputs.clone(), inputs.clone());
@@ -155,7 +155,7 @@ fn merge_scaling(
         exists: move |shoot: &String| !exists.is_unknown(shoot),
         is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_ours(has),
     };
-    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    view.spawn(base, own, peers);
     view
 }
 
@@ -164,7 +164,7 @@ fn merge_events(
     base: &ServiceBuilder,
     history: &HistoryStore,
     clock: Clock,
-    peers: watch::Receiver<Addresses>,
+    peers: ReplicaEndpoints,
 ) -> MergedView<pb::ShootEvent> {
     let (view, identity) = (MergedView::new(base.identity.clone()), base.identity.clone());
     let own = OwnItems {
@@ -175,7 +175,7 @@ fn merge_events(
         // It has what has happened since it started.
         is_filled: |_: &dyn Fn(&NamePair) -> bool| true,
     };
-    view.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    view.spawn(base, own, peers);
     view
 }
 
@@ -192,7 +192,7 @@ fn api(service: ScalingApi) -> Api {
 /// Follows the verdicts of the lease-probe replicas at these addresses.
 fn observe(
     base: &ServiceBuilder,
-    addresses: watch::Receiver<Addresses>,
+    addresses: watch::Receiver<ReplicaAddresses>,
     server_name: String,
     observers: Observers,
 ) {
@@ -201,7 +201,8 @@ fn observe(
         server_name,
     };
     let (readiness, draining) = (base.readiness.clone(), base.draining.clone());
-    let follow = follow_replicas(None, addresses, dialer, observers, readiness, draining);
+    let endpoints = ReplicaEndpoints::new(addresses, dialer);
+    let follow = follow_replicas(None, endpoints, observers, readiness, draining);
     base.tasks.critical("observers", follow);
 }
 
@@ -352,7 +353,7 @@ impl Indexes {
         &self,
         config: watch::Receiver<Arc<ProberConfig>>,
         verdicts: Arc<VerdictTable>,
-        membership: Membership,
+        membership: Exclusive,
         modes: Modes,
         clock: Clock,
     ) -> Arc<DecisionInputs> {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
-use watchdog_api::config::UnknownFields;
 use watchdog_api::names::{is_dns_label, is_dns_subdomain};
 use watchdog_api::policy::{Mode, parse_seed_mode};
 use watchdog_api::prober::{self, ProberConfig};
@@ -12,7 +11,7 @@ use watchdog_kube::key::ObjectKey;
 use watchdog_kube::membership::Timing;
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
-use watchdog_runtime::config_file::{ConfigFile, Content};
+use watchdog_runtime::config_file::ConfigFile;
 use watchdog_runtime::trace::OtlpEndpoint;
 
 /// Scales the dependants of shoots down when their nodes are cut off, and up again, level by level.
@@ -141,12 +140,7 @@ impl CommandLine for Args {
     }
 
     fn check(self) -> anyhow::Result<Config> {
-        let parse = if self.common.ignore_unknown_fields {
-            |name: &str, bytes: &[u8]| read(name, bytes, UnknownFields::Ignored)
-        } else {
-            |name: &str, bytes: &[u8]| read(name, bytes, UnknownFields::Refused)
-        };
-        let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
+        let file = self.common.load_config(prober::parse)?;
         let server_name = self
             .tls_server_name
             .unwrap_or_else(|| self.common.service_name("lease-probe"));
@@ -172,15 +166,6 @@ impl CommandLine for Args {
             release,
         })
     }
-}
-
-fn read(name: &str, bytes: &[u8], unknown: UnknownFields) -> anyhow::Result<Content<ProberConfig>> {
-    let parsed = prober::parse_with(bytes, unknown).map_err(|errors| errors.with_file(name))?;
-    let ignored = parsed.ignored.map(|ignored| ignored.with_file(name).to_string());
-    Ok(Content {
-        config: parsed.config,
-        ignored: ignored.unwrap_or_default(),
-    })
 }
 
 /// Reads `NAMESPACE/NAME`.

@@ -2,9 +2,51 @@
 
 pub(crate) mod collector;
 
-use watchdog_runtime::metrics::{Metric, describe};
+use watchdog_api::policy::Mode;
+use watchdog_runtime::label;
+use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels, ShootLabel};
 
-pub(crate) const OPERATIONS: Metric = Metric::counter(
+use crate::controller::write_counts::WriteResult;
+use crate::domain::decision::HoldReason;
+use crate::domain::status::FlowState;
+use crate::domain::{Direction, direction_name};
+
+label!("direction": Direction = [Direction::Down, Direction::Up, Direction::Release]);
+label!(pub(crate) enum ReplicaState: "state" { Known = "known", Synced = "synced" });
+
+/// The state of a shoot.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ShootLabels {
+    pub(crate) direction: Option<Direction>,
+    pub(crate) flow: FlowState,
+    pub(crate) held: Option<HoldReason>,
+}
+
+impl Labels for ShootLabels {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        add("direction", direction_name(self.direction));
+        add("state", self.flow.as_str());
+        add("held", self.held.map_or("no", HoldReason::as_str));
+    }
+}
+
+/// The mode that is in force for a shoot.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ModeLabels {
+    pub(crate) mode: Mode,
+    pub(crate) of_shoot: bool,
+    pub(crate) has_end: bool,
+}
+
+impl Labels for ModeLabels {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        add("mode", self.mode.as_str());
+        add("source", if self.of_shoot { "shoot" } else { "seed" });
+        add("end", if self.has_end { "set" } else { "never" });
+    }
+}
+
+pub(crate) const OPERATIONS: Counter<(ShootLabel<'_>, (Direction, WriteResult))> = Counter::new(
     "watchdog_scaling_operations_total",
     "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, \
      migrates or is deleted) and result: applied, conflict (somebody else wrote in between), refused, unknown (no \
@@ -12,100 +54,89 @@ pub(crate) const OPERATIONS: Metric = Metric::counter(
      the mode is observe).",
 );
 
-pub(crate) const WRITES: Metric = Metric::counter(
+pub(crate) const WRITES: Counter<(Direction, WriteResult)> = Counter::new(
     "watchdog_scaling_writes_total",
     "Writes on the resources of all shoots, by direction and result, as watchdog_scaling_operations_total has them by \
      shoot.",
 );
 
-pub(crate) const FIRST_WRITE: Metric = Metric::histogram(
+pub(crate) const FIRST_WRITE: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_first_write_seconds",
     "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was applied, or \
      would have been sent in mode observe, by direction.",
 );
 
-pub(crate) const REACHED: Metric = Metric::histogram(
+pub(crate) const REACHED: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_reached_seconds",
     "Time from the verdict that changed the direction of a shoot, when it was sent, until the last resource reached \
      its target, by direction.",
 );
 
-pub(crate) const FAILURES: Metric = Metric::counter(
+pub(crate) const FAILURES: Counter<Direction> = Counter::new(
     "watchdog_scaling_level_failures_total",
     "Times a resource failed its level: all tries failed, or it is absent and not optional; by direction.",
 );
 
-pub(crate) const SHOOTS: Metric = Metric::gauge(
+pub(crate) const SHOOTS: Gauge<ShootLabels> = Gauge::new(
     "watchdog_scaling_shoots",
     "Shoots that this replica owns, by direction (down, up or hold), state of the flow (holding, settled, running, \
      failed) and why they are held (no; cluster, ownership, unreported, expired, verdict, mode; disagreement and \
      outdated: lease-probe is not as it should be).",
 );
 
-pub(crate) const SHOOTS_BY_MODE: Metric = Metric::gauge(
+pub(crate) const SHOOTS_BY_MODE: Gauge<ModeLabels> = Gauge::new(
     "watchdog_scaling_shoots_by_mode",
     "Shoots that this replica owns, by mode (protect, observe or off), source (shoot: its annotation, or seed: the \
      default) and end (set or never). Only those in mode protect are protected.",
 );
 
-pub(crate) const HELD_DOWN_OF: Metric = Metric::gauge(
+pub(crate) const HELD_DOWN_OF: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_scaling_shoot_held_down_resources",
     "Resources of a shoot that carry meltdown-protection-active, by shoot; only where there is one.",
 );
 
-pub(crate) const HELD_DOWN: Metric = Metric::gauge(
+pub(crate) const HELD_DOWN: Gauge = Gauge::new(
     "watchdog_scaling_held_down_resources",
     "Resources that carry meltdown-protection-active, over the shoots that this replica owns.",
 );
 
-pub(crate) const TO_RESTORE: Metric = Metric::gauge(
+pub(crate) const TO_RESTORE: Gauge = Gauge::new(
     "watchdog_scaling_resources_to_restore",
     "Resources that carry meltdown-protection-active although the direction of their shoot is up; they are being \
      restored.",
 );
 
-pub(crate) const TO_RESTORE_OF: Metric = Metric::gauge(
+pub(crate) const TO_RESTORE_OF: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_scaling_shoot_resources_to_restore",
     "Resources of a shoot that are being restored, by shoot; only where there is one.",
 );
 
-pub(crate) const FAILED_LEVELS: Metric = Metric::gauge(
+pub(crate) const FAILED_LEVELS: Gauge = Gauge::new(
     "watchdog_scaling_failed_levels",
     "Shoots that this replica owns and whose current level has failed; it is tried again while the verdict stands.",
 );
 
-pub(crate) const WAITING: Metric = Metric::gauge(
+pub(crate) const WAITING: Gauge = Gauge::new(
     "watchdog_scaling_waiting_shoots",
     "Shoots with a request to make that wait for their turn: the rate is limited by --request-rate, the number of \
      requests at once to 64.",
 );
 
-pub(crate) const UNDER_WAY: Metric = Metric::gauge(
+pub(crate) const UNDER_WAY: Gauge = Gauge::new(
     "watchdog_scaling_requests_under_way",
     "Requests on resources of shoots that are under way.",
 );
 
-pub(crate) const OBSERVERS: Metric = Metric::gauge(
+pub(crate) const OBSERVERS: Gauge<ReplicaState> = Gauge::new(
     "watchdog_scaling_lease_probe_replicas",
     "Replicas of lease-probe, by state: known, or synced (their stream is complete and lives).",
 );
 
 pub(crate) fn register() {
-    describe(&[WRITES, FIRST_WRITE, REACHED, FAILURES, WAITING, UNDER_WAY]);
-    for metric in [FIRST_WRITE, REACHED] {
-        metric.begin_by("direction", &["down", "up"]);
-    }
-    FAILURES.begin_by("direction", &["down", "up", "release"]);
-    for direction in ["down", "up", "release"] {
-        for result in [
-            "applied",
-            "conflict",
-            "refused",
-            "unknown",
-            "cancelled",
-            "observed",
-        ] {
-            WRITES.begin(&[("direction", direction.to_owned()), ("result", result.to_owned())]);
-        }
-    }
+    WRITES.register();
+    FIRST_WRITE.register();
+    REACHED.register();
+    FAILURES.register();
+    WAITING.register();
+    UNDER_WAY.register();
 }

@@ -32,9 +32,13 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 }
 
 async fn dispatch(cli: Cli, output: Output) -> Result<ExitCode, CommandError> {
-    match cli.command {
+    match &cli.command {
+        CtlCommand::Certificate { folder, dns_name } => {
+            commands::certificate::run(&cli.connect, folder, dns_name, &output).await?;
+            return Ok(ExitCode::SUCCESS);
+        }
         CtlCommand::Completion { shell } => {
-            commands::shell::completion(shell, &called_as(), &output);
+            commands::shell::completion(*shell, &called_as(), &output);
             return Ok(ExitCode::SUCCESS);
         }
         CtlCommand::Man => {
@@ -60,7 +64,7 @@ async fn dispatch(cli: Cli, output: Output) -> Result<ExitCode, CommandError> {
         CtlCommand::Replicas => commands::replicas::run(&connector, &output.frame()).await?,
         CtlCommand::Verdicts(args) => commands::verdicts::run(&clients, &args, &output.frame()).await?,
         CtlCommand::Scaling(args) => commands::scaling::run(&clients, &args, &output.frame()).await?,
-        CtlCommand::Completion { .. } | CtlCommand::Man => String::new(),
+        CtlCommand::Certificate { .. } | CtlCommand::Completion { .. } | CtlCommand::Man => String::new(),
     };
     output.print(&text);
     Ok(ExitCode::SUCCESS)

@@ -17,10 +17,10 @@ Where the programs are:
 
 Examples:
   # One screen, live, of the seed in the current kubeconfig.
-  watchdogctl --tls-secret watchdog-lease-probe-tls status --watch
+  watchdogctl --tls-secret watchdog-authority status --watch
 
   # Why is this shoot scaled down?
-  watchdogctl --tls-secret watchdog-lease-probe-tls shoot shoot--core--crazy
+  watchdogctl --tls-secret watchdog-authority shoot shoot--core--crazy
 
   # The shoots that are cut off, for a script.
   watchdogctl --lease-probe watchdog-lease-probe.garden.svc:9645 --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key \\
@@ -105,18 +105,19 @@ pub(crate) struct ConnectArgs {
     )]
     pub(crate) name: String,
 
-    /// Secret in --namespace with tls.crt, tls.key and ca.crt, read through the API server of the seed.
+    /// Secret, in --namespace unless it names another one, read through the API server of the seed: that of the programs' certificate authority
+    /// (ca.crt, ca.key), from which a certificate is issued for this run, or one with tls.crt, tls.key and ca.crt.
     #[arg(
         long,
         global = true,
-        value_name = "NAME",
+        value_name = "[NAMESPACE/]NAME",
         env = "WATCHDOG_TLS_SECRET",
         conflicts_with = "tls_ca"
     )]
     pub(crate) tls_secret: Option<String>,
 
     /// Certificate authorities (PEM) that the programs' certificates must be signed by.
-    #[arg(long, global = true, value_name = "FILE", env = "WATCHDOG_TLS_CA", requires_all = ["tls_cert", "tls_key"])]
+    #[arg(long, global = true, value_name = "FILE", env = "WATCHDOG_TLS_CA")]
     pub(crate) tls_ca: Option<PathBuf>,
 
     /// Your certificate chain (PEM).
@@ -125,7 +126,7 @@ pub(crate) struct ConnectArgs {
         global = true,
         value_name = "FILE",
         env = "WATCHDOG_TLS_CERT",
-        requires = "tls_ca"
+        requires_all = ["tls_ca", "tls_key"]
     )]
     pub(crate) tls_cert: Option<PathBuf>,
 
@@ -135,9 +136,20 @@ pub(crate) struct ConnectArgs {
         global = true,
         value_name = "FILE",
         env = "WATCHDOG_TLS_KEY",
-        requires = "tls_ca"
+        requires = "tls_cert"
     )]
     pub(crate) tls_key: Option<PathBuf>,
+
+    /// Private key (PEM) of the authority in --tls-ca, from which a certificate is issued for this run.
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "WATCHDOG_TLS_CA_KEY",
+        requires = "tls_ca",
+        conflicts_with = "tls_cert"
+    )]
+    pub(crate) tls_ca_key: Option<PathBuf>,
 
     /// DNS name in the programs' certificates. Default: <name>-<program>.<namespace>.svc for each program.
     #[arg(long, global = true, value_name = "NAME", env = "WATCHDOG_TLS_SERVER_NAME")]
@@ -182,6 +194,15 @@ pub(crate) enum CtlCommand {
     Verdicts(VerdictsArgs),
     /// Scaling states of shoots.
     Scaling(ScalingArgs),
+    /// Write ca.crt, tls.crt and tls.key, for grpcurl: a certificate of the programs' authority, valid for a day.
+    Certificate {
+        /// Folder for the files.
+        #[arg(value_name = "FOLDER", default_value = ".")]
+        folder: PathBuf,
+        /// DNS name in the certificate; repeatable. Default: the names of the programs, which may call.
+        #[arg(long, value_name = "NAME")]
+        dns_name: Vec<String>,
+    },
     /// Print a completion script for a shell, for example: source <(watchdogctl completion bash)
     Completion {
         /// The shell.
@@ -401,7 +422,11 @@ mod tests {
     #[test]
     fn transport_options_exclude_or_need_each_other() {
         for (line, part) in [
-            ("x --tls-ca a status", "--tls-cert"),
+            ("x --tls-ca-key a status", "--tls-ca"),
+            (
+                "x --tls-ca a --tls-ca-key b --tls-cert c --tls-key d status",
+                "--tls-cert",
+            ),
             ("x --tls-cert a --tls-key b status", "--tls-ca"),
             ("x --insecure-plaintext --tls-secret a status", "--tls-secret"),
             ("x plan shoot--a--b", "--direction"),

@@ -15,7 +15,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Standard output of the process. NO_COLOR turns colour off, whatever its value.
+    /// Standard output of the process. NO_COLOR turns colour off, whatever its value, unless that is empty.
     pub(crate) fn of_process() -> Self {
         let terminal = io::stdout().is_terminal();
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_api::policy::Mode;
 use watchdog_kube::events;
-use watchdog_kube::membership::{Membership, Ownership, Timing};
-use watchdog_kube::permissions::{membership as membership_permissions, preflight};
+use watchdog_kube::membership::{Share, Timing};
+use watchdog_kube::permissions::{of_replica, preflight};
 use watchdog_kube::replica::Replica;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
@@ -18,6 +18,7 @@ use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
+use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::discovery::discover;
@@ -56,7 +57,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
     let rules = base.follow(file);
     let current = rules.borrow().clone();
-    let replica = Replica::join(&base, SERVICE, Ownership::Overlapping, Timing::PRODUCTION).await?;
+    let replica = Replica::<Share>::join(&base, SERVICE, Timing::PRODUCTION).await?;
     let membership = replica.membership.clone();
     // The membership keeps its own client: renewals must not wait for deletions.
     let seed = paced(replica.seed.clone(), request_rate);
@@ -105,7 +106,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     if dependants_annotation {
         tasks.critical("annotations", watches.clone().annotations(notices));
     }
-    let mut needed = membership_permissions(&base.common.namespace);
+    let mut needed = of_replica(&base.common);
     let stop = draining.clone();
     tasks.critical("services", async move {
         let Some(served) = discover(&seed, &readiness, &undiscovered, &stop).await else {
@@ -135,12 +136,13 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 /// Merges the services and weeders of this replica with those of the others.
 fn merge(
     base: &ServiceBuilder,
-    replica: &Replica,
+    replica: &Replica<Share>,
     state: &Arc<SharedState>,
 ) -> (MergedView<pb::EndpointReadiness>, MergedView<pb::Weeder>) {
     let readiness = MergedView::new(base.identity.clone());
     let weeders = MergedView::new(base.identity.clone());
-    let peers = replica.find(base, "peers", SERVICE, Timing::PRODUCTION);
+    let addresses = replica.find(base, "peers", SERVICE, Timing::PRODUCTION);
+    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
     let is_ready = {
         let ready = base.readiness.clone();
         move || ready.blockers().is_empty()
@@ -152,7 +154,7 @@ fn merge(
         encode: move |key: &NamespacedName, state: &ServiceState| convert::readiness(key, state, &observer),
         key: convert::name_pair,
         exists: move |NamePair(namespace, service): &NamePair| {
-            !known() || services.has_service(&NamespacedName::new(namespace.as_str(), service.as_str()))
+            !known() || services.has_service(&NamespacedName::new(namespace.clone(), service.clone()))
         },
         is_filled: move |has: &dyn Fn(&NamePair) -> bool| {
             filled()
@@ -163,7 +165,7 @@ fn merge(
                     .all(|key| has(&key))
         },
     };
-    readiness.spawn(base, own, peers.clone(), base.peer_dialer(SERVICE));
+    readiness.spawn(base, own, peers.clone());
     let (owner, clock) = (base.identity.clone(), state.clone());
     let own = OwnItems {
         store: state.weeders.clone(),
@@ -174,7 +176,7 @@ fn merge(
         exists: |_: &NamePair| true,
         is_filled: move |_: &dyn Fn(&NamePair) -> bool| is_ready(),
     };
-    weeders.spawn(base, own, peers, base.peer_dialer(SERVICE));
+    weeders.spawn(base, own, peers);
     (readiness, weeders)
 }
 
@@ -191,7 +193,7 @@ fn serve(base: ServiceBuilder, state: Arc<SharedState>, service: WeederApi) -> a
 
 /// Updates the state whenever the replicas share the namespaces in another way.
 async fn watch_ownership(
-    membership: Membership,
+    membership: Share,
     state: Arc<SharedState>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {

@@ -3,14 +3,13 @@
 use std::num::NonZeroU32;
 
 use clap::Parser;
-use watchdog_api::config::UnknownFields;
 use watchdog_api::policy::{Mode, parse_seed_mode};
 use watchdog_api::weeder::{self, WeederConfig};
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
-use watchdog_runtime::config_file::{ConfigFile, Content};
+use watchdog_runtime::config_file::ConfigFile;
 
-/// SeedWatches the readiness of services in all namespaces of a seed and, once one is ready again, deletes the pods in
+/// Watches the readiness of services in all namespaces of a seed and, once one is ready again, deletes the pods in
 /// CrashLoopBackOff that depend on it.
 #[derive(Debug, Clone, Parser)]
 #[command(version, about)]
@@ -62,12 +61,7 @@ impl CommandLine for Args {
     }
 
     fn check(self) -> anyhow::Result<Config> {
-        let parse = if self.common.ignore_unknown_fields {
-            |name: &str, bytes: &[u8]| read(name, bytes, UnknownFields::Ignored)
-        } else {
-            |name: &str, bytes: &[u8]| read(name, bytes, UnknownFields::Refused)
-        };
-        let file = ConfigFile::load(self.common.config_file.clone(), parse)?;
+        let file = self.common.load_config(weeder::parse)?;
         Ok(Config {
             common: self.common,
             file,
@@ -77,15 +71,6 @@ impl CommandLine for Args {
             request_rate: NonZeroU32::new(self.request_rate).unwrap_or(NonZeroU32::MIN),
         })
     }
-}
-
-fn read(name: &str, bytes: &[u8], unknown: UnknownFields) -> anyhow::Result<Content<WeederConfig>> {
-    let parsed = weeder::parse_with(bytes, unknown).map_err(|errors| errors.with_file(name))?;
-    let ignored = parsed.ignored.map(|ignored| ignored.with_file(name).to_string());
-    Ok(Content {
-        config: parsed.config,
-        ignored: ignored.unwrap_or_default(),
-    })
 }
 
 #[cfg(test)]

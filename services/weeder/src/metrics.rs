@@ -4,103 +4,131 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use watchdog_runtime::metrics::{Collector, Exposition, Metric, describe};
+use watchdog_runtime::label;
+use watchdog_runtime::metrics::{Collector, Counter, Exposition, Gauge, Histogram, Labels};
 
 use crate::controller::shared::SharedState;
+use crate::domain::failure::RequestFailure;
 use crate::domain::pods::CrashLoop;
 use crate::domain::readiness::ServiceReadiness;
 use crate::domain::weeder::Phase;
 
-pub(crate) const SERVICES: Metric = Metric::gauge(
+label!(pub(crate) enum ReadinessLabel: "readiness" { Ready = "ready", NotReady = "not_ready" });
+label!(pub(crate) enum WeederPhase: "state" { Queued = "queued", Active = "active" });
+label!(pub(crate) enum WeederEnd: "how" { Ended = "ended", Cancelled = "cancelled" });
+label!(pub(crate) enum DeletionAnswer: "result" {
+    Deleted = "deleted",
+    Gone = "gone",
+    Changed = "changed",
+    Forbidden = "forbidden",
+    Throttled = "throttled",
+    Failed = "failed",
+    Observed = "observed",
+});
+label!(pub(crate) enum Discovered: "discovered" { AtStart = "at_start", Later = "later" });
+label!(pub(crate) enum DeletionEffect: "outcome" { Useful = "useful", Useless = "useless" });
+label!(pub(crate) enum EndpointReadResult: "result" {
+    Ok = "ok",
+    Forbidden = "forbidden",
+    Throttled = "throttled",
+    Failed = "failed",
+});
+label!(pub(crate) struct WatchScope: "scope");
+label!(pub(crate) struct ObjectKind: "kind");
+
+/// How the container of a deleted pod ended: service, container, exit code and reason.
+pub(crate) struct DeletedPodLabels([String; 4]);
+
+pub(crate) const SERVICES: Gauge<ReadinessLabel> = Gauge::new(
     "watchdog_weeder_services",
     "Services in the namespaces of this replica, by readiness: ready or not_ready.",
 );
 
-pub(crate) const WEEDERS: Metric = Metric::gauge(
+pub(crate) const WEEDERS: Gauge<WeederPhase> = Gauge::new(
     "watchdog_weeders",
     "Weeders that live on this replica, by state: queued (the service has not been ready for long enough) or active.",
 );
 
-pub(crate) const STARTED: Metric = Metric::counter(
+pub(crate) const STARTED: Counter = Counter::new(
     "watchdog_weeders_started_total",
     "Weeders that started because a service became ready.",
 );
 
-pub(crate) const ENDED: Metric = Metric::counter(
+pub(crate) const ENDED: Counter<WeederEnd> = Counter::new(
     "watchdog_weeders_ended_total",
     "Weeders that ended, by how: ended (lived out their time) or cancelled (their namespace ended, moved to another \
      replica or is not configured any more). A weeder that a new one replaces is not counted.",
 );
 
-pub(crate) const DELETIONS: Metric = Metric::counter(
+pub(crate) const DELETIONS: Counter<DeletionAnswer> = Counter::new(
     "watchdog_weeder_deletions_total",
     "Attempts to delete a crash-looping pod, by result: deleted; gone or changed (left alone); forbidden, throttled \
      or failed (tried again); observed (not sent, because the mode is observe).",
 );
 
-pub(crate) const DELETION_DELAY: Metric = Metric::histogram(
+pub(crate) const DELETION_DELAY: Histogram<Discovered> = Histogram::new(
     "watchdog_weeder_deletion_delay_seconds",
     "Time until a crash-looping pod was deleted, by discovered: at_start (since its service became ready) or later (since \
      it was seen to crash while the weeder lived).",
 );
 
-pub(crate) const SAVED: Metric = Metric::counter(
+pub(crate) const SAVED: Counter = Counter::new(
     "watchdog_weeder_recovery_seconds_saved_total",
     "Crash back-off that was left when a pod was deleted, estimated from its restarts: the time by which it starts \
      sooner.",
 );
 
-pub(crate) const PENDING: Metric = Metric::gauge(
+pub(crate) const PENDING: Gauge = Gauge::new(
     "watchdog_weeder_pending_deletions",
     "Crash-looping pods that wait to be deleted or are being deleted.",
 );
 
-pub(crate) const OUTCOMES: Metric = Metric::counter(
+pub(crate) const OUTCOMES: Counter<DeletionEffect> = Counter::new(
     "watchdog_weeder_deletion_outcomes_total",
     "Deletions that were judged, once for each container of a controller, by outcome: useful (no successor crashed \
      within a minute) or useless.",
 );
 
-pub(crate) const DELETED_PODS: Metric = Metric::counter(
+pub(crate) const DELETED_PODS: Counter<DeletedPodLabels> = Counter::new(
     "watchdog_weeder_deleted_pods_total",
     "Deleted pods, by service, container, exit_code and reason of the last run of the container; beyond 200 \
      combinations other.",
 );
 
-pub(crate) const LEFT_ALONE: Metric = Metric::counter(
+pub(crate) const LEFT_ALONE: Counter = Counter::new(
     "watchdog_weeder_left_alone_total",
     "Containers that kept crashing although their service was ready, and whose pods are left alone after three \
      deletions.",
 );
 
-pub(crate) const FLAPPING: Metric = Metric::counter(
+pub(crate) const FLAPPING: Counter = Counter::new(
     "watchdog_weeder_flapping_services_total",
     "Times that a service became ready for the fourth time in a minute; its dependants are deleted once it has been \
      ready for 30 s.",
 );
 
-pub(crate) const CRASHING: Metric = Metric::gauge(
+pub(crate) const CRASHING: Gauge = Gauge::new(
     "watchdog_weeder_crashing_pods",
     "Dependants in CrashLoopBackOff that this replica sees, whether or not a weeder is responsible for them.",
 );
 
-pub(crate) const ENDPOINT_READS: Metric = Metric::counter(
+pub(crate) const ENDPOINT_READS: Counter<EndpointReadResult> = Counter::new(
     "watchdog_weeder_endpoint_reads_total",
     "Times that the pods behind the endpoints of a service were read to learn since when it is ready, by result: ok, \
      forbidden, throttled or failed.",
 );
 
-pub(crate) const REQUESTS: Metric = Metric::gauge(
+pub(crate) const REQUESTS: Gauge = Gauge::new(
     "watchdog_weeder_requests_in_flight",
     "Deletions of pods and reads of endpoint pods under way; never more than 32.",
 );
 
-pub(crate) const POD_WATCHES: Metric = Metric::gauge(
+pub(crate) const POD_WATCHES: Gauge<WatchScope> = Gauge::new(
     "watchdog_weeder_pod_watches",
-    "SeedWatches on pods, by scope: namespace, selector, or all when there are more than eight selectors.",
+    "Watches on pods, by scope: namespace, selector, or all when there are more than eight selectors.",
 );
 
-pub(crate) const MALFORMED: Metric = Metric::counter(
+pub(crate) const MALFORMED: Counter<ObjectKind> = Counter::new(
     "watchdog_weeder_malformed_objects_total",
     "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint, no crash loop \
      and no annotation.",
@@ -110,39 +138,51 @@ pub(crate) const MALFORMED: Metric = Metric::counter(
 const MAX_DELETED_LABELS: usize = 200;
 
 pub(crate) fn register() {
-    describe(&[
-        STARTED,
-        ENDED,
-        DELETIONS,
-        DELETED_PODS,
-        DELETION_DELAY,
-        SAVED,
-        OUTCOMES,
-        LEFT_ALONE,
-        FLAPPING,
-        ENDPOINT_READS,
-        REQUESTS,
-        MALFORMED,
-    ]);
-    for counter in [STARTED, SAVED, LEFT_ALONE, FLAPPING] {
-        counter.begin(&[]);
+    STARTED.register();
+    ENDED.register();
+    DELETIONS.register();
+    DELETED_PODS.register();
+    DELETION_DELAY.register();
+    SAVED.register();
+    OUTCOMES.register();
+    LEFT_ALONE.register();
+    FLAPPING.register();
+    ENDPOINT_READS.register();
+    REQUESTS.register();
+    MALFORMED.register();
+}
+
+impl From<&RequestFailure> for DeletionAnswer {
+    fn from(failure: &RequestFailure) -> Self {
+        match failure {
+            RequestFailure::Gone => Self::Gone,
+            RequestFailure::Changed => Self::Changed,
+            RequestFailure::Forbidden(_) => Self::Forbidden,
+            RequestFailure::Throttled(_) => Self::Throttled,
+            RequestFailure::Failed(_) => Self::Failed,
+        }
     }
-    ENDED.begin_by("how", &["ended", "cancelled"]);
-    ENDPOINT_READS.begin_by("result", &["ok", "forbidden", "throttled", "failed"]);
-    OUTCOMES.begin_by("outcome", &["useful", "useless"]);
-    DELETIONS.begin_by(
-        "result",
-        &[
-            "deleted",
-            "gone",
-            "changed",
-            "forbidden",
-            "throttled",
-            "failed",
-            "observed",
-        ],
-    );
-    DELETION_DELAY.begin_by("discovered", &["at_start", "later"]);
+}
+
+impl From<&RequestFailure> for EndpointReadResult {
+    fn from(failure: &RequestFailure) -> Self {
+        match failure {
+            RequestFailure::Forbidden(_) => Self::Forbidden,
+            RequestFailure::Throttled(_) => Self::Throttled,
+            RequestFailure::Gone | RequestFailure::Changed | RequestFailure::Failed(_) => Self::Failed,
+        }
+    }
+}
+
+impl Labels for DeletedPodLabels {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        for (name, value) in ["service", "container", "exit_code", "reason"]
+            .into_iter()
+            .zip(&self.0)
+        {
+            add(name, value);
+        }
+    }
 }
 
 /// Counts a deleted pod by how its container ended.
@@ -166,14 +206,7 @@ pub(crate) fn count_deleted_pod(service: &str, crash: &CrashLoop) {
         }
     }
     drop(known);
-    let [service, container, exit_code, reason] = values;
-    let labels = [
-        ("service", service),
-        ("container", container),
-        ("exit_code", exit_code),
-        ("reason", reason),
-    ];
-    DELETED_PODS.inc(&labels);
+    DELETED_PODS.inc(DeletedPodLabels(values));
 }
 
 /// The series that are counted at the scrape.
@@ -200,28 +233,20 @@ impl Collector for StateCollector {
                 manager.crashing_pods(),
             )
         });
-        let series = |label: &'static str, counts: &[(&'static str, usize)]| {
-            let series = counts
-                .iter()
-                .map(|(value, count)| ([(label, *value)], *count as f64));
-            series.collect::<Vec<_>>()
-        };
-        out.family(
-            &SERVICES,
-            series("readiness", &[("ready", ready), ("not_ready", not_ready)]),
-        );
-        out.family(
-            &WEEDERS,
-            series("state", &[("queued", queued), ("active", active)]),
-        );
+        let services = [
+            (ReadinessLabel::Ready, ready),
+            (ReadinessLabel::NotReady, not_ready),
+        ];
+        out.family(&SERVICES, services.map(|(state, n)| (state, n as f64)));
+        let weeders = [(WeederPhase::Queued, queued), (WeederPhase::Active, active)];
+        out.family(&WEEDERS, weeders.map(|(phase, n)| (phase, n as f64)));
         let scopes = ["namespace", "selector", "all"].map(|scope| {
             let of_scope = queries.iter().filter(|query| query.scope() == scope);
-            (scope, of_scope.count())
+            (WatchScope(scope), of_scope.count() as f64)
         });
-        out.family(&POD_WATCHES, series("scope", &scopes));
-        let none: [(&str, &str); 0] = [];
-        out.family(&PENDING, [(none, pending as f64)]);
-        out.family(&CRASHING, [(none, crashing as f64)]);
+        out.family(&POD_WATCHES, scopes);
+        out.family(&PENDING, [((), pending as f64)]);
+        out.family(&CRASHING, [((), crashing as f64)]);
     }
 }
 

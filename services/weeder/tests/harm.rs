@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{CONFIG, PATIENCE, Seed, Weeder, eventually};
+use support::{CONFIG, JsonLog, PATIENCE, Seed, Weeder, eventually};
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, AuditEntry};
@@ -140,6 +140,67 @@ async fn at_first_sight_only_what_crashed_during_the_outage_is_deleted() {
     seed.service("shoot", "etcd", true);
     seed.gone("shoot", "after").await;
     seed.gone("shoot", "later").await;
+    weeder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_event_the_log_and_the_api_name_the_evidence_of_a_deletion() {
+    let log = JsonLog::start();
+    let seed = Seed::new().await;
+    seed.namespace("shoot");
+    // Ready since 09:00.
+    seed.service("shoot", "etcd", true);
+    let labels = control_plane("apiserver");
+    seed.pod_of("shoot", "evidence", &labels, Some(("ReplicaSet", "evidence-rs")));
+    seed.crash("shoot", "evidence");
+    let mut weeder = seed.ready().await;
+
+    let is_deletion = |line: &Value| line["message"] == "crash-looping pod deleted";
+    let line = log.line("the deletion is logged", is_deletion).await;
+    for (field, value) in [
+        ("level", json!("INFO")),
+        ("namespace", json!("shoot")),
+        ("pod", json!("evidence")),
+        ("container", json!("main")),
+        ("exit_code", json!(1)),
+        ("exit_reason", json!("Error")),
+        ("restarts", json!(5)),
+        ("service", json!("etcd")),
+        ("service_ready_since", json!("2020-11-21T09:00:00Z")),
+    ] {
+        assert_eq!(line[field], value, "{field} in {line}");
+    }
+
+    let note = "Deleted pod evidence: container main (exit code 1, Error, 5 restarts) was in CrashLoopBackOff, and \
+                service etcd is ready since 2020-11-21T09:00:00Z.";
+    let is_event = || {
+        seed.events().iter().any(|event| {
+            event.text("/type") == "Normal"
+                && event.text("/reason") == "WeededCrashLoopingPod"
+                && event.text("/metadata/namespace") == "shoot"
+                && event.text("/regarding/kind") == "ReplicaSet"
+                && event.text("/regarding/name") == "evidence-rs"
+                && event.text("/note") == note
+        })
+    };
+    eventually("an Event says so", is_event).await;
+
+    let shown = weeder
+        .wait("shoot", "etcd", "it is deleted", |w| w.deleted == 1)
+        .await;
+    let deletion = &shown.deletions[0];
+    assert_eq!(
+        (deletion.pod.as_str(), deletion.container.as_str()),
+        ("evidence", "main")
+    );
+    assert_eq!(
+        (deletion.exit_code, deletion.exit_reason.as_str()),
+        (Some(1), "Error")
+    );
+    assert_eq!((deletion.restart_count, deletion.init_container), (5, false));
+    assert_eq!(shown.key.unwrap().service, "etcd");
+    let since = "2020-11-21T09:00:00Z".parse::<jiff::Timestamp>().unwrap();
+    assert_eq!(deletion.service_ready_since.unwrap().seconds, since.as_second());
     weeder.stop().await;
 }
 

@@ -12,10 +12,11 @@ use lease_probe::domain::probe_state::{Next, ProbeState};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::{Streak, Thresholds, VerdictBuilder, sentence};
 use scaling_coordinator::domain::Direction;
-use scaling_coordinator::domain::decision::{self, StreamCounts, Verdict, decide};
+use scaling_coordinator::domain::decision::{self, ReceivedVerdict, StreamCounts, decide};
 use scaling_coordinator::domain::flow::Flow;
 use scaling_coordinator::domain::observed::{Dependent, Observed, ResourceState};
 use tokio::time::Instant;
+use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::lease::LeaseItem;
 use watchdog_api::list::ItemList;
@@ -232,7 +233,7 @@ fn probe(nodes: usize) -> Work {
 
 fn direction() -> Work {
     let now = Instant::now();
-    let verdict = Verdict {
+    let verdict = ReceivedVerdict {
         outcome: decision::Outcome::LeasesExpired,
         observer: "lease-probe-0".into(),
         observed: now,
@@ -248,9 +249,9 @@ fn direction() -> Work {
 
 fn gardener() -> Vec<DependentResource> {
     let text = fixtures::prober("probeInterval: 30s", "30s");
-    let config = prober::parse(text.as_bytes());
-    config
-        .map(|config| config.dependent_resource_infos)
+    let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
+    parsed
+        .map(|parsed| parsed.config.dependent_resource_infos)
         .unwrap_or_default()
 }
 

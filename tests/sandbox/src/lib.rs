@@ -31,6 +31,7 @@ pub mod cli;
 mod control;
 mod error;
 mod faults;
+pub mod hostile;
 pub mod io;
 mod kubeconfig;
 mod listener;

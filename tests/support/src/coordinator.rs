@@ -62,7 +62,7 @@ impl FakeProbe {
         let address = listener.local_addr()?;
         let verdicts = watch::Sender::new(Verdicts::new());
         let silent = watch::Sender::new(false);
-        let service = LeaseProbeServiceServer::new(Service {
+        let service = LeaseProbeServiceServer::new(VerdictService {
             silent: silent.clone(),
             verdicts: verdicts.clone(),
             epoch: rand::random::<u64>().to_string(),
@@ -102,7 +102,7 @@ impl FakeProbe {
     }
 }
 
-struct Service {
+struct VerdictService {
     silent: watch::Sender<bool>,
     verdicts: watch::Sender<Verdicts>,
     epoch: String,
@@ -145,7 +145,7 @@ async fn serve(
                 completeness: None,
             }));
         } else if events.is_empty() {
-            events.push(Event::Heartbeat(feed::Heartbeat {}));
+            events.push(Event::Heartbeat(feed::Heartbeat::default()));
         }
         for event in events {
             revision += u64::from(matches!(event, Event::Upsert(_)));
@@ -177,7 +177,7 @@ async fn serve(
 }
 
 #[tonic::async_trait]
-impl LeaseProbeService for Service {
+impl LeaseProbeService for VerdictService {
     type WatchVerdictsStream = Pin<Box<dyn Stream<Item = Result<pb::WatchVerdictsResponse, Status>> + Send>>;
 
     async fn watch_verdicts(

@@ -29,6 +29,9 @@ const SERVER_NAMES: [&str; 4] = [
     "localhost",
 ];
 
+/// DNS name in the certificate of a consumer.
+pub const CLIENT_NAME: &str = "client.test";
+
 /// Namespace of the membership Leases.
 pub const NAMESPACE: &str = "garden";
 
@@ -62,7 +65,7 @@ impl Setup {
     /// When a file cannot be written.
     pub fn new(scratch: &Arc<Scratch>, prober: &str, weeder: &str) -> anyhow::Result<Self> {
         let authority = Authority::new(scratch, "watchdog")?;
-        let client_files = authority.issue("client", &["client.test"])?;
+        let client_files = authority.issue("client", &[CLIENT_NAME])?;
         let files = PemFiles {
             cert: client_files.cert.clone(),
             key: client_files.key.clone(),
@@ -101,13 +104,19 @@ impl Setup {
             key: files.key,
             ca: files.ca,
         };
-        Tls::load(paths).map_err(anyhow::Error::msg)
+        Tls::load(&paths).map_err(anyhow::Error::msg)
     }
 
     /// The prober configuration file, for tests that change it.
     #[must_use]
     pub fn prober_file(&self) -> &PathBuf {
         &self.prober
+    }
+
+    /// The weeder configuration file.
+    #[must_use]
+    pub fn weeder_file(&self) -> &PathBuf {
+        &self.weeder
     }
 
     /// Starts lease-probe.
@@ -256,6 +265,11 @@ impl Setup {
         let mut command = Command::new(identity, binaries::path(binary)?);
         for (flag, path) in common.into_iter().chain(tls) {
             command = command.arg(flag).arg(path.as_os_str());
+        }
+        command = command.args(["--tls-allowed-client", CLIENT_NAME]);
+        if binary == binaries::LEASE_PROBE {
+            // The shoots are on this machine.
+            command = command.arg("--allow-local-addresses");
         }
         if let Some(collector) = self.collectors.get(binary) {
             command = command.args(["--otlp-endpoint", collector]);

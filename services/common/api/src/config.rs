@@ -2,7 +2,7 @@
 
 mod reader;
 
-pub(crate) use reader::{Field, Section, Value, read, read_with};
+pub(crate) use reader::{Field, Section, Value, read};
 pub use reader::{Parsed, UnknownFields};
 
 use crate::yaml::Pos;

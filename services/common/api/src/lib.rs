@@ -33,6 +33,7 @@
 //!
 //! All decoders are plain functions over bytes and accept any bytes without a panic, within bounded memory and time.
 
+mod bounded;
 pub mod cluster;
 pub mod config;
 pub mod duration;

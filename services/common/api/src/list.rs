@@ -1,5 +1,6 @@
 //! Lists as the API server answers them, decoded from bytes in one pass, item by item where one of them is malformed.
 
+use crate::bounded::Bounded;
 use crate::lenient::{Keep, Pruned, describe};
 use serde::{Deserialize, Deserializer, de::DeserializeSeed};
 use serde_json::{Value, value::RawValue};
@@ -50,11 +51,11 @@ pub struct ListError {
 /// conclude that a shoot has no nodes. Null is how Go writes an empty list.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
-struct Page<T> {
+struct Page<T, const MOST: usize> {
     #[serde(default = "Option::default")]
     metadata: Option<PageMeta>,
     #[serde(deserialize_with = "required")]
-    items: Option<Vec<T>>,
+    items: Option<Bounded<T, MOST>>,
 }
 
 // === impl ItemList ===
@@ -65,15 +66,23 @@ impl<'a, T: Deserialize<'a>> ItemList<T> {
     /// # Errors
     /// When the bytes are no JSON object with `items`. A malformed item is no error: see [`Item::Malformed`].
     pub fn from_slice(bytes: &'a [u8]) -> Result<Self, ListError> {
-        match serde_json::from_slice::<Page<T>>(bytes) {
+        Self::at_most::<{ usize::MAX }>(bytes)
+    }
+
+    /// Decodes a page for which at most `MOST` items were asked.
+    ///
+    /// # Errors
+    /// As [`from_slice`](Self::from_slice), and when it has more items.
+    pub fn at_most<const MOST: usize>(bytes: &'a [u8]) -> Result<Self, ListError> {
+        match serde_json::from_slice::<Page<T, MOST>>(bytes) {
             Ok(page) => Ok(Self::new(page, Item::Ok)),
-            Err(_) => Self::item_by_item(bytes),
+            Err(_) => Self::item_by_item::<MOST>(bytes),
         }
     }
 
     /// The slow way, to tell which item is wrong and why.
-    fn item_by_item(bytes: &'a [u8]) -> Result<Self, ListError> {
-        match serde_json::from_slice::<Page<&'a RawValue>>(bytes) {
+    fn item_by_item<const MOST: usize>(bytes: &'a [u8]) -> Result<Self, ListError> {
+        match serde_json::from_slice::<Page<&'a RawValue, MOST>>(bytes) {
             Ok(page) => Ok(Self::new(page, Item::from_raw)),
             Err(error) => Err(ListError {
                 reason: crate::lenient::scrub(&error.to_string()),
@@ -81,8 +90,8 @@ impl<'a, T: Deserialize<'a>> ItemList<T> {
         }
     }
 
-    fn new<R>(page: Page<R>, convert: impl Fn(R) -> Item<T>) -> Self {
-        let items = page.items.unwrap_or_default();
+    fn new<R, const MOST: usize>(page: Page<R, MOST>, convert: impl Fn(R) -> Item<T>) -> Self {
+        let Bounded(items) = page.items.unwrap_or_default();
         Self {
             metadata: page.metadata.unwrap_or_default(),
             items: items.into_iter().map(convert).collect(),

@@ -1,6 +1,6 @@
 //! Nodes of a shoot: which of them may testify?
 
-use crate::{list::ItemList, names, text};
+use crate::{bounded::Bounded, list::ItemList, names, text};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use std::sync::Arc;
 
@@ -34,6 +34,9 @@ pub struct NodeCondition {
     pub reason: Box<str>,
 }
 
+/// A node has some ten conditions, with node-problem-detector some thirty.
+const MOST_CONDITIONS: usize = 128;
+
 /// A page of nodes.
 pub type NodeList = ItemList<NodeItem>;
 
@@ -56,9 +59,17 @@ struct RawMeta {
 
 #[derive(Default, Deserialize)]
 struct RawLabels {
-    #[serde(default, rename = "worker.gardener.cloud/pool")]
+    #[serde(
+        default,
+        rename = "worker.gardener.cloud/pool",
+        deserialize_with = "text::label"
+    )]
     pool: Option<Arc<str>>,
-    #[serde(default, rename = "topology.kubernetes.io/zone")]
+    #[serde(
+        default,
+        rename = "topology.kubernetes.io/zone",
+        deserialize_with = "text::label"
+    )]
     zone: Option<Arc<str>>,
 }
 
@@ -75,7 +86,7 @@ struct RawAnnotations {
 #[derive(Deserialize)]
 struct RawStatus {
     #[serde(default)]
-    conditions: Option<Vec<NodeCondition>>,
+    conditions: Option<Bounded<NodeCondition, MOST_CONDITIONS>>,
 }
 
 // === impl NodeItem ===
@@ -113,7 +124,8 @@ impl From<Raw> for NodeItem {
             conditions: raw
                 .status
                 .and_then(|status| status.conditions)
-                .unwrap_or_default(),
+                .unwrap_or_default()
+                .0,
         }
     }
 }

@@ -77,16 +77,8 @@ const MAX_THRESHOLD: i32 = 1_000;
 ///
 /// # Errors
 /// Everything that is wrong with it, each with line and column.
-pub fn parse(bytes: &[u8]) -> Result<ProberConfig, ConfigErrors> {
-    config::read(bytes, convert)
-}
-
-/// The same, and unknown fields may be left out.
-///
-/// # Errors
-/// Everything that is wrong with it, each with line and column.
-pub fn parse_with(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<ProberConfig>, ConfigErrors> {
-    config::read_with(bytes, unknown, convert)
+pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<ProberConfig>, ConfigErrors> {
+    config::read(bytes, unknown, convert)
 }
 
 fn convert(root: &Value<'_>) -> Option<ProberConfig> {

@@ -17,7 +17,23 @@ pub(crate) struct Named {
     pub(crate) name: Arc<str>,
 }
 
-/// A non-empty string that many owners share. (Serde's own `Arc<str>` allocates twice.)
+/// The most bytes of a name; label values are shorter. API servers enforce both, but not every server is one.
+const LONGEST_NAME: usize = 253;
+
+fn bounded<E: Error>(text: &str) -> Result<Arc<str>, E> {
+    if text.len() > LONGEST_NAME {
+        return Err(E::custom("must not be longer than 253 bytes"));
+    }
+    Ok(Arc::from(text))
+}
+
+/// The value of a label, which may be empty.
+pub(crate) fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<str>>, D::Error> {
+    let text = Option::<Text>::deserialize(deserializer)?;
+    text.map(|text| bounded(&text.0)).transpose()
+}
+
+/// A non-empty name that many owners share. (Serde's own `Arc<str>` allocates twice.)
 pub(crate) fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
     struct Shared;
 
@@ -32,7 +48,7 @@ pub(crate) fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<s
             if text.is_empty() {
                 Err(E::custom("must not be empty"))
             } else {
-                Ok(Arc::from(text))
+                bounded(text)
             }
         }
     }

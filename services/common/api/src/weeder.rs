@@ -56,16 +56,8 @@ const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Everything that is wrong with it, each with line and column.
-pub fn parse(bytes: &[u8]) -> Result<WeederConfig, ConfigErrors> {
-    config::read(bytes, convert)
-}
-
-/// The same, and unknown fields may be left out.
-///
-/// # Errors
-/// Everything that is wrong with it, each with line and column.
-pub fn parse_with(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<WeederConfig>, ConfigErrors> {
-    config::read_with(bytes, unknown, convert)
+pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<WeederConfig>, ConfigErrors> {
+    config::read(bytes, unknown, convert)
 }
 
 /// Reads and checks the dependants that a Service declares by [`names::DEPENDANTS_ANNOTATION`]: what the field
@@ -74,13 +66,14 @@ pub fn parse_with(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<WeederC
 /// # Errors
 /// Everything that is wrong with it, each with line and column.
 pub fn parse_dependants(annotation: &str) -> Result<Vec<Selector>, ConfigErrors> {
-    config::read(annotation.as_bytes(), |root| {
+    let parsed = config::read(annotation.as_bytes(), UnknownFields::Refused, |root| {
         let selectors = selector_list(root)?;
         if selectors.len() > MAX_DECLARED_SELECTORS {
             root.error(format!("holds more than {MAX_DECLARED_SELECTORS} selectors"));
         }
         Some(selectors)
-    })
+    })?;
+    Ok(parsed.config)
 }
 
 fn convert(root: &Value<'_>) -> Option<WeederConfig> {

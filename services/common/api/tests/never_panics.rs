@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use watchdog_api::{
     cluster::Cluster,
+    config::UnknownFields,
     eligibility::{eligibility, may_continue},
     kubeconfig,
     lease::LeaseList,
@@ -36,8 +37,8 @@ fn decode_all(bytes: &[u8]) {
     let _ = NodeList::from_slice(bytes);
     let _ = MachineList::from_slice(bytes);
     let _ = kubeconfig::parse(bytes);
-    let _ = prober::parse(bytes);
-    let _ = weeder::parse(bytes);
+    let _ = prober::parse(bytes, UnknownFields::Refused);
+    let _ = weeder::parse(bytes, UnknownFields::Refused);
     if let Ok(secret) = serde_json::from_slice::<KubeconfigSecret>(bytes) {
         let _ = secret.kubeconfig();
     }

@@ -163,6 +163,8 @@ fn known(error: &(dyn Error + 'static)) -> Option<Reason> {
 pub struct Failure {
     /// As a label value.
     pub reason: Reason,
+    /// The code of the gRPC status, if a gRPC call failed.
+    pub code: Option<tonic::Code>,
     text: String,
 }
 
@@ -171,7 +173,11 @@ impl Failure {
     #[must_use]
     pub fn new(reason: Reason, error: &dyn Display) -> Self {
         let text = error.to_string().chars().take(LONGEST_TEXT).collect();
-        Self { reason, text }
+        Self {
+            reason,
+            code: None,
+            text,
+        }
     }
 
     /// A gRPC call failed.
@@ -184,7 +190,10 @@ impl Failure {
                 text = format!("{text}: {cause}");
             }
         }
-        Self::new(Reason::of_grpc_status(status), &text)
+        Self {
+            code: Some(status.code()),
+            ..Self::new(Reason::of_grpc_status(status), &text)
+        }
     }
 }
 

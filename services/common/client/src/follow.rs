@@ -47,6 +47,8 @@ pub enum Update<K, V> {
     Upsert(K, Received<V>),
     /// A key is gone.
     Removed(K),
+    /// Other replicas are missing than before. What is known of their items is as old as it says.
+    Completeness(Completeness),
     /// The stream is lost, for the reason given. What was known is not gone, but is no longer renewed.
     Lost(Failure),
 }
@@ -109,6 +111,19 @@ pub const fn is_hopeless(code: Code) -> bool {
     )
 }
 
+/// The next message of a stream, or why there is none.
+async fn next<M>(messages: &mut (impl Stream<Item = Result<M, Status>> + Unpin)) -> Result<M, Status> {
+    // A sleep of its own instead of a timeout around `next`: after the process was stopped for a while, the silence is
+    // noticed before what is queued is believed.
+    tokio::select! {
+        biased;
+        () = tokio::time::sleep(SILENCE_LIMIT) => Err(Status::deadline_exceeded("no message for 15 s")),
+        message = messages.next() => {
+            message.unwrap_or_else(|| Err(Status::unavailable("the server ended the stream")))
+        }
+    }
+}
+
 /// Runs one stream to its end and says why it ended.
 async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S::Value>)) -> Status {
     let opened = Instant::now();
@@ -120,20 +135,11 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
     let mut transit = SendTimeEstimator::new(opened);
     let mut snapshot = Some(BTreeMap::new());
     let mut epoch = None;
+    let mut known = Completeness::COMPLETE;
     loop {
-        // A sleep of its own instead of a timeout around `next`: after the process was stopped for a while, the
-        // silence is noticed before what is queued is believed.
-        let message = tokio::select! {
-            biased;
-            () = tokio::time::sleep(SILENCE_LIMIT) => {
-                return Status::deadline_exceeded("no message for 15 s");
-            }
-            message = messages.next() => message,
-        };
-        let Message { position, event } = match message {
-            Some(Ok(message)) => message,
-            Some(Err(status)) => return status,
-            None => return Status::unavailable("the server ended the stream"),
+        let Message { position, event } = match next(&mut messages).await {
+            Ok(message) => message,
+            Err(status) => return status,
         };
         if *epoch.get_or_insert_with(|| position.epoch.clone()) != position.epoch {
             return Status::data_loss("the server changed its epoch within a stream");
@@ -148,7 +154,16 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
             set_at,
         };
         match (event, &mut snapshot) {
-            (Event::Heartbeat, _) => {}
+            (
+                Event::Heartbeat {
+                    completeness: Some(now),
+                },
+                None,
+            ) if known != now => {
+                known = now.clone();
+                hear(Update::Completeness(now));
+            }
+            (Event::Heartbeat { .. }, _) => {}
             (Event::Upsert(key, value), Some(items)) => {
                 if items.len() >= MAX_ITEMS {
                     return Status::out_of_range("the snapshot has more than 200,000 items");
@@ -171,11 +186,10 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
                     return Status::data_loss("a second snapshot in one stream");
                 };
                 if items.len() as u64 != count {
-                    return Status::data_loss(format!(
-                        "the snapshot has {} items instead of {count}",
-                        items.len()
-                    ));
+                    let found = items.len();
+                    return Status::data_loss(format!("the snapshot has {found} items instead of {count}"));
                 }
+                known = completeness.clone();
                 hear(Update::Snapshot(items, completeness));
             }
         }

@@ -42,7 +42,8 @@
 //! # Errors
 //!
 //! Files, addresses and names that cannot be used are a [`setup_error::SetupError`]. Unary calls return a
-//! [`tonic::Status`], from which [`failure::Failure`] makes one line with one of a closed set of reasons. A lost stream is no error of `follow`: it reports [`follow::Update::Lost`] and connects again.
+//! [`tonic::Status`], from which [`failure::Failure`] makes one line with one of a closed set of reasons.
+//! A lost stream is no error of `follow`: it reports [`follow::Update::Lost`] and connects again.
 //!
 //! # Cancellation
 //!

@@ -20,8 +20,11 @@ pub enum Event<K, V> {
         /// Names the replicas whose items it lacks.
         completeness: Completeness,
     },
-    /// Nothing has changed; the stream lives.
-    Heartbeat,
+    /// The stream lives.
+    Heartbeat {
+        /// Names the replicas whose items may be absent or out of date now; none before the snapshot.
+        completeness: Option<Completeness>,
+    },
 }
 
 /// Says if an answer has the items of every replica that it is about.
@@ -48,7 +51,7 @@ impl<K, V> Event<K, V> {
             Self::Upsert(key, old) => Event::Upsert(key, value(old)),
             Self::Removed(key) => Event::Removed(key),
             Self::SnapshotComplete { items, completeness } => Event::SnapshotComplete { items, completeness },
-            Self::Heartbeat => Event::Heartbeat,
+            Self::Heartbeat { completeness } => Event::Heartbeat { completeness },
         }
     }
 }

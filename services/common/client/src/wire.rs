@@ -46,7 +46,9 @@ macro_rules! watch_response {
                             completeness,
                         })
                     }
-                    Event::Heartbeat => PbEvent::Heartbeat(pb::Heartbeat {}),
+                    Event::Heartbeat { completeness: of } => PbEvent::Heartbeat(pb::Heartbeat {
+                        completeness: of.as_ref().map(completeness),
+                    }),
                 };
                 Self {
                     position: Some(position(&message.position)),
@@ -62,9 +64,11 @@ macro_rules! watch_response {
                     PbEvent::Removed(key) => Event::Removed($decode_key(key)),
                     PbEvent::SnapshotComplete(complete) => Event::SnapshotComplete {
                         items: complete.items,
-                        completeness: received_completeness(complete.completeness),
+                        completeness: received_completeness(complete.completeness.unwrap_or_default()),
                     },
-                    PbEvent::Heartbeat(_) => Event::Heartbeat,
+                    PbEvent::Heartbeat(heartbeat) => Event::Heartbeat {
+                        completeness: heartbeat.completeness.map(received_completeness),
+                    },
                 };
                 Ok(Message { position, event })
             }
@@ -90,23 +94,33 @@ watch_response!(
     scaling::WatchShootEventsResponse,
     scaling::watch_shoot_events_response::Event,
     scaling::ShootEvent,
-    |NamePair(shoot, id)| scaling::ShootEventKey { shoot, id },
-    |key: scaling::ShootEventKey| NamePair(key.shoot, key.id)
+    |NamePair(shoot, id)| scaling::ShootEventKey {
+        shoot: shoot.to_string(),
+        id: id.to_string(),
+    },
+    |key: scaling::ShootEventKey| NamePair(key.shoot.into(), key.id.into())
 );
 watch_response!(
     weeder::WatchWeedersResponse,
     weeder::watch_weeders_response::Event,
     weeder::Weeder,
-    |NamePair(namespace, service)| weeder::ServiceKey { namespace, service },
-    |key: weeder::ServiceKey| NamePair(key.namespace, key.service)
+    service_key,
+    |key: weeder::ServiceKey| NamePair(key.namespace.into(), key.service.into())
 );
 watch_response!(
     weeder::WatchEndpointReadinessResponse,
     weeder::watch_endpoint_readiness_response::Event,
     weeder::EndpointReadiness,
-    |NamePair(namespace, service)| weeder::ServiceKey { namespace, service },
-    |key: weeder::ServiceKey| NamePair(key.namespace, key.service)
+    service_key,
+    |key: weeder::ServiceKey| NamePair(key.namespace.into(), key.service.into())
 );
+
+fn service_key(NamePair(namespace, service): NamePair) -> weeder::ServiceKey {
+    weeder::ServiceKey {
+        namespace: namespace.to_string(),
+        service: service.to_string(),
+    }
+}
 
 /// A position.
 #[must_use]
@@ -139,8 +153,7 @@ pub fn completeness(completeness: &Completeness) -> pb::Completeness {
 }
 
 /// Without a word, an answer is not known to be complete.
-fn received_completeness(completeness: Option<pb::Completeness>) -> Completeness {
-    let completeness = completeness.unwrap_or_default();
+fn received_completeness(completeness: pb::Completeness) -> Completeness {
     let missing = completeness.missing_replicas.into_iter().map(Arc::from);
     Completeness {
         complete: completeness.complete,
@@ -223,11 +236,11 @@ mod tests {
             uptime: Duration::from_millis(1_500),
             item_age: Some(Duration::from_millis(20)),
         };
-        let key = NamePair("shoot--a".to_owned(), "etcd".to_owned());
+        let key = NamePair("shoot--a".into(), "etcd".into());
         let item = weeder::Weeder {
             key: Some(weeder::ServiceKey {
-                namespace: key.0.clone(),
-                service: key.1.clone(),
+                namespace: key.0.to_string(),
+                service: key.1.to_string(),
             }),
             ..Default::default()
         };
@@ -240,9 +253,12 @@ mod tests {
             Event::Removed(key),
             Event::SnapshotComplete {
                 items: 3,
-                completeness: missing,
+                completeness: missing.clone(),
             },
-            Event::Heartbeat,
+            Event::Heartbeat { completeness: None },
+            Event::Heartbeat {
+                completeness: Some(missing),
+            },
         ] {
             let message = Message {
                 position: position.clone(),

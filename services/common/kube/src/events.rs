@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
 
 use crate::client::{RequestError, request};
-use crate::metrics::EVENTS;
+use crate::metrics::{EVENTS, EventResult};
 
 /// Events that wait to be published. A seed-wide incident makes some for every shoot; what does not fit is counted
 /// and dropped, because the log and the streams tell the same.
@@ -76,7 +76,7 @@ impl EventSink {
             &self.ordinary
         };
         if queue.try_send(notice).is_err() {
-            EVENTS.inc(&[("result", "dropped".to_owned())]);
+            EVENTS.inc(EventResult::Dropped);
         }
     }
 
@@ -126,7 +126,7 @@ pub fn recorder(
     EventSink,
     impl Future<Output = anyhow::Result<()>> + Send + 'static,
 ) {
-    EVENTS.begin_by("result", &["published", "failed", "dropped"]);
+    EVENTS.register();
     let (warnings, waiting_warnings) = mpsc::channel(WARNINGS);
     let (ordinary, waiting_ordinary) = mpsc::channel(QUEUE);
     let mut waiting = Waiting {
@@ -161,7 +161,7 @@ pub fn recorder(
         }
         dropped += waiting.close();
         if dropped > 0 {
-            EVENTS.add(&[("result", "dropped".to_owned())], dropped);
+            EVENTS.add(EventResult::Dropped, dropped);
             tracing::warn!(
                 dropped,
                 "Kubernetes Events were not published before the process stopped"
@@ -218,16 +218,16 @@ impl Publisher {
         let result = match published {
             Ok(()) => {
                 self.readiness.recovered(LOOP);
-                "published"
+                EventResult::Published
             }
             Err(error) => {
                 let failure = error.failure();
                 let (event, reason) = (notice.reason, failure.reason.as_str());
                 tracing::warn!(event, reason, %error, "cannot publish a Kubernetes Event");
                 self.readiness.failing(LOOP, failure);
-                "failed"
+                EventResult::Failed
             }
         };
-        EVENTS.inc(&[("result", result.to_owned())]);
+        EVENTS.inc(result);
     }
 }

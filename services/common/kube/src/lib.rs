@@ -1,6 +1,7 @@
 //! Everything about talking to a Kubernetes API that the services share: clients, watches that keep an index,
-//! deadlines, the permission preflight, Kubernetes Events, membership of replicas.
+//! deadlines, the permission preflight, certificates, Kubernetes Events, membership of replicas.
 
+pub mod authority;
 pub mod client;
 pub mod events;
 pub mod key;

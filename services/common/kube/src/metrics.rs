@@ -1,27 +1,41 @@
 //! Metrics of the Kubernetes side.
 
-use watchdog_runtime::metrics::{Metric, describe};
+use watchdog_runtime::label;
+use watchdog_runtime::metrics::{Counter, Gauge, Labels};
 
-/// Failures of watches.
-pub const WATCH_ERRORS: Metric = Metric::counter(
+label!(pub(crate) struct WatchName: "watch");
+label!(pub(crate) enum EventResult: "result" { Published = "published", Failed = "failed", Dropped = "dropped" });
+
+/// A verb, and a resource with its group.
+#[derive(Debug)]
+pub(crate) struct VerbAndResource {
+    pub(crate) verb: &'static str,
+    pub(crate) resource: String,
+}
+
+impl Labels for VerbAndResource {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        add("verb", self.verb);
+        add("resource", &self.resource);
+    }
+}
+
+pub(crate) const WATCH_ERRORS: Counter<WatchName> = Counter::new(
     "watchdog_watch_errors_total",
     "Lists and watches on the seed that failed and were tried again, by watch.",
 );
 
-/// Objects that cannot be used.
-pub const WATCHED_OBJECTS: Metric = Metric::gauge(
+pub(crate) const WATCHED_OBJECTS: Gauge<WatchName> = Gauge::new(
     "watchdog_watched_objects",
     "Objects that a watch on the seed holds, by watch.",
 );
 
-/// Missing permissions.
-pub const PERMISSION_MISSING: Metric = Metric::gauge(
+pub(crate) const PERMISSION_MISSING: Gauge<VerbAndResource> = Gauge::new(
     "watchdog_permission_missing",
     "1 for every permission on the seed that the service needs and does not have, by verb and resource.",
 );
 
-/// Kubernetes Events.
-pub const EVENTS: Metric = Metric::counter(
+pub(crate) const EVENTS: Counter<EventResult> = Counter::new(
     "watchdog_kubernetes_events_total",
     "Kubernetes Events by result: published, failed, or dropped because too many were waiting or the process \
      stopped.",
@@ -29,5 +43,7 @@ pub const EVENTS: Metric = Metric::counter(
 
 /// Registers the help texts.
 pub fn register() {
-    describe(&[WATCH_ERRORS, WATCHED_OBJECTS, PERMISSION_MISSING, EVENTS]);
+    WATCH_ERRORS.register();
+    WATCHED_OBJECTS.register();
+    PERMISSION_MISSING.register();
 }

@@ -9,11 +9,12 @@ use k8s_openapi::api::authorization::v1::{
 use kube::Api;
 use kube::api::PostParams;
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use crate::client::{RequestError, request};
-use crate::metrics::PERMISSION_MISSING;
+use crate::metrics::{PERMISSION_MISSING, VerbAndResource};
 
 /// Something that a service must be allowed to do on the seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,12 +92,21 @@ impl std::fmt::Display for Permission {
     }
 }
 
-/// The permissions for a replica's own membership Lease and those of the others.
+/// The permissions that a replica of every program needs: for its membership Lease and those of the others, and for the
+/// Secret of the certificate authority.
 #[must_use]
-pub fn membership(namespace: &str) -> Vec<Permission> {
-    ["get", "list", "watch", "create", "update", "delete"]
-        .into_iter()
-        .map(|verb| Permission::new(verb, "coordination.k8s.io", "leases").in_namespace(namespace))
+pub fn of_replica(common: &CommonArgs) -> Vec<Permission> {
+    let leases = ["get", "list", "watch", "create", "update", "delete"];
+    let leases = leases.map(|verb| Permission::new(verb, "coordination.k8s.io", "leases"));
+    let authority = common.tls_authority.iter().flat_map(|secret| {
+        [
+            Permission::new("create", "", "secrets"),
+            Permission::new("get", "", "secrets").named(secret),
+            Permission::new("update", "", "secrets").named(secret),
+        ]
+    });
+    let all = leases.into_iter().chain(authority);
+    all.map(|permission| permission.in_namespace(&common.namespace))
         .collect()
 }
 
@@ -212,8 +222,11 @@ impl Preflight {
     fn show(&mut self, now: Shown) {
         self.shown = after(std::mem::take(&mut self.shown), now);
         for ((verb, resource), missing) in &self.shown {
-            let labels = [("verb", (*verb).to_owned()), ("resource", resource.clone())];
-            PERMISSION_MISSING.set(&labels, f64::from(u8::from(*missing)));
+            let labels = VerbAndResource {
+                verb,
+                resource: resource.clone(),
+            };
+            PERMISSION_MISSING.set(labels, f64::from(u8::from(*missing)));
         }
     }
 }

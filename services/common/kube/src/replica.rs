@@ -4,7 +4,8 @@ use tokio::sync::watch;
 use watchdog_runtime::pod_lock::PodLock;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
-use crate::membership::{Addresses, Discovery, Membership, MembershipConfig, Ownership, Timing};
+use crate::authority::CertificateIssuer;
+use crate::membership::{Discovery, Membership, MembershipConfig, ReplicaAddresses, Timing};
 use crate::{client, membership, metrics};
 
 /// Where this process is the only one of its identity in its Pod: the UID of the Pod, and what makes sure of that.
@@ -24,16 +25,29 @@ fn claim(base: &ServiceBuilder, service: &str) -> Option<(String, PodLock)> {
     }
 }
 
+/// With `--tls-authority`: keeps a certificate for the name of the service.
+fn issue_certificates(base: &ServiceBuilder, service: &str, seed: &kube::Client) {
+    let (Some(secret), Some(tls)) = (&base.common.tls_authority, &base.tls) else {
+        return;
+    };
+    let name = base.common.peer_server_name(service);
+    let names = vec![name.clone(), format!("{name}.cluster.local")];
+    let (namespace, readiness) = (&base.common.namespace, base.readiness.clone());
+    let issuer = CertificateIssuer::new(seed.clone(), namespace, secret, names, tls.clone(), readiness);
+    base.tasks
+        .critical("certificate", issuer.run(base.draining.clone()));
+}
+
 /// A replica: its client for the seed and its membership.
 #[derive(Clone)]
-pub struct Replica {
+pub struct Replica<M> {
     /// Client for the seed.
     pub seed: kube::Client,
     /// Membership among the replicas of the service.
-    pub membership: Membership,
+    pub membership: M,
 }
 
-impl std::fmt::Debug for Replica {
+impl<M: std::fmt::Debug> std::fmt::Debug for Replica<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replica")
             .field("membership", &self.membership)
@@ -41,33 +55,29 @@ impl std::fmt::Debug for Replica {
     }
 }
 
-impl Replica {
-    /// Connects to the seed and joins the replicas of `service`. The blocker `membership` stays until it has joined;
+impl<M: Membership> Replica<M> {
+    /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and joins the replicas of
+    /// `service`. The blocker `membership` stays until it has joined;
     /// its Lease is released at the drain.
     ///
     /// # Errors
     /// When there is no way to the seed.
-    pub async fn join(
-        base: &ServiceBuilder,
-        service: &'static str,
-        ownership: Ownership,
-        timing: Timing,
-    ) -> anyhow::Result<Self> {
+    pub async fn join(base: &ServiceBuilder, service: &'static str, timing: Timing) -> anyhow::Result<Self> {
         metrics::register();
         membership::metrics::register();
         let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
         let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        issue_certificates(base, service, &seed);
         let config = MembershipConfig {
             client: seed.clone(),
             namespace: base.common.namespace.clone(),
             service,
             identity: base.identity.to_string(),
             address: base.common.advertised(base.grpc_addr),
-            ownership,
             readiness: base.readiness.clone(),
             timing,
         };
-        let (membership, task) = Membership::join(config, base.draining.clone());
+        let (membership, task) = M::join(config, base.draining.clone());
         let (task, lock) = match claim(base, service) {
             Some((uid, lock)) => (task.in_pod(&uid), Some(lock)),
             None => (task, None),
@@ -86,7 +96,7 @@ impl Replica {
         let (joining, stop) = (membership.clone(), base.draining.clone());
         base.tasks.critical("joined", async move {
             tokio::select! {
-                () = joining.joined() => drop(blocker),
+                () = joining.as_ref().joined() => drop(blocker),
                 () = stop.cancelled() => {}
             }
             stop.cancelled().await;
@@ -103,7 +113,7 @@ impl Replica {
         task: &'static str,
         service: &'static str,
         timing: Timing,
-    ) -> watch::Receiver<Addresses> {
+    ) -> watch::Receiver<ReplicaAddresses> {
         let (addresses, discovery) = Discovery::follow(
             self.seed.clone(),
             &base.common.namespace,

@@ -6,6 +6,8 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyhow::Context as _;
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use kube::api::ListParams;
 use kube::core::Status;
@@ -21,7 +23,7 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use crate::client::{RequestError, WATCH_SECONDS, request};
 use crate::key::ObjectKey;
-use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS};
+use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS, WatchName};
 
 /// Clusters in one page of a list. They are large, mostly because of the cloud profile in them: pages of 50 keep an
 /// answer near a megabyte.
@@ -132,124 +134,74 @@ where
         blocker: Blocker,
         readiness: Readiness,
         stop: CancellationToken,
-        mut hear: impl FnMut(Change<K>) + Send,
+        hear: impl FnMut(Change<K>) + Send,
     ) -> anyhow::Result<WatchEnd> {
         let name = self.name;
-        let mut blocker = Some(blocker);
-        WATCH_ERRORS.begin(&[("watch", name.to_owned())]);
-        let objects = WATCHED_OBJECTS.gauge_handle(&[("watch", name.to_owned())]);
-        let mut synced = false;
-        let mut listed = BTreeSet::new();
-        let mut live = BTreeSet::new();
-        let config = self.config.clone().timeout(WATCH_SECONDS);
-        let open = || {
-            watcher(self.api.clone(), config.clone())
-                .backoff(Pace::default())
-                .inspect_err(|error| {
-                    WATCH_ERRORS.inc(&[("watch", name.to_owned())]);
-                    let failure = failure(error);
-                    let reason = failure.reason.as_str();
-                    tracing::warn!(watch = name, reason, error = %failure, "watch failed, trying again");
-                    readiness.failing(name, failure);
-                })
-                .boxed()
-        };
-        let mut events = open();
         // The newest version that was seen of the collection or of an object of it.
         let newest = AtomicU64::new(0);
+        let mut progress = WatchProgress::new(name, blocker, &readiness, &newest, hear);
+        let mut events = self.open(&readiness);
         let check_now = Notify::new();
         let mut restores = pin!(self.restores(&newest, &check_now));
-        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE);
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => {
                     readiness.recovered(name);
                     return Ok(WatchEnd::Stopped);
                 }
-                event = events.next() => event,
+                event = events.next() => event.with_context(|| format!("the watch of {name} ended"))?,
                 Some(()) = restores.next() => {
                     tracing::warn!(watch = name, "resource versions went back, etcd was restored from a backup; listing again");
-                    hear(Change::Restored);
-                    events = open();
+                    (progress.hear)(Change::Restored);
+                    events = self.open(&readiness);
                     continue;
                 }
                 Ok(()) = relist.changed() => {
                     // The caller has logged why. Versions may be lower from here on.
                     newest.store(0, Ordering::Relaxed);
-                    events = open();
+                    events = self.open(&readiness);
                     continue;
                 }
             };
-            if let Some(Ok(Event::InitApply(object) | Event::Apply(object) | Event::Delete(object))) = &event
-            {
-                let version = object.meta().resource_version.as_ref();
-                let version = version.and_then(|version| version.parse().ok());
-                newest.fetch_max(version.unwrap_or(0), Ordering::Relaxed);
-            }
-            if let Some(Err(error)) = &event {
-                // An API server whose etcd is restored is restarted.
-                check_now.notify_one();
-                if is_refused(error) {
-                    drop(blocker.replace(readiness.block(name, "the seed refuses access")));
+            let error = match event {
+                Ok(event) => {
+                    progress.event(event);
+                    continue;
                 }
-                hear(Change::Failed);
-                if ends_if_not_served && code(error) == Some(404) {
-                    return Ok(WatchEnd::NotServed);
-                }
+                Err(error) => error,
+            };
+            // An API server whose etcd is restored is restarted.
+            check_now.notify_one();
+            progress.failed(&error);
+            if ends_if_not_served && code(&error) == Some(404) {
+                return Ok(WatchEnd::NotServed);
             }
-            if let Some(Err(error)) = &event
-                && must_list_again(error)
-            {
+            if must_list_again(&error) {
                 // kube's watcher lists only when it is new.
-                events = open();
+                events = self.open(&readiness);
                 tokio::select! {
                     () = stop.cancelled() => return Ok(WatchEnd::Stopped),
-                    () = tokio::time::sleep(pauses.next_delay()) => continue,
-                    Ok(()) = relist.changed() => {
-                        newest.store(0, Ordering::Relaxed);
-                        continue;
-                    }
+                    () = tokio::time::sleep(progress.pauses.next_delay()) => {}
+                    Ok(()) = relist.changed() => newest.store(0, Ordering::Relaxed),
                 }
             }
-            match event {
-                Some(Ok(Event::Init)) => {
-                    listed.clear();
-                    hear(Change::ListBegins);
-                }
-                Some(Ok(Event::InitApply(object))) => {
-                    listed.insert(ObjectKey::of(&object));
-                    hear(Change::Applied(object));
-                }
-                Some(Ok(Event::InitDone)) => {
-                    live = std::mem::take(&mut listed);
-                    hear(Change::Synced(live.clone()));
-                    if !synced {
-                        tracing::info!(watch = name, objects = live.len(), "listed");
-                    }
-                    synced = true;
-                    pauses.reset();
-                    drop(blocker.take());
-                    readiness.recovered(name);
-                }
-                Some(Ok(Event::Apply(object))) => {
-                    live.insert(ObjectKey::of(&object));
-                    hear(Change::Applied(object));
-                    drop(blocker.take());
-                    readiness.recovered(name);
-                    pauses.reset();
-                }
-                Some(Ok(Event::Delete(object))) => {
-                    pauses.reset();
-                    readiness.recovered(name);
-                    live.remove(&ObjectKey::of(&object));
-                    hear(Change::Deleted(object));
-                }
-                // Already logged; the watcher goes on.
-                Some(Err(_)) => {}
-                None => anyhow::bail!("the watch of {name} ended"),
-            }
-            objects.set(live.len() as f64);
         }
+    }
+
+    /// Lists and watches from the start. What fails is logged and tried again.
+    fn open<'r>(&self, readiness: &'r Readiness) -> BoxStream<'r, watcher::Result<Event<K>>> {
+        let name = self.name;
+        let errors = WATCH_ERRORS.handle(WatchName(name));
+        watcher(self.api.clone(), self.config.clone().timeout(WATCH_SECONDS))
+            .backoff(Pace::default())
+            .inspect_err(move |error| {
+                errors.increment(1);
+                let failure = failure(error);
+                let reason = failure.reason.as_str();
+                tracing::warn!(watch = name, reason, error = %failure, "watch failed, trying again");
+                readiness.failing(name, failure);
+            })
+            .boxed()
     }
 
     /// An item whenever etcd is seen to have been restored from a backup: the resource version of the collection is
@@ -288,6 +240,107 @@ where
             }
         })
     }
+}
+
+/// How far a watch is: which objects exist, and whether it works.
+struct WatchProgress<'r, F> {
+    name: &'static str,
+    /// Held until everything is listed, and while the seed refuses access.
+    blocker: Option<Blocker>,
+    readiness: &'r Readiness,
+    newest: &'r AtomicU64,
+    /// The objects of the list under way.
+    listed: BTreeSet<ObjectKey>,
+    live: BTreeSet<ObjectKey>,
+    synced: bool,
+    pauses: Backoff,
+    hear: F,
+}
+
+impl<'r, F> WatchProgress<'r, F> {
+    fn new(
+        name: &'static str,
+        blocker: Blocker,
+        readiness: &'r Readiness,
+        newest: &'r AtomicU64,
+        hear: F,
+    ) -> Self {
+        WATCHED_OBJECTS.set(WatchName(name), 0.0);
+        Self {
+            name,
+            blocker: Some(blocker),
+            readiness,
+            newest,
+            listed: BTreeSet::new(),
+            live: BTreeSet::new(),
+            synced: false,
+            pauses: Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE),
+            hear,
+        }
+    }
+
+    fn event<K: Resource>(&mut self, event: Event<K>)
+    where
+        F: FnMut(Change<K>),
+    {
+        self.newest.fetch_max(version(&event), Ordering::Relaxed);
+        match event {
+            Event::Init => {
+                self.listed.clear();
+                (self.hear)(Change::ListBegins);
+            }
+            Event::InitApply(object) => {
+                self.listed.insert(ObjectKey::of(&object));
+                (self.hear)(Change::Applied(object));
+            }
+            Event::InitDone => {
+                self.live = std::mem::take(&mut self.listed);
+                (self.hear)(Change::Synced(self.live.clone()));
+                if !self.synced {
+                    tracing::info!(watch = self.name, objects = self.live.len(), "listed");
+                }
+                self.synced = true;
+                self.blocker = None;
+                self.works();
+            }
+            Event::Apply(object) => {
+                self.live.insert(ObjectKey::of(&object));
+                (self.hear)(Change::Applied(object));
+                self.blocker = None;
+                self.works();
+            }
+            Event::Delete(object) => {
+                self.live.remove(&ObjectKey::of(&object));
+                (self.hear)(Change::Deleted(object));
+                self.works();
+            }
+        }
+        WATCHED_OBJECTS.set(WatchName(self.name), self.live.len() as f64);
+    }
+
+    fn works(&mut self) {
+        self.pauses.reset();
+        self.readiness.recovered(self.name);
+    }
+
+    fn failed<K>(&mut self, error: &watcher::Error)
+    where
+        F: FnMut(Change<K>),
+    {
+        if is_refused(error) {
+            self.blocker = Some(self.readiness.block(self.name, "the seed refuses access"));
+        }
+        (self.hear)(Change::Failed);
+    }
+}
+
+/// The resource version of the object that an event brings; 0 if it brings none.
+fn version<K: Resource>(event: &Event<K>) -> u64 {
+    let (Event::InitApply(object) | Event::Apply(object) | Event::Delete(object)) = event else {
+        return 0;
+    };
+    let version = object.meta().resource_version.as_ref();
+    version.and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 /// How often the watch checks that resource versions have not gone back: one list of one object each time. It also checks

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_kube::events::{Notice, recorder};
-use watchdog_kube::membership::{Discovery, Membership, MembershipConfig, Ownership, Timing};
+use watchdog_kube::membership::{Discovery, Exclusive, Membership as _, MembershipConfig, Timing};
 use watchdog_kube::watch::Watch;
 use watchdog_runtime::failure::Reason;
 use watchdog_runtime::readiness::Readiness;
@@ -117,11 +117,10 @@ fn start(client: &Client, readiness: &Readiness) -> Vec<AbortOnDropHandle<()>> {
         service: "scaling-coordinator",
         identity: "scaling-coordinator-0".to_owned(),
         address: "127.0.0.1:9645".to_owned(),
-        ownership: Ownership::Exclusive,
         readiness: readiness.clone(),
         timing,
     };
-    let (membership, member) = Membership::join(config, stop.clone());
+    let (membership, member) = Exclusive::join(config, stop.clone());
     let (replicas, discovery) = Discovery::follow(
         client.clone(),
         "garden",

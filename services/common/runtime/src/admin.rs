@@ -1,23 +1,40 @@
-//! The admin endpoint: /metrics, /healthz, /readyz, /log-level over plain HTTP.
+//! The admin endpoint: /metrics, /healthz, /readyz, /log-level.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
 use axum::routing::{get, put};
 use http::StatusCode;
+use http_body::{Frame, SizeHint};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
-use crate::metrics::{BLOCKED, Collector, Exposition, LAST_TRY_FAILED, READY, TASKS};
+use crate::admin_server::{self, AdminTls};
+use crate::caller_quota::{Caller, CallerQuota, QuotaLimits, QuotaPermit};
+use crate::metrics::{BLOCKED, BlockerName, Collector, Exposition, LAST_TRY_FAILED, LoopName, READY, TASKS};
 use crate::readiness::Readiness;
 use crate::telemetry::LogLevel;
 
 /// How often the exporter folds its raw samples: without it they would pile up between two scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Answers of /metrics that are on their way.
+const SCRAPES: QuotaLimits = QuotaLimits {
+    total: 8,
+    reserved: 0,
+    per_caller: 4,
+};
+
+/// The body of an answer is handed out in parts of this size.
+const PART_BYTES: usize = 64 * 1024;
 
 /// The state that the admin endpoint shows.
 #[derive(Clone)]
@@ -44,8 +61,8 @@ impl std::fmt::Debug for Admin {
 /// read.
 ///
 /// # Errors
-/// When the listener fails for good.
-pub async fn serve(listener: TcpListener, admin: Admin) -> anyhow::Result<()> {
+/// Never; the type is that of a critical task.
+pub async fn serve(listener: TcpListener, tls: Option<AdminTls>, admin: Admin) -> anyhow::Result<()> {
     let metrics = admin.metrics.clone();
     let upkeep = async move {
         let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
@@ -59,18 +76,18 @@ pub async fn serve(listener: TcpListener, admin: Admin) -> anyhow::Result<()> {
     let router = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(render))
+        .route("/metrics", get(scrape))
         .route("/log-level", put(set_log_level))
-        .with_state(admin);
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    let serve = axum::serve(listener, service);
+        .with_state((admin, CallerQuota::new(SCRAPES)));
     tokio::select! {
         () = upkeep => Ok(()),
-        result = serve => Ok(result?),
+        () = admin_server::serve(listener, tls, router) => Ok(()),
     }
 }
 
-async fn readyz(State(admin): State<Admin>) -> (StatusCode, String) {
+type AdminState = State<(Admin, CallerQuota)>;
+
+async fn readyz(State((admin, _)): AdminState) -> (StatusCode, String) {
     let lines: String = admin
         .readiness
         .lines()
@@ -84,47 +101,82 @@ async fn readyz(State(admin): State<Admin>) -> (StatusCode, String) {
     }
 }
 
-async fn render(State(admin): State<Admin>) -> ([(http::HeaderName, &'static str); 1], String) {
+/// A text that is handed out in parts, and the permit for it.
+struct HeldBody {
+    rest: Bytes,
+    _permit: QuotaPermit,
+}
+
+impl http_body::Body for HeldBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let length = self.rest.len().min(PART_BYTES);
+        let part = self.rest.split_to(length);
+        Poll::Ready((length > 0).then(|| Ok(Frame::data(part))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(u64::try_from(self.rest.len()).unwrap_or(u64::MAX))
+    }
+}
+
+/// The metrics, unless too many answers are on their way: one of 10,000 shoots is of 10 MB.
+async fn scrape(
+    State((admin, scrapes)): AdminState,
+    ConnectInfo(caller): ConnectInfo<SocketAddr>,
+) -> Result<([(http::HeaderName, &'static str); 1], Body), (StatusCode, String)> {
+    let caller = Caller::at(caller.ip().to_canonical());
+    let permit = scrapes.acquire(&caller).map_err(|_| {
+        let why = format!(
+            "too many answers to {} or in all are on their way: read them first\n",
+            caller.name
+        );
+        (StatusCode::SERVICE_UNAVAILABLE, why)
+    })?;
+    let body = HeldBody {
+        rest: Bytes::from(render(admin)),
+        _permit: permit,
+    };
+    let content_type = [(
+        http::header::CONTENT_TYPE,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )];
+    Ok((content_type, Body::new(body)))
+}
+
+fn render(admin: Admin) -> String {
     let mut text = admin.metrics.map(|m| m.render()).unwrap_or_default();
     let mut out = Exposition::default();
     let blockers = admin.readiness.blockers();
-    let none: [(&str, &str); 0] = [];
-    out.family(&READY, [(none, f64::from(u8::from(blockers.is_empty())))]);
-    out.family(
-        &BLOCKED,
-        blockers.keys().map(|blocker| ([("blocker", *blocker)], 1.0)),
-    );
+    out.family(&READY, [((), f64::from(u8::from(blockers.is_empty())))]);
+    let blockers = blockers.keys().map(|name| (BlockerName(name), 1.0));
+    out.family(&BLOCKED, blockers);
     let failures = admin.readiness.failures();
     // Several replicas may fail for one reason.
-    let failures: BTreeSet<_> = failures
-        .iter()
-        .map(|(name, _, f)| (*name, f.reason.as_str()))
-        .collect();
-    let series = failures.into_iter();
-    out.family(
-        &LAST_TRY_FAILED,
-        series.map(|(name, reason)| ([("loop", name), ("reason", reason)], 1.0)),
-    );
+    let failures: BTreeSet<_> = failures.iter().map(|(name, _, f)| (*name, f.reason)).collect();
+    let failures = failures
+        .into_iter()
+        .map(|(name, reason)| ((LoopName(name), reason), 1.0));
+    out.family(&LAST_TRY_FAILED, failures);
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
-    out.family(&TASKS, [(none, f64::from(tasks))]);
+    out.family(&TASKS, [((), f64::from(tasks))]);
     for collector in &admin.collectors {
         collector.collect(&mut out);
     }
     text.push_str(&out.into_text());
-    (
-        [(
-            http::header::CONTENT_TYPE,
-            "text/plain; version=0.0.4; charset=utf-8",
-        )],
-        text,
-    )
+    text
 }
 
 /// Only from the host or the Pod itself, which is where `kubectl port-forward` comes from: a caller that may read the
 /// metrics must not be able to silence the log.
 async fn set_log_level(
-    State(admin): State<Admin>,
+    State((admin, _)): AdminState,
     ConnectInfo(caller): ConnectInfo<SocketAddr>,
     filter: String,
 ) -> (StatusCode, String) {
@@ -160,7 +212,8 @@ mod tests {
         };
         let put = async |caller: &str, filter: &str| {
             let caller = ConnectInfo(caller.parse().unwrap());
-            set_log_level(State(admin.clone()), caller, filter.to_owned()).await
+            let state = (admin.clone(), CallerQuota::new(SCRAPES));
+            set_log_level(State(state), caller, filter.to_owned()).await
         };
         for caller in ["10.0.0.7:4711", "[2001:db8::1]:4711", "[::ffff:10.0.0.7]:4711"] {
             let (status, why) = put(caller, "off").await;

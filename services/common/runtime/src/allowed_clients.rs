@@ -7,6 +7,7 @@ use rustls::pki_types::CertificateDer;
 use tonic::{Request, Status};
 
 use crate::accept::Peer;
+use crate::caller_quota::Caller;
 use crate::rpc_error::{ErrorReason, error};
 
 /// Why a caller is refused.
@@ -26,20 +27,21 @@ pub enum Refusal {
 /// Names shown in a refusal at most: a certificate may carry any number.
 const SHOWN: usize = 5;
 
-/// The DNS names that callers may have. Cheap to clone.
+/// The DNS names that callers may have: of our own services, and of others. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedClients {
-    /// None: every caller with a certificate of the authorities.
-    allowed: Option<Arc<BTreeSet<String>>>,
+    own_services: Arc<BTreeSet<String>>,
+    others: Arc<BTreeSet<String>>,
 }
 
 impl AllowedClients {
-    /// Callers whose certificate carries one of these names; all when there are none.
+    /// Callers whose certificate carries one of these names.
     #[must_use]
-    pub fn named(names: &[String]) -> Self {
-        let names: BTreeSet<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+    pub fn named(own_services: &[String], others: &[String]) -> Self {
+        let set = |names: &[String]| Arc::new(names.iter().map(|name| name.to_ascii_lowercase()).collect());
         Self {
-            allowed: (!names.is_empty()).then(|| Arc::new(names)),
+            own_services: set(own_services),
+            others: set(others),
         }
     }
 
@@ -47,19 +49,22 @@ impl AllowedClients {
     ///
     /// # Errors
     /// When it is not allowed; the text names who it is.
-    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<(), Refusal> {
-        let Some(allowed) = &self.allowed else {
-            return Ok(());
-        };
+    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, Refusal> {
         let certificate = certificate.ok_or(Refusal::NoCertificate)?;
         let certificate = webpki::EndEntityCert::try_from(certificate)
             .map_err(|error| Refusal::Unreadable(error.to_string()))?;
         let names: Vec<&str> = certificate.valid_dns_names().collect();
-        if names
-            .iter()
-            .any(|name| allowed.contains(&name.to_ascii_lowercase()))
-        {
-            return Ok(());
+        let one_of = |allowed: &BTreeSet<String>| {
+            let mut names = names.iter().map(|name| name.to_ascii_lowercase());
+            names.find(|name| allowed.contains(name))
+        };
+        for (allowed, is_own_service) in [(&self.own_services, true), (&self.others, false)] {
+            if let Some(name) = one_of(allowed) {
+                return Ok(Caller {
+                    name: name.into(),
+                    is_own_service,
+                });
+            }
         }
         let shown = match names.as_slice() {
             [] => "no DNS name".to_owned(),
@@ -104,17 +109,20 @@ mod tests {
     }
 
     #[test]
-    fn without_names_everybody_signed_is_allowed() {
-        let anybody = AllowedClients::named(&[]);
-        assert_eq!(anybody.check(Some(&certificate(&["x.test"]))), Ok(()));
-        assert_eq!(anybody.check(None), Ok(()));
-    }
-
-    #[test]
     fn one_of_the_names_must_match_whole() {
-        let callers = AllowedClients::named(&["coordinator.garden.svc".to_owned(), "Reader.test".to_owned()]);
-        for good in [&["coordinator.garden.svc"][..], &["x.test", "reader.TEST"]] {
-            assert_eq!(callers.check(Some(&certificate(good))), Ok(()), "{good:?}");
+        let own = ["coordinator.garden.svc".to_owned()];
+        let callers = AllowedClients::named(&own, &["Reader.test".to_owned()]);
+        for (good, name, is_own_service) in [
+            (&["coordinator.garden.svc"][..], "coordinator.garden.svc", true),
+            (&["x.test", "reader.TEST"], "reader.test", false),
+            (
+                &["reader.test", "COORDINATOR.garden.svc"],
+                "coordinator.garden.svc",
+                true,
+            ),
+        ] {
+            let caller = callers.check(Some(&certificate(good))).unwrap();
+            assert_eq!((&*caller.name, caller.is_own_service), (name, is_own_service));
         }
         let refused = callers.check(Some(&certificate(&[
             "evil.test",
@@ -130,5 +138,7 @@ mod tests {
         assert_eq!(callers.check(None), Err(Refusal::NoCertificate));
         let broken = callers.check(Some(&CertificateDer::from(vec![1, 2, 3])));
         assert!(matches!(broken, Err(Refusal::Unreadable(_))), "{broken:?}");
+        let nobody = AllowedClients::default();
+        assert!(nobody.check(Some(&certificate(&["x.test"]))).is_err());
     }
 }

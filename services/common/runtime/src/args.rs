@@ -5,8 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 use clap::{ArgGroup, Args, ValueEnum};
+use watchdog_api::config::UnknownFields;
 
+use crate::config_file::{ConfigFile, Parse};
 use crate::tls::TlsPaths;
+
+/// The services of the watchdog.
+const PROGRAMS: [&str; 3] = ["lease-probe", "scaling-coordinator", "weeder"];
 
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -23,7 +28,7 @@ pub enum LogFormat {
 #[command(group = ArgGroup::new("transport")
     .required(true)
     .multiple(true)
-    .args(["tls_cert", "insecure_plaintext", "check_config"]))]
+    .args(["tls_cert", "tls_authority", "insecure_plaintext", "check_config"]))]
 pub struct CommonArgs {
     /// Configuration file (YAML). It is read again whenever it changes; a bad change is refused and reported.
     #[arg(long, value_name = "FILE")]
@@ -65,6 +70,16 @@ pub struct CommonArgs {
     #[arg(long, default_value = "[::]:9643", value_name = "IP:PORT")]
     pub admin_addr: SocketAddr,
 
+    /// Serve /metrics, /healthz, /readyz and /log-level over TLS, with the certificate of the gRPC API. Probes of the kubelet
+    /// need no certificate; all other paths need one that may also call the gRPC API.
+    #[arg(long, conflicts_with = "insecure_plaintext")]
+    pub admin_tls: bool,
+
+    /// Secret in the namespace of the membership Leases with the certificate authority (ca.crt, ca.key) from which this
+    /// program issues its own certificates. All programs of the seed share it; the first one makes it.
+    #[arg(long, value_name = "SECRET", conflicts_with = "tls_cert")]
+    pub tls_authority: Option<String>,
+
     /// Certificate chain (PEM) of this service, for its gRPC server and as a client. Reloaded when it changes.
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_client_ca"])]
     pub tls_cert: Option<PathBuf>,
@@ -78,18 +93,18 @@ pub struct CommonArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
 
-    /// DNS name that a caller's certificate may carry; repeatable. The other services and replicas that call this one
-    /// must be among them. Default: any caller whose certificate the authorities have signed.
-    #[arg(long, value_name = "NAME", requires = "tls_cert", value_parser = dns_name)]
+    /// DNS name that the certificate of another caller may carry; repeatable. The services of the watchdog may always
+    /// call: those of the namespace by the names of the chart, and those named as the replicas of this program.
+    #[arg(long, value_name = "NAME", conflicts_with = "insecure_plaintext", value_parser = dns_name)]
     pub tls_allowed_client: Vec<String>,
 
-    /// DNS name that the certificates of the other replicas of this program must carry. Default: the name of the
-    /// chart's Service in the namespace.
-    #[arg(long, value_name = "NAME", requires = "tls_cert", value_parser = dns_name)]
+    /// DNS name in the certificates of all replicas of this program. Default: the name of the chart's Service in the
+    /// namespace.
+    #[arg(long, value_name = "NAME", conflicts_with = "insecure_plaintext", value_parser = dns_name)]
     pub tls_peer_server_name: Option<String>,
 
     /// Serve and call gRPC without TLS. For tests and closed networks only.
-    #[arg(long, conflicts_with = "tls_cert")]
+    #[arg(long, conflicts_with_all = ["tls_cert", "tls_authority"])]
     pub insecure_plaintext: bool,
 
     /// How log lines are written.
@@ -106,7 +121,21 @@ pub struct CommonArgs {
 }
 
 impl CommonArgs {
-    /// The TLS files, or none with `--insecure-plaintext`. The parser guarantees that all three or none are given.
+    /// Reads the configuration file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not good: all that is wrong with it, a line each.
+    pub fn load_config<C: PartialEq>(&self, parse: Parse<C>) -> anyhow::Result<ConfigFile<C>> {
+        let unknown = if self.ignore_unknown_fields {
+            UnknownFields::Ignored
+        } else {
+            UnknownFields::Refused
+        };
+        ConfigFile::load(self.config_file.clone(), unknown, parse)
+    }
+
+    /// The TLS files, or none with `--tls-authority` or `--insecure-plaintext`. The parser guarantees that all three or
+    /// none are given.
     #[must_use]
     pub fn tls_paths(&self) -> Option<TlsPaths> {
         Some(TlsPaths {
@@ -116,11 +145,26 @@ impl CommonArgs {
         })
     }
 
-    /// DNS name in the certificates of the other replicas of `service`.
+    /// DNS name in the certificates of all replicas of `service`.
     #[must_use]
     pub fn peer_server_name(&self, service: &str) -> String {
         let given = self.tls_peer_server_name.clone();
         given.unwrap_or_else(|| self.service_name(service))
+    }
+
+    /// DNS names of the services of the watchdog, which may call this one: those of the chart, and those that are like
+    /// the name of the other replicas if that begins as `prefix-weeder.` does.
+    #[must_use]
+    pub fn own_server_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = PROGRAMS.map(|program| self.service_name(program)).into();
+        if let Some(given) = &self.tls_peer_server_name {
+            names.push(given.clone());
+            let (label, domain) = given.split_once('.').unwrap_or((given, ""));
+            let prefix = PROGRAMS.iter().find_map(|program| label.strip_suffix(program));
+            let others = prefix.map(|prefix| PROGRAMS.map(|program| format!("{prefix}{program}.{domain}")));
+            names.extend(others.into_iter().flatten());
+        }
+        names
     }
 
     /// DNS name of a service as the chart names it, if it runs in the namespace of the membership Leases.

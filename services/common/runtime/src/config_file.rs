@@ -1,37 +1,30 @@
 //! The configuration file of a service, followed while the service runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use watchdog_api::config::{ConfigErrors, Parsed, UnknownFields};
 
 use crate::file_watch::FileWatch;
-use crate::metrics::Metric;
+use crate::metrics::Gauge;
 
 /// Outcome of the last attempt to read the configuration file.
-pub const CONFIG_VALID: Metric = Metric::gauge(
+pub const CONFIG_VALID: Gauge = Gauge::new(
     "watchdog_config_valid",
     "1 when the configuration file is good as it stands, 0 when a changed file was refused and the old one is used.",
 );
 
-/// Parses the content of the configuration file of that name; the error lists all that is wrong, a line each.
-pub type Parse<C> = fn(&str, &[u8]) -> anyhow::Result<Content<C>>;
-
-/// The content of a configuration file.
-#[derive(Debug)]
-pub struct Content<C> {
-    /// The configuration.
-    pub config: C,
-    /// Fields that nobody knows and that were left out, a line each; empty if there are none.
-    pub ignored: String,
-}
+/// Reads a configuration from the content of its file.
+pub type Parse<C> = fn(&[u8], UnknownFields) -> Result<Parsed<C>, ConfigErrors>;
 
 /// A configuration that is read again whenever its file changes.
 #[derive(Debug)]
 pub struct ConfigFile<C> {
     path: PathBuf,
+    unknown: UnknownFields,
     parse: Parse<C>,
     current: watch::Sender<Arc<C>>,
 }
@@ -41,10 +34,11 @@ impl<C: PartialEq> ConfigFile<C> {
     ///
     /// # Errors
     /// When it cannot be read or is not good: all that is wrong with it, a line each.
-    pub fn load(path: PathBuf, parse: Parse<C>) -> anyhow::Result<Self> {
-        let config = read(&path, parse)?.config;
+    pub fn load(path: PathBuf, unknown: UnknownFields, parse: Parse<C>) -> anyhow::Result<Self> {
+        let config = read(&path, unknown, parse)?.config;
         Ok(Self {
             path,
+            unknown,
             parse,
             current: watch::Sender::new(Arc::new(config)),
         })
@@ -62,11 +56,11 @@ impl<C: PartialEq> ConfigFile<C> {
     /// Never; the type is that of a critical task.
     pub async fn follow(self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut files = FileWatch::new(vec![self.path.clone()]);
-        CONFIG_VALID.set(&[], 1.0);
+        CONFIG_VALID.set((), 1.0);
         loop {
-            match read(&self.path, self.parse) {
-                Ok(Content { config, ignored }) => {
-                    CONFIG_VALID.set(&[], 1.0);
+            match read(&self.path, self.unknown, self.parse) {
+                Ok(Parsed { config, ignored }) => {
+                    CONFIG_VALID.set((), 1.0);
                     let changed = self.current.send_if_modified(|current| {
                         let differs = **current != config;
                         if differs {
@@ -76,12 +70,12 @@ impl<C: PartialEq> ConfigFile<C> {
                     });
                     let file = self.path.display();
                     tracing::info!(%file, changed, "configuration file read");
-                    if !ignored.is_empty() {
-                        tracing::warn!(%file, ignored, "unknown fields of the configuration file are ignored");
+                    if let Some(ignored) = ignored {
+                        tracing::warn!(%file, %ignored, "unknown fields of the configuration file are ignored");
                     }
                 }
                 Err(error) => {
-                    CONFIG_VALID.set(&[], 0.0);
+                    CONFIG_VALID.set((), 0.0);
                     let error = format!("{error:#}");
                     tracing::error!(
                         error,
@@ -97,9 +91,12 @@ impl<C: PartialEq> ConfigFile<C> {
     }
 }
 
-fn read<C>(path: &std::path::Path, parse: Parse<C>) -> anyhow::Result<Content<C>> {
-    let shown = path.display();
-    let bytes =
-        std::fs::read(path).with_context(|| format!("{shown}: cannot read the configuration file"))?;
-    parse(&shown.to_string(), &bytes)
+fn read<C>(path: &Path, unknown: UnknownFields, parse: Parse<C>) -> anyhow::Result<Parsed<C>> {
+    let file = path.display().to_string();
+    let bytes = std::fs::read(path).with_context(|| format!("{file}: cannot read the configuration file"))?;
+    let parsed = parse(&bytes, unknown).map_err(|errors| errors.with_file(&file))?;
+    Ok(Parsed {
+        ignored: parsed.ignored.map(|ignored| ignored.with_file(&file)),
+        ..parsed
+    })
 }

@@ -6,8 +6,10 @@
 
 pub mod accept;
 pub mod admin;
+pub mod admin_server;
 pub mod allowed_clients;
 pub mod args;
+pub mod caller_quota;
 pub mod cli;
 pub mod clock;
 pub mod config_file;

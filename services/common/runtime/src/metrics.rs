@@ -1,144 +1,256 @@
 //! The one way to declare and export a metric.
 //!
-//! A crate lists its metrics as constants in its `metrics.rs` and describes them with [`describe`]; nothing else
-//! names a metric. Label values come from closed sets, or are shoot names and go with their shoot.
+//! A crate lists its metrics as constants in its `metrics.rs`; nothing else names a metric. A metric takes labels of its
+//! own type only, so a label cannot be misspelt, forgotten or given a value outside its set.
 
 use std::fmt::Write as _;
+use std::marker::PhantomData;
 use std::time::Duration;
 
+use metrics::Label;
+use metrics_exporter_prometheus::formatting::{sanitize_label_value, write_help_line, write_type_line};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// A metric: its name, its unit in the name as Prometheus asks, and what it tells.
+use crate::failure::Reason;
+
+/// A metric: its name, with the prefix `watchdog_` and its unit, its help text, its kind and its labels.
+#[derive(Debug)]
+pub struct Metric<K, L> {
+    name: &'static str,
+    help: &'static str,
+    of: PhantomData<fn() -> (K, L)>,
+}
+
+/// Only grows.
+pub type Counter<L = ()> = Metric<metrics::Counter, L>;
+
+/// Goes up and down.
+pub type Gauge<L = ()> = Metric<metrics::Gauge, L>;
+
+/// Distribution of durations, in seconds.
+pub type Histogram<L = ()> = Metric<metrics::Histogram, L>;
+
+/// The labels of a metric. The number of their values is bounded, or they are shoots and go with their shoot. [`label!`]
+/// makes a type a label; a pair has the labels of both.
+pub trait Labels {
+    /// Hands over each label with its value.
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str));
+
+    /// The values that are shown before there is anything to show.
+    fn known() -> Vec<Self>
+    where
+        Self: Sized,
+    {
+        Vec::new()
+    }
+}
+
+/// The handle of a series in the exporter.
+pub trait Handle: Sized {
+    /// The kind of metric, as Prometheus names it.
+    const TYPE: &'static str;
+
+    /// Registers the help text of a metric.
+    fn describe(name: &'static str, help: &'static str);
+
+    /// The series with these labels.
+    fn of(name: &'static str, labels: Vec<Label>) -> Self;
+}
+
+/// Makes a type a label: one that has `as_str` (with the values that are shown from the start, if they are few), a name
+/// that stands in the source, or a closed set.
+#[macro_export]
+macro_rules! label {
+    ($name:literal: $type:ty $(= $known:expr)?) => {
+        impl $crate::metrics::Labels for $type {
+            fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+                add($name, self.as_str());
+            }
+            $(fn known() -> Vec<Self> {
+                $known.to_vec()
+            })?
+        }
+    };
+    ($(#[$doc:meta])* $vis:vis struct $type:ident: $name:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        $vis struct $type(pub &'static str);
+
+        impl $crate::metrics::Labels for $type {
+            fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+                add($name, self.0);
+            }
+        }
+    };
+    ($(#[$doc:meta])* $vis:vis enum $type:ident: $name:literal { $($variant:ident = $value:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        $vis enum $type {
+            $($variant),+
+        }
+
+        impl $type {
+            $vis const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $value),+
+                }
+            }
+        }
+
+        $crate::label!($name: $type = [$(Self::$variant),+]);
+    };
+}
+
+/// The name of a shoot, for [`Collector`]s only.
 #[derive(Debug, Clone, Copy)]
-pub struct Metric {
-    /// Full name, with the prefix `watchdog_`.
-    pub name: &'static str,
-    /// Help text.
-    pub help: &'static str,
-    /// Its kind.
-    pub kind: MetricKind,
+pub struct ShootLabel<'a>(pub &'a str);
+
+impl Labels for ShootLabel<'_> {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        add("shoot", self.0);
+    }
 }
 
-/// The kind of a metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricKind {
-    /// Only grows.
-    Counter,
-    /// Goes up and down.
-    Gauge,
-    /// Distribution, in seconds.
-    Histogram,
+impl<L: Labels> Labels for &L {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        (**self).each(add);
+    }
 }
 
-/// Labels of a metric: names and values.
-pub type Labels<'a> = &'a [(&'static str, String)];
+impl Labels for () {
+    fn each(&self, _: &mut dyn FnMut(&'static str, &str)) {}
 
-impl Metric {
-    /// A counter.
+    fn known() -> Vec<Self> {
+        vec![()]
+    }
+}
+
+impl<A: Labels + Clone, B: Labels> Labels for (A, B) {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        self.0.each(add);
+        self.1.each(add);
+    }
+
+    fn known() -> Vec<Self> {
+        let with = |a: A| B::known().into_iter().map(move |b| (a.clone(), b));
+        A::known().into_iter().flat_map(with).collect()
+    }
+}
+
+impl Handle for metrics::Counter {
+    const TYPE: &'static str = "counter";
+
+    fn describe(name: &'static str, help: &'static str) {
+        metrics::describe_counter!(name, help);
+    }
+
+    fn of(name: &'static str, labels: Vec<Label>) -> Self {
+        metrics::counter!(name, labels)
+    }
+}
+
+impl Handle for metrics::Gauge {
+    const TYPE: &'static str = "gauge";
+
+    fn describe(name: &'static str, help: &'static str) {
+        metrics::describe_gauge!(name, help);
+    }
+
+    fn of(name: &'static str, labels: Vec<Label>) -> Self {
+        metrics::gauge!(name, labels)
+    }
+}
+
+impl Handle for metrics::Histogram {
+    const TYPE: &'static str = "histogram";
+
+    fn describe(name: &'static str, help: &'static str) {
+        metrics::describe_histogram!(name, metrics::Unit::Seconds, help);
+    }
+
+    fn of(name: &'static str, labels: Vec<Label>) -> Self {
+        metrics::histogram!(name, labels)
+    }
+}
+
+impl<K: Handle, L: Labels> Metric<K, L> {
+    /// Declares a metric.
     #[must_use]
-    pub const fn counter(name: &'static str, help: &'static str) -> Self {
+    pub const fn new(name: &'static str, help: &'static str) -> Self {
         Self {
             name,
             help,
-            kind: MetricKind::Counter,
+            of: PhantomData,
         }
     }
 
-    /// A gauge.
-    #[must_use]
-    pub const fn gauge(name: &'static str, help: &'static str) -> Self {
-        Self {
-            name,
-            help,
-            kind: MetricKind::Gauge,
-        }
+    /// The handle of a series, for hot paths. The series is shown from now on.
+    pub fn handle(&self, labels: L) -> K {
+        let mut pairs = Vec::new();
+        labels.each(&mut |name, value| pairs.push(Label::new(name, value.to_owned())));
+        K::of(self.name, pairs)
     }
 
-    /// A histogram of seconds.
-    #[must_use]
-    pub const fn histogram(name: &'static str, help: &'static str) -> Self {
-        Self {
-            name,
-            help,
-            kind: MetricKind::Histogram,
+    /// Registers the help text, and shows the series whose labels are known before there is anything to show: a counter
+    /// at 0, a histogram without a value. Prometheus sees no increase in a series that begins with its first event, and
+    /// on most seeds the first incident is the only one.
+    pub fn register(&self) {
+        K::describe(self.name, self.help);
+        if K::TYPE != metrics::Gauge::TYPE {
+            L::known()
+                .into_iter()
+                .for_each(|labels| drop(self.handle(labels)));
         }
     }
+}
 
+impl<L: Labels> Counter<L> {
     /// Adds to a counter.
-    pub fn add(&self, labels: Labels<'_>, n: u64) {
-        metrics::counter!(self.name, labels).increment(n);
+    pub fn add(&self, labels: L, n: u64) {
+        self.handle(labels).increment(n);
     }
 
     /// Adds one to a counter.
-    pub fn inc(&self, labels: Labels<'_>) {
+    pub fn inc(&self, labels: L) {
         self.add(labels, 1);
     }
+}
 
-    /// Shows it before there is anything to show: a counter at 0, a histogram without a value. Prometheus sees no
-    /// increase in a series that begins with its first event, and on most seeds the first incident is the only one.
-    pub fn begin(&self, labels: Labels<'_>) {
-        match self.kind {
-            MetricKind::Counter => self.add(labels, 0),
-            MetricKind::Histogram => drop(metrics::histogram!(self.name, labels)),
-            MetricKind::Gauge => {}
-        }
-    }
-
-    /// The same for each value of a label.
-    pub fn begin_by(&self, label: &'static str, values: &[&str]) {
-        for value in values {
-            self.begin(&[(label, (*value).to_owned())]);
-        }
-    }
-
+impl<L: Labels> Gauge<L> {
     /// Sets a gauge.
-    pub fn set(&self, labels: Labels<'_>, value: f64) {
-        metrics::gauge!(self.name, labels).set(value);
+    pub fn set(&self, labels: L, value: f64) {
+        self.handle(labels).set(value);
     }
 
     /// Moves a gauge up or down.
-    pub fn shift(&self, labels: Labels<'_>, by: f64) {
-        metrics::gauge!(self.name, labels).increment(by);
+    pub fn shift(&self, labels: L, by: f64) {
+        self.handle(labels).increment(by);
     }
+}
 
+impl<L: Labels> Histogram<L> {
     /// Records a duration in a histogram.
-    pub fn record(&self, labels: Labels<'_>, value: Duration) {
-        metrics::histogram!(self.name, labels).record(value.as_secs_f64());
-    }
-
-    /// The handle of a gauge, for hot paths.
-    pub fn gauge_handle(&self, labels: Labels<'_>) -> metrics::Gauge {
-        metrics::gauge!(self.name, labels)
+    pub fn record(&self, labels: L, value: Duration) {
+        self.handle(labels).record(value.as_secs_f64());
     }
 }
 
-/// Registers the help texts of a crate's metrics.
-pub fn describe(all: &[Metric]) {
-    for metric in all {
-        match metric.kind {
-            MetricKind::Counter => metrics::describe_counter!(metric.name, metric.help),
-            MetricKind::Gauge => metrics::describe_gauge!(metric.name, metric.help),
-            MetricKind::Histogram => {
-                metrics::describe_histogram!(metric.name, metrics::Unit::Seconds, metric.help)
-            }
-        }
-    }
-}
+label!("reason": Reason);
+label!("code": http::StatusCode);
+label!(pub(crate) struct BlockerName: "blocker");
+label!(pub(crate) struct LoopName: "loop");
 
-/// Readiness, read at the scrape.
-pub const READY: Metric = Metric::gauge(
+pub(crate) const READY: Gauge = Gauge::new(
     "watchdog_ready",
     "1 while the service is ready, as /readyz says it.",
 );
 
-/// The readiness blockers, read at the scrape. The blockers are a closed set, and the configured kinds.
-pub const BLOCKED: Metric = Metric::gauge(
+pub(crate) const BLOCKED: Gauge<BlockerName> = Gauge::new(
     "watchdog_readiness_blocked",
     "1 for everything that keeps the service from being ready, by blocker; /readyz says what to do about it.",
 );
 
-/// Loops that try again, read at the scrape. Both labels are closed sets, and the configured kinds.
-pub const LAST_TRY_FAILED: Metric = Metric::gauge(
+pub(crate) const LAST_TRY_FAILED: Gauge<(LoopName, Reason)> = Gauge::new(
     "watchdog_last_try_failed",
     "1 for every loop whose last try failed and that tries again, by loop (membership, discovery, lease-probe, events, \
      permissions, pods and the watches) and reason: not_found, forbidden, unauthorized, conflict, throttled, \
@@ -146,8 +258,8 @@ pub const LAST_TRY_FAILED: Metric = Metric::gauge(
      the error.",
 );
 
-/// Tasks, read at the scrape: what leaks in an asynchronous program leaks tasks first.
-pub const TASKS: Metric = Metric::gauge(
+/// A leak in an asynchronous program is first a leak of tasks.
+pub(crate) const TASKS: Gauge = Gauge::new(
     "watchdog_tasks",
     "Tasks of the asynchronous runtime that have not ended.",
 );
@@ -165,12 +277,10 @@ pub fn install() -> anyhow::Result<PrometheusHandle> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
         .install_recorder()?;
-    describe(&[
-        crate::config_file::CONFIG_VALID,
-        crate::tls::TLS_VALID,
-        crate::accept::CONNECTIONS_REFUSED,
-        crate::trace::SPANS,
-    ]);
+    crate::config_file::CONFIG_VALID.register();
+    crate::tls::TLS_VALID.register();
+    crate::tls::CERTIFICATE_EXPIRY.register();
+    crate::accept::CONNECTIONS_REFUSED.register();
     crate::rpc_metrics::register();
     Ok(handle)
 }
@@ -190,39 +300,22 @@ pub struct Exposition {
 
 impl Exposition {
     /// Writes one metric with all its series.
-    pub fn family<'a, I, L>(&mut self, metric: &Metric, series: I)
-    where
-        I: IntoIterator<Item = (L, f64)>,
-        L: IntoIterator<Item = (&'a str, &'a str)>,
-    {
-        let kind = match metric.kind {
-            MetricKind::Counter => "counter",
-            MetricKind::Gauge | MetricKind::Histogram => "gauge",
-        };
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            self.text,
-            "# HELP {} {}\n# TYPE {} {kind}",
-            metric.name, metric.help, metric.name
-        );
+    pub fn family<K: Handle, L: Labels>(
+        &mut self,
+        metric: &Metric<K, L>,
+        series: impl IntoIterator<Item = (L, f64)>,
+    ) {
+        write_help_line(&mut self.text, metric.name, None, None, metric.help);
+        write_type_line(&mut self.text, metric.name, None, None, K::TYPE);
         for (labels, value) in series {
             self.text.push_str(metric.name);
             let mut separator = '{';
-            for (name, value) in labels {
+            labels.each(&mut |name, value| {
                 self.text.push(separator);
-                self.text.push_str(name);
-                self.text.push_str("=\"");
-                for c in value.chars() {
-                    match c {
-                        '\\' => self.text.push_str("\\\\"),
-                        '"' => self.text.push_str("\\\""),
-                        '\n' => self.text.push_str("\\n"),
-                        c => self.text.push(c),
-                    }
-                }
-                self.text.push('"');
+                // Writing to a String cannot fail.
+                let _ = write!(self.text, "{name}=\"{}\"", sanitize_label_value(value));
                 separator = ',';
-            }
+            });
             if separator == ',' {
                 self.text.push('}');
             }
@@ -243,10 +336,12 @@ mod tests {
 
     #[test]
     fn labels_are_escaped() {
+        label!(struct Zone: "zone");
+        const BY_ZONE: Gauge<(ShootLabel<'_>, Zone)> = Gauge::new("watchdog_test", "A test.");
+        const ALL: Gauge = Gauge::new("watchdog_test", "A test.");
         let mut out = Exposition::default();
-        let metric = Metric::gauge("watchdog_test", "A test.");
-        out.family(&metric, [(vec![("shoot", "a\"b\\c\nd"), ("zone", "z")], 0.5)]);
-        out.family(&metric, [(vec![], 1.0)]);
+        out.family(&BY_ZONE, [((ShootLabel("a\"b\\c\nd"), Zone("z")), 0.5)]);
+        out.family(&ALL, [((), 1.0)]);
         let text = out.into_text();
         assert!(
             text.contains("watchdog_test{shoot=\"a\\\"b\\\\c\\nd\",zone=\"z\"} 0.5\n"),

@@ -15,42 +15,61 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::{BoxError, Layer, Service};
 
-use crate::metrics::{Metric, describe};
+use crate::metrics::{Gauge, Histogram, Labels};
 
-/// RPCs that this process served.
-pub const SERVED: Metric = Metric::histogram(
+pub(crate) const SERVED: Histogram<(Method, Code)> = Histogram::new(
     "watchdog_grpc_server_handling_seconds",
     "Duration of the RPCs that this program served, by service, method and code; a stream counts when it ends.",
 );
 
-/// RPCs that this process serves now.
-pub const SERVING: Metric = Metric::gauge(
+pub(crate) const SERVING: Gauge<Method> = Gauge::new(
     "watchdog_grpc_server_in_flight",
     "RPCs that this program is serving, open streams included, by service and method.",
 );
 
-/// RPCs that this process made.
-pub const CALLED: Metric = Metric::histogram(
+pub(crate) const CALLED: Histogram<(Method, Code)> = Histogram::new(
     "watchdog_grpc_client_handling_seconds",
     "Duration of the RPCs that this program made, by service, method and code; a stream counts when it ends.",
 );
 
-/// RPCs that this process makes now.
-pub const CALLING: Metric = Metric::gauge(
+pub(crate) const CALLING: Gauge<Method> = Gauge::new(
     "watchdog_grpc_client_in_flight",
     "RPCs that this program has under way, open streams included, by service and method.",
 );
 
+/// A method of a gRPC service.
+#[derive(Debug, Clone)]
+pub(crate) struct Method {
+    service: String,
+    name: String,
+}
+
+impl Labels for Method {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        add("service", &self.service);
+        add("method", &self.name);
+    }
+}
+
+impl Labels for Code {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        add("code", code_label(*self));
+    }
+}
+
 /// Registers the help texts.
 pub(crate) fn register() {
-    describe(&[SERVED, SERVING, CALLED, CALLING]);
+    SERVED.register();
+    SERVING.register();
+    CALLED.register();
+    CALLING.register();
 }
 
 /// A layer that measures RPCs.
 #[derive(Debug, Clone)]
 pub struct RpcMetrics {
-    duration: Metric,
-    in_flight: Metric,
+    duration: &'static Histogram<(Method, Code)>,
+    in_flight: &'static Gauge<Method>,
     /// The paths that have series of their own; all others share one, since a caller can ask for any path. None for a
     /// client, whose paths come from its generated code.
     known: Option<Arc<BTreeSet<String>>>,
@@ -74,8 +93,8 @@ impl RpcMetrics {
             }
         }
         Ok(Self {
-            duration: SERVED,
-            in_flight: SERVING,
+            duration: &SERVED,
+            in_flight: &SERVING,
             known: Some(Arc::new(known)),
         })
     }
@@ -84,8 +103,8 @@ impl RpcMetrics {
     #[must_use]
     pub const fn client() -> Self {
         Self {
-            duration: CALLED,
-            in_flight: CALLING,
+            duration: &CALLED,
+            in_flight: &CALLING,
             known: None,
         }
     }
@@ -96,11 +115,16 @@ impl RpcMetrics {
         let (service, method) = path
             .and_then(|path| path.split_once('/'))
             .unwrap_or(("unknown", "unknown"));
-        let labels = [("service", service.to_owned()), ("method", method.to_owned())];
-        self.in_flight.shift(&labels, 1.0);
+        let method = Method {
+            service: service.to_owned(),
+            name: method.to_owned(),
+        };
+        let in_flight = self.in_flight.handle(method.clone());
+        in_flight.increment(1.0);
         Call {
-            metrics: self.clone(),
-            labels,
+            duration: self.duration,
+            in_flight,
+            method,
             started: Instant::now(),
             code: None,
         }
@@ -163,8 +187,9 @@ where
 /// A call under way. It is counted when it is dropped; one that nobody waits for any more was cancelled.
 #[derive(Debug)]
 struct Call {
-    metrics: RpcMetrics,
-    labels: [(&'static str, String); 2],
+    duration: &'static Histogram<(Method, Code)>,
+    in_flight: metrics::Gauge,
+    method: Method,
     started: Instant,
     code: Option<Code>,
 }
@@ -180,11 +205,9 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.metrics.in_flight.shift(&self.labels, -1.0);
-        let code = code_label(self.code.unwrap_or(Code::Cancelled)).to_owned();
-        let [service, method] = std::mem::take(&mut self.labels);
-        let labels = [service, method, ("code", code)];
-        self.metrics.duration.record(&labels, self.started.elapsed());
+        self.in_flight.decrement(1.0);
+        let labels = (self.method.clone(), self.code.unwrap_or(Code::Cancelled));
+        self.duration.record(labels, self.started.elapsed());
     }
 }
 

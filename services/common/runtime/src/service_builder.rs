@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin};
+use crate::admin_server::AdminTls;
 use crate::allowed_clients::AllowedClients;
 use crate::args::CommonArgs;
 use crate::config_file::ConfigFile;
@@ -30,7 +31,8 @@ pub struct ServiceBuilder {
     pub identity: Arc<str>,
     /// Where the gRPC API will be served.
     pub grpc_addr: SocketAddr,
-    /// TLS of the process; none with `--insecure-plaintext`.
+    /// TLS of the process; none with `--insecure-plaintext`. With `--tls-authority` it has a certificate once the
+    /// authority was read.
     pub tls: Option<Tls>,
     /// The tasks of the process.
     pub tasks: Tasks,
@@ -43,18 +45,23 @@ pub struct ServiceBuilder {
 }
 
 impl ServiceBuilder {
-    /// Binds the sockets, reads the TLS files and follows them.
+    /// Binds the sockets, and reads the TLS files, if there are any, and follows them.
     ///
     /// # Errors
     /// When an address cannot be bound or the TLS files cannot be used.
     pub async fn bind(common: CommonArgs, process: Process) -> anyhow::Result<Self> {
         let listeners = Listeners::bind(&common).await?;
-        let tls = common.tls_paths().map(Tls::load).transpose()?;
         let tasks = Tasks::default();
         let draining = tasks.draining();
-        if let Some(tls) = tls.clone() {
-            tasks.critical("tls-files", tls.follow(draining.clone()));
-        }
+        let tls = match (common.tls_paths(), &common.tls_authority) {
+            (Some(paths), _) => {
+                let tls = Tls::load(&paths)?;
+                tasks.critical("tls-files", tls.clone().follow_files(paths, draining.clone()));
+                Some(tls)
+            }
+            (None, Some(_)) => Some(Tls::without_certificate()?),
+            (None, None) => None,
+        };
         Ok(Self {
             identity: common.identity_or_random().into(),
             grpc_addr: listeners.grpc.local_addr()?,
@@ -115,8 +122,16 @@ impl ServiceBuilder {
             common,
             identity,
         } = self;
-        let callers = AllowedClients::named(&common.tls_allowed_client);
+        let callers = AllowedClients::named(&common.own_server_names(), &common.tls_allowed_client);
         let admin_addr = listeners.admin.local_addr()?;
+        let admin_tls = common
+            .admin_tls
+            .then(|| tls.clone())
+            .flatten()
+            .map(|tls| AdminTls {
+                tls,
+                allowed: callers.clone(),
+            });
         let grpc = grpc_server::serve(
             listeners.grpc,
             tls,
@@ -133,7 +148,7 @@ impl ServiceBuilder {
             collectors,
             log_level: process.log_level,
         };
-        tasks.spawn_critical("admin", admin::serve(listeners.admin, admin));
+        tasks.spawn_critical("admin", admin::serve(listeners.admin, admin_tls, admin));
         Ok(Bound {
             grpc_addr,
             admin_addr,

@@ -1,21 +1,55 @@
-//! Mutual TLS whose certificates reload when their files change.
+//! Mutual TLS whose certificates are replaced while the process runs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use rustls::server::WebPkiClientVerifier;
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
-use watchdog_client::tls::{ClientTls, authorities, certificates, client_config, private_key};
+use watchdog_certificates::ValidityPeriod;
+use watchdog_client::tls::{ClientTls, certificates, client_config, private_key};
 
 use crate::file_watch::FileWatch;
-use crate::metrics::Metric;
+use crate::label;
+use crate::metrics::Gauge;
+
+label!(pub(crate) enum CertificateUse: "certificate" { Own = "own", Authority = "authority" });
+
+/// The maker of the own certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// Somebody else, who renews it too.
+    Files,
+    /// This process.
+    Issued,
+}
+
+impl CertificateSource {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Issued => "issued",
+        }
+    }
+}
+
+label!("source": CertificateSource);
 
 /// Outcome of the last attempt to read the TLS files.
-pub const TLS_VALID: Metric = Metric::gauge(
+pub const TLS_VALID: Gauge = Gauge::new(
     "watchdog_tls_files_valid",
     "1 when the TLS files are good as they stand, 0 when changed ones were refused and the old ones are used.",
+);
+
+/// When the certificates in use end.
+pub(crate) const CERTIFICATE_EXPIRY: Gauge<(CertificateUse, CertificateSource)> = Gauge::new(
+    "watchdog_certificate_expiry_timestamp_seconds",
+    "When the certificate in use ends, in seconds since 1970, by certificate (own; authority: the one that ends last) \
+     and source (files; issued: by this process, which replaces it every 8 h).",
 );
 
 /// Where the TLS files are.
@@ -29,12 +63,25 @@ pub struct TlsPaths {
     pub ca: PathBuf,
 }
 
-/// The TLS of the process: always the newest good files. Cheap to clone.
+/// The certificate that one side of mutual TLS shows, and the authorities that it trusts.
+pub struct TlsCredentials {
+    /// The own certificate, and those between it and the authority.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The private key of the own certificate.
+    pub key: PrivateKeyDer<'static>,
+    /// The authorities that the other side must be signed by.
+    pub authorities: Vec<CertificateDer<'static>>,
+    /// The maker of the own certificate.
+    pub source: CertificateSource,
+}
+
+/// The TLS of the process: always the newest credentials. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Tls {
-    paths: TlsPaths,
     /// Callers must show a certificate of the authorities.
     server: Arc<ArcSwap<rustls::ServerConfig>>,
+    /// For the admin endpoint: HTTP/1.1, and the probes of the kubelet show no certificate.
+    admin: Arc<ArcSwap<rustls::ServerConfig>>,
     /// Shows the same certificate to other services.
     client: ClientTls,
 }
@@ -44,13 +91,83 @@ impl Tls {
     ///
     /// # Errors
     /// When a file cannot be read or used; the message names it and never shows its content.
-    pub fn load(paths: TlsPaths) -> anyhow::Result<Self> {
-        let (server, client) = read(&paths)?;
+    pub fn load(paths: &TlsPaths) -> anyhow::Result<Self> {
+        let tls = Self::without_certificate()?;
+        tls.read(paths)?;
+        Ok(tls)
+    }
+
+    /// For a process that gets its certificate later: until then every handshake fails, as a server and as a client.
+    ///
+    /// # Errors
+    /// When the cryptography cannot be set up.
+    pub fn without_certificate() -> anyhow::Result<Self> {
+        let server = rustls::ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(NoCertificate));
+        let client = rustls::ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
         Ok(Self {
-            paths,
-            server: Arc::new(ArcSwap::from_pointee(server)),
+            server: Arc::new(ArcSwap::from_pointee(server.clone())),
+            admin: Arc::new(ArcSwap::from_pointee(server)),
             client: ClientTls::new(client),
         })
+    }
+
+    /// Handshakes from now on use these credentials. Streams that are open keep those they were opened with.
+    ///
+    /// # Errors
+    /// When they do not go together; the old ones stay in use.
+    pub fn replace(&self, credentials: TlsCredentials) -> anyhow::Result<()> {
+        let TlsCredentials {
+            chain,
+            key,
+            authorities,
+            source,
+        } = credentials;
+        let end = |certificate: &CertificateDer<'_>| {
+            ValidityPeriod::of(certificate).map(|validity| validity.not_after)
+        };
+        let ends = [
+            (CertificateUse::Own, chain.first().and_then(end)),
+            (
+                CertificateUse::Authority,
+                authorities.iter().filter_map(end).max(),
+            ),
+        ];
+        let mut roots = RootCertStore::empty();
+        for authority in authorities {
+            roots.add(authority).context("an authority cannot be used")?;
+        }
+        let roots = Arc::new(roots);
+        let unpaired = "the certificate and the key do not go together";
+        let server = |verifier, protocol: &[u8]| -> anyhow::Result<rustls::ServerConfig> {
+            let mut config = rustls::ServerConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()?
+                .with_client_cert_verifier(verifier)
+                .with_single_cert(chain.clone(), key.clone_key())
+                .context(unpaired)?;
+            config.alpn_protocols = vec![protocol.to_vec()];
+            Ok(config)
+        };
+        let verifier = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
+        let unusable = "the authorities cannot be used";
+        let required = verifier().build().context(unusable)?;
+        let optional = verifier().allow_unauthenticated().build().context(unusable)?;
+        let (grpc, admin) = (server(required, b"h2")?, server(optional, b"http/1.1")?);
+        let client = client_config(roots.clone(), chain.clone(), key.clone_key()).context(unpaired)?;
+        self.server.store(Arc::new(grpc));
+        self.admin.store(Arc::new(admin));
+        self.client.replace(client);
+        for (certificate, end) in ends {
+            // A certificate whose end cannot be read has none: the metric would page people for it.
+            let seconds = end.map_or(f64::INFINITY, |end| end.as_duration().as_secs_f64());
+            CERTIFICATE_EXPIRY.set((certificate, source), seconds);
+        }
+        Ok(())
     }
 
     /// The newest good configuration for the gRPC server.
@@ -59,64 +176,72 @@ impl Tls {
         self.server.load_full()
     }
 
-    /// For channels to other services; follows the files as this does.
+    /// The newest good configuration for the admin endpoint. A certificate that a caller shows is checked, and none is
+    /// no error.
+    #[must_use]
+    pub fn admin(&self) -> Arc<rustls::ServerConfig> {
+        self.admin.load_full()
+    }
+
+    /// For channels to other services; has the newest credentials as this does.
     #[must_use]
     pub fn client(&self) -> ClientTls {
         self.client.clone()
     }
 
-    /// Takes up changed files until `stop` is cancelled. Streams that are open keep the certificates they were opened
-    /// with; bad files are refused and reported, and the old ones stay in use.
+    /// Takes up changed files until `stop` is cancelled; bad files are refused and reported.
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
-    pub async fn follow(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let paths = [&self.paths.cert, &self.paths.key, &self.paths.ca];
-        let mut files = FileWatch::new(paths.into_iter().cloned().collect());
-        TLS_VALID.set(&[], 1.0);
+    pub async fn follow_files(self, paths: TlsPaths, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut files = FileWatch::new(vec![paths.cert.clone(), paths.key.clone(), paths.ca.clone()]);
+        TLS_VALID.set((), 1.0);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = files.changed() => {}
             }
-            match read(&self.paths) {
-                Ok((server, client)) => {
-                    self.server.store(Arc::new(server));
-                    self.client.replace(client);
-                    TLS_VALID.set(&[], 1.0);
-                    tracing::info!(cert = %self.paths.cert.display(), "TLS files read again");
+            match self.read(&paths) {
+                Ok(()) => {
+                    TLS_VALID.set((), 1.0);
+                    tracing::info!(cert = %paths.cert.display(), "TLS files read again");
                 }
                 Err(error) => {
-                    TLS_VALID.set(&[], 0.0);
+                    TLS_VALID.set((), 0.0);
                     let error = format!("{error:#}");
                     tracing::error!(error, "changed TLS files refused, the old ones stay in use");
                 }
             }
         }
     }
+
+    fn read(&self, paths: &TlsPaths) -> anyhow::Result<()> {
+        let shown = |path: &std::path::Path| path.display().to_string();
+        let content = watchdog_client::tls::read;
+        let credentials = TlsCredentials {
+            chain: certificates(&shown(&paths.cert), &content(&paths.cert)?)?,
+            key: private_key(&shown(&paths.key), &content(&paths.key)?)?,
+            authorities: certificates(&shown(&paths.ca), &content(&paths.ca)?)?,
+            source: CertificateSource::Files,
+        };
+        let files = || {
+            let [cert, key, ca] = [&paths.cert, &paths.key, &paths.ca].map(|path| path.display());
+            format!("{cert}, {key} and {ca}")
+        };
+        self.replace(credentials).with_context(files)
+    }
 }
 
-/// Both sides of mutual TLS, with HTTP/2 by ALPN.
-fn read(paths: &TlsPaths) -> anyhow::Result<(rustls::ServerConfig, rustls::ClientConfig)> {
-    let shown = |path: &std::path::Path| path.display().to_string();
-    let content = watchdog_client::tls::read;
-    let chain = certificates(&shown(&paths.cert), &content(&paths.cert)?)?;
-    let key = private_key(&shown(&paths.key), &content(&paths.key)?)?;
-    let roots = Arc::new(authorities(&shown(&paths.ca), &content(&paths.ca)?)?);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let pair = || {
-        let (cert, key) = (paths.cert.display(), paths.key.display());
-        format!("{cert} and {key} do not go together")
-    };
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
-        .build()
-        .with_context(|| paths.ca.display().to_string())?;
-    let mut server = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain.clone(), key.clone_key())
-        .with_context(pair)?;
-    server.alpn_protocols = vec![b"h2".to_vec()];
-    let client = client_config(roots, chain, key).with_context(pair)?;
-    Ok((server, client))
+/// Shows no certificate to anybody.
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesServerCert for NoCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
 }

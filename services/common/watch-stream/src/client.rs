@@ -3,7 +3,7 @@
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
 
-use crate::metrics::{CONNECTED, RECONNECTS};
+use crate::metrics::{CONNECTED, FeedName, RECONNECTS};
 
 pub use watchdog_client::follow::{Received, Source, Update};
 
@@ -16,7 +16,7 @@ pub async fn follow<S: Source>(
     stop: &CancellationToken,
     mut hear: impl FnMut(Update<S::Key, S::Value>),
 ) {
-    RECONNECTS.begin(&[("feed", feed.to_owned())]);
+    let reconnects = RECONNECTS.handle(FeedName(feed));
     let mut connected = None;
     watchdog_client::follow::follow(source, stop, |update| {
         match &update {
@@ -26,12 +26,13 @@ pub async fn follow<S: Source>(
             }
             Update::Lost(failure) => {
                 connected = None;
-                RECONNECTS.inc(&[("feed", feed.to_owned())]);
+                reconnects.increment(1);
                 let (server, reason) = (readiness.instance(), failure.reason.as_str());
-                tracing::warn!(feed, server, reason, error = %failure, "stream lost, connecting again");
+                let code = failure.code.map(tracing::field::debug);
+                tracing::warn!(feed, server, code, reason, error = %failure, "stream lost, connecting again");
                 readiness.failing(feed, failure.clone());
             }
-            Update::Upsert(..) | Update::Removed(_) => {}
+            Update::Upsert(..) | Update::Removed(_) | Update::Completeness(_) => {}
         }
         hear(update);
     })
@@ -45,13 +46,13 @@ struct Connected {
 
 impl Connected {
     fn to(feed: &'static str) -> Self {
-        CONNECTED.shift(&[("feed", feed.to_owned())], 1.0);
+        CONNECTED.shift(FeedName(feed), 1.0);
         Self { feed }
     }
 }
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        CONNECTED.shift(&[("feed", self.feed.to_owned())], -1.0);
+        CONNECTED.shift(FeedName(self.feed), -1.0);
     }
 }

@@ -49,7 +49,7 @@ impl FeedKey for NamePair {
 
     fn from_text(text: &str) -> Option<Self> {
         let (first, second) = text.split_once('/')?;
-        Some(Self(first.to_owned(), second.to_owned()))
+        Some(Self(first.into(), second.into()))
     }
 }
 
@@ -75,6 +75,11 @@ pub trait FeedItem: Keyed<Key: FeedKey> + prost::Message + Clone + PartialEq + '
         false
     }
 
+    /// True if this item says the same as `sent`, of a later moment: subscribers need it only for its validity.
+    fn renews(&self, _sent: &Self) -> bool {
+        false
+    }
+
     /// How long the item may be acted upon.
     fn valid_for(&self) -> Duration {
         Duration::ZERO
@@ -87,6 +92,35 @@ pub trait FeedItem: Keyed<Key: FeedKey> + prost::Message + Clone + PartialEq + '
 /// The messages of a stream that was opened.
 fn decoded<R: WatchResponse>(response: Response<Streaming<R>>) -> ItemStream<R::Item> {
     Box::pin(response.into_inner().map(|response| consumer::decode(response?)))
+}
+
+/// The skew of the clocks does not count: each probe measures it anew.
+fn is_same_evidence(evidence: &probe::Evidence, sent: &probe::Evidence) -> bool {
+    let probe::Evidence {
+        nodes,
+        leases,
+        candidates,
+        expired,
+        excluded,
+        expired_fraction,
+        threshold,
+        zones,
+        expiry_age,
+        largest_skew: _,
+        unconfirmed,
+        newest_expired_renewal_age,
+    } = evidence;
+    *nodes == sent.nodes
+        && *leases == sent.leases
+        && *candidates == sent.candidates
+        && *expired == sent.expired
+        && *unconfirmed == sent.unconfirmed
+        && *expired_fraction == sent.expired_fraction
+        && *threshold == sent.threshold
+        && *expiry_age == sent.expiry_age
+        && *newest_expired_renewal_age == sent.newest_expired_renewal_age
+        && *excluded == sent.excluded
+        && *zones == sent.zones
 }
 
 fn longer(duration: Option<&prost_types::Duration>, later: Duration) -> Option<prost_types::Duration> {
@@ -110,6 +144,37 @@ impl FeedItem for probe::Verdict {
     /// A replica that has just taken over a shoot has no result yet.
     fn is_provisional(&self) -> bool {
         self.outcome() == probe::Outcome::Pending
+    }
+
+    /// Compared field by field, without a copy, because each probe of a healthy shoot asks. A new field has to be named
+    /// here.
+    fn renews(&self, sent: &Self) -> bool {
+        let Self {
+            shoot,
+            outcome,
+            skip_reason,
+            message,
+            evidence,
+            observed_at: _,
+            valid_until: _,
+            age: _,
+            valid_for: _,
+            observer,
+            outcome_since,
+            traceparent,
+        } = self;
+        *outcome == sent.outcome
+            && *skip_reason == sent.skip_reason
+            && *outcome_since == sent.outcome_since
+            && *shoot == sent.shoot
+            && *observer == sent.observer
+            && *message == sent.message
+            && *traceparent == sent.traceparent
+            && match (evidence, &sent.evidence) {
+                (Some(evidence), Some(sent)) => is_same_evidence(evidence, sent),
+                (None, None) => true,
+                _ => false,
+            }
     }
 
     fn valid_for(&self) -> Duration {
@@ -222,8 +287,32 @@ mod tests {
     }
 
     #[test]
+    fn a_verdict_renews_another_if_only_its_times_differ() {
+        let sent = probe::Verdict {
+            shoot: "one".to_owned(),
+            evidence: Some(probe::Evidence::default()),
+            age: Some(signed(1)),
+            ..Default::default()
+        };
+        let mut later = sent.clone();
+        later.observed_at = Some(crate::wire::timestamp(7));
+        later.valid_until = Some(crate::wire::timestamp(8));
+        later.valid_for = Some(signed(9));
+        later.age = Some(signed(0));
+        later.evidence.as_mut().unwrap().largest_skew = Some(signed(3));
+        assert!(later.renews(&sent));
+        later.evidence.as_mut().unwrap().expired = 1;
+        assert!(!later.renews(&sent));
+        let other_owner = probe::Verdict {
+            observer: "b".to_owned(),
+            ..sent.clone()
+        };
+        assert!(!other_owner.renews(&sent));
+    }
+
+    #[test]
     fn keys_are_ordered_by_their_first_name_and_read_back() {
-        let pair = |a: &str, b: &str| NamePair(a.to_owned(), b.to_owned());
+        let pair = |a: &str, b: &str| NamePair(a.into(), b.into());
         assert!(pair("a", "z") < pair("a-b", "a"));
         assert_eq!(
             NamePair::from_text(&pair("a", "b").to_text()),

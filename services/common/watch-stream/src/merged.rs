@@ -14,9 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
+use tonic::{Extensions, Status};
 use watchdog_proto::feed::v1 as pb;
-use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 use watchdog_runtime::service_builder::ServiceBuilder;
@@ -25,13 +24,13 @@ use self::known_replicas::{KnownReplicas, PeerState, WAIT_FOR_REPLICAS};
 use crate::client::{Received, Update};
 use crate::item::{FeedItem, FeedKey};
 use crate::message::{Completeness, Event, Message};
-use crate::replicas::{Addresses, ReplicaHandler, follow_replicas};
+use crate::replicas::{ReplicaEndpoints, ReplicaHandler, follow_replicas};
 use crate::reports::{ReplicaReport, Reports};
-use crate::server::StateStore;
+use crate::server::{CompletenessChanges, SnapshotTerms, StateStore};
 use crate::stream::{Responses, Streams};
 use crate::wire::{self, WatchResponse};
 
-/// Reports that were left behind stay at most this much too long.
+/// Reports that were left behind stay at most this much too long, and renewals that are due wait at most this long.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often a replica that starts checks whether it has all of its own items.
@@ -151,8 +150,7 @@ impl<M: FeedItem> MergedView<M> {
             impl Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
             impl Fn(&dyn Fn(&M::Key) -> bool) -> bool + Send + 'static,
         >,
-        addresses: watch::Receiver<Addresses>,
-        dialer: Dialer,
+        peers: ReplicaEndpoints,
     ) where
         K: Ord + Clone + Send + Sync + 'static,
         V: Send + Sync + 'static,
@@ -165,15 +163,14 @@ impl<M: FeedItem> MergedView<M> {
             is_filled,
         } = own;
         let (view, stop) = (self.clone(), base.draining.clone());
-        let peers = PeerHandler {
+        let handler = PeerHandler {
             view: view.clone(),
             exists: exists.clone(),
         };
         let follow = follow_replicas(
             Some(base.identity.clone()),
-            addresses,
-            dialer,
             peers,
+            handler,
             base.readiness.clone(),
             stop.clone(),
         );
@@ -240,7 +237,7 @@ impl<M: FeedItem> MergedView<M> {
                     }
                     self.forget(me, |of| keys.contains(of), |of| M::MOVES && exists(of));
                 }
-                Event::Heartbeat => {}
+                Event::Heartbeat { .. } => {}
             }
         }
     }
@@ -258,7 +255,8 @@ impl<M: FeedItem> MergedView<M> {
         self.inner.replicas.send_modify(|replicas| replicas.filled = true);
     }
 
-    /// Drops what was left behind once its time is over or the item is gone.
+    /// Drops what was left behind once its time is over or the item is gone, and publishes the renewals that are due,
+    /// all at once: to wake every subscriber for each of them costs more than to send them.
     async fn tidy(&self, exists: &impl Fn(&M::Key) -> bool, stop: &CancellationToken) {
         let mut ticks = tokio::time::interval(TIDY_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -271,8 +269,8 @@ impl<M: FeedItem> MergedView<M> {
             let others = self.inner.replicas.borrow().others.clone();
             let is_lost = |replica: &str| others.get(replica) == Some(&PeerState::Outdated);
             self.inner.reports.lock().retain(|key, reports| {
-                if reports.tidy(now, || exists(key), is_lost) {
-                    self.publish(key, reports);
+                if reports.tidy(now, || exists(key), is_lost) || reports.renewal_is_due(now) {
+                    self.publish(key, reports, now);
                 }
                 !reports.is_empty()
             });
@@ -283,14 +281,15 @@ impl<M: FeedItem> MergedView<M> {
         let mut all = self.inner.reports.lock();
         let reports = all.entry(key.clone()).or_default();
         reports.upsert(replica, report);
-        self.publish(&key, reports);
+        self.publish(&key, reports, Instant::now());
     }
 
     fn unset(&self, replica: &Arc<str>, key: &M::Key, keep: bool) {
         let mut all = self.inner.reports.lock();
         if let Some(reports) = all.get_mut(key) {
-            if reports.remove(replica, keep, Instant::now()) {
-                self.publish(key, reports);
+            let now = Instant::now();
+            if reports.remove(replica, keep, now) {
+                self.publish(key, reports, now);
             }
             if reports.is_empty() {
                 all.remove(key);
@@ -308,20 +307,31 @@ impl<M: FeedItem> MergedView<M> {
         let now = Instant::now();
         self.inner.reports.lock().retain(|key, reports| {
             if !is_reported(key) && reports.remove(replica, keep(key), now) {
-                self.publish(key, reports);
+                self.publish(key, reports, now);
             }
             !reports.is_empty()
         });
     }
 
-    /// Publishes the report that counts. Under the lock of the reports, so that two changes keep their order.
-    fn publish(&self, key: &M::Key, reports: &Reports<M>) {
+    /// Publishes the report that counts; a renewal only when subscribers need it. Under the lock of the reports, so that
+    /// two changes keep their order.
+    fn publish(&self, key: &M::Key, reports: &mut Reports<M>, now: Instant) {
         let merged = &self.inner.merged;
-        match reports.newest() {
-            Some(newest) => {
-                merged.upsert_set_at(key.clone(), newest.clone(), newest.set_at, PartialEq::eq);
-            }
-            None => merged.remove(key),
+        let Some(newest) = reports.newest().cloned() else {
+            merged.remove(key);
+            return;
+        };
+        let shown = merged.get(key);
+        if shown.as_deref() == Some(&newest) && !reports.renewal_is_due(now) {
+            return;
+        }
+        let set_at = newest.set_at;
+        let renews = shown.is_some_and(|shown| newest.item.renews(&shown.item));
+        if renews && reports.defer_renewal(now) {
+            merged.refresh(key, newest, set_at);
+        } else {
+            reports.note_sent(&newest, now);
+            merged.upsert_set_at(key.clone(), newest, set_at, |_, _| false);
         }
     }
 
@@ -354,6 +364,17 @@ impl<M: FeedItem> MergedView<M> {
         }
     }
 
+    /// The completeness of an answer of this scope, whenever it may have changed.
+    fn completeness_changes(&self, scope: pb::Scope) -> CompletenessChanges {
+        let start = (self.clone(), self.inner.replicas.subscribe());
+        let next = move |(view, mut replicas): (Self, watch::Receiver<KnownReplicas>)| async move {
+            replicas.changed().await.ok()?;
+            let completeness = view.settled(scope).await;
+            Some((completeness, (view, replicas)))
+        };
+        Box::pin(futures::stream::unfold(start, next))
+    }
+
     fn store(&self, scope: pb::Scope) -> &StateStore<M::Key, ReplicaReport<M>> {
         match scope {
             pb::Scope::Unspecified => &self.inner.merged,
@@ -361,7 +382,7 @@ impl<M: FeedItem> MergedView<M> {
         }
     }
 
-    /// The body of a Watch RPC.
+    /// The body of a Watch RPC. The extensions of the request say who calls.
     ///
     /// # Errors
     /// As [`Streams::serve`].
@@ -369,6 +390,7 @@ impl<M: FeedItem> MergedView<M> {
         &self,
         streams: &Streams,
         rpc: &'static str,
+        extensions: &Extensions,
         scope: pb::Scope,
         matches: impl Fn(&M::Key) -> bool + Send + 'static,
     ) -> Result<Responses<R>, Status> {
@@ -382,14 +404,18 @@ impl<M: FeedItem> MergedView<M> {
                 completeness
             }
         });
-        let subscription = self.store(scope).subscribe_after(matches, Some(gate));
+        let snapshot = SnapshotTerms {
+            gate,
+            changes: self.completeness_changes(scope),
+        };
+        let subscription = self.store(scope).subscribe_after(matches, Some(snapshot));
         let encode = |message: Message<M::Key, Arc<ReplicaReport<M>>>| {
             R::encode(Message {
                 position: message.position,
                 event: message.event.map(|report| report.now()),
             })
         };
-        let body = streams.serve(rpc, subscription, encode)?;
+        let body = streams.serve(rpc, extensions, subscription, encode)?;
         if scope == pb::Scope::Unspecified || self.inner.replicas.borrow().filled {
             return Ok(body);
         }
@@ -531,6 +557,8 @@ where
             }
             Update::Upsert(key, received) => view.set(replica, key, report(received)),
             Update::Removed(key) => view.unset(replica, &key, keep(&key)),
+            // Of its own items, a replica has all from its snapshot on.
+            Update::Completeness(_) => {}
             // Its items stay until it sends others or leaves.
             Update::Lost(_) => {
                 let joined = matches!(

@@ -1,14 +1,16 @@
 //! Follows the replicas of a service, all at the same time, each over a stream of what it owns.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tonic::transport::Channel;
 use tower::Layer as _;
+use watchdog_client::setup_error::SetupError;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::rpc_metrics::RpcMetrics;
@@ -19,8 +21,38 @@ use crate::item::{FeedItem, ItemStream};
 /// Replicas that are followed at most. Each owns a share of the shoots; a seed with 10,000 of them needs a handful.
 pub const MAX_REPLICAS: usize = 64;
 
-/// Addresses of replicas by identity.
-pub type Addresses = BTreeMap<Arc<str>, Arc<str>>;
+/// Where the replicas of a program are, and the channels to them: one for each address, which all feeds of the program
+/// share. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ReplicaEndpoints {
+    addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
+    dialer: Dialer,
+    open: Arc<Mutex<HashMap<Arc<str>, Weak<Channel>>>>,
+}
+
+impl ReplicaEndpoints {
+    /// The replicas at these addresses, by identity. No channel is open yet.
+    #[must_use]
+    pub fn new(addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>, dialer: Dialer) -> Self {
+        Self {
+            addresses,
+            dialer,
+            open: Arc::default(),
+        }
+    }
+
+    /// The channel to an address. It is closed when nobody holds it any more.
+    fn channel(&self, address: &Arc<str>) -> Result<Arc<Channel>, SetupError> {
+        let mut open = self.open.lock();
+        if let Some(channel) = open.get(address).and_then(Weak::upgrade) {
+            return Ok(channel);
+        }
+        open.retain(|_, channel| channel.strong_count() > 0);
+        let channel = Arc::new(self.dialer.channel(address)?);
+        open.insert(address.clone(), Arc::downgrade(&channel));
+        Ok(channel)
+    }
+}
 
 /// Receives what the replicas report.
 pub trait ReplicaHandler<M: FeedItem>: Clone + Send + Sync + 'static {
@@ -40,12 +72,12 @@ pub trait ReplicaHandler<M: FeedItem>: Clone + Send + Sync + 'static {
 /// Never; the type is that of a critical task.
 pub async fn follow_replicas<M: FeedItem>(
     me: Option<Arc<str>>,
-    mut addresses: watch::Receiver<Addresses>,
-    dialer: Dialer,
+    endpoints: ReplicaEndpoints,
     handler: impl ReplicaHandler<M>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let mut addresses = endpoints.addresses.clone();
     let mut followed: BTreeMap<Arc<str>, (Arc<str>, AbortOnDropHandle<()>)> = BTreeMap::new();
     // The first list counts as a change.
     let mut listed = addresses.has_changed().unwrap_or(true);
@@ -62,7 +94,7 @@ pub async fn follow_replicas<M: FeedItem>(
                 "there are too many replicas, some are not followed"
             );
         }
-        let current: Addresses = current.into_iter().take(MAX_REPLICAS).collect();
+        let current: BTreeMap<_, _> = current.into_iter().take(MAX_REPLICAS).collect();
         let gone: Vec<Arc<str>> = followed
             .iter()
             .filter(|(replica, (address, _))| current.get(*replica) != Some(address))
@@ -83,7 +115,7 @@ pub async fn follow_replicas<M: FeedItem>(
             let task = follow_one(
                 replica.clone(),
                 address.clone(),
-                dialer.clone(),
+                endpoints.clone(),
                 handler.clone(),
                 readiness.part(&replica),
                 stop.clone(),
@@ -110,12 +142,12 @@ pub async fn follow_replicas<M: FeedItem>(
 async fn follow_one<M: FeedItem>(
     replica: Arc<str>,
     address: Arc<str>,
-    dialer: Dialer,
+    endpoints: ReplicaEndpoints,
     handler: impl ReplicaHandler<M>,
     readiness: Readiness,
     stop: CancellationToken,
 ) {
-    let channel = match dialer.channel(&address) {
+    let channel = match endpoints.channel(&address) {
         Ok(channel) => channel,
         Err(error) => {
             let error = format!("{error:#}");
@@ -132,7 +164,7 @@ async fn follow_one<M: FeedItem>(
 }
 
 struct ReplicaSource<M> {
-    channel: Channel,
+    channel: Arc<Channel>,
     item: std::marker::PhantomData<fn() -> M>,
 }
 
@@ -142,6 +174,34 @@ impl<M: FeedItem> Source for ReplicaSource<M> {
     type Stream = ItemStream<M>;
 
     async fn open(&mut self) -> Result<Self::Stream, Status> {
-        M::watch(RpcMetrics::client().layer(self.channel.clone())).await
+        M::watch(RpcMetrics::client().layer(Channel::clone(&self.channel))).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn feeds_share_a_channel_for_as_long_as_one_of_them_needs_it() {
+        let dialer = Dialer {
+            tls: None,
+            server_name: "localhost".to_owned(),
+        };
+        let endpoints = ReplicaEndpoints::new(watch::Sender::default().subscribe(), dialer);
+        let address: Arc<str> = "127.0.0.1:1".into();
+        let (first, second) = (
+            endpoints.channel(&address).unwrap(),
+            endpoints.channel(&address).unwrap(),
+        );
+        assert!(Arc::ptr_eq(&first, &second));
+        drop((first, second));
+        let other: Arc<str> = "127.0.0.1:2".into();
+        let _other = endpoints.channel(&other).unwrap();
+        assert_eq!(
+            endpoints.open.lock().len(),
+            1,
+            "the one that nobody holds is forgotten"
+        );
     }
 }

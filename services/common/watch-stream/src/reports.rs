@@ -28,6 +28,10 @@ pub(crate) struct Reports<M> {
     by_replica: Vec<(Arc<str>, ReplicaReport<M>)>,
     /// The newest report of the replicas that do not report this key any more, and until when it stands.
     left_behind: Option<(ReplicaReport<M>, Instant)>,
+    /// When subscribers need the next renewal of what they were sent.
+    renewal_due: Option<Instant>,
+    /// True if there is one that they have not been sent.
+    renewed: bool,
 }
 
 // === impl ReplicaReport ===
@@ -67,6 +71,8 @@ impl<M> Default for Reports<M> {
         Self {
             by_replica: Vec::new(),
             left_behind: None,
+            renewal_due: None,
+            renewed: false,
         }
     }
 }
@@ -79,7 +85,11 @@ impl<M: FeedItem> Reports<M> {
         }
         match self.by_replica.iter_mut().find(|(of, _)| of == replica) {
             Some((_, old)) => *old = report,
-            None => self.by_replica.push((replica.clone(), report)),
+            None => {
+                // Nearly every item has the report of one replica only.
+                self.by_replica.reserve_exact(1);
+                self.by_replica.push((replica.clone(), report));
+            }
         }
     }
 
@@ -126,6 +136,24 @@ impl<M: FeedItem> Reports<M> {
         reported
             .chain(left_behind)
             .max_by_key(|report| (!report.item.is_provisional(), report.set_at))
+    }
+
+    /// Notes a report that subscribers are sent now. They need the next one when half of its validity is over.
+    pub(crate) fn note_sent(&mut self, report: &ReplicaReport<M>, now: Instant) {
+        let valid_until = report.as_of + report.item.valid_for();
+        self.renewal_due = Some(now + valid_until.saturating_duration_since(now) / 2);
+        self.renewed = false;
+    }
+
+    /// Notes a renewal. Returns false if it cannot wait.
+    pub(crate) fn defer_renewal(&mut self, now: Instant) -> bool {
+        self.renewed = self.renewal_due.is_some_and(|due| now < due);
+        self.renewed
+    }
+
+    /// Returns true if a renewal has waited until subscribers need it.
+    pub(crate) fn renewal_is_due(&self, now: Instant) -> bool {
+        self.renewed && self.renewal_due.is_none_or(|due| due <= now)
     }
 
     pub(crate) const fn is_empty(&self) -> bool {

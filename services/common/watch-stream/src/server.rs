@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_stream::{Stream, StreamExt as _};
 
 use crate::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message, Position};
 
@@ -134,6 +135,16 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         self.upsert_set_at(key, value, Instant::now(), same)
     }
 
+    /// Replaces the value of a key without a new revision: those that read it from now on find it, and no subscriber
+    /// is notified. Nothing happens when the key has no value.
+    pub(crate) fn refresh(&self, key: &K, value: V, set_at: Instant) {
+        let mut state = self.inner.state.lock();
+        if let Some(item) = state.items.get_mut(key).filter(|item| item.value.is_some()) {
+            item.value = Some(Arc::new(value));
+            item.set_at = set_at;
+        }
+    }
+
     /// Removes a key and tells the subscribers; nothing happens when it is not there.
     pub fn remove(&self, key: &K) {
         let mut state = self.inner.state.lock();
@@ -216,15 +227,18 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         self.subscribe_after(matches, None)
     }
 
-    /// The same, but the snapshot is read only when `gate` has ended. It says what the snapshot lacks.
+    /// The same on terms that another part sets.
     pub(crate) fn subscribe_after(
         &self,
         matches: impl Fn(&K) -> bool + Send + 'static,
-        gate: Option<SnapshotGate>,
+        terms: Option<SnapshotTerms>,
     ) -> Subscription<K, V> {
+        let terms = terms.map(|SnapshotTerms { gate, changes }| (gate, changes));
+        let (gate, changes) = terms.unzip();
         Subscription {
+            completeness: gate.is_none().then_some(Completeness::COMPLETE),
             gate,
-            completeness: Completeness::COMPLETE,
+            changes: changes.unwrap_or_else(|| Box::pin(futures::stream::pending())),
             feed: self.clone(),
             newest: self.inner.newest.subscribe(),
             matches: Box::new(matches),
@@ -305,6 +319,15 @@ pub type Published<K, V> = (Message<K, Arc<V>>, Instant);
 /// Ends when a snapshot may be read, with what it lacks then.
 pub(crate) type SnapshotGate = Pin<Box<dyn Future<Output = Completeness> + Send>>;
 
+/// The completeness, whenever it may have changed.
+pub(crate) type CompletenessChanges = Pin<Box<dyn Stream<Item = Completeness> + Send>>;
+
+/// When a snapshot is read, and its completeness from then on.
+pub(crate) struct SnapshotTerms {
+    pub(crate) gate: SnapshotGate,
+    pub(crate) changes: CompletenessChanges,
+}
+
 /// A change that was read and not sent yet.
 #[derive(Debug)]
 struct PendingChange<K, V> {
@@ -321,7 +344,9 @@ pub struct Subscription<K, V> {
     newest: watch::Receiver<u64>,
     matches: Box<dyn Fn(&K) -> bool + Send>,
     gate: Option<SnapshotGate>,
-    completeness: Completeness,
+    changes: CompletenessChanges,
+    // As the reader knows it; none before the snapshot.
+    completeness: Option<Completeness>,
     // Changes up to here were read.
     cursor: u64,
     snapshot: Option<SnapshotCursor<K>>,
@@ -358,7 +383,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
             let heartbeat = self.quiet_since + HEARTBEAT_INTERVAL;
             if let Some(gate) = &mut self.gate {
                 tokio::select! {
-                    completeness = gate => self.completeness = completeness,
+                    completeness = gate => self.completeness = Some(completeness),
                     () = tokio::time::sleep_until(heartbeat) => return Ok(self.heartbeat()),
                 }
                 self.gate = None;
@@ -378,6 +403,13 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
                     // Cannot happen: the sender lives in the feed that this subscription holds.
                     return Err(Lagged);
                 },
+                Some(completeness) = self.changes.next() => {
+                    let completeness = Some(completeness);
+                    if self.completeness != completeness {
+                        self.completeness = completeness;
+                        return Ok(self.heartbeat());
+                    }
+                }
                 () = tokio::time::sleep_until(heartbeat) => return Ok(self.heartbeat()),
             }
         }
@@ -417,7 +449,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
                 revision: self.cursor,
                 event: Event::SnapshotComplete {
                     items: snapshot.items,
-                    completeness: self.completeness.clone(),
+                    completeness: self.completeness.clone().unwrap_or(Completeness::COMPLETE),
                 },
                 published: now,
                 set_at: None,
@@ -460,7 +492,9 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
         let published = Instant::now();
         let message = self.message(PendingChange {
             revision: self.cursor,
-            event: Event::Heartbeat,
+            event: Event::Heartbeat {
+                completeness: self.completeness.clone(),
+            },
             published,
             set_at: None,
         });

@@ -5,19 +5,25 @@ use std::sync::Arc;
 
 use futures::stream;
 use metrics::Histogram;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
+use tonic::{Extensions, Status};
+use watchdog_runtime::accept::Peer;
+use watchdog_runtime::caller_quota::{CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
 
 use crate::message::Message;
 use watchdog_runtime::rpc_error::{ErrorReason, error};
 
-use crate::metrics::{DROPPED, LAG, SUBSCRIBERS};
+use crate::metrics::{DROPPED, DropReason, LAG, Rpc, SUBSCRIBERS};
 use crate::server::{Lagged, Subscription};
 
-/// Open streams of one process at most. Each holds a cursor and at most one batch of shared values.
-const MAX_STREAMS: usize = 1024;
+/// Open streams of one process. Each holds a cursor and at most one batch of shared values. 64 replicas with two streams
+/// each, and as many of the coordinator with one, fit into what is reserved.
+const STREAMS: QuotaLimits = QuotaLimits {
+    total: 1024,
+    reserved: 256,
+    per_caller: 256,
+};
 
 /// The body of a streaming RPC.
 pub type Responses<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
@@ -25,7 +31,7 @@ pub type Responses<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
 /// The state that all Watch RPCs of a service share.
 #[derive(Debug, Clone)]
 pub struct Streams {
-    places: Arc<Semaphore>,
+    quota: CallerQuota,
     draining: CancellationToken,
 }
 
@@ -34,7 +40,7 @@ impl Streams {
     #[must_use]
     pub fn new(draining: CancellationToken) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(MAX_STREAMS)),
+            quota: CallerQuota::new(STREAMS),
             draining,
         }
     }
@@ -47,6 +53,7 @@ impl Streams {
     pub fn serve<K, V, R>(
         &self,
         rpc: &'static str,
+        extensions: &Extensions,
         subscription: Subscription<K, V>,
         encode: impl Fn(Message<K, Arc<V>>) -> R + Send + 'static,
     ) -> Result<Responses<R>, Status>
@@ -58,19 +65,15 @@ impl Streams {
         if self.draining.is_cancelled() {
             return Err(stopping());
         }
-        let Ok(place) = self.places.clone().try_acquire_owned() else {
-            count_dropped(rpc, "limit");
-            return Err(error(
-                ErrorReason::TooManyStreams,
-                "this replica serves 1024 streams already: close some, or ask another replica",
-            ));
-        };
+        let caller = extensions.get::<Peer>().map(|peer| &peer.caller);
+        let permit = caller.map(|caller| self.quota.acquire(caller)).transpose();
+        let permit = permit.map_err(|exceeded| too_many(rpc, exceeded))?;
         let reader = Reader {
             subscription,
             encode,
             draining: self.draining.clone(),
-            lag: metrics::histogram!(LAG.name, "rpc" => rpc),
-            open: OpenStream::new(rpc, place),
+            lag: LAG.handle(Rpc(rpc)),
+            open: OpenStream::new(rpc, permit),
         };
         let next = async |reader: Option<Reader<K, V, _>>| Some(reader?.next().await);
         Ok(Box::pin(stream::unfold(Some(reader), next)))
@@ -100,7 +103,7 @@ impl<K: Ord + Clone, V, R, F: Fn(Message<K, Arc<V>>) -> R> Reader<K, V, F> {
                 (Ok((self.encode)(message)), Some(self))
             }
             Err(Lagged) => {
-                count_dropped(self.open.rpc, "behind");
+                DROPPED.inc((Rpc(self.open.rpc), DropReason::Behind));
                 let why = "read too slowly, removals were forgotten: connect again";
                 (Err(error(ErrorReason::ReaderTooSlow, why)), None)
             }
@@ -112,25 +115,34 @@ fn stopping() -> Status {
     error(ErrorReason::Draining, "this replica is stopping: connect again")
 }
 
-fn count_dropped(rpc: &'static str, reason: &'static str) {
-    DROPPED.inc(&[("rpc", rpc.to_owned()), ("reason", reason.to_owned())]);
+fn too_many(rpc: &'static str, exceeded: QuotaExceeded) -> Status {
+    DROPPED.inc((Rpc(rpc), DropReason::Limit));
+    let why = match exceeded {
+        QuotaExceeded::Caller(most) => {
+            format!("you have {most} streams to this replica already: close some, or ask another replica")
+        }
+        QuotaExceeded::Total(total) => {
+            format!("of {total} streams of this replica none is free for you: ask another replica")
+        }
+    };
+    error(ErrorReason::TooManyStreams, why)
 }
 
-/// Counts a stream for as long as it is open, and holds its place.
+/// Counts a stream for as long as it is open, and holds its permit; none if it came over no transport.
 struct OpenStream {
     rpc: &'static str,
-    _place: OwnedSemaphorePermit,
+    _permit: Option<QuotaPermit>,
 }
 
 impl OpenStream {
-    fn new(rpc: &'static str, place: OwnedSemaphorePermit) -> Self {
-        SUBSCRIBERS.shift(&[("rpc", rpc.to_owned())], 1.0);
-        Self { rpc, _place: place }
+    fn new(rpc: &'static str, permit: Option<QuotaPermit>) -> Self {
+        SUBSCRIBERS.shift(Rpc(rpc), 1.0);
+        Self { rpc, _permit: permit }
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        SUBSCRIBERS.shift(&[("rpc", self.rpc.to_owned())], -1.0);
+        SUBSCRIBERS.shift(Rpc(self.rpc), -1.0);
     }
 }

@@ -11,7 +11,9 @@ use futures::StreamExt as _;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status};
+use tonic::{Code, Extensions, Status};
+use watchdog_runtime::accept::Peer;
+use watchdog_runtime::caller_quota::Caller;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_watch_stream::client::{Source, Update, follow};
 use watchdog_watch_stream::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message};
@@ -75,9 +77,12 @@ impl Source for Dial {
             position: message.position,
             event: message.event.map(|value| *value),
         };
-        let body = server
-            .streams
-            .serve("Watch", server.feed.subscribe(|_| true), plain)?;
+        let body = server.streams.serve(
+            "Watch",
+            &Extensions::default(),
+            server.feed.subscribe(|_| true),
+            plain,
+        )?;
         let pace = self.pace.clone();
         let paced = body.then(move |line| {
             let pause = *pace.lock();
@@ -114,6 +119,7 @@ impl Believed {
             }
             Update::Upsert(key, received) => drop(self.items.insert(key, received.value)),
             Update::Removed(key) => drop(self.items.remove(&key)),
+            Update::Completeness(_) => {}
             Update::Lost(_) => self.synced = false,
         }
     }
@@ -248,10 +254,14 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
     }
     let streams = Streams::new(CancellationToken::new());
     let same = |message: Message<u32, Arc<u32>>| message;
-    let mut stalled = streams.serve("Watch", feed.subscribe(|_| true), same).unwrap();
+    let mut stalled = streams
+        .serve("Watch", &Extensions::default(), feed.subscribe(|_| true), same)
+        .unwrap();
     let readers: Vec<_> = (1..READERS)
         .map(|_| {
-            let mut body = streams.serve("Watch", feed.subscribe(|_| true), same).unwrap();
+            let mut body = streams
+                .serve("Watch", &Extensions::default(), feed.subscribe(|_| true), same)
+                .unwrap();
             tokio::spawn(async move {
                 // Newest state of all shoots; only the last round's is reported for every one.
                 let (mut newest, mut told) = (vec![0_u32; SHOOTS as usize], 0_u32);
@@ -289,7 +299,8 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
     }
     let end = stalled.next().await.unwrap().unwrap();
     assert_eq!(end.event, complete(SHOOTS.into()));
-    assert_eq!(stalled.next().await.unwrap().unwrap().event, Event::Heartbeat);
+    let heartbeat = stalled.next().await.unwrap().unwrap().event;
+    assert!(matches!(heartbeat, Event::Heartbeat { .. }), "{heartbeat:?}");
 }
 
 /// Three batches of a snapshot; while it is read, what was read and what was not change and go.
@@ -301,7 +312,12 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
     }
     let streams = Streams::new(CancellationToken::new());
     let mut body = streams
-        .serve("Watch", feed.subscribe(|_| true), |message| message.event)
+        .serve(
+            "Watch",
+            &Extensions::default(),
+            feed.subscribe(|_| true),
+            |message| message.event,
+        )
         .unwrap();
     let (mut items, mut snapshot) = (BTreeMap::new(), None);
     for step in 0.. {
@@ -315,7 +331,7 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
             Event::Upsert(key, value) => drop(items.insert(key, *value)),
             Event::Removed(key) => drop(items.remove(&key)),
             Event::SnapshotComplete { items: count, .. } => snapshot = Some((count, items.len())),
-            Event::Heartbeat => break,
+            Event::Heartbeat { .. } => break,
         }
     }
     assert_eq!(snapshot, Some((700, 700)), "without 691, with 9,999");
@@ -332,12 +348,33 @@ async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
     let draining = CancellationToken::new();
     let streams = Streams::new(draining.clone());
     let feed: StateStore<u32, u32> = StateStore::new();
-    let serve = || streams.serve("Watch", feed.subscribe(|_| true), |message| message.event);
-    let mut open: Vec<_> = (0..1_024).map(|_| serve().unwrap()).collect();
-    let refused = serve().err().unwrap();
-    assert_eq!(refused.code(), Code::ResourceExhausted);
-    open.pop();
-    let mut body = serve().unwrap();
+    let serve = |name: &str, is_own_service| {
+        let mut extensions = Extensions::default();
+        extensions.insert(Peer {
+            address: None,
+            caller: Caller {
+                name: name.into(),
+                is_own_service,
+            },
+            refused: None,
+        });
+        streams.serve("Watch", &extensions, feed.subscribe(|_| true), |message| {
+            message.event
+        })
+    };
+    let mut open = Vec::new();
+    for name in ["a", "b", "c"] {
+        open.extend((0..256).map(|_| serve(name, false).unwrap()));
+        let refused = serve(name, false).err().unwrap();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(refused.message().starts_with("you have 256 streams"), "{refused}");
+    }
+    let refused = serve("d", false).err().unwrap();
+    assert!(refused.message().starts_with("of 1024 streams"), "{refused}");
+    open.extend((0..256).map(|_| serve("coordinator", true).unwrap()));
+    assert!(serve("coordinator", true).is_err());
+    drop(open.remove(0));
+    let mut body = serve("d", false).unwrap();
     assert_eq!(body.next().await.unwrap().unwrap(), complete(0));
     draining.cancel();
     assert_eq!(body.next().await.unwrap().unwrap_err().code(), Code::Unavailable);

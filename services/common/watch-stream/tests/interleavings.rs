@@ -75,7 +75,7 @@ impl Reader {
                 assert_eq!(self.state.len() as u64, items);
                 self.revision = message.position.revision;
             }
-            (Event::Heartbeat, _) => {}
+            (Event::Heartbeat { .. }, _) => {}
             (Event::Removed(_), Some(_)) => panic!("a removal within the snapshot"),
         }
         Ok(true)

@@ -4,22 +4,23 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 use watchdog_kube::client::retry_after;
 
-use super::connect_limiter::{ConnectLimiter, ConnectPermit};
+use super::answer_budget::{AnswerBuffer, SharedLimits};
+use super::connect_limiter::ConnectPermit;
 use super::kubeconfig::Access;
 use super::transport::{ApiRequest, Connector, End, Link};
+use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::answered::{ListCounts, SLOW};
-use crate::domain::outcome::ProbeFailure;
-use crate::metrics::CONNECTIONS;
+use crate::domain::outcome::{FailureEvidence, ProbeFailure, quote};
+use crate::metrics::{CONNECTIONS, ConnectResult};
 
 /// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every
 /// other limit by which it is judged start when the connection attempt does.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When two connections in a row end this soon after their only answer, the server, or a proxy before it, closes every
 /// connection, and its end is no evidence.
@@ -35,7 +36,7 @@ pub struct ApiResponse {
     /// `Retry-After` in seconds, where it is there.
     pub retry_after: Option<Duration>,
     /// The whole body.
-    pub body: Bytes,
+    pub body: AnswerBuffer,
 }
 
 /// A reason to believe that the API server was away for a while.
@@ -63,13 +64,15 @@ pub struct Observations {
 /// Sends requests to one API server over one connection, which is opened when it is needed and kept.
 pub struct CachedConnection<C: Connector> {
     connector: C,
-    limiter: Arc<ConnectLimiter>,
+    limits: Arc<SharedLimits>,
     // With the digest of its kubeconfig; none before the first.
     target: Option<(u64, C::Target)>,
     link: Option<C::Link>,
     // When the last response came, how long it took, and how many came over this connection.
     answered_at: Option<Instant>,
     latency: Duration,
+    // How large it was, and a little more.
+    expected: usize,
     answers: u32,
     // The last connection ended right after its only response.
     ended_after_answer: bool,
@@ -77,18 +80,21 @@ pub struct CachedConnection<C: Connector> {
     lists: ListCounts,
     // True if the last request is waiting for a permit, or was cancelled while it waited.
     queueing: bool,
+    // True if the last answer is waiting for memory, or was given up while it waited.
+    waits_for_memory: bool,
 }
 
 impl<C: Connector> CachedConnection<C> {
     /// Prepares a connection; nothing is opened yet.
-    pub const fn new(connector: C, limiter: Arc<ConnectLimiter>) -> Self {
+    pub const fn new(connector: C, limits: Arc<SharedLimits>) -> Self {
         Self {
             connector,
-            limiter,
+            limits,
             target: None,
             link: None,
             answered_at: None,
             latency: Duration::ZERO,
+            expected: 0,
             answers: 0,
             ended_after_answer: false,
             suspicion: None,
@@ -97,6 +103,7 @@ impl<C: Connector> CachedConnection<C> {
                 failed: 0,
             },
             queueing: false,
+            waits_for_memory: false,
         }
     }
 
@@ -115,7 +122,7 @@ impl<C: Connector> CachedConnection<C> {
             let suspicion = self.take_suspicion();
             *self = Self {
                 suspicion,
-                ..Self::new(self.connector.clone(), self.limiter.clone())
+                ..Self::new(self.connector.clone(), self.limits.clone())
             };
             self.target = Some((kubeconfig.digest, self.connector.target(&kubeconfig.access)?));
         }
@@ -131,7 +138,7 @@ impl<C: Connector> CachedConnection<C> {
     /// # Errors
     /// When the API server cannot be reached or its answer breaks off.
     pub async fn request(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
-        self.queueing = false;
+        (self.queueing, self.waits_for_memory) = (false, false);
         let Some(mut link) = self.take_open() else {
             self.queueing = true;
             return self.request_fresh(request).await;
@@ -160,7 +167,7 @@ impl<C: Connector> CachedConnection<C> {
             }
         };
         match early {
-            Ok(response) => self.read(link, sent, response).await,
+            Ok(response) => self.read(link, sent, response, request.answer).await,
             // The server may have closed it while it was idle; a new one shows whether it lives.
             Err(_) => {
                 self.note_end(&link);
@@ -177,17 +184,18 @@ impl<C: Connector> CachedConnection<C> {
     /// As [`request`](Self::request); [`ProbeFailure::Timeout`] when the server had its time,
     /// [`ProbeFailure::ConnectQueueTimeout`] when no permit was free for as long.
     pub async fn get_within(&mut self, limit: Duration, path: &str) -> Result<ApiResponse, ProbeFailure> {
-        let request = ApiRequest::get(path);
+        let request = ApiRequest::get(path, AnswerKind::Small);
         self.queueing = false;
         if let Some(link) = self.take_open() {
             let sent = Instant::now();
             match tokio::time::timeout(SLOW.min(limit), self.exchange(link, &request)).await {
                 Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(failure)) if failure.evidence() == FailureEvidence::None => return Err(failure),
                 _ => self.suspect(Suspicion::NoticedAt(sent)),
             }
         }
-        let limiter = self.limiter.clone();
-        let permit = tokio::time::timeout(limit, limiter.acquire()).await;
+        let limits = self.limits.clone();
+        let permit = tokio::time::timeout(limit, limits.connect.acquire()).await;
         let permit = permit.map_err(|_| ProbeFailure::ConnectQueueTimeout(limit))?;
         let answer = tokio::time::timeout(limit, Box::pin(self.on_fresh(permit, &request))).await;
         answer.unwrap_or(Err(ProbeFailure::Timeout(limit)))
@@ -198,6 +206,18 @@ impl<C: Connector> CachedConnection<C> {
     #[must_use]
     pub const fn is_queueing(&self) -> bool {
         self.queueing
+    }
+
+    /// Returns true if the last answer is waiting for memory of this process, or was given up while it waited.
+    #[must_use]
+    pub const fn is_waiting_for_memory(&self) -> bool {
+        self.waits_for_memory
+    }
+
+    /// The limits that it shares with all others.
+    #[must_use]
+    pub const fn limits(&self) -> &Arc<SharedLimits> {
+        &self.limits
     }
 
     /// Drops the connection, so that the next request opens another.
@@ -280,8 +300,8 @@ impl<C: Connector> CachedConnection<C> {
     }
 
     async fn request_fresh(&mut self, request: &ApiRequest) -> Result<ApiResponse, ProbeFailure> {
-        let limiter = self.limiter.clone();
-        let permit = limiter.acquire().await;
+        let limits = self.limits.clone();
+        let permit = limits.connect.acquire().await;
         self.queueing = false;
         // On the heap: it is rare, and every probe would have room for it.
         Box::pin(self.on_fresh(permit, request)).await
@@ -299,11 +319,11 @@ impl<C: Connector> CachedConnection<C> {
         let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.connector.open(target));
         let opened = permit.during(opening).await;
         let (result, link) = match opened {
-            Ok(Ok(link)) => ("opened", Ok(link)),
-            Ok(Err(failure)) => ("failed", Err(failure)),
-            Err(_) => ("failed", Err(ProbeFailure::Timeout(CONNECT_TIMEOUT))),
+            Ok(Ok(link)) => (ConnectResult::Opened, Ok(link)),
+            Ok(Err(failure)) => (ConnectResult::Failed, Err(failure)),
+            Err(_) => (ConnectResult::Failed, Err(ProbeFailure::Timeout(CONNECT_TIMEOUT))),
         };
-        CONNECTIONS.inc(&[("result", result.to_owned())]);
+        CONNECTIONS.inc(result);
         if began.elapsed() > SLOW {
             self.suspect(Suspicion::SilentAt(began));
         }
@@ -319,7 +339,7 @@ impl<C: Connector> CachedConnection<C> {
     ) -> Result<ApiResponse, ProbeFailure> {
         let sent = Instant::now();
         let response = link.send(request).await?;
-        self.read(link, sent, response).await
+        self.read(link, sent, response, request.answer).await
     }
 
     async fn read(
@@ -327,21 +347,32 @@ impl<C: Connector> CachedConnection<C> {
         link: C::Link,
         sent: Instant,
         response: http::Response<<C::Link as Link>::Body>,
+        kind: AnswerKind,
     ) -> Result<ApiResponse, ProbeFailure> {
-        let (head, body) = response.into_parts();
-        let body = body
-            .collect()
-            .await
-            .map_err(|e| ProbeFailure::Connect(format!("the answer broke off: {e}")))?;
+        let (head, mut parts) = response.into_parts();
+        self.waits_for_memory = false;
+        let mut body = AnswerBuffer::open(self.limits.clone(), kind, self.expected);
+        while let Some(part) = body.unless_it_gives_way(parts.frame()).await? {
+            let part = part.map_err(|e| {
+                ProbeFailure::Connect(format!("the answer broke off: {}", quote(&e.to_string())))
+            })?;
+            if let Ok(data) = part.into_data() {
+                link.consumed(data.len());
+                self.waits_for_memory = true;
+                body.append(&data).await?;
+                self.waits_for_memory = false;
+            }
+        }
         self.answered_at = Some(Instant::now());
         self.latency = sent.elapsed();
+        self.expected = body.as_slice().len() / 16 * 17;
         self.answers = self.answers.saturating_add(1);
         self.link = Some(link);
         Ok(ApiResponse {
             sent,
             status: head.status,
             retry_after: retry_after(&head.headers, None),
-            body: body.to_bytes(),
+            body,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Sockets to the API servers of shoots: HTTP/2 or HTTP/1.1 over TLS.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,23 +9,26 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, header};
-use http_body_util::{Full, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use rustls::CertificateError;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::Instrument;
 use watchdog_api::kubeconfig::ShootAccess;
 use watchdog_runtime::failure::chain;
 
+use super::connection::CONNECT_TIMEOUT;
 use super::tls::{self, ShootTls};
 use super::transport::{ApiRequest, Connector, End, Link};
-use crate::domain::outcome::ProbeFailure;
+use crate::domain::address::refused_kind;
+use crate::domain::outcome::{ProbeFailure, quote};
 
 /// A silent connection is asked for a sign of life this often (HTTP/2 PING), also while no probe runs, and given up
 /// when none comes within [`PING_TIMEOUT`].
@@ -36,16 +40,36 @@ const PING_TIMEOUT: Duration = Duration::from_secs(4);
 /// A ping that waits for longer than this when the connection ends found a server that hung before.
 const LATE_PONG: Duration = Duration::from_millis(500);
 
-/// A page of 500 leases is about 500 KB, a page of 500 nodes about 8 MB; more than this is no answer of an API server.
-const MAX_BODY: usize = 64 * 1024 * 1024;
+/// The bytes that a server may send before they are read, which no budget counts. A list of 8 MB comes in 2 s over a
+/// way of 50 ms.
+const RECEIVE_WINDOW: u32 = 256 * 1024;
+
+/// Of the names of a certificate that does not match, this many are shown.
+const NAMES_SHOWN: usize = 5;
+
+/// The most bytes of the headers of an answer.
+const MAX_HEADERS: u32 = 16 * 1024;
+
+/// Of the addresses of a name, this many are tried.
+const MOST_ADDRESSES: usize = 8;
+
+/// The bytes that a server may send from one request to the next beside what was taken of its answer: headers, frames,
+/// pings, and what fills [`RECEIVE_WINDOW`]. One that sends more keeps this process busy with what nobody asked for.
+const OVERHEAD: usize = 512 * 1024;
 
 /// Connects to the servers of kubeconfigs.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct HttpConnector;
+#[derive(Debug, Clone, Copy)]
+pub struct HttpConnector {
+    /// Also connects to this machine, link-local addresses and metadata services. For tests.
+    pub allow_local_addresses: bool,
+}
 
 /// The server address, TLS configuration and credentials of one kubeconfig.
 #[derive(Debug)]
 pub struct HttpTarget {
+    host: String,
+    port: u16,
+    /// Both, as they stand in a URL.
     authority: String,
     /// Path of the server URL, without a slash at its end.
     prefix: String,
@@ -59,6 +83,7 @@ pub struct HttpTarget {
 pub struct HttpLink {
     sender: Sender,
     target: Arc<HttpTarget>,
+    last_read: Arc<Mutex<LastRead>>,
     end: watch::Receiver<Option<(Instant, End)>>,
 }
 
@@ -79,8 +104,12 @@ impl Connector for HttpConnector {
             .server
             .authority()
             .ok_or_else(|| bad("the server URL has no host"))?;
+        let port = authority.port_u16().unwrap_or(443);
+        let host = authority.host();
         Ok(Arc::new(HttpTarget {
-            authority: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(443)),
+            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+            port,
+            authority: format!("{host}:{port}"),
             prefix: access.server.path().trim_end_matches('/').to_owned(),
             tls,
             authorization: access
@@ -94,16 +123,15 @@ impl Connector for HttpConnector {
     }
 
     async fn open(&self, target: &Arc<HttpTarget>) -> Result<HttpLink, ProbeFailure> {
-        let unreachable = |e: std::io::Error| ProbeFailure::Connect(format!("{}: {e}", target.authority));
-        let tcp = TcpStream::connect(&target.authority).await.map_err(unreachable)?;
-        tcp.set_nodelay(true).map_err(unreachable)?;
+        let tcp = self.connect(target).await?;
+        tcp.set_nodelay(true).map_err(|e| target.unreachable(&e))?;
         let connector = tokio_rustls::TlsConnector::from(target.tls.config.clone());
         let tls = connector
             .connect(target.tls.server_name.clone(), tcp)
             .await
             .map_err(|e| match tls_error(&e) {
                 Some(error) => ProbeFailure::Tls(error),
-                None => unreachable(e),
+                None => target.unreachable(&e),
             })?;
         let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
         let last_read = Arc::new(Mutex::new(LastRead::now()));
@@ -118,21 +146,73 @@ impl Connector for HttpConnector {
                 .keep_alive_interval(PING_INTERVAL)
                 .keep_alive_timeout(PING_TIMEOUT)
                 .keep_alive_while_idle(true)
+                .initial_stream_window_size(RECEIVE_WINDOW)
+                .initial_connection_window_size(RECEIVE_WINDOW)
+                .max_header_list_size(MAX_HEADERS)
                 .handshake(io)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(drive(connection, last_read, true, ended).in_current_span());
+            tokio::spawn(drive(connection, last_read.clone(), true, ended).in_current_span());
             Sender::H2(sender)
         } else {
-            let (sender, connection) = http1::handshake(io).await.map_err(broken)?;
-            tokio::spawn(drive(connection, last_read, false, ended).in_current_span());
+            let (sender, connection) = http1::Builder::new()
+                .max_buf_size(RECEIVE_WINDOW as usize)
+                .handshake(io)
+                .await
+                .map_err(broken)?;
+            tokio::spawn(drive(connection, last_read.clone(), false, ended).in_current_span());
             Sender::H1(sender)
         };
         Ok(HttpLink {
             sender,
             target: target.clone(),
+            last_read,
             end,
         })
+    }
+}
+
+impl HttpConnector {
+    /// Resolves the host, for each connection anew, and connects to the first of its addresses that answers. Each has an
+    /// equal part of the time that is left of [`CONNECT_TIMEOUT`].
+    async fn connect(&self, target: &HttpTarget) -> Result<TcpStream, ProbeFailure> {
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
+        let resolved = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
+        let resolved = resolved.map_err(|e| target.unreachable(&e))?;
+        let (refused, allowed): (Vec<SocketAddr>, Vec<SocketAddr>) = resolved
+            .take(MOST_ADDRESSES)
+            .partition(|address| !self.allow_local_addresses && refused_kind(address.ip()).is_some());
+        match refused.first().map(SocketAddr::ip) {
+            Some(address) if allowed.is_empty() => Err(ProbeFailure::AddressRefused {
+                host: target.host.clone(),
+                address,
+                kind: refused_kind(address).unwrap_or_default(),
+            }),
+            _ => connect_first(&allowed, deadline)
+                .await
+                .map_err(|e| target.unreachable(&e)),
+        }
+    }
+}
+
+/// Tries the addresses in their order; the error is that of the last one.
+async fn connect_first(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
+    let mut failure = io::Error::other("it has no address");
+    for (tried, address) in addresses.iter().enumerate() {
+        let left = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        let part = deadline.saturating_duration_since(Instant::now()) / left;
+        match timeout(part, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failure = error,
+            Err(_) => failure = io::Error::other(format!("{address} does not answer")),
+        }
+    }
+    Err(failure)
+}
+
+impl HttpTarget {
+    fn unreachable(&self, error: &io::Error) -> ProbeFailure {
+        ProbeFailure::Connect(format!("{}: {error}", self.authority))
     }
 }
 
@@ -151,12 +231,14 @@ async fn drive(
     ended.send_replace(Some(last_read.end(pings, Instant::now())));
 }
 
-/// When something was read last.
+/// When something was read last, and how much more may be.
 #[derive(Debug, Clone, Copy)]
 struct LastRead {
     /// Bytes, the end or an error.
     anything: Instant,
     bytes: Instant,
+    /// Bytes that may be read until the next request.
+    allowance: usize,
 }
 
 impl LastRead {
@@ -165,6 +247,7 @@ impl LastRead {
         Self {
             anything: now,
             bytes: now,
+            allowance: OVERHEAD,
         }
     }
 
@@ -182,7 +265,7 @@ impl LastRead {
     }
 }
 
-/// Notes when something was read last.
+/// Notes when something was read last, and ends a connection on which more comes than was asked for.
 struct ReadClock<S> {
     io: S,
     last_read: Arc<Mutex<LastRead>>,
@@ -199,8 +282,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadClock<S> {
         if read.is_ready() {
             let mut last_read = self.last_read.lock();
             last_read.anything = Instant::now();
-            if buf.filled().len() > before {
+            let bytes = buf.filled().len() - before;
+            if bytes > 0 {
                 last_read.bytes = last_read.anything;
+            }
+            match last_read.allowance.checked_sub(bytes) {
+                Some(left) => last_read.allowance = left,
+                None => return Poll::Ready(Err(io::Error::other("the server sent more than was asked for"))),
             }
         }
         read
@@ -234,9 +322,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadClock<S> {
 }
 
 impl Link for HttpLink {
-    type Body = Limited<Incoming>;
+    type Body = Incoming;
 
     async fn send(&mut self, request: &ApiRequest) -> Result<http::Response<Self::Body>, ProbeFailure> {
+        self.last_read.lock().allowance = OVERHEAD;
         let request = self.build(request)?;
         let response = match &mut self.sender {
             Sender::H1(h1) => {
@@ -248,7 +337,11 @@ impl Link for HttpLink {
                 h2.send_request(request).await
             }
         };
-        Ok(response.map_err(broken)?.map(|body| Limited::new(body, MAX_BODY)))
+        response.map_err(broken)
+    }
+
+    fn consumed(&self, bytes: usize) {
+        self.last_read.lock().allowance += bytes;
     }
 
     fn end(&self) -> Option<(Instant, End)> {
@@ -304,15 +397,27 @@ fn bearer(token: &SecretString) -> Result<header::HeaderValue, header::InvalidHe
 }
 
 /// The TLS error inside an I/O error, if that is what it is.
-fn tls_error(error: &std::io::Error) -> Option<String> {
-    error
-        .get_ref()?
-        .downcast_ref::<rustls::Error>()
-        .map(ToString::to_string)
+fn tls_error(error: &io::Error) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let text = match error {
+        rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+            expected,
+            presented,
+        }) => {
+            let names: Vec<&str> = presented.iter().take(NAMES_SHOWN).map(String::as_str).collect();
+            format!(
+                "the certificate does not have the name {}, only {}. Set tls-server-name in the kubeconfig",
+                expected.to_str(),
+                names.join(", ")
+            )
+        }
+        other => other.to_string(),
+    };
+    Some(quote(&text))
 }
 
 fn broken(error: hyper::Error) -> ProbeFailure {
-    ProbeFailure::Connect(chain(&error))
+    ProbeFailure::Connect(quote(&chain(&error)))
 }
 
 #[cfg(test)]
@@ -324,8 +429,28 @@ mod tests {
         let bytes = Instant::now();
         let now = bytes + Duration::from_secs_f64(waited);
         let anything = if close_is_read { now } else { bytes };
-        let (alive_until, end) = LastRead { anything, bytes }.end(pings, now);
+        let (alive_until, end) = LastRead {
+            anything,
+            bytes,
+            allowance: 0,
+        }
+        .end(pings, now);
         (alive_until == now, end)
+    }
+
+    /// One address refuses, or the only one does.
+    #[tokio::test]
+    async fn addresses_are_tried_in_their_order() {
+        let bound = || async { tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap() };
+        let (closed, first, second) = (bound().await, bound().await, bound().await);
+        let [refuses, first_address, second_address] =
+            [&closed, &first, &second].map(|listener| listener.local_addr().unwrap());
+        drop(closed);
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
+        let stream = connect_first(&[refuses, first_address, second_address], deadline).await;
+        assert_eq!(stream.unwrap().peer_addr().unwrap(), first_address);
+        assert!(connect_first(&[refuses], deadline).await.is_err());
+        assert!(connect_first(&[], deadline).await.is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A list of Leases goes from [`shoot_client`], which knows its pages, its time and what failures mean, over
 //! [`connection`], which keeps one connection and replaces a dead one, to the socket in [`http`].
 
+pub mod answer_budget;
 pub mod connect_limiter;
 pub mod connection;
 pub mod http;

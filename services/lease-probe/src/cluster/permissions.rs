@@ -5,24 +5,24 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::prober::ProberConfig;
-use watchdog_kube::permissions::{self, Permission, Preflight};
+use watchdog_kube::permissions::{Permission, Preflight};
 use watchdog_runtime::readiness::Readiness;
 
 /// Asks the seed for all that lease-probe must be allowed, at the start and whenever a change of the configuration
-/// changes it, until `stop` is cancelled. Its membership Lease is in `namespace`.
+/// changes it, until `stop` is cancelled. `of_replica` are those that every program needs.
 pub async fn preflight(
     seed: kube::Client,
-    namespace: String,
+    of_replica: Vec<Permission>,
     mut config: watch::Receiver<Arc<ProberConfig>>,
     readiness: Readiness,
     stop: CancellationToken,
 ) {
     let mut preflight = Preflight::new(seed, readiness);
     loop {
-        let needed = needed(&config.borrow_and_update(), &namespace);
+        let needed = needed(&config.borrow_and_update(), &of_replica);
         let changed = async {
             while config.changed().await.is_ok() {
-                if self::needed(&config.borrow_and_update(), &namespace) != needed {
+                if self::needed(&config.borrow_and_update(), &of_replica) != needed {
                     return;
                 }
             }
@@ -36,7 +36,7 @@ pub async fn preflight(
     }
 }
 
-fn needed(config: &ProberConfig, namespace: &str) -> Vec<Permission> {
+fn needed(config: &ProberConfig, of_replica: &[Permission]) -> Vec<Permission> {
     let mut needed = vec![
         Permission::new("list", "extensions.gardener.cloud", "clusters"),
         Permission::new("watch", "extensions.gardener.cloud", "clusters"),
@@ -50,6 +50,6 @@ fn needed(config: &ProberConfig, namespace: &str) -> Vec<Permission> {
         needed.push(Permission::new("list", "", "secrets").named(secret));
         needed.push(Permission::new("watch", "", "secrets").named(secret));
     }
-    needed.extend(permissions::membership(namespace));
+    needed.extend(of_replica.iter().cloned());
     needed
 }

@@ -8,6 +8,7 @@ use hyper::body::Body;
 use tokio::time::Instant;
 use watchdog_api::kubeconfig::ShootAccess;
 
+use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::outcome::ProbeFailure;
 
 /// A request to an API server that changes nothing there.
@@ -19,16 +20,19 @@ pub struct ApiRequest {
     pub path: String,
     /// JSON; empty for a GET.
     pub body: Bytes,
+    /// The content of its answer, which bounds the size.
+    pub answer: AnswerKind,
 }
 
 impl ApiRequest {
     /// A GET.
     #[must_use]
-    pub fn get(path: impl Into<String>) -> Self {
+    pub fn get(path: impl Into<String>, answer: AnswerKind) -> Self {
         Self {
             method: Method::GET,
             path: path.into(),
             body: Bytes::new(),
+            answer,
         }
     }
 }
@@ -65,7 +69,7 @@ pub trait Connector: Clone + Send + Sync + 'static {
 /// An open connection.
 pub trait Link: Send + Sync + 'static {
     /// The body of a response.
-    type Body: Body<Data = Bytes, Error: std::fmt::Display> + Send + Unpin;
+    type Body: Body<Data = Bytes, Error: std::fmt::Display + Send> + Send + Unpin;
 
     /// Sends a request and waits for the head of the response. Cancelling gives up the request; over HTTP/2 the
     /// connection can still be used, over HTTP/1.1 it ends.
@@ -76,6 +80,9 @@ pub trait Link: Send + Sync + 'static {
         &mut self,
         request: &ApiRequest,
     ) -> impl Future<Output = Result<http::Response<Self::Body>, ProbeFailure>> + Send;
+
+    /// This many bytes of the answer were taken. The server may send as many more.
+    fn consumed(&self, _bytes: usize) {}
 
     /// Until when the connection was known to be alive, and how it ended; none while it can be used.
     fn end(&self) -> Option<(Instant, End)>;

@@ -1,5 +1,7 @@
 //! Runs the rules: one prober for each shoot that this replica probes.
 
+mod internal_probe;
+mod probe_context;
 pub mod prober;
 pub mod prober_manager;
 mod supervisor;

@@ -2,8 +2,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -12,20 +10,16 @@ use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::policy::parse_failure_fraction;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_runtime::clock::Clock;
-use watchdog_runtime::trace::Tracer;
 
+use super::internal_probe::{ProbeResult, ask_internal, note_observations};
+use super::probe_context::CloseProbing;
+pub use super::probe_context::ProbeContext;
 use super::trace;
-use crate::cluster::connection::{Observations, Suspicion};
 use crate::cluster::kubeconfig::Access;
 use crate::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
-use crate::domain::answered::ListTimes;
-use crate::domain::assessment::{Assessment, ExpiryRule};
-use crate::domain::candidates::NodeIndex;
 use crate::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
-use crate::domain::probe_state::{Next, ProbeState};
-use crate::domain::renewals::expiry_age;
-use crate::domain::schedule::{self, FailureStreak, ProbePace, Recent, ScheduleInputs};
+use crate::domain::probe_state::ProbeState;
+use crate::domain::schedule::{self, FailureStreak, Recent, ScheduleInputs};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
 
@@ -42,54 +36,8 @@ pub struct ProbeInputs {
     pub external: Option<Access>,
 }
 
-/// The state that all probes of the process share.
-pub struct ProbeContext {
-    /// Where the machines are listed.
-    pub seed: kube::Client,
-    /// The clock of the process.
-    pub clock: Clock,
-    /// Name of this replica.
-    pub identity: Arc<str>,
-    /// Makes spans of verdicts that changed.
-    pub tracer: Tracer,
-    /// Draws the numbers in [0, 1) by which probes are spread.
-    pub random: Box<dyn Fn() -> f64 + Send + Sync>,
-    /// How many shoots the process probes, as of the last verdict.
-    pub probing: AtomicUsize,
-    /// How many of them it probes closely, because a loss stands or seconds decide.
-    pub close: AtomicUsize,
-}
-
-impl ProbeContext {
-    /// Now.
-    #[must_use]
-    pub fn now(&self) -> UnixTime {
-        UnixTime(self.clock.now_micros())
-    }
-
-    fn time_of(&self, instant: Instant) -> UnixTime {
-        UnixTime(self.clock.micros_at(instant))
-    }
-
-    fn pace(&self, config: &ProberConfig) -> ProbePace {
-        ProbePace {
-            interval: config.probe_interval,
-            jitter: config.backoff_jitter_factor,
-            failure_back_off: config
-                .internal_probe_failure_back_off_duration
-                .max(Duration::from_secs(1)),
-            shoots: self.probing.load(Ordering::Relaxed),
-            close: self.close.load(Ordering::Relaxed),
-        }
-    }
-}
-
 /// In a `probeInterval` the ends of connections make at most about this many probes due.
 const MOST_WAKES: u32 = 3;
-
-/// A loss rests on a list of leases that is no older than this when it is reported: lists of nodes and machines may take
-/// long, and the leases may be renewed meanwhile.
-const STALE_LIST: Duration = Duration::from_secs(2);
 
 /// An endpoint of a shoot, as a label of the failure counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,35 +48,21 @@ pub enum Endpoint {
     External,
 }
 
+impl Endpoint {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Internal => "internal",
+            Self::External => "external",
+        }
+    }
+}
+
 /// Where a probe reports to.
 pub trait ProbeReporter: Send + Sync {
     /// A verdict, new or renewed.
     fn verdict(&self, verdict: Verdict);
     /// A request to an endpoint of the shoot failed.
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure);
-}
-
-/// The result of one probe.
-struct ProbeResult {
-    assessment: Assessment,
-    // A 429 that did not decide the result. The prober still pauses for as long as the server asked.
-    throttled: Option<ProbeFailure>,
-}
-
-/// Counts a shoot among those that are probed closely while it exists.
-struct CloseProbing(Arc<ProbeContext>);
-
-impl CloseProbing {
-    fn begin(shared: &Arc<ProbeContext>) -> Self {
-        shared.close.fetch_add(1, Ordering::Relaxed);
-        Self(shared.clone())
-    }
-}
-
-impl Drop for CloseProbing {
-    fn drop(&mut self) {
-        self.0.close.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Probes one shoot.
@@ -224,7 +158,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
                 }
                 () = tokio::time::sleep_until(due_at) => {}
             }
-            SCHEDULE_LAG.record(&[], due_at.elapsed());
+            SCHEDULE_LAG.record((), due_at.elapsed());
             let inputs = self.inputs.borrow_and_update().clone();
             due = tokio::select! {
                 biased;
@@ -240,7 +174,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         let (started, before) = (Instant::now(), self.verdicts.last_reported().as_str());
         self.recent.note(self.shared.now());
         let found = self.ask(inputs).await;
-        PROBE_DURATION.record(&[], started.elapsed());
+        PROBE_DURATION.record((), started.elapsed());
         let now = self.shared.now();
         let judged = found.as_ref().ok().map(|found| found.assessment.judged);
         let (mut verdict, next_due, crossing) = match found {
@@ -267,7 +201,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         self.report.verdict(verdict);
         if let (true, true, Some(crossing)) = (loss, turned, crossing) {
             // Silence may have been proven while no probe could run.
-            DETECTION_LAG.record(&[], self.shared.now().since(crossing.max(self.judged)));
+            DETECTION_LAG.record((), self.shared.now().since(crossing.max(self.judged)));
         }
         if let Some(judged) = judged {
             self.judged = judged;
@@ -285,7 +219,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             assessment: found,
             throttled,
         } = found;
-        PROBES.inc(&[("outcome", found.outcome.as_str().to_owned())]);
+        PROBES.inc(&found.outcome);
         self.failures = 0;
         self.failing = None;
         let config = &inputs.config;
@@ -341,7 +275,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         now: UnixTime,
     ) -> (Verdict, UnixTime, Option<UnixTime>) {
         let outcome = failure.outcome();
-        PROBES.inc(&[("outcome", outcome.as_str().to_owned())]);
+        PROBES.inc(&outcome);
         count_throttled(failure);
         self.report.failure(endpoint, failure);
         note_observations(&self.shared, &mut self.client, &mut self.state);
@@ -353,6 +287,10 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             FailureEvidence::Silent => self.state.answered_mut().note_disconnect(since, true),
             FailureEvidence::Throttles => self.state.answered_mut().note_throttling(now),
             FailureEvidence::None => {}
+        }
+        if matches!(failure, ProbeFailure::TooManyLeases(_)) {
+            // Their memory was given back.
+            self.state = ProbeState::default();
         }
         if self.failing.replace(failure.as_str()) != Some(failure.as_str()) {
             tracing::warn!(reason = failure.as_str(), error = %failure, "probe failed");
@@ -418,10 +356,11 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         }
         let lost_outside = found.assessment.outcome == Outcome::ExternalUnreachable;
         // Nothing new is known: neither is a loss over because this replica could not ask.
-        if let (Some(failure @ ProbeFailure::ConnectQueueTimeout(_)), true) = (&failure, lost_outside) {
+        let own = failure.as_ref().filter(|failure| failure.is_own());
+        if let (Some(failure), true) = (own, lost_outside) {
             return Err((Endpoint::External, failure.clone()));
         }
-        if !matches!(failure, Some(ProbeFailure::ConnectQueueTimeout(_))) {
+        if own.is_none() {
             // A kubeconfig that cannot be used is no evidence about the endpoint, and a refusal is an answer.
             let answers = failure
                 .as_ref()
@@ -444,128 +383,15 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
     }
 }
 
-/// Takes over why the API server may have been away, and how many lists it failed.
-fn note_observations(shared: &ProbeContext, client: &mut impl ShootClient, state: &mut ProbeState) {
-    let renew_interval = state.renew_interval();
-    let answered = state.answered_mut();
-    let Observations { suspicion, lists } = client.take_observations();
-    answered.note_lists(lists);
-    match suspicion {
-        Some(Suspicion::AwaySince(instant)) => answered.note_disconnect(shared.time_of(instant), false),
-        Some(Suspicion::SilentSince(instant)) => answered.note_disconnect(shared.time_of(instant), true),
-        Some(Suspicion::SilentAt(instant)) => {
-            answered.note_disconnect(shared.time_of(instant).before(renew_interval), true);
-        }
-        // Its start is not known. Pings would have ended the connection within a renew interval; without pings
-        // (HTTP/1.1) this is an assumption.
-        Some(Suspicion::NoticedAt(instant)) => {
-            answered.note_outage(shared.time_of(instant).before(renew_interval));
-        }
-        None => {}
-    }
-}
-
-/// Lists the leases, and the nodes and machines if they matter. If those take long, the leases are listed once more.
-async fn ask_internal<S: ShootClient>(
-    shared: &ProbeContext,
-    client: &mut S,
-    state: &mut ProbeState,
-    inputs: &ProbeInputs,
-    budget: Budget,
-) -> Result<ProbeResult, ProbeFailure> {
-    let done = |assessment| ProbeResult {
-        assessment,
-        throttled: None,
-    };
-    // When nodes and machines were asked for that took long.
-    let mut slow: Option<UnixTime> = None;
-    loop {
-        let listed = client.leases(&inputs.internal, budget).await;
-        note_observations(shared, client, state);
-        // A renew interval that has just changed applies from the next list on: no silence is proven until then.
-        let rule = rule(inputs, state.renew_interval());
-        let (leases, sent) = listed?;
-        let times = ListTimes {
-            sent: shared.time_of(sent),
-            received: shared.now(),
-        };
-        let ahead = match state.leases(times, &leases, rule) {
-            Next::Done(assessment) => return Ok(done(assessment)),
-            Next::ListNodes => None,
-            Next::Ahead(assessment) => Some(assessment),
-        };
-        if let Some(asked) = slow.take()
-            && let Some(assessment) = state.judge_again(&leases, rule, asked, times.sent)
-        {
-            return Ok(done(assessment));
-        }
-        let asked = shared.now();
-        match (list_nodes(shared, client, state, inputs, budget).await, ahead) {
-            (Ok(index), _) => {
-                let assessment = state.judge(&leases, index, rule, times.sent);
-                let listed_lately = shared.now().since(times.received) <= STALE_LIST;
-                if listed_lately || !assessment.outcome.is_loss() {
-                    return Ok(done(assessment));
-                }
-                // The leases may have been renewed in the meantime.
-                slow = Some(asked);
-            }
-            // They did not matter yet.
-            (Err(failure), Some(assessment)) => {
-                return Ok(ProbeResult {
-                    assessment,
-                    throttled: failure.is_throttled().then_some(failure),
-                });
-            }
-            (Err(failure), None) => return Err(failure),
-        }
-    }
-}
-
-/// Lists the nodes and machines. While the seed wants to be left alone, only the leases are listed.
-async fn list_nodes<S: ShootClient>(
-    shared: &ProbeContext,
-    client: &mut S,
-    state: &mut ProbeState,
-    inputs: &ProbeInputs,
-    budget: Budget,
-) -> Result<NodeIndex, ProbeFailure> {
-    if let Some(pause) = state.machines_pause(shared.now()) {
-        return Err(ProbeFailure::MachinesThrottled(Some(pause)));
-    }
-    match client.nodes_and_machines(&inputs.internal, budget).await {
-        Ok((nodes, machines)) => Ok(NodeIndex::new(&nodes, &machines, &inputs.settings)),
-        Err(failure) => {
-            if let ProbeFailure::MachinesThrottled(wait) = failure {
-                let pace = shared.pace(&inputs.config);
-                let pause = schedule::throttle_pause(wait, pace, (shared.random)());
-                state.pause_machines(shared.now().after(pause));
-            }
-            Err(failure)
-        }
-    }
-}
-
 fn count_throttled(failure: &ProbeFailure) {
     if failure.outcome() == Outcome::Throttled {
-        THROTTLED.inc(&[]);
-    }
-}
-
-fn rule(inputs: &ProbeInputs, renew_interval: Duration) -> ExpiryRule {
-    let grace = inputs
-        .settings
-        .node_monitor_grace
-        .unwrap_or(inputs.config.kcm_node_monitor_grace_duration);
-    ExpiryRule {
-        expiry_age: expiry_age(grace, renew_interval),
-        threshold: failure_fraction(inputs).unwrap_or(inputs.config.node_lease_failure_fraction),
+        THROTTLED.inc(());
     }
 }
 
 /// The share of expired leases at which the shoot counts as cut off: its own, or that of the configuration. Fails with
 /// what is wrong with its own.
-fn failure_fraction(inputs: &ProbeInputs) -> Result<f64, String> {
+pub(super) fn failure_fraction(inputs: &ProbeInputs) -> Result<f64, String> {
     let own = inputs.settings.failure_fraction.as_deref();
     own.map_or(
         Ok(inputs.config.node_lease_failure_fraction),

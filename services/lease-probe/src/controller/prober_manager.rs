@@ -15,12 +15,13 @@ use watchdog_watch_stream::server::StateStore;
 
 use super::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use super::supervisor::supervise;
-use crate::cluster::connect_limiter::ConnectLimiter;
+use crate::cluster::answer_budget::SharedLimits;
 use crate::cluster::http::HttpConnector;
 use crate::cluster::kubeconfig::{self, Access};
 use crate::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
+use crate::metrics::FailureReason;
 
 /// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
 /// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a
@@ -32,7 +33,7 @@ const CONNECT_AT_ONCE: usize = 64;
 pub type VerdictStore = StateStore<String, Verdict>;
 
 /// Failed probes of one shoot, by endpoint and reason.
-pub type FailureCounts = BTreeMap<(Endpoint, &'static str), u64>;
+pub(crate) type FailureCounts = BTreeMap<(Endpoint, FailureReason), u64>;
 
 /// Says whether this replica owns a shoot.
 pub type OwnsShoot = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -42,7 +43,8 @@ pub struct ProberManager {
     shared: Arc<ProbeContext>,
     verdicts: VerdictStore,
     owns: OwnsShoot,
-    limiter: Arc<ConnectLimiter>,
+    connector: HttpConnector,
+    limits: Arc<SharedLimits>,
     inner: Mutex<ManagerState>,
 }
 
@@ -86,6 +88,8 @@ impl ProberManager {
         verdicts: VerdictStore,
         config: Arc<ProberConfig>,
         owns: OwnsShoot,
+        connector: HttpConnector,
+        answer_memory: usize,
     ) -> Arc<Self> {
         let inner = ManagerState {
             config,
@@ -102,7 +106,8 @@ impl ProberManager {
             shared,
             verdicts,
             owns,
-            limiter: Arc::new(ConnectLimiter::new(CONNECT_AT_ONCE)),
+            connector,
+            limits: Arc::new(SharedLimits::new(CONNECT_AT_ONCE, answer_memory)),
             inner: Mutex::new(inner),
         })
     }
@@ -251,7 +256,7 @@ impl ProberManager {
 
     /// Failed probes of all shoots that still exist.
     #[must_use]
-    pub fn failures(&self) -> Vec<(String, FailureCounts)> {
+    pub(crate) fn failures(&self) -> Vec<(String, FailureCounts)> {
         self.inner
             .lock()
             .failures
@@ -347,9 +352,9 @@ impl ProberManager {
                     id,
                 };
                 let (shoot, shared, inputs) = (shoot.clone(), manager.shared.clone(), receiver.clone());
-                let limiter = manager.limiter.clone();
-                let external = HttpExternalEndpoint::new(HttpConnector, limiter.clone());
-                let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), HttpConnector, limiter);
+                let (connector, limits) = (manager.connector, manager.limits.clone());
+                let external = HttpExternalEndpoint::new(connector, limits.clone());
+                let client = HttpShootClient::new(shoot.clone(), shared.seed.clone(), connector, limits);
                 let prober = Prober::new(shoot, shared, inputs, report, client, external);
                 prober.run(shoots, stop.clone())
             };
@@ -427,7 +432,9 @@ impl ProbeReporter for ManagerReporter {
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
         self.while_running(|inner| {
             let counts = inner.failures.entry(self.shoot.to_string()).or_default();
-            *counts.entry((endpoint, failure.as_str())).or_default() += 1;
+            *counts
+                .entry((endpoint, FailureReason(failure.as_str())))
+                .or_default() += 1;
             if let ProbeFailure::Forbidden(missing) = failure {
                 inner.denied.insert(self.shoot.to_string(), missing.clone());
             }

@@ -11,6 +11,12 @@ use super::candidates::{Exclusion, NodeIndex};
 use super::outcome::Outcome;
 use super::renewals::{LeaseAge, ListedLease, Renewals};
 
+/// Zones that are counted apart at most. All further zones share one count; no region of a cloud has that many.
+const MOST_ZONES: usize = 20;
+
+/// See [`MOST_ZONES`].
+const OTHER_ZONES: &str = "others";
+
 /// The rule's numbers for one shoot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpiryRule {
@@ -49,7 +55,9 @@ pub struct Evidence {
     pub candidates: u32,
     /// Candidates that are expired.
     pub expired: u32,
-    /// Candidates that are old enough to be expired, but whose kubelets may have had no API server to renew them at.
+    /// Candidates that are old enough to be expired, but whose kubelets may have had no API server to renew them at; and,
+    /// while a loss may stand, those that this replica never saw being renewed and that a connected kubelet would have
+    /// renewed by now.
     pub unconfirmed: u32,
     /// Leases as old, but not counted for a reason that passes: a node condition, an update in place.
     pub excused: u32,
@@ -162,7 +170,7 @@ pub fn assess(
     now: UnixTime,
 ) -> Assessment {
     let AssessmentContext { rule, external, .. } = context;
-    let (evidence, ages) = count_leases(listed, renewals, excluded, nodes, rule, now);
+    let (evidence, ages) = count_leases(listed, renewals, excluded, nodes, context, now);
     let required = required(evidence.candidates, rule.threshold);
     // One candidate is too little evidence for a loss: nothing to be on time for.
     let several = evidence.candidates > 1;
@@ -212,9 +220,12 @@ fn count_leases(
     renewals: &Renewals,
     excluded: impl Fn(&str) -> Option<Exclusion>,
     nodes: Option<&NodeIndex>,
-    rule: ExpiryRule,
+    context: AssessmentContext,
     now: UnixTime,
 ) -> (Evidence, Vec<LeaseAge>) {
+    let AssessmentContext {
+        rule, loss_may_stand, ..
+    } = context;
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let mut evidence = Evidence {
         nodes: nodes.map_or(0, |nodes| count(nodes.len())),
@@ -248,9 +259,18 @@ fn count_leases(
             let newest = evidence.newest_expired_renewal.get_or_insert(silent);
             *newest = silent.min(*newest);
         }
-        evidence.unconfirmed += u32::from(!expired && age.old_from <= now);
+        let doubtful_from = if loss_may_stand {
+            age.doubtful_from
+        } else {
+            age.old_from
+        };
+        evidence.unconfirmed += u32::from(!expired && doubtful_from <= now);
         if let Some(nodes) = nodes {
-            let zone = evidence.zones.entry(nodes.zone(&lease.name)).or_default();
+            let mut zone = nodes.zone(&lease.name);
+            if evidence.zones.len() >= MOST_ZONES && !evidence.zones.contains_key(&zone) {
+                zone = OTHER_ZONES.into();
+            }
+            let zone = evidence.zones.entry(zone).or_default();
             zone.candidates += 1;
             zone.expired += u32::from(expired);
         }

@@ -1,6 +1,8 @@
 //! The rules of probing, pure: what is expired, what counts as evidence, what follows from it, when to look again.
 //! Time is an argument everywhere; nothing here does I/O or reads a clock.
 
+pub mod address;
+pub mod answer_ledger;
 pub mod answered;
 pub mod assessment;
 pub mod candidates;

@@ -1,5 +1,6 @@
 //! The possible outcomes of a probe.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use watchdog_api::duration::format;
@@ -81,6 +82,19 @@ pub enum ProbeFailure {
     /// The kubeconfig is missing or cannot be used.
     #[error("The kubeconfig cannot be used: {0}.")]
     Kubeconfig(String),
+    /// The host of its server is, or resolves to, an address of this machine or network segment.
+    #[error(
+        "The kubeconfig points to {host}, which is {address}, a {kind} address, and lease-probe never connects to one. \
+         Set the server of the kubeconfig to the address of the shoot's API server."
+    )]
+    AddressRefused {
+        /// As it stands in the kubeconfig.
+        host: String,
+        /// After the resolution.
+        address: IpAddr,
+        /// Why it is refused.
+        kind: &'static str,
+    },
     /// The name does not resolve, the port is closed, or the connection broke.
     #[error("The API server cannot be reached: {0}.")]
     Connect(String),
@@ -96,6 +110,17 @@ pub enum ProbeFailure {
     /// Queueing in this process, which is no evidence about the API server.
     #[error("The API server was not asked: the request waited for {} until this replica could open a connection.", format(*.0))]
     ConnectQueueTimeout(Duration),
+    /// Of more than this many bytes, even in small pages.
+    #[error("An answer of the API server is larger than {} KiB. Look for large annotations of Leases and nodes.", .0 / 1024)]
+    AnswerTooLarge(usize),
+    /// Memory of this process, which is no evidence about the API server. All answers share this many bytes.
+    #[error("The API server's answer was given up: this replica has {} MiB for the answers of all shoots, and they were \
+             taken.", .0 / (1024 * 1024))]
+    NoAnswerMemory(usize),
+    /// More than its share of the memory for leases, which is this many bytes for all shoots.
+    #[error("The shoot has more leases than its share of the {} MiB that this replica has for them. Look for leases \
+             without nodes, or raise --answer-memory.", .0 / (1024 * 1024))]
+    TooManyLeases(usize),
     /// With the wait that the server asks for, if any.
     #[error("The API server throttles (429){}.", requested_wait(*.0))]
     Throttled(Option<Duration>),
@@ -147,7 +172,11 @@ impl ProbeFailure {
             }
             Self::Throttled(_) => Outcome::Throttled,
             Self::Kubeconfig(_)
+            | Self::AddressRefused { .. }
             | Self::ConnectQueueTimeout(_)
+            | Self::AnswerTooLarge(_)
+            | Self::NoAnswerMemory(_)
+            | Self::TooManyLeases(_)
             | Self::Unauthorized
             | Self::Forbidden(_)
             | Self::ListFailed(_)
@@ -156,6 +185,12 @@ impl ProbeFailure {
             | Self::Machines(_)
             | Self::MachinesThrottled(_) => Outcome::Inconclusive,
         }
+    }
+
+    /// Returns true if the request waited for this process, so that nothing new is known about the server.
+    #[must_use]
+    pub const fn is_own(&self) -> bool {
+        matches!(self, Self::ConnectQueueTimeout(_) | Self::NoAnswerMemory(_))
     }
 
     /// Returns true if the API server of the shoot answered 429. The prober then pauses.
@@ -170,11 +205,18 @@ impl ProbeFailure {
         match self {
             Self::Timeout(_) | Self::ListTimeout(_) => FailureEvidence::Silent,
             Self::Connect(_) | Self::Tls(_) => FailureEvidence::Disconnected,
-            Self::VersionFailed(_) | Self::ListFailed(_) | Self::ListBrokeOff(_) => FailureEvidence::Away,
+            // Something else may have answered in its place.
+            Self::VersionFailed(_)
+            | Self::ListFailed(_)
+            | Self::ListBrokeOff(_)
+            | Self::AnswerTooLarge(_) => FailureEvidence::Away,
             Self::Throttled(_) => FailureEvidence::Throttles,
             // Of lease-probe's own affairs, or those of the seed.
             Self::Kubeconfig(_)
+            | Self::AddressRefused { .. }
             | Self::ConnectQueueTimeout(_)
+            | Self::NoAnswerMemory(_)
+            | Self::TooManyLeases(_)
             | Self::Unauthorized
             | Self::Forbidden(_)
             | Self::Machines(_)
@@ -187,11 +229,15 @@ impl ProbeFailure {
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Kubeconfig(_) => "kubeconfig",
+            Self::AddressRefused { .. } => "address_refused",
             Self::Connect(_) => "connect",
             Self::Tls(_) => "tls",
             Self::VersionFailed(_) => "version_failed",
             Self::Timeout(_) => "timeout",
             Self::ConnectQueueTimeout(_) => "connect_queue_timeout",
+            Self::AnswerTooLarge(_) => "answer_too_large",
+            Self::NoAnswerMemory(_) => "no_answer_memory",
+            Self::TooManyLeases(_) => "too_many_leases",
             Self::Throttled(_) => "throttled",
             Self::Unauthorized => "unauthorized",
             Self::Forbidden(_) => "forbidden",
@@ -216,4 +262,72 @@ fn requested_wait(wait: Option<Duration>) -> String {
     wait.map_or_else(String::new, |wait| {
         format!(" and asks to wait for {}", format(wait))
     })
+}
+
+/// The longest text of somebody else in a sentence.
+const LONGEST_QUOTE: usize = 300;
+
+/// Text that comes from outside, cut to what fits into a sentence.
+#[must_use]
+pub fn quote(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_QUOTE) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(LONGEST_QUOTE).chain(['…']).collect(),
+    }
+}
+
+/// An HTTP status code as a label value, of a closed set: a server may answer with any number.
+#[must_use]
+pub fn code_label(code: u16) -> &'static str {
+    const KNOWN: [(u16, &str); 15] = [
+        (200, "200"),
+        (201, "201"),
+        (400, "400"),
+        (401, "401"),
+        (403, "403"),
+        (404, "404"),
+        (409, "409"),
+        (410, "410"),
+        (413, "413"),
+        (422, "422"),
+        (429, "429"),
+        (500, "500"),
+        (502, "502"),
+        (503, "503"),
+        (504, "504"),
+    ];
+    if let Some((_, label)) = KNOWN.iter().find(|(known, _)| *known == code) {
+        return label;
+    }
+    match code {
+        100..200 => "1xx",
+        200..300 => "2xx",
+        300..400 => "3xx",
+        400..500 => "4xx",
+        500..600 => "5xx",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn any_status_code_has_one_of_few_labels() {
+        let labels: BTreeSet<_> = (0..=u16::MAX).map(code_label).collect();
+        assert_eq!(labels.len(), 21);
+        assert_eq!(
+            [200, 202, 429, 418, 599, 777].map(code_label),
+            ["200", "2xx", "429", "4xx", "5xx", "other"]
+        );
+    }
+
+    #[test]
+    fn a_quote_is_short() {
+        assert_eq!(quote("as it is"), "as it is");
+        assert_eq!(quote(&"ä".repeat(100_000)).chars().count(), LONGEST_QUOTE + 1);
+    }
 }

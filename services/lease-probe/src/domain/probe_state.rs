@@ -460,6 +460,7 @@ mod tests {
         let Next::Done(healthy) = state.leases(listing(5), &leases, RULE) else {
             panic!("not done")
         };
+        state.reported(&healthy.outcome);
         let ahead = healthy.look_ahead.unwrap();
         // Two of three leases make a loss; two renew intervals without a renewal make it near.
         assert_eq!(

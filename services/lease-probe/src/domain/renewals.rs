@@ -51,6 +51,8 @@ struct Renewal {
     mark: AnsweredMark,
     renew_interval: Duration,
     arrivals: Arrivals,
+    // True if it was there when the lease was first observed: nobody saw it arrive.
+    unseen: bool,
 }
 
 /// The age of one lease, and when it expires.
@@ -62,6 +64,10 @@ pub struct LeaseAge {
     pub silent_from: UnixTime,
     /// From then on it is older than the expiry age, unless it is renewed.
     pub old_from: UnixTime,
+    /// From then on it proves no health, unless it is renewed. Where this replica saw it being renewed, that is when it is
+    /// old. Otherwise it is when a connected kubelet would have renewed it: another replica, which did see it, may have
+    /// found a loss already.
+    pub doubtful_from: UnixTime,
     /// When its kubelet's silence is proven, if the API server answers until then.
     pub silence_proven_at: UnixTime,
     /// And from then on it is expired: old, and its kubelet's silence is proven. In the future it holds only if the API
@@ -113,6 +119,7 @@ impl Renewals {
                         mark: self.answered.renewed(span, made),
                         renew_interval: interval,
                         arrivals,
+                        unseen: false,
                     }
                 }
                 _ => {
@@ -133,10 +140,16 @@ impl Renewals {
         let node = self.nodes.get(name)?;
         let old_from = node.made.after(expiry_age);
         let silence_proven_at = self.answered.proven_at(node.mark, node.renew_interval);
+        let silent = node.renew_interval.mul_f64(SILENT);
         Some(LeaseAge {
             renewed: node.made,
-            silent_from: node.made.after(node.renew_interval.mul_f64(SILENT)),
+            silent_from: node.made.after(silent),
             old_from,
+            doubtful_from: if node.unseen {
+                old_from.min(node.renew_time.after(silent))
+            } else {
+                old_from
+            },
             silence_proven_at,
             expired_from: old_from.max(silence_proven_at),
             renewed_before_outage: self.answered.outage_since(node.mark),
@@ -216,6 +229,7 @@ impl Renewal {
             mark,
             renew_interval,
             arrivals,
+            unseen: true,
         }
     }
 

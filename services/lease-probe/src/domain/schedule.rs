@@ -228,7 +228,9 @@ pub(crate) fn after_failure(
     if let ProbeFailure::Throttled(wait) = failure {
         return now.after(throttle_pause(*wait, pace, random));
     }
-    if failures.close && failure.evidence() == FailureEvidence::Away {
+    // An answer that is too large costs more than any other, and is not smaller a second later.
+    let is_large = matches!(failure, ProbeFailure::AnswerTooLarge(_));
+    if failures.close && failure.evidence() == FailureEvidence::Away && !is_large {
         return started
             .after(pace.bounded(TENSE_RETRY))
             .max(now.after(SHORTEST_TICK));
@@ -245,6 +247,7 @@ pub(crate) fn after_failure(
         | ProbeFailure::ListBrokeOff(_)
         | ProbeFailure::ListTimeout(_)
         | ProbeFailure::ConnectQueueTimeout(_)
+        | ProbeFailure::NoAnswerMemory(_)
         // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
         | ProbeFailure::MachinesThrottled(_) => {
             (1.25, pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE))

@@ -120,8 +120,8 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
             e.excused
         ),
         Outcome::Pending => format!(
-            "{} of {} eligible leases have not been renewed for {age}, but their kubelets may have had no API server to renew \
-             them at.",
+            "{} of {} eligible leases are overdue. They are not expired: their kubelets may have had no API server to renew \
+             them at, or this replica has not seen them being renewed yet.",
             e.expired + e.unconfirmed,
             e.candidates
         ),

@@ -43,13 +43,13 @@ impl LeaseProbeService for LeaseProbeApi {
         &self,
         request: Request<pb::WatchVerdictsRequest>,
     ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         let scope = scope(request.scope)?;
         let shoots = request::shoots(request.shoots)?;
         let matches = move |shoot: &String| shoots.is_empty() || shoots.contains(shoot);
         let stream = self
             .verdicts
-            .watch(&self.streams, "WatchVerdicts", scope, matches)?;
+            .watch(&self.streams, "WatchVerdicts", &extensions, scope, matches)?;
         Ok(Response::new(stream))
     }
 

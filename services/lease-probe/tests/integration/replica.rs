@@ -51,6 +51,7 @@ impl Replica {
         let mut args = vec![
             "lease-probe".to_owned(),
             "--insecure-plaintext".into(),
+            "--allow-local-addresses".into(),
             format!("--config-file={}", file("config.yaml")),
             format!("--kubeconfig={}", file("kubeconfig")),
             format!("--identity={identity}"),

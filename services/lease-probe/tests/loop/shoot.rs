@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::machine::{MachineItem, MachinePhase};
 use watchdog_api::node::NodeItem;
@@ -104,7 +105,8 @@ pub(crate) fn config(interval: &str) -> ProberConfig {
          kind: Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  scaleDown: \
          {{level: 0}}\n"
     );
-    prober::parse(text.as_bytes()).unwrap()
+    let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
+    parsed.unwrap().config
 }
 
 /// The context of a process whose seed is not asked anything.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lease_probe::cluster::connect_limiter::ConnectLimiter;
+use lease_probe::cluster::answer_budget::SharedLimits;
 use lease_probe::cluster::kubeconfig::{Access, Kubeconfig, access};
 use lease_probe::cluster::shoot_client::{HttpExternalEndpoint, HttpShootClient};
 use lease_probe::controller::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
@@ -13,6 +13,7 @@ use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_runtime::clock::Clock;
@@ -29,6 +30,9 @@ pub(crate) const EPOCH: i64 = 1_790_000_000 * SECOND;
 
 /// Connections that may begin to open at once: as many as in the program.
 const PERMITS: usize = 64;
+
+/// More than all answers take together.
+const ANSWER_MEMORY: usize = 64 << 20;
 
 /// The streams of random numbers of the probers: the history has stream 0.
 const PROBERS: u64 = 1;
@@ -121,7 +125,8 @@ fn config(interval: Micros, external: bool) -> Arc<ProberConfig> {
          {{level: 0}}\n",
         interval / SECOND
     );
-    Arc::new(prober::parse(text.as_bytes()).unwrap())
+    let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
+    Arc::new(parsed.unwrap().config)
 }
 
 /// One lease-probe.
@@ -151,7 +156,7 @@ impl ProberProcess<'_> {
             probing: AtomicUsize::new(0),
             close: AtomicUsize::new(0),
         });
-        let limiter = Arc::new(ConnectLimiter::new(PERMITS));
+        let limits = Arc::new(SharedLimits::new(PERMITS, ANSWER_MEMORY));
         let stop = CancellationToken::new();
         let mut running = tokio::task::JoinSet::new();
         let mut senders = Vec::new();
@@ -174,9 +179,9 @@ impl ProberProcess<'_> {
                 shoot.name.clone(),
                 shared.seed.clone(),
                 connector(false),
-                limiter.clone(),
+                limits.clone(),
             );
-            let external = HttpExternalEndpoint::new(connector(true), limiter.clone());
+            let external = HttpExternalEndpoint::new(connector(true), limits.clone());
             let prober = Prober::new(
                 shoot.name.clone(),
                 shared.clone(),

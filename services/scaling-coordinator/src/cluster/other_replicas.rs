@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use watchdog_kube::client::request;
 use watchdog_kube::key::ObjectKey;
-use watchdog_kube::membership::{Discovery, Membership, MembershipConfig, Ownership, Timing};
+use watchdog_kube::membership::{Discovery, Exclusive, Membership as _, MembershipConfig, Share, Timing};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tasks::Tasks;
@@ -90,7 +90,7 @@ impl OtherReplicas {
     }
 
     /// Joins the replicas in their place.
-    pub(crate) fn replace(&self, identity: &str, tasks: &Tasks) -> Membership {
+    pub(crate) fn replace(&self, identity: &str, tasks: &Tasks) -> Exclusive {
         let config = MembershipConfig {
             client: self.seed.clone(),
             namespace: self.namespace.clone(),
@@ -98,11 +98,10 @@ impl OtherReplicas {
             identity: identity.to_owned(),
             // It serves nothing; the port is none to connect to.
             address: "0.0.0.0:0".to_owned(),
-            ownership: Ownership::Exclusive,
             readiness: self.readiness.clone(),
             timing: self.timing,
         };
-        let (membership, member) = Membership::join(config, tasks.draining());
+        let (membership, member) = Exclusive::join(config, tasks.draining());
         tasks.critical("membership", async move {
             member.run().await;
             Ok(())
@@ -112,7 +111,7 @@ impl OtherReplicas {
 }
 
 /// The other members that have not left.
-pub(crate) fn others(membership: &Membership) -> Vec<String> {
+pub(crate) fn others(membership: &Share) -> Vec<String> {
     let members = membership.members().into_iter();
     members
         .filter(|member| !member.me)
@@ -120,7 +119,7 @@ pub(crate) fn others(membership: &Membership) -> Vec<String> {
         .collect()
 }
 
-pub(crate) async fn alone(membership: &Membership) {
+pub(crate) async fn alone(membership: &Share) {
     let mut changes = membership.subscribe();
     loop {
         changes.mark_unchanged();

@@ -8,6 +8,8 @@
 //! Kinds whose objects do not show their replicas in `spec.replicas` are completed from their scale sub-resource, which
 //! is read only when a direction asks for it.
 
+mod entry;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,11 +19,13 @@ use kube::core::ApiResource;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
-use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
+use watchdog_api::workload::Workload;
 
+pub(crate) use self::entry::ObservedScale;
+use self::entry::ResourceEntry;
 use super::version::{IndexMark, Origin, is_newer, replaces, replaces_absence};
 use crate::controller::work_queue::WorkQueue;
-use crate::domain::observed::{Dependent, Observed, ResourceState};
+use crate::domain::observed::{Dependent, Observed};
 
 /// Why nothing is known of a configured resource, or that its objects are.
 #[derive(Debug, Clone)]
@@ -31,15 +35,6 @@ pub(crate) enum ListState {
     NotServed,
     NotScalable(String),
     Listed,
-}
-
-/// The content of the scale sub-resource for one version of an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ObservedScale {
-    pub(crate) version: Arc<str>,
-    pub(crate) replicas: i32,
-    /// Replicas that exist: there is no count of the ready ones in a scale sub-resource.
-    pub(crate) existing: i32,
 }
 
 #[derive(Debug)]
@@ -61,17 +56,6 @@ struct Configured {
     dropped: bool,
     objects: HashMap<Arc<str>, ResourceEntry>,
     removed: IndexMark,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct ResourceEntry {
-    uid: Option<String>,
-    version: Arc<str>,
-    observed: Observed,
-    /// True if the object carries meltdown-protection-active, even if the coordinator cannot use the object.
-    protected: bool,
-    scale: Option<ObservedScale>,
-    taken: IndexMark,
 }
 
 impl Resources {
@@ -373,88 +357,6 @@ impl Resources {
             ..ObjectReference::default()
         }
     }
-}
-
-impl ResourceEntry {
-    fn of(workload: &Workload) -> Self {
-        let version: Arc<str> = workload
-            .metadata
-            .resource_version
-            .as_deref()
-            .unwrap_or_default()
-            .into();
-        Self {
-            uid: workload.metadata.uid.clone(),
-            observed: observed(workload, version.clone()),
-            protected: workload.is_meltdown_protected(),
-            version,
-            scale: None,
-            taken: IndexMark::default(),
-        }
-    }
-
-    /// Writers that were known stay known: the last annotation of a watchdog may go together with the change of the
-    /// replicas, if the watch is quicker than the reconciliation.
-    fn keep_writers(&mut self, old: Option<&Self>, workload: &Workload) {
-        let had = old.is_some_and(|old| old.observed.seen().is_some_and(|seen| seen.writers.is_some()));
-        if let Observed::Present(seen) = &mut self.observed
-            && had
-            && seen.writers.is_none()
-        {
-            seen.writers = Some(Box::new(workload.writers()));
-        }
-    }
-
-    fn observed(&self) -> Observed {
-        match (&self.observed, &self.scale) {
-            (Observed::Present(seen), Some(scale))
-                if seen.replicas.is_none() && scale.version == self.version =>
-            {
-                let ready = if seen.ready > 0 {
-                    seen.ready
-                } else {
-                    scale.existing
-                };
-                Observed::Present(ResourceState {
-                    replicas: Some(scale.replicas),
-                    ready,
-                    ..seen.clone()
-                })
-            }
-            (observed, _) => observed.clone(),
-        }
-    }
-}
-
-fn observed(workload: &Workload, resource_version: Arc<str>) -> Observed {
-    if workload.metadata.deletion_timestamp.is_some() {
-        return Observed::Deleting;
-    }
-    let spec = match workload.spec.as_result() {
-        Ok(spec) => spec,
-        Err(why) => return Observed::Unusable(format!("its spec cannot be read: {why}")),
-    };
-    let ready = match workload.ready_replicas() {
-        Ok(ready) => ready,
-        Err(why) => return Observed::Unusable(format!("its status cannot be read: {why}")),
-    };
-    let ignore_scaling = workload.ignore_scaling();
-    let is_scaled =
-        workload.is_meltdown_protected() || workload.recorded_replicas() != RecordedReplicas::Absent;
-    Observed::Present(ResourceState {
-        resource_version,
-        replicas: spec.replicas,
-        ready,
-        current: workload.is_observed(),
-        recorded: workload.recorded_replicas(),
-        protected: workload.is_meltdown_protected(),
-        ignored: ignore_scaling == IgnoreScaling::Yes,
-        invalid_ignore_scaling: match ignore_scaling {
-            IgnoreScaling::Invalid(text) => Some(text),
-            IgnoreScaling::Yes | IgnoreScaling::No => None,
-        },
-        writers: is_scaled.then(|| Box::new(workload.writers())),
-    })
 }
 
 #[cfg(test)]

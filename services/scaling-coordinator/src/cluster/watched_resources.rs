@@ -130,6 +130,7 @@ impl WatchedResource {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use watchdog_api::config::UnknownFields;
 
     use super::*;
     use crate::cluster::version::Origin;
@@ -157,7 +158,8 @@ dependentResourceInfos:
 
     impl Bench {
         fn new() -> Self {
-            let both = watchdog_api::prober::parse(FILE.as_bytes()).unwrap();
+            let parsed = watchdog_api::prober::parse(FILE.as_bytes(), UnknownFields::Refused);
+            let both = parsed.unwrap().config;
             let mut only_kcm = both.clone();
             let mcm = only_kcm.dependent_resource_infos.pop().unwrap().reference;
             let mut bench = Self {

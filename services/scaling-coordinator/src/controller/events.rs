@@ -36,7 +36,7 @@ pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
         }
         (ActionKind::Write(_), ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. }) => {
             tracing::warn!(
-                result = write_counts::result(outcome),
+                result = write_counts::result(outcome).as_str(),
                 error = why,
                 "a write failed"
             );

@@ -12,7 +12,7 @@ use watchdog_watch_stream::server::StateStore;
 
 use crate::config::HistoryLimits;
 use crate::domain::Direction;
-use crate::domain::decision::{Outcome, Verdict};
+use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::flow::{Action, ActionOutcome};
 use crate::domain::history::{EvidenceCounts, IncidentSummary, ShootEvent, ShootEventKind, ShootHistory};
 use crate::domain::other_writes::OtherWrite;
@@ -63,7 +63,7 @@ impl HistoryStore {
     }
 
     /// A verdict was received. Every replica receives all verdicts; the owner of the shoot records them.
-    pub(crate) fn verdict(&self, shoot: &str, verdict: &Verdict, evidence: Option<EvidenceCounts>) {
+    pub(crate) fn verdict(&self, shoot: &str, verdict: &ReceivedVerdict, evidence: Option<EvidenceCounts>) {
         if (self.owns)(shoot) {
             let now = Instant::now();
             self.record(shoot, |history| history.verdict(now, verdict, evidence));
@@ -120,7 +120,7 @@ impl HistoryStore {
         let micros = self.clock.micros_at(event.at);
         // In the order of time; unique by the number, and over replicas by the name.
         let id = format!("{micros:016x}-{number:08x}-{}", self.identity);
-        let key = NamePair(shoot.to_owned(), id);
+        let key = NamePair(shoot.into(), id.into());
         self.events.upsert(key.clone(), event);
         state.by_number.insert(number, key);
         let of_shoot = state.by_shoot.entry(shoot.to_owned()).or_default();
@@ -135,10 +135,10 @@ impl HistoryStore {
             && let Some((_, key)) = state.by_number.pop_first()
         {
             // The oldest of all is the oldest of its shoot.
-            if let Some(of_shoot) = state.by_shoot.get_mut(&key.0) {
+            if let Some(of_shoot) = state.by_shoot.get_mut(&*key.0) {
                 of_shoot.pop_front();
                 if of_shoot.is_empty() {
-                    state.by_shoot.remove(&key.0);
+                    state.by_shoot.remove(&*key.0);
                 }
             }
             self.events.remove(&key);
@@ -179,9 +179,9 @@ fn log_incident(shoot: &str, summary: &IncidentSummary) {
 mod tests {
     use super::*;
 
-    fn verdict(outcome: Outcome) -> Verdict {
+    fn verdict(outcome: Outcome) -> ReceivedVerdict {
         let now = Instant::now();
-        Verdict {
+        ReceivedVerdict {
             outcome,
             observer: "lease-probe-0".into(),
             observed: now,
@@ -192,7 +192,12 @@ mod tests {
     }
 
     fn shoots(history: &HistoryStore) -> Vec<String> {
-        history.events.keys().into_iter().map(|key| key.0).collect()
+        history
+            .events
+            .keys()
+            .into_iter()
+            .map(|key| key.0.to_string())
+            .collect()
     }
 
     #[tokio::test]

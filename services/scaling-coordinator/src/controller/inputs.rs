@@ -10,7 +10,7 @@ use watchdog_api::names::MODE_ANNOTATION;
 use watchdog_api::policy::{Mode, ModeInForce, mode_in_force};
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
-use watchdog_kube::membership::{Membership, Permit};
+use watchdog_kube::membership::{Exclusive, Permit};
 use watchdog_runtime::clock::Clock;
 
 use crate::cluster::clusters::{Clusters, WriteEligibility};
@@ -41,7 +41,7 @@ pub(crate) struct DecisionInputs {
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) resources: Arc<Resources>,
     /// Tells which shoots this replica owns.
-    pub(crate) membership: Membership,
+    pub(crate) membership: Exclusive,
     /// Cancelled when the process drains: no write begins after that.
     pub(crate) draining: CancellationToken,
     pub(crate) modes: Modes,

@@ -39,9 +39,9 @@ use self::traces::Traces;
 use self::write_counts::WriteCounts;
 use crate::cluster::writer::ResourceWriter;
 use crate::controller::work_queue::{WorkItem, WorkQueue};
-use crate::domain::Direction;
 use crate::domain::flow::{Action, ActionKind, ActionOutcome, earliest};
 use crate::domain::overview::ShootScaling;
+use crate::domain::{Direction, direction_name};
 use crate::metrics::{FAILURES, UNDER_WAY, WAITING};
 
 /// Requests on the seed at once. A healthy API server answers within 20 ms, so this carries more than any sensible
@@ -217,8 +217,8 @@ impl Controller {
             self.send(&shoot, turn);
         }
         // Counts below 2^52.
-        WAITING.set(&[], self.queue.len() as f64);
-        UNDER_WAY.set(&[], self.requests.len() as f64);
+        WAITING.set((), self.queue.len() as f64);
+        UNDER_WAY.set((), self.requests.len() as f64);
         next_token
     }
 
@@ -422,8 +422,11 @@ impl Controller {
             self.publish_events(shoot, action, &ActionOutcome::Done, reason);
         }
         for (reference, why) in &found.steps.alerts {
-            let name = direction.map_or("hold", Direction::as_str);
-            FAILURES.inc(&[("direction", name.to_owned())]);
+            // While a shoot is held, no level runs that could fail.
+            if let Some(direction) = direction {
+                FAILURES.inc(direction);
+            }
+            let name = direction_name(direction);
             tracing::warn!(resource = %reference, direction = name, error = why, "a resource failed its level");
             let about = self.inputs.resources.about(reference, shoot);
             publish(events::failed(about, direction, why));

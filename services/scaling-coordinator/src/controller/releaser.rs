@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use watchdog_api::prober::{ProberConfig, ResourceRef};
-use watchdog_kube::membership::Membership;
+use watchdog_kube::membership::Share;
 use watchdog_watch_stream::server::StateStore;
 
 use super::verdicts::VerdictTable;
@@ -17,7 +17,7 @@ use crate::cluster::other_replicas::others;
 use crate::cluster::resources::Resources;
 use crate::cluster::watched_resources::LAST_WRITES;
 use crate::domain::Direction;
-use crate::domain::decision::{Outcome, Verdict};
+use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::overview::ShootScaling;
 use crate::domain::plan::{self, Planned, PlannedAction};
 
@@ -128,7 +128,7 @@ impl Releaser {
         let verdicts = Arc::new(VerdictTable::new(work_queue.clone()));
         let observer: Arc<str> = OBSERVER.into();
         let now = Instant::now();
-        let healthy = Verdict {
+        let healthy = ReceivedVerdict {
             outcome: Outcome::Healthy,
             observer: observer.clone(),
             observed: now,
@@ -147,7 +147,7 @@ impl Releaser {
         &self,
         before: &HeldDown,
         states: &StateStore<String, ShootScaling>,
-        membership: &Membership,
+        membership: &Share,
         deadline: Instant,
         output: &mut impl Write,
     ) -> anyhow::Result<()> {

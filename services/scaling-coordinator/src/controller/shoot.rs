@@ -11,13 +11,13 @@ use watchdog_api::policy::Mode;
 use watchdog_api::prober::ResourceRef;
 
 use super::inputs::OwnershipEpoch;
-use crate::domain::Direction;
 use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::flow::{Action, ActionKind, ActionOutcome, Flow, Steps};
 use crate::domain::observed::{Dependent, Observed};
 use crate::domain::other_writes::{OtherWrite, OtherWrites};
 use crate::domain::overlay::{Effect, Overlay};
 use crate::domain::status::FlowStatus;
+use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED};
 
 /// The longest delay of a shoot's timer.
@@ -40,7 +40,9 @@ pub(super) struct ShootRecord {
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
     verdict: Option<Instant>,
     first_write: bool,
-    /// Writes without an answer and their reasons, until the resource shows whether they were applied.
+    /// Writes without an answer and their reasons, for the history and the Kubernetes Events: they are reported once the
+    /// resource shows that they were applied. [`Flow`] on its own waits for the effect of every write, answered or not,
+    /// before it decides again.
     unanswered: BTreeMap<ResourceRef, (Action, String)>,
     /// Warnings that were published, by resource.
     warnings: BTreeMap<ResourceRef, String>,
@@ -222,8 +224,7 @@ impl ShootRecord {
         let first = self.direction == Some(action.direction) && !self.first_write;
         self.first_write |= first;
         if let Some(sent) = self.verdict.filter(|_| first) {
-            let labels = [("direction", action.direction.as_str().to_owned())];
-            FIRST_WRITE.record(&labels, now.saturating_duration_since(sent));
+            FIRST_WRITE.record(action.direction, now.saturating_duration_since(sent));
         }
     }
 
@@ -264,8 +265,8 @@ impl ShootRecord {
         if self.direction == decision.direction {
             return;
         }
-        let name = |direction: Option<Direction>| direction.map_or("hold", Direction::as_str);
-        let (from, to, reason) = (name(self.direction), name(decision.direction), &decision.reason);
+        let (from, to) = (direction_name(self.direction), direction_name(decision.direction));
+        let reason = &decision.reason;
         // After a start every healthy shoot turns from hold to up: that is no news.
         if [self.direction, decision.direction].contains(&Some(Direction::Down)) {
             tracing::info!(from, to, reason, "the direction of a shoot has changed");
@@ -286,7 +287,7 @@ impl ShootRecord {
         let scaled = self.first_write && self.mode == Mode::Protect;
         if let Some(sent) = self.verdict.take().filter(|_| scaled) {
             let took = now.saturating_duration_since(sent);
-            REACHED.record(&[("direction", direction.as_str().to_owned())], took);
+            REACHED.record(direction, took);
             let took = watchdog_api::duration::format(took);
             tracing::info!(
                 direction = direction.as_str(),

@@ -9,10 +9,10 @@ use watchdog_runtime::trace::{KeyValue, Span, Tracer};
 
 use super::write_counts;
 use crate::controller::trace_contexts::TraceContexts;
-use crate::domain::Direction;
 use crate::domain::flow::{Action, ActionKind, ActionOutcome};
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
+use crate::domain::{Direction, direction_name};
 
 /// Makes the spans. Does nothing while traces are off.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Traces {
             && operation.since != scaling.since
         {
             if let Some(span) = &mut operation.span {
-                let direction = scaling.direction.map_or("hold", Direction::as_str);
+                let direction = direction_name(scaling.direction);
                 let attributes = [("direction", direction), ("reason", &scaling.reason)];
                 let attributes = attributes.map(|(key, value)| KeyValue::new(key, value.to_owned()));
                 span.event("the direction has changed", attributes.into());
@@ -113,7 +113,7 @@ pub(super) fn ended(span: Option<Span>, outcome: &ActionOutcome) {
     let Some(mut span) = span else {
         return;
     };
-    span.set("result", write_counts::result(outcome));
+    span.set("result", write_counts::result(outcome).as_str());
     if let ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } = outcome {
         span.fail(why.clone());
     }

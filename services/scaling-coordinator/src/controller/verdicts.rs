@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::controller::work_queue::WorkQueue;
-use crate::domain::decision::{Outcome, StreamCounts, Verdict};
+use crate::domain::decision::{Outcome, ReceivedVerdict, StreamCounts};
 
 /// Tolerance for rounding: otherwise the observation times within a stream are exact.
 const ROUNDING: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ pub(crate) struct VerdictTable {
 struct ReceivedVerdicts {
     // True for a synchronised stream.
     streams: BTreeMap<Arc<str>, bool>,
-    by_shoot: HashMap<Arc<str>, BTreeMap<Arc<str>, Verdict>>,
+    by_shoot: HashMap<Arc<str>, BTreeMap<Arc<str>, ReceivedVerdict>>,
 }
 
 impl VerdictTable {
@@ -60,7 +60,11 @@ impl VerdictTable {
     }
 
     /// Replaces all verdicts of a stream.
-    pub(crate) fn snapshot(&self, stream: &Arc<str>, verdicts: impl IntoIterator<Item = (String, Verdict)>) {
+    pub(crate) fn snapshot(
+        &self,
+        stream: &Arc<str>,
+        verdicts: impl IntoIterator<Item = (String, ReceivedVerdict)>,
+    ) {
         let mut inner = self.inner.lock();
         // A stream that was removed meanwhile no longer counts.
         let Some(synced) = inner.streams.get_mut(stream) else {
@@ -81,7 +85,7 @@ impl VerdictTable {
 
     /// A stream brings a verdict. If that is older than the one before, neither can be trusted: it counts as
     /// [`Outcome::Outdated`] until something new comes.
-    pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: Verdict) {
+    pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: ReceivedVerdict) {
         let mut inner = self.inner.lock();
         if !inner.streams.contains_key(stream) {
             return;
@@ -120,7 +124,7 @@ impl VerdictTable {
         self.work_queue.add(shoot);
     }
 
-    pub(crate) fn on(&self, shoot: &str) -> Vec<Verdict> {
+    pub(crate) fn on(&self, shoot: &str) -> Vec<ReceivedVerdict> {
         let inner = self.inner.lock();
         inner
             .by_shoot
@@ -153,9 +157,9 @@ mod tests {
 
     use super::*;
 
-    fn verdict() -> Verdict {
+    fn verdict() -> ReceivedVerdict {
         let now = Instant::now();
-        Verdict {
+        ReceivedVerdict {
             outcome: Outcome::Healthy,
             observer: "o".into(),
             observed: now,
@@ -172,7 +176,7 @@ mod tests {
         let now = Instant::now() + Duration::from_secs(1_000);
         let upsert = |observed: Instant, outcome| {
             let valid_until = observed + Duration::from_secs(20);
-            let verdict = Verdict {
+            let verdict = ReceivedVerdict {
                 outcome,
                 observed,
                 valid_until,

@@ -4,24 +4,34 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use watchdog_runtime::label;
 
 use crate::domain::Direction;
 use crate::domain::flow::ActionOutcome;
 use crate::metrics::WRITES;
 
-pub(crate) const fn result(outcome: &ActionOutcome) -> &'static str {
+label!(pub(crate) enum WriteResult: "result" {
+    Applied = "applied",
+    Conflict = "conflict",
+    Refused = "refused",
+    Unknown = "unknown",
+    Cancelled = "cancelled",
+    Observed = "observed",
+});
+
+pub(crate) const fn result(outcome: &ActionOutcome) -> WriteResult {
     match outcome {
-        ActionOutcome::Done => "applied",
-        ActionOutcome::Conflict => "conflict",
-        ActionOutcome::Refused { .. } => "refused",
-        ActionOutcome::Unknown { .. } => "unknown",
-        ActionOutcome::Cancelled => "cancelled",
-        ActionOutcome::Observed => "observed",
+        ActionOutcome::Done => WriteResult::Applied,
+        ActionOutcome::Conflict => WriteResult::Conflict,
+        ActionOutcome::Refused { .. } => WriteResult::Refused,
+        ActionOutcome::Unknown { .. } => WriteResult::Unknown,
+        ActionOutcome::Cancelled => WriteResult::Cancelled,
+        ActionOutcome::Observed => WriteResult::Observed,
     }
 }
 
 /// Writes of one shoot by direction and result.
-pub(crate) type WritesByResult = BTreeMap<(Direction, &'static str), u64>;
+pub(crate) type WritesByResult = BTreeMap<(Direction, WriteResult), u64>;
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteCounts {
@@ -30,16 +40,13 @@ pub(crate) struct WriteCounts {
 
 impl WriteCounts {
     pub(crate) fn count(&self, shoot: &Arc<str>, direction: Direction, outcome: &ActionOutcome) {
-        let result = result(outcome);
-        WRITES.inc(&[
-            ("direction", direction.as_str().to_owned()),
-            ("result", result.to_owned()),
-        ]);
+        let labels = (direction, result(outcome));
+        WRITES.inc(labels);
         let mut by_shoot = self.by_shoot.lock();
         *by_shoot
             .entry(shoot.clone())
             .or_default()
-            .entry((direction, result))
+            .entry(labels)
             .or_default() += 1;
     }
 

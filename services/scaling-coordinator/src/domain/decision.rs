@@ -75,7 +75,7 @@ impl Outcome {
 
 /// The verdict of one observer on a shoot, in local monotonic time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Verdict {
+pub struct ReceivedVerdict {
     /// The result of the probe.
     pub outcome: Outcome,
     /// The observer that sent the verdict.
@@ -187,11 +187,11 @@ impl Decision {
 /// one that has. All that count must want the same, and holding is a wish like the others.
 pub fn decide<'a>(
     now: Instant,
-    verdicts: impl IntoIterator<Item = &'a Verdict>,
+    verdicts: impl IntoIterator<Item = &'a ReceivedVerdict>,
     streams: StreamCounts,
 ) -> Decision {
-    let (mut newest, mut again_at) = (None::<&Verdict>, None::<Instant>);
-    let mut counted: Vec<&Verdict> = Vec::new();
+    let (mut newest, mut again_at) = (None::<&ReceivedVerdict>, None::<Instant>);
+    let mut counted: Vec<&ReceivedVerdict> = Vec::new();
     for verdict in verdicts {
         if newest.is_none_or(|newest| verdict.observed > newest.observed) {
             newest = Some(verdict);
@@ -204,47 +204,15 @@ pub fn decide<'a>(
     }
     counted.sort_by(|a, b| (b.observed, &b.observer).cmp(&(a.observed, &a.observer)));
     let Some(first) = counted.first() else {
-        return match newest {
-            None => Decision::hold(HoldReason::Unreported, silence(streams)),
-            // These are never valid: they give no reason to act.
-            Some(verdict) if matches!(verdict.outcome, Outcome::Pending | Outcome::Skipped) => {
-                Decision::hold(HoldReason::Verdict, sentence(verdict))
-            }
-            Some(verdict) => Decision::hold(HoldReason::Expired, expired(verdict)),
-        };
+        return without_verdict(newest, streams);
     };
-    if let Some(outdated) = counted.iter().find(|v| v.outcome == Outcome::Outdated) {
+    if let Some((held, reason)) = objection(first, &counted) {
         return Decision {
             again_at,
-            ..Decision::hold(
-                HoldReason::Outdated,
-                format!(
-                    "{} reports {}: it counts again when it reports something new.",
-                    outdated.observer,
-                    outdated.outcome.as_str()
-                ),
-            )
+            ..Decision::hold(held, reason)
         };
     }
     let direction = first.outcome.direction();
-    let contrary = counted
-        .iter()
-        .find(|other| other.outcome.direction() != direction);
-    if let Some(contrary) = contrary {
-        return Decision {
-            again_at,
-            ..Decision::hold(
-                HoldReason::Disagreement,
-                format!(
-                    "The observers disagree: {} reports {}, {} reports {}.",
-                    first.observer,
-                    first.outcome.as_str(),
-                    contrary.observer,
-                    contrary.outcome.as_str()
-                ),
-            )
-        };
-    }
     Decision {
         direction,
         held: direction.is_none().then_some(HoldReason::Verdict),
@@ -254,7 +222,35 @@ pub fn decide<'a>(
     }
 }
 
-fn sentence(verdict: &Verdict) -> String {
+/// The decision when no verdict counts.
+fn without_verdict(newest: Option<&ReceivedVerdict>, streams: StreamCounts) -> Decision {
+    match newest {
+        None => Decision::hold(HoldReason::Unreported, silence(streams)),
+        // These are never valid: they give no reason to act.
+        Some(verdict) if matches!(verdict.outcome, Outcome::Pending | Outcome::Skipped) => {
+            Decision::hold(HoldReason::Verdict, sentence(verdict))
+        }
+        Some(verdict) => Decision::hold(HoldReason::Expired, expired(verdict)),
+    }
+}
+
+/// Why the verdicts that count give no direction together, if so.
+fn objection(first: &ReceivedVerdict, counted: &[&ReceivedVerdict]) -> Option<(HoldReason, String)> {
+    let report =
+        |verdict: &ReceivedVerdict| format!("{} reports {}", verdict.observer, verdict.outcome.as_str());
+    if let Some(outdated) = counted.iter().find(|v| v.outcome == Outcome::Outdated) {
+        let report = report(outdated);
+        let reason = format!("{report}: it counts again when it reports something new.");
+        return Some((HoldReason::Outdated, reason));
+    }
+    let direction = first.outcome.direction();
+    let contrary = counted.iter().find(|v| v.outcome.direction() != direction)?;
+    let (first, contrary) = (report(first), report(contrary));
+    let reason = format!("The observers disagree: {first}, {contrary}.");
+    Some((HoldReason::Disagreement, reason))
+}
+
+fn sentence(verdict: &ReceivedVerdict) -> String {
     let (observer, outcome) = (&verdict.observer, verdict.outcome.as_str());
     // Every renewal of a healthy verdict may count other leases; that is no news about the scaling.
     if verdict.outcome == Outcome::Healthy || verdict.message.is_empty() {
@@ -264,7 +260,7 @@ fn sentence(verdict: &Verdict) -> String {
     }
 }
 
-fn expired(newest: &Verdict) -> String {
+fn expired(newest: &ReceivedVerdict) -> String {
     let (outcome, observer) = (newest.outcome.as_str(), &newest.observer);
     format!("The last verdict, {outcome} by {observer}, is not valid any more and was not renewed.")
 }

@@ -11,6 +11,7 @@
 //! Holding stops the writes and forgets nothing: probes that fail now and then, each for a moment, must not start the
 //! initial delay anew every time. Only the contrary direction begins with nothing.
 
+mod advance;
 mod handover;
 mod op;
 mod show;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchdog_api::prober::{ResourceRef, ScaleInfo};
 
+use advance::{Advance, confirm, wait};
 use handover::Handover;
 use op::Operation;
 pub use op::{Action, ActionKind, ActionOutcome};
@@ -65,32 +67,6 @@ pub struct Steps {
 
 /// A resource with the step that follows from its observed state.
 type PlannedDependent<'a> = (&'a Dependent<'a>, PlannedStep);
-
-/// The next step of one resource in the current level.
-struct Advance {
-    step: Step,
-    message: String,
-    wake: Option<Instant>,
-    action: Option<ActionKind>,
-}
-
-impl Advance {
-    const fn to(step: Step, message: String, wake: Option<Instant>) -> Self {
-        Self {
-            step,
-            message,
-            wake,
-            action: None,
-        }
-    }
-
-    fn by(self, action: ActionKind) -> Self {
-        Self {
-            action: Some(action),
-            ..self
-        }
-    }
-}
 
 impl Steps {
     const fn showing(state: FlowState, level: Option<i32>, resources: Vec<Progress>) -> Self {
@@ -204,7 +180,7 @@ impl Flow {
 
     /// See [`Flow::running`].
     fn runs_on(&self, planned: &[PlannedDependent<'_>]) -> bool {
-        // ActionKind is protected and not where it should be was scaled by this watchdog, perhaps before a crash.
+        // What is protected and not where it should be was scaled by this watchdog, perhaps before a crash.
         let is_unfinished = |dependent: &Dependent<'_>, next_step: &NextStep| {
             *next_step == NextStep::Wait && dependent.observed.seen().is_some_and(|seen| seen.protected)
         };
@@ -232,7 +208,7 @@ impl Flow {
             direction: Some(direction),
             course: Some(direction),
             handover: std::mem::take(&mut self.handover),
-            // ActionKind is on its way to a resource does not turn round with us.
+            // What is on its way to a resource does not turn round with us.
             ops: ops
                 .filter(|(_, op)| op.is_busy())
                 .map(|(reference, op)| (reference, op.carried_over()))
@@ -384,37 +360,6 @@ impl Flow {
             _ => wait(now, op, dependent, planned, info.timeout),
         }
     }
-}
-
-/// Waits for the ready replicas of a resource, and reads it if nothing new is observed.
-fn wait(
-    now: Instant,
-    op: &mut Operation,
-    dependent: &Dependent<'_>,
-    planned: &PlannedStep,
-    timeout: Duration,
-) -> Advance {
-    let times_out = *op.since.get_or_insert(now) + timeout;
-    let read_at = dependent
-        .observed
-        .version()
-        .map(|version| op.read_at(now, version));
-    let wake = earliest(read_at.filter(|at| now < *at), Some(times_out));
-    let advance = Advance::to(Step::Waiting, planned.why.clone(), wake);
-    match read_at {
-        Some(at) if now >= at => advance.by(ActionKind::Read),
-        _ => advance,
-    }
-}
-
-/// Waits until the effect of a write is observed, and then reads the resource.
-fn confirm(now: Instant, read_at: Instant, times_out: Option<Instant>) -> Advance {
-    if now < read_at {
-        let message = "it was written; what came of it is not seen yet".to_owned();
-        return Advance::to(Step::Waiting, message, earliest(Some(read_at), times_out));
-    }
-    let message = "it was written; a read must show whether the write was applied".to_owned();
-    Advance::to(Step::Waiting, message, times_out).by(ActionKind::Read)
 }
 
 const fn initial_delay(direction: Direction, info: &ScaleInfo) -> Duration {

@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use watchdog_api::names::COORDINATOR_FIELD_MANAGER;
 use watchdog_api::prober::ResourceRef;
 
-use super::Direction;
-use super::decision::{HoldReason, Outcome, Verdict};
+use super::decision::{HoldReason, Outcome, ReceivedVerdict};
 use super::flow::{Action, ActionKind, ActionOutcome};
 use super::other_writes::OtherWrite;
 use super::overview::ShootScaling;
 use super::status::{FlowState, Step};
+use super::{Direction, direction_name};
 
 /// The evidence of a verdict, in counts.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -317,7 +317,7 @@ impl ShootHistory {
     pub(crate) fn verdict(
         &mut self,
         now: Instant,
-        verdict: &Verdict,
+        verdict: &ReceivedVerdict,
         evidence: Option<EvidenceCounts>,
     ) -> Option<ShootEvent> {
         let outcome = verdict.outcome;
@@ -405,7 +405,7 @@ impl ShootHistory {
         if previous == Some(direction) {
             return None;
         }
-        let name = direction.map_or("hold", Direction::as_str);
+        let name = direction_name(direction);
         Some(ShootEvent {
             at: now,
             message: format!("The direction is {name}. {}", scaling.reason),
@@ -455,7 +455,8 @@ impl ShootHistory {
         let healthy = incident.healthy.or(own)?;
         let summary = self.incident.take()?.end(healthy, now);
         self.steps.clear();
-        let took = watchdog_api::duration::format(summary.verdict_to_restored);
+        let millis = u64::try_from(summary.verdict_to_restored.as_millis()).unwrap_or(u64::MAX);
+        let took = watchdog_api::duration::format(Duration::from_millis(millis));
         let verb = if summary.observed {
             "would have been"
         } else {

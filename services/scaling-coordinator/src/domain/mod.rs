@@ -30,6 +30,11 @@ pub enum Direction {
     Release,
 }
 
+/// As a label value and in messages, holding included.
+pub(crate) fn direction_name(direction: Option<Direction>) -> &'static str {
+    direction.map_or("hold", Direction::as_str)
+}
+
 impl Direction {
     /// As a label value.
     #[must_use]

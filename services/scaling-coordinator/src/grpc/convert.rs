@@ -13,7 +13,7 @@ use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration, forward};
 
 use crate::domain::Direction;
-use crate::domain::decision::{HoldReason, Outcome, Verdict};
+use crate::domain::decision::{HoldReason, Outcome, ReceivedVerdict};
 use crate::domain::flow::ActionOutcome;
 use crate::domain::history::{
     EvidenceCounts, IncidentSummary, ScaleTimes, ShootEvent, ShootEventKind, signed_micros,
@@ -32,13 +32,13 @@ const LONGEST_MESSAGE: usize = 512;
 // === lease-probe -> domain ===
 
 /// A verdict in local monotonic time.
-pub(crate) fn verdict(received: &Received<probe::Verdict>) -> Verdict {
+pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
     let (verdict, sent) = (&received.value, received.sent_at);
     let Validity {
         observed,
         valid_until,
     } = Validity::of_verdict(verdict, sent);
-    Verdict {
+    ReceivedVerdict {
         outcome: outcome(verdict.outcome),
         observer: verdict.observer.as_str().into(),
         observed,
@@ -228,9 +228,12 @@ fn resource_ref(reference: &ResourceRef) -> pb::ResourceRef {
 
 /// An event in the history of a shoot, as this replica recorded it.
 pub(crate) fn shoot_event(key: &NamePair, event: &ShootEvent, replica: &str, clock: Clock) -> pb::ShootEvent {
-    let NamePair(shoot, id) = key.clone();
+    let NamePair(shoot, id) = key;
     pb::ShootEvent {
-        key: Some(pb::ShootEventKey { shoot, id }),
+        key: Some(pb::ShootEventKey {
+            shoot: shoot.to_string(),
+            id: id.to_string(),
+        }),
         at: Some(timestamp(clock, event.at)),
         replica: replica.to_owned(),
         message: sentence(&event.message),

@@ -10,7 +10,7 @@ use super::convert;
 use crate::controller::history::HistoryStore;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::verdicts::VerdictTable;
-use crate::domain::decision::Verdict;
+use crate::domain::decision::ReceivedVerdict;
 
 #[derive(Clone)]
 pub(crate) struct Observers {
@@ -20,7 +20,7 @@ pub(crate) struct Observers {
 }
 
 impl Observers {
-    fn read(&self, shoot: &str, received: &Received<pb::Verdict>) -> Verdict {
+    fn read(&self, shoot: &str, received: &Received<pb::Verdict>) -> ReceivedVerdict {
         let verdict = convert::verdict(received);
         let direction = verdict.outcome.direction();
         self.trace_contexts
@@ -54,6 +54,8 @@ impl ReplicaHandler<pb::Verdict> for Observers {
                 self.verdicts.upsert(replica, &shoot, verdict);
             }
             Update::Removed(shoot) => self.verdicts.withdraw(replica, &shoot),
+            // Each replica is followed by itself.
+            Update::Completeness(_) => {}
             Update::Lost(_) => self.verdicts.lost(replica),
         }
     }

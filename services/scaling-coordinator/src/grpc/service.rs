@@ -46,13 +46,13 @@ impl ScalingService for ScalingApi {
         &self,
         request: Request<pb::WatchScalingRequest>,
     ) -> Result<Response<Self::WatchScalingStream>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         let scope = scope(request.scope)?;
         let shoots = request::shoots(request.shoots)?;
         let matches = move |shoot: &String| shoots.is_empty() || shoots.contains(shoot);
         let stream = self
             .scaling
-            .watch(&self.streams, "WatchScaling", scope, matches)?;
+            .watch(&self.streams, "WatchScaling", &extensions, scope, matches)?;
         Ok(Response::new(stream))
     }
 
@@ -122,13 +122,13 @@ impl ScalingService for ScalingApi {
         &self,
         request: Request<pb::WatchShootEventsRequest>,
     ) -> Result<Response<Self::WatchShootEventsStream>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         let scope = scope(request.scope)?;
         let shoots = request::shoots(request.shoots)?;
-        let matches = move |key: &NamePair| shoots.is_empty() || shoots.contains(&key.0);
+        let matches = move |key: &NamePair| shoots.is_empty() || shoots.contains(&*key.0);
         let stream = self
             .events
-            .watch(&self.streams, "WatchShootEvents", scope, matches)?;
+            .watch(&self.streams, "WatchShootEvents", &extensions, scope, matches)?;
         Ok(Response::new(stream))
     }
 
@@ -143,7 +143,7 @@ impl ScalingService for ScalingApi {
         }
         let filter = ["ListShootEvents", scope.as_str_name(), &request.shoot];
         let page = PageRequest::read(request.page_size, &request.page_token, &filter)?;
-        let asked = |key: &NamePair, _: &pb::ShootEvent| request.shoot.is_empty() || key.0 == request.shoot;
+        let asked = |key: &NamePair, _: &pb::ShootEvent| request.shoot.is_empty() || *key.0 == *request.shoot;
         let page = self.events.list(scope, &page, asked).await?;
         Ok(Response::new(pb::ListShootEventsResponse {
             events: page.items,

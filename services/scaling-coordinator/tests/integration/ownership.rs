@@ -161,7 +161,7 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
 #[tokio::test]
 async fn replicas_of_lease_probe_are_found_by_their_leases() {
     use tokio_util::sync::CancellationToken;
-    use watchdog_kube::membership::{Membership, MembershipConfig, Ownership, Timing};
+    use watchdog_kube::membership::{Membership as _, MembershipConfig, Share, Timing};
     let (seed, probe) = (Seed::new().await, Probe::start("p").await);
     seed.shoot("shoot--0", 1, false).await;
     let stop = CancellationToken::new();
@@ -174,11 +174,10 @@ async fn replicas_of_lease_probe_are_found_by_their_leases() {
         service: "lease-probe",
         identity: "lease-probe-0".into(),
         address: probe.address.to_string(),
-        ownership: Ownership::Overlapping,
         readiness: watchdog_runtime::readiness::Readiness::default(),
         timing: Timing::PRODUCTION.faster(5),
     };
-    let (_membership, task) = Membership::join(config, stop.clone());
+    let (_membership, task) = Share::join(config, stop.clone());
     let task = tokio::spawn(task.run());
     let coordinator = Coordinator::start(&seed, &[]).await;
     probe.say("shoot--0", Outcome::LeasesExpired);

@@ -12,7 +12,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::{Request, Response, Status};
+use tonic::{Extensions, Request, Response, Status};
 use watchdog_proto::feed::v1 as feed;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
@@ -26,7 +26,7 @@ pub use watchdog_proto::probe::v1::Outcome;
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(300);
 
-struct Told {
+struct FakeVerdict {
     outcome: Outcome,
     /// Age of the observation when the verdict was sent.
     age: Duration,
@@ -39,7 +39,7 @@ struct Told {
 pub struct Probe {
     pub address: SocketAddr,
     name: String,
-    feed: StateStore<String, Told>,
+    feed: StateStore<String, FakeVerdict>,
     runtime: Option<Runtime>,
 }
 
@@ -73,14 +73,14 @@ impl Probe {
 
     /// Sends an observation of this age as a new verdict.
     pub fn say_of(&self, shoot: &str, outcome: Outcome, age: Duration, valid_for: Duration) {
-        let told = Told {
+        let given = FakeVerdict {
             outcome,
             age,
             said: Instant::now(),
             valid_until: Instant::now() + valid_for,
             observer: self.name.clone(),
         };
-        self.feed.upsert(shoot.to_owned(), told);
+        self.feed.upsert(shoot.to_owned(), given);
     }
 
     pub fn take_back(&self, shoot: &str) {
@@ -121,7 +121,7 @@ impl Probe {
         let address = self.address;
         let listener = runtime.spawn(listen(address)).await.unwrap();
         self.address = listener.local_addr().unwrap();
-        let service = Service {
+        let service = ProbeService {
             feed: self.feed.clone(),
             streams: Streams::new(CancellationToken::new()),
         };
@@ -152,8 +152,8 @@ impl Drop for Probe {
     }
 }
 
-struct Service {
-    feed: StateStore<String, Told>,
+struct ProbeService {
+    feed: StateStore<String, FakeVerdict>,
     streams: Streams,
 }
 
@@ -168,25 +168,25 @@ fn micros(duration: Duration) -> i128 {
     i128::try_from(duration.as_micros()).unwrap()
 }
 
-fn verdict(shoot: String, told: &Told) -> pb::Verdict {
+fn verdict(shoot: String, given: &FakeVerdict) -> pb::Verdict {
     let now = Instant::now();
-    let left = micros(told.valid_until.saturating_duration_since(now));
-    let over = micros(now.saturating_duration_since(told.valid_until));
+    let left = micros(given.valid_until.saturating_duration_since(now));
+    let over = micros(now.saturating_duration_since(given.valid_until));
     pb::Verdict {
         shoot,
-        outcome: told.outcome.into(),
+        outcome: given.outcome.into(),
         message: "The test says so.".into(),
         age: Some(signed(micros(
-            told.age + now.saturating_duration_since(told.said),
+            given.age + now.saturating_duration_since(given.said),
         ))),
         valid_for: Some(signed(left - over)),
-        observer: told.observer.clone(),
+        observer: given.observer.clone(),
         ..Default::default()
     }
 }
 
 #[tonic::async_trait]
-impl LeaseProbeService for Service {
+impl LeaseProbeService for ProbeService {
     type WatchVerdictsStream = Pin<Box<dyn Stream<Item = Result<pb::WatchVerdictsResponse, Status>> + Send>>;
 
     async fn watch_verdicts(
@@ -198,20 +198,21 @@ impl LeaseProbeService for Service {
             feed::Scope::Local,
             "every replica is asked for its own shoots"
         );
-        let encode = |message: Message<String, std::sync::Arc<Told>>| {
+        let encode = |message: Message<String, std::sync::Arc<FakeVerdict>>| {
             let event = match message.event {
-                Event::Upsert(shoot, told) => Event::Upsert(shoot.clone(), verdict(shoot, &told)),
+                Event::Upsert(shoot, given) => Event::Upsert(shoot.clone(), verdict(shoot, &given)),
                 Event::Removed(shoot) => Event::Removed(shoot),
                 Event::SnapshotComplete { items, completeness } => {
                     Event::SnapshotComplete { items, completeness }
                 }
-                Event::Heartbeat => Event::Heartbeat,
+                Event::Heartbeat { completeness } => Event::Heartbeat { completeness },
             };
             let position = message.position;
             pb::WatchVerdictsResponse::encode(Message { position, event })
         };
         Ok(Response::new(self.streams.serve(
             "WatchVerdicts",
+            &Extensions::default(),
             self.feed.subscribe(|_| true),
             encode,
         )?))

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
-use scaling_coordinator::domain::decision::{Outcome as Says, StreamCounts, Verdict, decide};
+use scaling_coordinator::domain::decision::{Outcome as Says, ReceivedVerdict, StreamCounts, decide};
 use scaling_coordinator::domain::flow::{Action, Flow};
 use scaling_coordinator::domain::observed::{Dependent, Observed};
 use tokio::time::Instant;
@@ -237,7 +237,7 @@ impl World {
         if !self.coordinators[c].cluster {
             return rules.release.then_some(Direction::Release);
         }
-        let said = |observer: &str, outcome, valid: bool| Verdict {
+        let said = |observer: &str, outcome, valid: bool| ReceivedVerdict {
             outcome,
             observer: observer.into(),
             observed: self.now,

@@ -32,12 +32,7 @@ pub(crate) async fn run(connector: &ProgramDialer, output: Output) -> Result<Exi
     }
     let facts = join_all(endpoints.iter().map(|endpoint| inspect(connector, endpoint))).await;
     let frame = output.frame();
-    findings.extend(check::findings(
-        &facts,
-        VERSION,
-        connector.certificate_end(),
-        frame.now,
-    ));
+    findings.extend(check::findings(&facts, VERSION, connector.validity(), frame.now));
     for program in programs {
         findings.push(completeness(&Clients(connector), program).await);
     }

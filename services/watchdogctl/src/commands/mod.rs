@@ -1,5 +1,6 @@
 //! The commands, one file each: they ask, and have the answer rendered.
 
+pub(crate) mod certificate;
 pub(crate) mod check;
 pub(crate) mod history;
 pub(crate) mod plan;

@@ -8,8 +8,9 @@ use tonic::metadata::MetadataMap;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use watchdog_certificates::ValidityPeriod;
 
-use super::{ProgramDialer, ReplicaEndpoint, certificate};
+use super::{ProgramDialer, ReplicaEndpoint};
 use crate::error::CommandError;
 use crate::render::check::ReplicaFacts;
 
@@ -35,8 +36,8 @@ pub(crate) async fn inspect(connector: &ProgramDialer, endpoint: &ReplicaEndpoin
     }
     if connector.tls.is_some() {
         facts.is_encrypted = true;
-        let end = tokio::time::timeout(TIMEOUT, certificate_end(connector, endpoint)).await;
-        facts.certificate_end = end.ok().flatten();
+        let validity = tokio::time::timeout(TIMEOUT, validity(connector, endpoint)).await;
+        facts.validity = validity.ok().flatten();
     }
     facts
 }
@@ -77,14 +78,14 @@ fn ahead(date: &str, now: Timestamp) -> Option<i64> {
     Some(date.timestamp().as_second() - now.as_second())
 }
 
-/// When the certificate ends that the replica shows.
-async fn certificate_end(connector: &ProgramDialer, endpoint: &ReplicaEndpoint) -> Option<Timestamp> {
+/// From when to when the certificate is valid that the replica shows.
+async fn validity(connector: &ProgramDialer, endpoint: &ReplicaEndpoint) -> Option<ValidityPeriod> {
     let name = ServerName::try_from(connector.server_name(endpoint.program)).ok()?;
     let tls = tokio_rustls::TlsConnector::from(connector.tls.as_ref()?.current());
     let transport = connector.connect(endpoint).await.ok()?;
     let stream = tls.connect(name, transport).await.ok()?;
     let (_, session) = stream.get_ref();
-    certificate::end(session.peer_certificates()?.first()?)
+    ValidityPeriod::of(session.peer_certificates()?.first()?)
 }
 
 #[cfg(test)]

@@ -1,19 +1,18 @@
 //! How the programs are reached: by address, or through the API server of the seed.
 
 mod address;
-mod certificate;
 pub(crate) mod inspect;
 mod pod_stream;
 mod port_forward;
-mod tls;
+pub(crate) mod tls;
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::Channel;
+use watchdog_certificates::ValidityPeriod;
 use watchdog_client::failure::chain;
 use watchdog_client::grpc_client::Dialer;
 use watchdog_client::tls::ClientTls;
@@ -80,11 +79,10 @@ pub(crate) struct ReplicaEndpoint {
 pub(crate) struct ProgramDialer {
     route: Route,
     tls: Option<ClientTls>,
-    /// The end of the own certificate, if it can be read.
-    certificate_end: Option<Timestamp>,
-    /// First part of the names of certificates, and the namespace in them.
-    names: (String, String),
-    server_name: Option<String>,
+    /// From when to when the own certificate is valid, if that can be read.
+    validity: Option<ValidityPeriod>,
+    /// The names that the programs' certificates must carry, in the order of [`Program::ALL`].
+    server_names: [String; 3],
 }
 
 #[derive(Clone)]
@@ -104,7 +102,8 @@ impl ProgramDialer {
             (Some(_), None) => None,
             _ => Some(PortForward::open(args).await?),
         };
-        let (tls, certificate_end) = tls::of(args, forward.as_ref()).await?.unzip();
+        let names = Program::ALL.map(|program| server_name(args, program));
+        let (tls, validity) = tls::of(args, forward.as_ref(), &names).await?.unzip();
         let route = match (addresses, forward) {
             (Some(addresses), _) => Route::Addresses(addresses),
             (None, Some(forward)) => Route::PortForward(forward),
@@ -118,9 +117,8 @@ impl ProgramDialer {
         Ok(Self {
             route,
             tls,
-            certificate_end: certificate_end.flatten(),
-            names: (args.name.clone(), args.namespace.clone()),
-            server_name: args.tls_server_name.clone(),
+            validity: validity.flatten(),
+            server_names: names,
         })
     }
 
@@ -187,16 +185,19 @@ impl ProgramDialer {
         }
     }
 
-    /// The end of the own certificate; none with plaintext.
-    pub(crate) const fn certificate_end(&self) -> Option<Timestamp> {
-        self.certificate_end
+    /// The validity of the own certificate; none with plaintext.
+    pub(crate) const fn validity(&self) -> Option<ValidityPeriod> {
+        self.validity
     }
 
     /// The name that a program's certificate must carry.
     pub(crate) fn server_name(&self, program: Program) -> String {
-        let (name, namespace) = &self.names;
-        let of_chart = || format!("{name}-{program}.{namespace}.svc");
-        self.server_name.clone().unwrap_or_else(of_chart)
+        let [lease_probe, scaling_coordinator, weeder] = &self.server_names;
+        match program {
+            Program::LeaseProbe => lease_probe.clone(),
+            Program::ScalingCoordinator => scaling_coordinator.clone(),
+            Program::Weeder => weeder.clone(),
+        }
     }
 
     fn channel_over<C, F>(&self, program: Program, connect: C) -> Result<Channel, CommandError>
@@ -214,4 +215,10 @@ impl ProgramDialer {
             CommandError::usage(chain(&error), "correct --tls-server-name, --name or --namespace")
         })
     }
+}
+
+/// The name that a program's certificate must carry.
+pub(crate) fn server_name(args: &ConnectArgs, program: Program) -> String {
+    let of_chart = || format!("{}-{program}.{}.svc", args.name, args.namespace);
+    args.tls_server_name.clone().unwrap_or_else(of_chart)
 }

@@ -1,9 +1,11 @@
 //! Programs in pods, through the API server of the seed.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::ListParams;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
@@ -129,28 +131,13 @@ impl PortForward {
         Ok(Box::new(PodStream::new(stream, error)))
     }
 
-    /// One part of a Secret for each key.
-    pub(super) async fn secret<const N: usize>(
-        &self,
-        name: &str,
-        keys: [&str; N],
-    ) -> Result<[Vec<u8>; N], CommandError> {
-        let secrets: Api<Secret> = Api::namespaced(self.seed.clone(), &self.namespace);
-        let secret = self
-            .request(&format!("read the Secret {name}"), secrets.get(name))
-            .await?;
-        let data = secret.data.unwrap_or_default();
-        let mut parts = [const { Vec::new() }; N];
-        for (part, key) in parts.iter_mut().zip(keys) {
-            let Some(found) = data.get(key) else {
-                return Err(CommandError::usage(
-                    format!("the Secret {name} has no {key}"),
-                    "name a Secret with tls.crt, tls.key and ca.crt",
-                ));
-            };
-            part.clone_from(&found.0);
-        }
-        Ok(parts)
+    /// The data of a Secret: `NAME`, or `NAMESPACE/NAME`.
+    pub(super) async fn secret(&self, name: &str) -> Result<BTreeMap<String, ByteString>, CommandError> {
+        let (namespace, name) = name.split_once('/').unwrap_or((&self.namespace, name));
+        let secrets: Api<Secret> = Api::namespaced(self.seed.clone(), namespace);
+        let what = format!("read the Secret {name}");
+        let secret = self.request(&what, secrets.get(name)).await?;
+        Ok(secret.data.unwrap_or_default())
     }
 
     async fn request<T>(

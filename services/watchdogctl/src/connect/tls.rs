@@ -1,61 +1,187 @@
-//! Certificates from files or from a Secret.
+//! Certificates from files or from a Secret, or issued for this run.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 
 use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use watchdog_certificates::{Authorities, Issued, ValidityPeriod};
 use watchdog_client::failure::chain;
 use watchdog_client::setup_error::SetupError;
-use watchdog_client::tls::{ClientTls, certificates, read};
+use watchdog_client::tls::{ClientTls, authorities, certificates, client_config, read};
 
-use super::certificate;
 use super::port_forward::PortForward;
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
 
-/// TLS, and the end of the own certificate if it can be read.
-type Certificates = (ClientTls, Option<Timestamp>);
+/// TLS, and the validity of the own certificate if it can be read.
+type Certificates = (ClientTls, Option<ValidityPeriod>);
 
-/// The TLS that the options ask for; none for plaintext.
+/// An authority that the options name: how errors call it, and what it consists of.
+struct NamedAuthority {
+    name: String,
+    ca: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl NamedAuthority {
+    fn issue(&self, names: &[String]) -> Result<Issued, CommandError> {
+        let issued = Authorities::from_pem(&self.ca, &self.key)
+            .and_then(|authorities| authorities.issue(names, Timestamp::now()));
+        issued.map_err(|error| self.unusable(&error))
+    }
+
+    /// With a certificate for the names of the programs, which are among those that may call.
+    fn tls(&self, names: &[String]) -> Result<Certificates, CommandError> {
+        let issued = self.issue(names)?;
+        let roots = authorities("ca.crt", &self.ca).map_err(|error| self.unusable(&error))?;
+        let config = client_config(roots.into(), vec![issued.certificate], issued.key);
+        let config = config.map_err(|error| self.unusable(&error))?;
+        Ok((ClientTls::new(config), Some(issued.validity)))
+    }
+
+    fn unusable(&self, error: &(dyn std::error::Error + 'static)) -> CommandError {
+        let text = format!("{}: {}", self.name, chain(error));
+        CommandError::usage(text, "correct it, or use another certificate")
+    }
+}
+
+/// Writes a certificate of the authority, its key and the authority's certificate into a folder.
+///
+/// # Errors
+/// When no authority is named, it cannot be used, or a file cannot be written.
+pub(crate) async fn write(args: &ConnectArgs, folder: &Path, names: &[String]) -> Result<(), CommandError> {
+    let authority = match (&args.tls_secret, &args.tls_ca, &args.tls_ca_key) {
+        (Some(secret), _, _) => {
+            let data = PortForward::open(args).await?.secret(secret).await?;
+            of_data(secret, &data)?
+        }
+        (None, Some(ca), Some(key)) => of_files(ca, key)?,
+        _ => {
+            return Err(CommandError::usage(
+                "a certificate needs an authority, and none is given",
+                format!(
+                    "add --tls-secret {}-authority, or --tls-ca and --tls-ca-key",
+                    args.name
+                ),
+            ));
+        }
+    };
+    let issued = authority.issue(names)?;
+    let (certificate, key) = issued.to_pem();
+    let ca = String::from_utf8_lossy(&authority.ca);
+    for (name, content) in [
+        ("ca.crt", ca.as_ref()),
+        ("tls.crt", &certificate),
+        ("tls.key", &key),
+    ] {
+        let path = folder.join(name);
+        let unwritable = |error| {
+            CommandError::usage(
+                format!("cannot write {}: {error}", path.display()),
+                "name another folder",
+            )
+        };
+        let mut options = std::fs::OpenOptions::new();
+        // Nobody else may read the key.
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path);
+        file.and_then(|mut file| file.write_all(content.as_bytes()))
+            .map_err(unwritable)?;
+    }
+    Ok(())
+}
+
+/// The TLS that the options ask for; none for plaintext. `names` are those of the programs.
 pub(super) async fn of(
     args: &ConnectArgs,
     seed: Option<&PortForward>,
+    names: &[String],
 ) -> Result<Option<Certificates>, CommandError> {
     if args.insecure_plaintext {
         return Ok(None);
     }
     if let (Some(secret), Some(seed)) = (&args.tls_secret, seed) {
-        return of_secret(secret, seed).await.map(Some);
+        return of_secret(secret, seed, names).await.map(Some);
     }
-    let (Some(ca), Some(cert), Some(key)) = (&args.tls_ca, &args.tls_cert, &args.tls_key) else {
-        return Err(CommandError::usage(
+    let unusable = |error: SetupError| {
+        CommandError::usage(
+            chain(&error),
+            "correct --tls-ca, --tls-cert, --tls-key and --tls-ca-key",
+        )
+    };
+    let shown = |path: &Path| path.display().to_string();
+    let read = |path| read(path).map_err(unusable);
+    match (&args.tls_ca, &args.tls_cert, &args.tls_key, &args.tls_ca_key) {
+        (Some(ca), _, _, Some(key)) => of_files(ca, key)?.tls(names).map(Some),
+        (Some(ca), Some(cert), Some(key), None) => {
+            let names = [ca, cert, key].map(|path| shown(path));
+            let [ca_name, cert_name, key_name] = &names;
+            let (ca, cert, key) = (read(ca)?, read(cert)?, read(key)?);
+            of_pem([(ca_name, &ca), (cert_name, &cert), (key_name, &key)])
+                .map(Some)
+                .map_err(unusable)
+        }
+        _ => Err(CommandError::usage(
             "the programs ask for a client certificate, and none is given",
             format!(
-                "add --tls-secret NAME for a Secret in namespace {} that you may read (for example \
-                 {}-lease-probe-tls), or --tls-ca, --tls-cert and --tls-key; --insecure-plaintext is for programs \
-                 without TLS",
+                "add --tls-secret NAME for a Secret in namespace {} that you may read (for example {}-authority), or \
+                 --tls-ca, --tls-cert and --tls-key; --insecure-plaintext is for programs without TLS",
                 args.namespace, args.name
             ),
-        ));
-    };
-    let unusable =
-        |error: SetupError| CommandError::usage(chain(&error), "correct --tls-ca, --tls-cert and --tls-key");
-    let [ca_name, cert_name, key_name] = [ca, cert, key].map(|path| path.display().to_string());
-    let read = |path| read(path).map_err(unusable);
-    let (ca, cert, key) = (read(ca)?, read(cert)?, read(key)?);
-    let parts = [(&ca_name, &ca), (&cert_name, &cert), (&key_name, &key)];
-    of_pem(parts.map(|(name, pem)| (name.as_str(), pem.as_slice())))
-        .map(Some)
-        .map_err(unusable)
+        )),
+    }
 }
 
-async fn of_secret(name: &str, seed: &PortForward) -> Result<Certificates, CommandError> {
-    let [ca, cert, key] = seed.secret(name, ["ca.crt", "tls.crt", "tls.key"]).await?;
+/// A Secret of the authority has its key, and a certificate is issued for this run. Any other has a certificate.
+async fn of_secret(name: &str, seed: &PortForward, names: &[String]) -> Result<Certificates, CommandError> {
+    let data = seed.secret(name).await?;
+    if data.contains_key("ca.key") {
+        return of_data(name, &data)?.tls(names);
+    }
     let shown = ["ca.crt", "tls.crt", "tls.key"].map(|key| format!("{key} of the Secret {name}"));
     let [ca_name, cert_name, key_name] = &shown;
-    of_pem([(ca_name, &ca), (cert_name, &cert), (key_name, &key)])
+    let [ca, cert, key] = ["ca.crt", "tls.crt", "tls.key"].map(|key| part(name, &data, key));
+    of_pem([(ca_name, ca?), (cert_name, cert?), (key_name, key?)])
         .map_err(|error| CommandError::usage(chain(&error), "name another Secret with --tls-secret"))
+}
+
+fn of_data(name: &str, data: &BTreeMap<String, ByteString>) -> Result<NamedAuthority, CommandError> {
+    Ok(NamedAuthority {
+        name: format!("the Secret {name}"),
+        ca: part(name, data, "ca.crt")?.to_owned(),
+        key: part(name, data, "ca.key")?.to_owned(),
+    })
+}
+
+fn of_files(ca: &Path, key: &Path) -> Result<NamedAuthority, CommandError> {
+    let unusable =
+        |error: SetupError| CommandError::usage(chain(&error), "correct --tls-ca and --tls-ca-key");
+    Ok(NamedAuthority {
+        name: format!("{} and {}", ca.display(), key.display()),
+        ca: read(ca).map_err(unusable)?,
+        key: read(key).map_err(unusable)?,
+    })
+}
+
+fn part<'a>(name: &str, data: &'a BTreeMap<String, ByteString>, key: &str) -> Result<&'a [u8], CommandError> {
+    let missing = || {
+        CommandError::usage(
+            format!("the Secret {name} has no {key}"),
+            "name a Secret with ca.crt and ca.key, or with tls.crt, tls.key and ca.crt",
+        )
+    };
+    data.get(key).map(|part| part.0.as_slice()).ok_or_else(missing)
 }
 
 fn of_pem([ca, cert, key]: [(&str, &[u8]); 3]) -> Result<Certificates, SetupError> {
     let chain = certificates(cert.0, cert.1)?;
-    let end = chain.first().and_then(|own| certificate::end(own));
-    Ok((ClientTls::from_pem(ca, cert, key)?, end))
+    let validity = chain.first().and_then(|own| ValidityPeriod::of(own));
+    Ok((ClientTls::from_pem(ca, cert, key)?, validity))
 }

@@ -166,7 +166,7 @@ impl<'a, V> FirstSnapshot<'a, V> {
             self.found = match update {
                 Update::Snapshot(items, _) => Some(Ok(items)),
                 Update::Lost(failure) => Some(Err(failure)),
-                Update::Upsert(..) | Update::Removed(_) => None,
+                Update::Upsert(..) | Update::Removed(_) | Update::Completeness(_) => None,
             };
             self.stop.cancel();
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use watchdog_certificates::ValidityPeriod;
 
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
@@ -30,8 +31,8 @@ pub(crate) struct ReplicaFacts {
     /// By how much its clock is ahead of this machine's.
     pub(crate) ahead_seconds: Option<i64>,
     pub(crate) is_encrypted: bool,
-    /// The end of its certificate, if it could be read.
-    pub(crate) certificate_end: Option<Timestamp>,
+    /// From when to when its certificate is valid, if that could be read.
+    pub(crate) validity: Option<ValidityPeriod>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +78,7 @@ impl CheckFinding {
 pub(crate) fn findings(
     replicas: &[ReplicaFacts],
     own_version: &str,
-    own_certificate_end: Option<Timestamp>,
+    own_validity: Option<ValidityPeriod>,
     now: Timestamp,
 ) -> Vec<CheckFinding> {
     let median = median(replicas.iter().filter_map(|facts| facts.ahead_seconds));
@@ -93,7 +94,7 @@ pub(crate) fn findings(
         }
         findings.push(readiness(&subject, facts));
         if facts.is_encrypted {
-            findings.push(certificate(&subject, facts.certificate_end, now));
+            findings.push(certificate(&subject, facts.validity, now));
         } else {
             let text = "plaintext: everything that reaches the port can read and forge verdicts";
             findings.push(CheckFinding::new(Severity::Notice, &subject, "certificate", text));
@@ -101,8 +102,8 @@ pub(crate) fn findings(
         findings.extend(clock(&subject, facts.ahead_seconds, median));
     }
     findings.extend(versions(replicas, own_version));
-    if own_certificate_end.is_some() {
-        findings.push(certificate("your certificate", own_certificate_end, now));
+    if own_validity.is_some() {
+        findings.push(certificate("your certificate", own_validity, now));
     }
     findings
 }
@@ -120,8 +121,12 @@ fn readiness(subject: &str, facts: &ReplicaFacts) -> CheckFinding {
     }
 }
 
-fn certificate(subject: &str, end: Option<Timestamp>, now: Timestamp) -> CheckFinding {
-    let Some(end) = end else {
+fn certificate(subject: &str, validity: Option<ValidityPeriod>, now: Timestamp) -> CheckFinding {
+    let Some(ValidityPeriod {
+        not_before,
+        not_after,
+    }) = validity
+    else {
         return CheckFinding::new(
             Severity::Notice,
             subject,
@@ -129,16 +134,24 @@ fn certificate(subject: &str, end: Option<Timestamp>, now: Timestamp) -> CheckFi
             "its end could not be read",
         );
     };
-    let left = end.as_second() - now.as_second();
-    let ends = format!("ends {}", text::day_and_clock(end));
+    let left = not_after.as_second() - now.as_second();
+    let life = not_after.as_second() - not_before.as_second();
+    let ends = format!("ends {}", text::day_and_clock(not_after));
+    // What is issued for a day is renewed when two thirds of it are left.
+    let soon = SOON_SECONDS.min(life / 3);
     match left {
         ..0 => CheckFinding::wrong(
             subject,
             "certificate",
             format!("{ends}: it has expired; renew it"),
         ),
-        0..SOON_SECONDS => {
-            let text = format!("{ends}: in {} days; renew it", left / 86_400);
+        left if left < soon => {
+            let left = if left < 86_400 {
+                format!("{} hours", left / 3600)
+            } else {
+                format!("{} days", left / 86_400)
+            };
+            let text = format!("{ends}: in {left}; renew it");
             CheckFinding::new(Severity::Notice, subject, "certificate", text)
         }
         _ => CheckFinding::fine(subject, "certificate", ends),
@@ -232,6 +245,13 @@ WRONG   weeder-0  readiness  not serving
         assert!(render(&findings[..1], &testing::pipe()).ends_with("Nothing is wrong.\n"));
     }
 
+    fn validity(left: i64) -> Option<ValidityPeriod> {
+        Some(ValidityPeriod {
+            not_before: Timestamp::from_second(testing::NOW - 100 * 86_400).ok()?,
+            not_after: Timestamp::from_second(testing::NOW + left).ok()?,
+        })
+    }
+
     fn facts(name: &str) -> ReplicaFacts {
         ReplicaFacts {
             program: "weeder",
@@ -240,13 +260,13 @@ WRONG   weeder-0  readiness  not serving
             version: Some("1.0.0".to_owned()),
             ahead_seconds: Some(100),
             is_encrypted: true,
-            certificate_end: Timestamp::from_second(testing::NOW + 100 * 86_400).ok(),
+            validity: validity(100 * 86_400),
             ..ReplicaFacts::default()
         }
     }
 
     fn worst(replicas: &[ReplicaFacts]) -> (Severity, String) {
-        let end = replicas.first().and_then(|facts| facts.certificate_end);
+        let end = replicas.first().and_then(|facts| facts.validity);
         let found = findings(replicas, "1.0.0", end, testing::pipe().now);
         let worst = found.into_iter().max_by_key(|finding| finding.severity).unwrap();
         (
@@ -268,7 +288,7 @@ WRONG   weeder-0  readiness  not serving
             ..facts("b")
         };
         let expired = ReplicaFacts {
-            certificate_end: Timestamp::from_second(testing::NOW - 1).ok(),
+            validity: validity(-1),
             ..facts("b")
         };
         let clock = ReplicaFacts {
@@ -292,13 +312,30 @@ WRONG   weeder-0  readiness  not serving
     }
 
     #[test]
+    fn a_certificate_that_a_program_renews_itself_is_fine_while_it_does() {
+        let issued = |hours_ago: i64| ReplicaFacts {
+            validity: Some(ValidityPeriod {
+                not_before: Timestamp::from_second(testing::NOW - (hours_ago + 1) * 3600).unwrap(),
+                not_after: Timestamp::from_second(testing::NOW + (24 - hours_ago) * 3600).unwrap(),
+            }),
+            ..facts("b")
+        };
+        assert_eq!(worst(&[facts("a"), issued(8)]).0, Severity::Fine);
+        let (severity, text) = worst(&[facts("a"), issued(20)]);
+        assert!(
+            severity == Severity::Notice && text.contains("in 4 hours"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn other_versions_certificates_that_end_soon_and_plaintext_are_noticed() {
         let version = ReplicaFacts {
             version: Some("1.1.0".to_owned()),
             ..facts("b")
         };
         let soon = ReplicaFacts {
-            certificate_end: Timestamp::from_second(testing::NOW + 86_400).ok(),
+            validity: validity(86_400),
             ..facts("b")
         };
         let plaintext = ReplicaFacts {

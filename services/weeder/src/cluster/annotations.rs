@@ -1,4 +1,4 @@
-//! SeedWatches the dependants that Services declare by an annotation.
+//! Watches the dependants that Services declare by an annotation.
 //!
 //! The API cannot select by annotation, so all Services of the seed are watched, but only their metadata. Of a Service
 //! without the annotation only the name is kept.
@@ -29,7 +29,7 @@ const PAGE: u32 = 500;
 /// The dependants that a Service declares; none if it declares none.
 type Declaration = (NamespacedName, Option<Vec<Selector>>);
 
-/// SeedWatches the Services of all namespaces until `stop` is cancelled.
+/// Watches the Services of all namespaces until `stop` is cancelled.
 ///
 /// # Errors
 /// As [`Watch::run`].

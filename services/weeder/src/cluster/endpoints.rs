@@ -1,4 +1,4 @@
-//! SeedWatches the endpoints of services in all namespaces.
+//! Watches the endpoints of services in all namespaces.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const CATCH_UP: Duration = Duration::from_secs(20);
 /// A slice, and how it was received.
 type SliceUpdate = ObjectUpdate<(Slice, ReceivedBy)>;
 
-/// SeedWatches the endpoints of services until `stop` is cancelled. An update comes with the service whose watch brought
+/// Watches the endpoints of services until `stop` is cancelled. An update comes with the service whose watch brought
 /// it; none stands for a watch on all of them.
 ///
 /// # Errors

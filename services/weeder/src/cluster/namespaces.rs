@@ -1,4 +1,4 @@
-//! SeedWatches the namespaces: a weeder ends with its own.
+//! Watches the namespaces: a weeder ends with its own.
 
 use kube::Api;
 use kube::runtime::watcher::Config;
@@ -10,7 +10,7 @@ use super::objects::NamespaceObject;
 use super::{ObjectUpdate, updates};
 use crate::domain::namespaces::Namespace;
 
-/// SeedWatches the namespaces until `stop` is cancelled. An update has the name.
+/// Watches the namespaces until `stop` is cancelled. An update has the name.
 ///
 /// # Errors
 /// As [`Watch::run`].

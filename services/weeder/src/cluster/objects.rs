@@ -81,6 +81,7 @@ impl PodObject {
         let (mut restarted, mut containers, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         match self.status {
             Lenient::Ok(TrimmedPodStatus(status)) => {
+                let stays_down = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
                 let init = status.init_container_statuses.unwrap_or_default().into_iter();
                 let main = status.container_statuses.unwrap_or_default().into_iter();
                 let init = init.map(|status| (true, status));
@@ -93,7 +94,10 @@ impl PodObject {
                     if status.restart_count > 0 || ended_at.is_some() {
                         ends.push(ended_at);
                     }
-                    containers.push(crash_loop(init, status));
+                    // kubelet starts nothing again in a pod that has ended, such as one that was evicted.
+                    if !stays_down {
+                        containers.push(crash_loop(init, status));
+                    }
                 }
             }
             Lenient::Malformed(reason) => malformed("pod", &key.namespace, &key.name, &reason),
@@ -303,6 +307,7 @@ trimmed!(NamespaceObject, v1::Namespace);
 
 impl Subset for TrimmedPodStatus {
     const KEEP: Keep = Keep::Fields(&[
+        ("phase", Keep::All),
         (
             "conditions",
             Keep::Fields(&[

@@ -1,4 +1,4 @@
-//! SeedWatches the pods that may be dependants.
+//! Watches the pods that may be dependants.
 
 use kube::Api;
 use kube::runtime::watcher::Config;
@@ -14,7 +14,7 @@ use crate::domain::pods::Pod;
 /// Pods in one page of a list: a page stays below some megabytes.
 const PAGE: u32 = 500;
 
-/// SeedWatches the pods of a query until `stop` is cancelled.
+/// Watches the pods of a query until `stop` is cancelled.
 ///
 /// # Errors
 /// As [`Watch::run`].

@@ -7,11 +7,11 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 
-use crate::metrics;
+use crate::metrics::{MALFORMED, ObjectKind};
 
 /// Says that an object cannot be read.
 pub(super) fn malformed(kind: &'static str, namespace: &str, name: &str, reason: &str) {
-    metrics::MALFORMED.inc(&[("kind", kind.to_owned())]);
+    MALFORMED.inc(ObjectKind(kind));
     tracing::warn!(kind, namespace, name, error = reason, "object cannot be read");
 }
 

@@ -29,6 +29,9 @@ use decision::PodDecision;
 /// A weeder is forgotten this long after its end.
 pub(crate) const KEPT_AFTER_END: Duration = Duration::from_secs(60);
 
+/// How often a weeder whose time is over looks whether pods still wait for a request.
+const BACKLOG_CHECK: Duration = Duration::from_secs(1);
+
 /// A pod that changed before its deletion arrived is tried again this much later, unless its watch brings the newer
 /// state before.
 const WATCH_DELAY: Duration = Duration::from_secs(1);
@@ -144,7 +147,7 @@ impl WeederManager {
         now: UnixTime,
     ) {
         let old = self.weeders.remove(&key);
-        let was_flapping = old.as_ref().is_some_and(|old| old.recoveries.is_flapping());
+        let was_flapping = old.as_ref().is_some_and(|old| old.recoveries.was_flapping());
         // A service that is seen for the first time has not come back.
         let recovered =
             matches!(proof, OutageProof::Observed) || old.as_ref().is_some_and(|old| old.weeder.is_paused());
@@ -152,12 +155,12 @@ impl WeederManager {
         if recovered {
             recoveries.add(now);
         }
-        if recoveries.is_flapping() && !was_flapping {
+        if recoveries.is_flapping(now) && !was_flapping {
             self.findings.push(Finding::Flapping(key.clone()));
         }
         self.generations += 1;
         let first_sight = !matches!(proof, OutageProof::Observed);
-        let pause = recoveries.pause(self.config.ready_for);
+        let pause = recoveries.pause(self.config.ready_for, now);
         let mut weeder = Weeder::new(
             key.clone(),
             dependants,
@@ -293,6 +296,7 @@ impl WeederManager {
     /// Activates, ends and forgets what is due.
     pub(crate) fn expire(&mut self, now: UnixTime) {
         while let Some(key) = self.due_phases.pop_due(now) {
+            let waits = self.has_backlog(&key);
             let Some(entry) = self.weeders.get_mut(&key) else {
                 continue;
             };
@@ -302,6 +306,9 @@ impl WeederManager {
                     entry.weeder.activate();
                 }
                 self.due_phases.insert(key.clone(), entry.weeder.ends_at);
+            } else if entry.weeder.is_live() && waits {
+                self.due_phases.insert(key, now.after(BACKLOG_CHECK));
+                continue;
             } else if entry.weeder.is_live() {
                 self.finish(&key, now, Weeder::end);
             } else {
@@ -335,8 +342,14 @@ impl WeederManager {
                     self.in_flight.entry(controller).or_insert(first).requests += 1;
                     return Some(Task::Delete(deletion));
                 }
-                PodDecision::Wait(until) => self.due_pods.insert(key, until),
-                PodDecision::Read(service, from) => self.due_reads.expedite(service, from),
+                PodDecision::Later { again, reads } => {
+                    if let Some(again) = again {
+                        self.due_pods.insert(key, again);
+                    }
+                    for (service, from) in reads {
+                        self.due_reads.expedite(service, from);
+                    }
+                }
                 PodDecision::LeaveAlone(service) => self.leave_alone(&service, &key, now),
                 PodDecision::Nothing => {}
             }
@@ -528,6 +541,18 @@ impl WeederManager {
                 self.throttle(failure, again);
             }
         }
+    }
+
+    /// True when a pod has been due since before the end of the weeder. Only requests of ours keep it waiting, so the weeder
+    /// does not end before the pod has had its turn.
+    fn has_backlog(&self, service: &NamespacedName) -> bool {
+        let Some(ManagedWeeder { weeder, .. }) = self.weeders.get(service) else {
+            return false;
+        };
+        let waits = |(key, known): (&NamespacedName, &CrashingPod)| {
+            self.due_pods.due(key).is_some_and(|due| due < weeder.ends_at) && weeder.weeds(&known.pod.labels)
+        };
+        in_namespace(&self.pods, &service.namespace).any(waits)
     }
 
     fn forget_pod(&mut self, key: &NamespacedName) {

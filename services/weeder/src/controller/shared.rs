@@ -16,7 +16,7 @@ use crate::domain::dependants::PodQuery;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::readiness::{ServiceReadiness, ServiceState};
 use crate::domain::weeder::{Phase, Weeder};
-use crate::metrics;
+use crate::metrics::{self, WeederEnd};
 use watchdog_api::unix_time::UnixTime;
 
 /// The lock is never held across an await.
@@ -144,7 +144,7 @@ impl SharedState {
         let before = before.filter(|before| before.started_at == weeder.started_at);
         let was = before.map_or(Phase::Queued, |before| before.phase);
         if was == Phase::Queued && weeder.phase == Phase::Active {
-            metrics::STARTED.inc(&[]);
+            metrics::STARTED.inc(());
             if weeder.first_sight {
                 // Thousands at a start.
                 tracing::debug!("service was ready already, weeder started");
@@ -154,11 +154,11 @@ impl SharedState {
         }
         if !weeder.is_live() && matches!(was, Phase::Queued | Phase::Active) {
             let how = match weeder.phase {
-                Phase::Ended => "ended",
-                _ => "cancelled",
+                Phase::Ended => WeederEnd::Ended,
+                _ => WeederEnd::Cancelled,
             };
-            metrics::ENDED.inc(&[("how", how.to_owned())]);
-            let (deleted, why) = (weeder.deleted, &*weeder.message);
+            metrics::ENDED.inc(how);
+            let (how, deleted, why) = (how.as_str(), weeder.deleted, &*weeder.message);
             if weeder.first_sight && deleted == 0 {
                 tracing::debug!(how, why, "weeder ended");
             } else {

@@ -54,7 +54,7 @@ impl SeedWatches {
         }
     }
 
-    /// SeedWatches the endpoints of the services that have dependants. All of them are listed again when the services change.
+    /// Watches the endpoints of the services that have dependants. All of them are listed again when the services change.
     ///
     /// # Errors
     /// When a watch ends.
@@ -96,7 +96,7 @@ impl SeedWatches {
         }
     }
 
-    /// SeedWatches the pods in a crash loop.
+    /// Watches the pods in a crash loop.
     ///
     /// One watch for each selector, over all namespaces and for as long as the weeder runs, so that these pods are known at
     /// the moment at which their service becomes ready. A list for each recovery would take 20,000 requests when a seed
@@ -156,7 +156,7 @@ impl SeedWatches {
         pods::watch(self.client, &query, readiness, stop, on_update).await
     }
 
-    /// SeedWatches the namespaces.
+    /// Watches the namespaces.
     ///
     /// # Errors
     /// When the watch ends.
@@ -177,7 +177,7 @@ impl SeedWatches {
         namespaces::watch(self.client, self.readiness, self.stop, on_update).await
     }
 
-    /// SeedWatches the dependants that Services declare.
+    /// Watches the dependants that Services declare.
     ///
     /// # Errors
     /// When the watch ends.

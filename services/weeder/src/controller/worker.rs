@@ -21,7 +21,7 @@ use crate::domain::failure::RequestFailure;
 use crate::domain::flapping::SETTLED;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::{CrashLoop, Pod};
-use crate::metrics;
+use crate::metrics::{self, DeletionAnswer, DeletionEffect, Discovered, EndpointReadResult};
 
 /// Requests at one time, each on a connection of its own (kube's client speaks HTTP/1.1). Their number a second is
 /// bounded by `--request-rate`.
@@ -51,7 +51,7 @@ impl RequestWorker {
     /// # Errors
     /// When a request panics.
     pub(crate) async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let requests_in_flight = metrics::REQUESTS.gauge_handle(&[]);
+        let requests_in_flight = metrics::REQUESTS.handle(());
         let mut requests = JoinSet::new();
         while !stop.is_cancelled() {
             let mut tasks = Vec::new();
@@ -111,13 +111,13 @@ impl RequestWorker {
     async fn read_endpoints(self, read: EndpointRead) {
         let answer = pod_requests::read_endpoint_pods(&self.client, &read.key.namespace, &read.pods).await;
         let result = match &answer {
-            Ok(_) => "ok",
+            Ok(_) => EndpointReadResult::Ok,
             Err(failure) => {
                 tracing::warn!(error = %failure, "endpoint pods cannot be read, trying again");
-                failure.as_str()
+                failure.into()
             }
         };
-        metrics::ENDPOINT_READS.inc(&[("result", result.to_owned())]);
+        metrics::ENDPOINT_READS.inc(result);
         self.state
             .update(|state, _, now| state.manager.endpoints_read(&read, answer, now));
     }
@@ -141,7 +141,7 @@ impl RequestWorker {
             "crash-looping pod not deleted because the mode is observe; it would have been deleted now"
         );
         self.events.publish(observed_notice(deletion));
-        metrics::DELETIONS.inc(&[("result", "observed".to_owned())]);
+        metrics::DELETIONS.inc(DeletionAnswer::Observed);
     }
 
     async fn delete(self, deletion: &Deletion) {
@@ -156,7 +156,7 @@ impl RequestWorker {
             Ok(_) => {
                 let saved = backoff::left(crash.restarts, crash.ended_at, now);
                 let delay = record_delay(deletion, now);
-                metrics::SAVED.add(&[], saved.as_secs());
+                metrics::SAVED.add((), saved.as_secs());
                 metrics::count_deleted_pod(&deletion.key.name, crash);
                 tracing::info!(
                     pod = name,
@@ -170,18 +170,18 @@ impl RequestWorker {
                     "crash-looping pod deleted"
                 );
                 self.events.publish(deleted_notice(deletion));
-                "deleted"
+                DeletionAnswer::Deleted
             }
             Err(failure @ (RequestFailure::Gone | RequestFailure::Changed)) => {
                 tracing::info!(pod = name, why = %failure, "pod left alone");
-                failure.as_str()
+                failure.into()
             }
             Err(failure) => {
                 tracing::warn!(pod = name, error = %failure, "pod cannot be deleted, trying again");
-                failure.as_str()
+                failure.into()
             }
         };
-        metrics::DELETIONS.inc(&[("result", result.to_owned())]);
+        metrics::DELETIONS.inc(result);
     }
 
     fn report(&self, finding: Finding) {
@@ -200,16 +200,16 @@ impl RequestWorker {
                     "pod is gone; the weeder would have deleted it earlier"
                 );
             }
-            Finding::Useful(count) => metrics::OUTCOMES.add(&[("outcome", "useful".to_owned())], count),
-            Finding::Useless => metrics::OUTCOMES.inc(&[("outcome", "useless".to_owned())]),
+            Finding::Useful(count) => metrics::OUTCOMES.add(DeletionEffect::Useful, count),
+            Finding::Useless => metrics::OUTCOMES.inc(DeletionEffect::Useless),
             Finding::Flapping(key) => {
-                metrics::FLAPPING.inc(&[]);
+                metrics::FLAPPING.inc(());
                 let _span = weeder_span(&key).entered();
                 tracing::warn!("service became ready four times in a minute, waiting until it stays ready");
                 self.events.publish(flapping_notice(&key));
             }
             Finding::LeftAlone { key, pod, crash } => {
-                metrics::LEFT_ALONE.inc(&[]);
+                metrics::LEFT_ALONE.inc(());
                 let _span = weeder_span(&key).entered();
                 tracing::warn!(
                     pod = &*pod.key.name,
@@ -228,12 +228,12 @@ impl RequestWorker {
 /// Measures the time for which the pod could have been deleted.
 fn record_delay(deletion: &Deletion, now: UnixTime) -> Duration {
     let discovered = if deletion.crashed_later {
-        "later"
+        Discovered::Later
     } else {
-        "at_start"
+        Discovered::AtStart
     };
     let delay = now.since(deletion.waiting_since);
-    metrics::DELETION_DELAY.record(&[("discovered", discovered.to_owned())], delay);
+    metrics::DELETION_DELAY.record(discovered, delay);
     delay
 }
 

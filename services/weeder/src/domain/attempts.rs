@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use watchdog_api::duration::doubled;
 
+use super::evidence::CLOCK_TOLERANCE;
 use super::pods::Pod;
 use super::schedule::Schedule;
 use watchdog_api::unix_time::UnixTime;
@@ -161,7 +162,7 @@ impl Attempts {
         let Some(record) = self.records.get(controller) else {
             return DeletionPermit::Now;
         };
-        let in_round = record.includes(pod, Some(found_at));
+        let in_round = record.joins(pod, found_at, weeder, now);
         if record.is_exhausted(weeder, in_round) {
             return DeletionPermit::Exhausted;
         }
@@ -176,11 +177,19 @@ impl Attempts {
         }
     }
 
+    /// True for a pod whose predecessor this weeder deleted.
+    pub(crate) fn is_successor(&self, pod: &Pod, found_at: UnixTime, weeder: u64) -> bool {
+        let record = self.records.get(&ControllerKey::of(pod));
+        record
+            .is_some_and(|record| record.lives.contains_key(&weeder) && !record.includes(pod, Some(found_at)))
+    }
+
     /// A pod was deleted, or may have been. It counts for all of its containers that crashed.
     pub(crate) fn deleted(&mut self, controller: &ControllerKey, pod: &Pod, attempt: Attempt, now: UnixTime) {
         let keep_until = now.after(REMEMBERED).max(attempt.ends_at);
         let known = self.records.get(controller);
-        let in_round = known.is_some_and(|record| record.includes(pod, Some(attempt.found_at)));
+        let in_round =
+            known.is_some_and(|record| record.joins(pod, attempt.found_at, attempt.weeder, attempt.asked_at));
         let record = self.records.entry(controller.clone()).or_insert(Record {
             round: 0,
             uid: String::new(),
@@ -281,13 +290,23 @@ impl Attempts {
 // === impl Record ===
 
 impl Record {
-    /// True when the pod existed already when the first deletion of the round took place. Both times are the API server's,
-    /// in whole seconds: in the same second a pod counts as a successor, which waits. While a deletion has no answer the
-    /// time is not known: then a pod that was found to crash before the request left is no successor.
+    /// True when a deletion of the pod belongs to the present round. A weeder that took no part in the round joins it only
+    /// while it lasts: another outage begins another round.
+    fn joins(&self, pod: &Pod, found_at: UnixTime, weeder: u64, now: UnixTime) -> bool {
+        let life = self.lives.get(&weeder);
+        let takes_part = life.is_some_and(|life| life.last_round == self.round);
+        let over = self.certain && self.asked_at.after(PROOF) <= now;
+        (takes_part || !over) && self.includes(pod, Some(found_at))
+    }
+
+    /// True when the pod existed already when the first deletion of the round took place. Both times are an API server's;
+    /// another one may have created the pod than deleted its predecessor. A pod that is only little older counts as a
+    /// successor, which waits. While a deletion has no answer the time is not known: then a pod that was found to crash
+    /// before the request left is no successor.
     fn includes(&self, pod: &Pod, found_at: Option<UnixTime>) -> bool {
         let deleted_at = self.deleted_at.filter(|_| self.certain || found_at.is_none());
         let existed = match (pod.created, deleted_at) {
-            (Some(created), Some(deleted_at)) => created < deleted_at,
+            (Some(created), Some(deleted_at)) => created.after(CLOCK_TOLERANCE) < deleted_at,
             (None, Some(_)) => false,
             (_, None) => found_at.is_some_and(|found_at| found_at <= self.asked_at),
         };
@@ -585,6 +604,36 @@ mod tests {
             "the round of another weeder would be its fourth"
         );
         assert_eq!(permit(&attempts, &late, 1, 201.0), DeletionPermit::Now);
+    }
+
+    /// The service fails again minutes later, and another replica crashes.
+    #[test]
+    fn another_outage_begins_another_round() {
+        let mut attempts = Attempts::default();
+        delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
+        attempts.expire(at(160.0));
+        let replica = pod("replica", 50.0);
+        assert_eq!(permit(&attempts, &replica, 2, 300.0), DeletionPermit::Now);
+        delete(&mut attempts, &replica, 2, 300.0);
+        assert_eq!(
+            permit(&attempts, &pod("successor", 301.0), 2, 303.0),
+            DeletionPermit::At(at(310.0))
+        );
+        assert_eq!(attempts.expire(at(360.0)), 1, "its use is judged");
+    }
+
+    /// One API server deletes the pod, and another one, whose clock is behind, creates its successor.
+    #[test]
+    fn a_successor_that_looks_older_waits() {
+        let mut attempts = Attempts::default();
+        delete(&mut attempts, &pod("1", 0.0), 1, 100.0);
+        for created in [98.0, 99.0] {
+            assert_eq!(
+                permit(&attempts, &pod("2", created), 1, 103.0),
+                DeletionPermit::At(at(110.0))
+            );
+        }
+        assert_eq!(permit(&attempts, &pod("3", 97.0), 1, 103.0), DeletionPermit::Now);
     }
 
     #[test]

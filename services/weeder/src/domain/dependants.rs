@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use watchdog_api::selector::{Selector, SelectorExt};
 
-/// SeedWatches on pods at most. Gardener's file has two selectors; with more than eight, one watch on all pods takes the place
+/// Watches on pods at most. Gardener's file has two selectors; with more than eight, one watch on all pods takes the place
 /// of all of them.
 pub(crate) const MAX_WATCHES: usize = 8;
 
@@ -116,6 +116,8 @@ impl std::fmt::Display for PodQuery {
 
 #[cfg(test)]
 mod tests {
+    use watchdog_api::config::UnknownFields;
+
     use super::*;
 
     fn dependants(roles: &[&str]) -> Dependants {
@@ -124,8 +126,8 @@ mod tests {
             .map(|role| format!("{{matchLabels: {{role: {role}}}}},"))
             .collect();
         let file = format!("servicesAndDependantSelectors: {{etcd: {{podSelectors: [{selectors}]}}}}");
-        let config = watchdog_api::weeder::parse(file.as_bytes()).unwrap();
-        Dependants::new(&config.services["etcd"])
+        let parsed = watchdog_api::weeder::parse(file.as_bytes(), UnknownFields::Refused);
+        Dependants::new(&parsed.unwrap().config.services["etcd"])
     }
 
     #[test]

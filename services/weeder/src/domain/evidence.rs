@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::UnixTime;
 
-/// Nodes keep their clocks this close, and the times of pods are in whole seconds.
-const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
+/// Nodes and API servers keep their clocks this close; the times of pods are in whole seconds.
+pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// The pod behind an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -33,17 +33,6 @@ pub(crate) enum RequestFailure {
 }
 
 impl RequestFailure {
-    /// As a label value: a closed set.
-    pub(crate) const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Gone => "gone",
-            Self::Changed => "changed",
-            Self::Forbidden(_) => "forbidden",
-            Self::Throttled(_) => "throttled",
-            Self::Failed(_) => "failed",
-        }
-    }
-
     /// The pause before the next try, after a number of failures in a row (from 1). Without jitter: the number of
     /// requests at one time is bounded, and so is a stampede.
     pub(crate) fn pause(&self, failures: u32) -> Duration {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use watchdog_api::config::UnknownFields;
 use watchdog_api::weeder::WeederConfig;
 
 use super::dependants::Dependants;
@@ -23,7 +24,8 @@ servicesAndDependantSelectors:
   etcd: {podSelectors: [{matchLabels: {role: apiserver}}]}
   kube-apiserver: {podSelectors: [{matchExpressions: [{key: role, operator: In, values: [kcm, apiserver]}]}]}
 ";
-    watchdog_api::weeder::parse(file).unwrap()
+    let parsed = watchdog_api::weeder::parse(file, UnknownFields::Refused);
+    parsed.unwrap().config
 }
 
 /// The dependants of one of its services.

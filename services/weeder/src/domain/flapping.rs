@@ -27,13 +27,19 @@ impl Recoveries {
         self.0.push(now);
     }
 
-    pub(crate) fn is_flapping(&self) -> bool {
-        self.0.len() > MAX_RECOVERIES
+    pub(crate) fn is_flapping(&self, now: UnixTime) -> bool {
+        let recent = self.0.iter().filter(|at| now.since(**at) < WINDOW);
+        recent.count() > MAX_RECOVERIES
+    }
+
+    /// True when it was flapping when it last became ready.
+    pub(crate) fn was_flapping(&self) -> bool {
+        self.0.last().is_some_and(|last| self.is_flapping(*last))
     }
 
     /// How long the service must stay ready before its dependants are deleted.
-    pub(crate) fn pause(&self, ready_for: Duration) -> Duration {
-        if self.is_flapping() {
+    pub(crate) fn pause(&self, ready_for: Duration, now: UnixTime) -> Duration {
+        if self.is_flapping(now) {
             ready_for.max(SETTLED)
         } else {
             ready_for
@@ -54,12 +60,20 @@ mod tests {
         let pauses: Vec<u64> = [0.0, 10.0, 20.0, 30.0, 59.0, 69.0, 200.0]
             .map(|now| {
                 recoveries.add(at(now));
-                recoveries.pause(Duration::ZERO).as_secs()
+                recoveries.pause(Duration::ZERO, at(now)).as_secs()
             })
             .to_vec();
         assert_eq!(pauses, [0, 0, 0, 30, 30, 30, 0]);
-        assert_eq!(recoveries.pause(Duration::from_secs(5)).as_secs(), 5);
-        assert_eq!(recoveries.pause(Duration::from_secs(50)).as_secs(), 50);
+        for now in [200.0, 201.0, 202.0] {
+            recoveries.add(at(now));
+        }
+        let pause = |now: f64, ready_for| {
+            recoveries
+                .pause(Duration::from_secs(ready_for), at(now))
+                .as_secs()
+        };
+        assert_eq!((pause(203.0, 5), pause(203.0, 50)), (30, 50));
+        assert_eq!((pause(260.0, 5), pause(260.0, 50)), (5, 50), "a minute later");
     }
 
     proptest! {
@@ -71,7 +85,7 @@ mod tests {
                 now += gap;
                 recoveries.add(at(f64::from(now)));
                 prop_assert!(recoveries.0.len() <= MAX_RECOVERIES + 1);
-                if recoveries.pause(Duration::ZERO).is_zero() {
+                if recoveries.pause(Duration::ZERO, at(f64::from(now))).is_zero() {
                     at_once.push(now);
                 }
             }

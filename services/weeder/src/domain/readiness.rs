@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::namespaced_name::{NamespacedName, in_namespace};
 use watchdog_api::unix_time::UnixTime;
 
-/// ServiceReadiness of a service.
+/// Readiness of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceReadiness {
     /// At least one endpoint over all slices is ready.
@@ -106,7 +106,7 @@ impl Endpoints {
 // === impl ServiceState ===
 
 impl ServiceState {
-    /// ServiceReadiness over all slices.
+    /// Readiness over all slices.
     pub const fn readiness(&self) -> ServiceReadiness {
         self.endpoints.readiness()
     }

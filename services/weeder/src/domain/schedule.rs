@@ -53,6 +53,10 @@ impl<K: Ord + Clone> Schedule<K> {
         Some(key)
     }
 
+    pub(crate) fn due(&self, key: &K) -> Option<UnixTime> {
+        self.due.get(key).map(|(due, _)| *due)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.due.len()
     }

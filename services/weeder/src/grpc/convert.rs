@@ -94,7 +94,7 @@ fn left_alone(left: &LeftAlone) -> pb::LeftAlone {
 
 /// The key of a service in the streams.
 pub(crate) fn name_pair(service: &NamespacedName) -> NamePair {
-    NamePair(service.namespace.to_string(), service.name.to_string())
+    NamePair(service.namespace.clone(), service.name.clone())
 }
 
 fn key(service: &NamespacedName) -> pb::ServiceKey {

@@ -26,14 +26,16 @@ impl WeederService for WeederApi {
         &self,
         request: Request<pb::WatchEndpointReadinessRequest>,
     ) -> Result<Response<Self::WatchEndpointReadinessStream>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         let scope = scope(request.scope)?;
         let filter = ServiceFilter::read(request.namespace, request.service)?;
-        let stream = self
-            .readiness
-            .watch(&self.streams, "WatchEndpointReadiness", scope, move |key| {
-                filter.matches(key)
-            })?;
+        let stream = self.readiness.watch(
+            &self.streams,
+            "WatchEndpointReadiness",
+            &extensions,
+            scope,
+            move |key| filter.matches(key),
+        )?;
         Ok(Response::new(stream))
     }
 
@@ -68,13 +70,13 @@ impl WeederService for WeederApi {
         &self,
         request: Request<pb::WatchWeedersRequest>,
     ) -> Result<Response<Self::WatchWeedersStream>, Status> {
-        let request = request.into_inner();
+        let (_, extensions, request) = request.into_parts();
         let scope = scope(request.scope)?;
         let filter = ServiceFilter::read(request.namespace, request.service)?;
         let matches = move |key: &NamePair| filter.matches(key);
         let stream = self
             .weeders
-            .watch(&self.streams, "WatchWeeders", scope, matches)?;
+            .watch(&self.streams, "WatchWeeders", &extensions, scope, matches)?;
         Ok(Response::new(stream))
     }
 
@@ -85,7 +87,7 @@ impl WeederService for WeederApi {
         let key = request.into_inner().key.unwrap_or_default();
         check("key.namespace", "namespace", &key.namespace)?;
         check("key.service", "Service", &key.service)?;
-        let key = NamePair(key.namespace, key.service);
+        let key = NamePair(key.namespace.into(), key.service.into());
         let answer = self.weeders.get(&key).await;
         let weeder = answer.item.ok_or_else(|| {
             let NamePair(namespace, service) = &key;
@@ -177,7 +179,7 @@ mod tests {
     fn filters() {
         let filter =
             |namespace: &str, service: &str| ServiceFilter::read(namespace.to_owned(), service.to_owned());
-        let key = NamePair("shoot--a--b".to_owned(), "etcd".to_owned());
+        let key = NamePair("shoot--a--b".into(), "etcd".into());
         assert!(filter("", "").unwrap().matches(&key));
         assert!(filter("shoot--a--b", "etcd").unwrap().matches(&key));
         assert!(!filter("shoot--a--c", "").unwrap().matches(&key));

@@ -24,6 +24,7 @@ use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_runtime::args::LogFormat;
 use watchdog_runtime::cli::CommandLine as _;
 use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::telemetry;
 use watchdog_sandbox::resource::{ResourceKey, keys};
 use watchdog_sandbox::store::object::Object;
 use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
@@ -84,7 +85,7 @@ impl Seed {
         options.namespaces.push("garden".to_owned());
         if let Ok(filter) = std::env::var("TEST_LOG") {
             // Fails for all but the first test of a process.
-            let _ = watchdog_runtime::telemetry::init(LogFormat::Text, &filter);
+            let _ = telemetry::init(LogFormat::Text, &filter);
         }
         let api = ApiServer::start(options).await.unwrap();
         let seed = Self {
@@ -494,6 +495,32 @@ fn waiting(container: &str) -> Value {
             "exitCode": 1, "reason": "Error", "message": "cannot reach its service", "finishedAt": CRASHED_AT,
         }},
     })
+}
+
+/// Writes the log of this process to a file, in JSON, until a line is as wanted.
+pub struct JsonLog(tempfile::NamedTempFile);
+
+impl JsonLog {
+    pub fn start() -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (subscriber, _) = telemetry::subscriber(LogFormat::Json, "info", file.reopen().unwrap()).unwrap();
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+        Self(file)
+    }
+
+    pub async fn line(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut found = None;
+        eventually(what, || {
+            let text = std::fs::read_to_string(self.0.path()).unwrap();
+            let mut lines = text
+                .lines()
+                .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            found = lines.find(&wanted);
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
+    }
 }
 
 /// Waits until `condition` holds.

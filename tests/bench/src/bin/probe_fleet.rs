@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
-use watchdog_bench::scenario::{healthy, incident, loss, outage, serve};
+use watchdog_bench::scenario::{healthy, hostile, incident, loss, outage, serve};
 
 /// Measures lease-probe and scaling-coordinator on a simulated fleet of shoots. The programs stand where this one
 /// does: build all of them with --release.
@@ -31,6 +31,9 @@ enum Scenario {
     Outage(outage::OutageOptions),
     /// All nodes lost and recovered with scaling-coordinator, on a real kube-apiserver: until the dependants are at 0
     Incident(incident::IncidentOptions),
+    /// Hostile API servers of every kind beside honest ones, with a memory limit. Fails when honest shoots are probed
+    /// late, a loss among them is reported late, or lease-probe needs more memory
+    Hostile(hostile::HostileOptions),
     /// The fleet and a seed alone, for any prober; says how to point one at them
     Serve(serve::ServeOptions),
 }
@@ -43,6 +46,11 @@ async fn main() -> anyhow::Result<()> {
         Scenario::Loss(options) => tell(&loss::run(options).await?, args.json),
         Scenario::Outage(options) => {
             let outcomes = outage::run(options).await?;
+            tell(&outcomes, args.json)?;
+            outcomes.check()
+        }
+        Scenario::Hostile(options) => {
+            let outcomes = hostile::run(options).await?;
             tell(&outcomes, args.json)?;
             outcomes.check()
         }

@@ -1,6 +1,7 @@
 //! The set-up of a measurement: a seed, the fleet and the services under test, each a process of its own.
 
 pub mod admin;
+pub mod memory_limit;
 pub mod perf;
 pub mod seed;
 pub mod subscriber;

@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
@@ -66,10 +67,10 @@ pub struct Subscriber {
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-fn request() -> pb::WatchVerdictsRequest {
+fn request(scope: Scope) -> pb::WatchVerdictsRequest {
     pb::WatchVerdictsRequest {
         shoots: Vec::new(),
-        scope: watchdog_proto::feed::v1::Scope::Local.into(),
+        scope: scope.into(),
     }
 }
 
@@ -86,7 +87,7 @@ impl Subscriber {
             let mut client =
                 LeaseProbeServiceClient::new(setup.channel(service)?).max_decoding_message_size(MAX_MESSAGE);
             let mut stream = client
-                .watch_verdicts(Request::new(request()))
+                .watch_verdicts(Request::new(request(Scope::Local)))
                 .await
                 .context("open a stream of verdicts")?
                 .into_inner();
@@ -100,7 +101,7 @@ impl Subscriber {
                     // A replica ends a stream on which more was taken back at once than it remembers, as when another
                     // replica joins: a follower connects again and has everything anew.
                     stream = loop {
-                        match client.watch_verdicts(Request::new(request())).await {
+                        match client.watch_verdicts(Request::new(request(Scope::Local))).await {
                             Ok(answer) => break answer.into_inner(),
                             Err(_) => tokio::time::sleep(RECONNECT).await,
                         }
@@ -218,18 +219,18 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Opens this many streams, each over a connection of its own.
+    /// Opens this many streams of the whole seed, each over a connection of its own, to the replicas in turn.
     ///
     /// # Errors
     /// When one cannot be opened.
-    pub async fn start(setup: &Setup, service: &Service, count: usize) -> anyhow::Result<Self> {
+    pub async fn start(setup: &Setup, services: &[Service], count: usize) -> anyhow::Result<Self> {
         let mut crowd = Self {
             messages: Arc::default(),
             bytes: Arc::default(),
             lost: Arc::default(),
             _tasks: Vec::with_capacity(count),
         };
-        for _ in 0..count {
+        for service in services.iter().cycle().take(count) {
             let mut stream = open(setup.channel(service)?).await?;
             let (messages, bytes, lost) = (crowd.messages.clone(), crowd.bytes.clone(), crowd.lost.clone());
             crowd._tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
@@ -256,7 +257,7 @@ async fn open(channel: Channel) -> anyhow::Result<tonic::Streaming<u64>> {
     grpc.ready().await?;
     let path = PathAndQuery::from_static("/gardener.watchdog.probe.v1.LeaseProbeService/WatchVerdicts");
     let streaming = grpc
-        .server_streaming(Request::new(request()), path, Lengths)
+        .server_streaming(Request::new(request(Scope::Unspecified)), path, Lengths)
         .await;
     Ok(streaming.context("open a stream of verdicts")?.into_inner())
 }

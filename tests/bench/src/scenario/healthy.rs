@@ -1,10 +1,9 @@
 //! The steady state of a healthy fleet, and the start that leads to it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
 use serde::Serialize;
 use tokio::time::Instant;
 use watchdog_proto::probe::v1::Outcome;
@@ -41,7 +40,7 @@ pub struct HealthyOptions {
     /// Replicas of lease-probe
     #[arg(long, default_value_t = 1)]
     pub replicas: usize,
-    /// More subscribers to all verdicts of the first replica
+    /// Subscribers to the whole seed, dealt out to the replicas. The same replicas are measured without them before
     #[arg(long, default_value_t = 0)]
     pub subscribers: usize,
     /// Sample the replicas while measuring, with perf, into this file; the figures are not those of a run without
@@ -85,7 +84,24 @@ pub struct Outcomes {
     pub fleet_cores: f64,
     pub fleet_resident_mib: f64,
     pub stream_messages_per_second: f64,
+    pub stream_bytes_per_second: f64,
     pub streams_lost: u64,
+    pub without_subscribers: Option<WithoutSubscribers>,
+}
+
+/// The same replicas in the window before the subscribers came.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(
+    missing_docs,
+    reason = "the names, with their units, are what readers of the JSON see"
+)]
+pub struct WithoutSubscribers {
+    pub cores: f64,
+    pub cpu_micros_per_probe: f64,
+    pub resident_mib: f64,
+    pub schedule_lag_p99_below_ms: Option<f64>,
+    pub fleet_cores: f64,
 }
 
 /// The start of a full fleet.
@@ -108,7 +124,7 @@ struct UsageSnapshot {
     fleet: Report,
     used: Usage,
     lag: Histogram,
-    crowd: u64,
+    crowd: (u64, u64, u64),
 }
 
 impl UsageSnapshot {
@@ -117,9 +133,66 @@ impl UsageSnapshot {
             lag: Histogram::read(services, SCHEDULE_LAG).await?,
             fleet: rig.admin.report().await?,
             used: usage_of(services)?,
-            crowd: crowd.map_or(0, |crowd| crowd.counts().0),
+            crowd: crowd.map_or((0, 0, 0), Crowd::counts),
             at: Instant::now(),
         })
+    }
+}
+
+/// The difference between two moments.
+struct Window {
+    before: UsageSnapshot,
+    after: UsageSnapshot,
+}
+
+impl Window {
+    async fn measure(
+        rig: &Rig,
+        services: &[Service],
+        crowd: Option<&Crowd>,
+        options: &HealthyOptions,
+        perf: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let sampling = perf
+            .map(|file| Perf::start(&rig.scratch, services, file))
+            .transpose()?;
+        let before = UsageSnapshot::take(rig, services, crowd).await?;
+        tokio::time::sleep(Duration::from_secs_f64(options.window)).await;
+        if let (Some(sampling), Some(file)) = (sampling, perf) {
+            sampling.stop(file).await?;
+        }
+        let after = UsageSnapshot::take(rig, services, crowd).await?;
+        Ok(Self { before, after })
+    }
+
+    fn seconds(&self) -> f64 {
+        (self.after.at - self.before.at).as_secs_f64()
+    }
+
+    fn cpu(&self) -> f64 {
+        (self.after.used.cpu - self.before.used.cpu).as_secs_f64()
+    }
+
+    fn fleet_cpu(&self) -> f64 {
+        self.after.fleet.cpu_seconds - self.before.fleet.cpu_seconds
+    }
+
+    fn delta(&self, of: impl Fn(&Report) -> u64) -> u64 {
+        of(&self.after.fleet) - of(&self.before.fleet)
+    }
+
+    fn probes(&self) -> u64 {
+        self.delta(|report| report.lease_lists)
+    }
+
+    fn without_subscribers(&self) -> WithoutSubscribers {
+        WithoutSubscribers {
+            cores: round(self.cpu() / self.seconds()),
+            cpu_micros_per_probe: share(self.cpu() * 1e6, self.probes()),
+            resident_mib: round(self.after.used.resident_mib),
+            schedule_lag_p99_below_ms: self.after.lag.since(&self.before.lag).at_most_millis(99),
+            fleet_cores: round(self.fleet_cpu() / self.seconds()),
+        }
     }
 }
 
@@ -140,43 +213,22 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<Outcomes> {
     })
     .await?;
     let (services, _subscriber, start) = start(&rig, options.replicas).await?;
-    let first = services.first().context("at least one replica")?;
-    let crowd = match options.subscribers {
-        0 => None,
-        count => Some(Crowd::start(&rig.setup, first, count).await?),
-    };
     // Until the waves of the start have spread out, and replicas have shared the shoots.
     tokio::time::sleep(interval * 2).await;
+    let (without, crowd) = subscribe(&rig, &services, &options).await?.unzip();
     rig.admin.mark().await?;
     let request = rig.seed.last_request().await?;
     let perf = options.perf.as_deref();
-    let sampling = perf
-        .map(|file| Perf::start(&rig.scratch, &services, file))
-        .transpose()?;
-    let before = UsageSnapshot::take(&rig, &services, crowd.as_ref()).await?;
-    tokio::time::sleep(Duration::from_secs_f64(options.window)).await;
-    if let (Some(sampling), Some(file)) = (sampling, perf) {
-        sampling.stop(file).await?;
-    }
-    let after = UsageSnapshot::take(&rig, &services, crowd.as_ref()).await?;
+    let window = Window::measure(&rig, &services, crowd.as_ref(), &options, perf).await?;
     let seed_requests = rig.seed.requests_since(request).await?;
     let gaps = rig.admin.shoots().await?;
     let longest_gap = gaps.iter().map(|shoot| shoot.longest_gap).max().unwrap_or(0);
 
-    let window = (after.at - before.at).as_secs_f64();
-    let cpu = (after.used.cpu - before.used.cpu).as_secs_f64();
-    let fleet_cpu = after.fleet.cpu_seconds - before.fleet.cpu_seconds;
-    let delta = |of: fn(&Report) -> u64| of(&after.fleet) - of(&before.fleet);
-    let probes = delta(|r| r.lease_lists);
-    let all = |r: &Report| {
-        r.lease_lists
-            + r.node_lists
-            + r.further_pages
-            + r.version_requests
-            + r.discovery_requests
-            + r.other_requests
-    };
+    let Window { before, after } = &window;
+    let delta = |of: fn(&Report) -> u64| window.delta(of);
+    let probes = window.probes();
     let lag = after.lag.since(&before.lag);
+    let per_second = |count: u64| round(count as f64 / window.seconds());
     Ok(Outcomes {
         scenario: "healthy",
         shoots: options.shoots,
@@ -184,13 +236,13 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<Outcomes> {
         replicas: options.replicas,
         subscribers: options.subscribers,
         interval_seconds: options.interval,
-        window_seconds: round(window),
+        window_seconds: round(window.seconds()),
         load_average_before,
         start,
         probes,
-        cpu_micros_per_probe: share(cpu * 1e6, probes),
-        cores: round(cpu / window),
-        requests_per_probe: share(delta(all) as f64, probes),
+        cpu_micros_per_probe: share(window.cpu() * 1e6, probes),
+        cores: round(window.cpu() / window.seconds()),
+        requests_per_probe: share(delta(requests) as f64, probes),
         node_lists: delta(|r| r.node_lists),
         bytes_to_prober_per_probe: share(delta(|r| r.bytes_sent) as f64, probes),
         bytes_from_prober_per_probe: share(delta(|r| r.bytes_received) as f64, probes),
@@ -202,12 +254,35 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<Outcomes> {
         schedule_lag_p99_below_ms: lag.at_most_millis(99),
         longest_gap_ms: round(longest_gap as f64 / 1e3),
         seed_requests,
-        fleet_cpu_micros_per_probe: share(fleet_cpu * 1e6, probes),
-        fleet_cores: round(fleet_cpu / window),
+        fleet_cpu_micros_per_probe: share(window.fleet_cpu() * 1e6, probes),
+        fleet_cores: round(window.fleet_cpu() / window.seconds()),
         fleet_resident_mib: round(after.fleet.memory_mib),
-        stream_messages_per_second: round((after.crowd - before.crowd) as f64 / window),
-        streams_lost: crowd.map_or(0, |crowd| crowd.counts().2),
+        stream_messages_per_second: per_second(after.crowd.0 - before.crowd.0),
+        stream_bytes_per_second: per_second(after.crowd.1 - before.crowd.1),
+        streams_lost: after.crowd.2,
+        without_subscribers: without,
     })
+}
+
+/// All requests that the fleet received.
+fn requests(r: &Report) -> u64 {
+    let lists = r.lease_lists + r.node_lists + r.further_pages;
+    lists + r.version_requests + r.discovery_requests + r.other_requests
+}
+
+/// If there will be subscribers, measures the replicas without them, then starts them.
+async fn subscribe(
+    rig: &Rig,
+    services: &[Service],
+    options: &HealthyOptions,
+) -> anyhow::Result<Option<(WithoutSubscribers, Crowd)>> {
+    if options.subscribers == 0 {
+        return Ok(None);
+    }
+    let window = Window::measure(rig, services, None, options, None).await?;
+    let crowd = Crowd::start(&rig.setup, services, options.subscribers).await?;
+    tokio::time::sleep(Duration::from_secs_f64(options.interval) * 2).await;
+    Ok(Some((window.without_subscribers(), crowd)))
 }
 
 /// Starts the replicas and waits until every shoot is healthy.
@@ -284,13 +359,30 @@ impl std::fmt::Display for Outcomes {
         )?;
         writeln!(
             f,
-            "  the fleet itself: {} us per probe, {} cores, {} MiB; seed requests {:?}; streams: {} messages/s, {} lost",
+            "  the fleet itself: {} us per probe, {} cores, {} MiB; seed requests {:?}; streams: {} messages/s, {} B/s, \
+             {} lost",
             self.fleet_cpu_micros_per_probe,
             self.fleet_cores,
             self.fleet_resident_mib,
             self.seed_requests,
             self.stream_messages_per_second,
+            self.stream_bytes_per_second,
             self.streams_lost
+        )?;
+        let Some(without) = &self.without_subscribers else {
+            return Ok(());
+        };
+        writeln!(
+            f,
+            "  without the subscribers: {} cores, {} us of CPU per probe, {} MiB resident, lag below {:?} ms (p99), the \
+             fleet {} cores; with them {} cores and {} MiB more",
+            without.cores,
+            without.cpu_micros_per_probe,
+            without.resident_mib,
+            without.schedule_lag_p99_below_ms,
+            without.fleet_cores,
+            round(self.cores - without.cores),
+            round(self.resident_mib - without.resident_mib)
         )
     }
 }

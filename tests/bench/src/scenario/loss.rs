@@ -19,13 +19,13 @@ use crate::rig::subscriber::Told;
 use crate::rig::{Rig, RigOptions};
 use crate::usage::load_average;
 
-/// Age at which a lease is expired, in microseconds: 0.75 of the grace period of 40 s.
-pub const EXPIRY_AGE: i64 = 30_000_000;
+/// Age at which a lease is expired, in microseconds, with a grace period of 40 s.
+pub const EXPIRY_AGE: i64 = 32_000_000;
 
 /// Share of expired leases from which a shoot counts as lost: the default.
 const FRACTION: f64 = 0.6;
 
-/// 30 s to the expiry, and the time that a machine under load needs to tell it.
+/// 32 s to the expiry, and the time that a machine under load needs to tell it.
 const LOSS_BOUND: Duration = Duration::from_secs(120);
 
 /// The parameters of the measurement.
@@ -113,7 +113,7 @@ pub fn recovered(shoot: &ShootReport) -> Option<i64> {
 }
 
 /// How late each verdict was, after the time that the fleet says.
-fn lags<'a>(
+pub(crate) fn lags<'a>(
     told: &'a BTreeMap<String, Told>,
     shoots: &'a [ShootReport],
     moment: impl Fn(&ShootReport) -> Option<i64> + 'a,

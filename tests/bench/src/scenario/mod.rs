@@ -1,6 +1,7 @@
 //! The measurements. Each starts its own rig, so that no figure depends on the one before.
 
 pub mod healthy;
+pub mod hostile;
 pub mod incident;
 pub mod loss;
 pub mod outage;

@@ -50,7 +50,7 @@ pub async fn run(options: ServeOptions) -> anyhow::Result<()> {
 Any prober can be pointed at them; it finds the Clusters and kubeconfigs on the seed:
 
   lease-probe --kubeconfig {kubeconfig} --config-file {config} \\
-    --insecure-plaintext --grpc-addr 127.0.0.1:9645 --admin-addr 127.0.0.1:9643
+    --insecure-plaintext --allow-local-addresses --grpc-addr 127.0.0.1:9645 --admin-addr 127.0.0.1:9643
   scaling-coordinator --kubeconfig {kubeconfig} --config-file {config} \\
     --insecure-plaintext --grpc-addr 127.0.0.1:9646 --admin-addr 127.0.0.1:9644 --lease-probe 127.0.0.1:9645
 

@@ -193,7 +193,7 @@ impl Say {
                     vec![self.upsert(revision, outcome)]
                 }
                 Ok(Err(_)) => return,
-                Err(_) => vec![self.event(revision, Some(Event::Heartbeat(feed::Heartbeat {})))],
+                Err(_) => vec![self.event(revision, Some(Event::Heartbeat(feed::Heartbeat::default())))],
             };
             if self.age == Age::Newer {
                 // A kind of event that is none for this version.

@@ -23,7 +23,7 @@ use watchdog_sandbox::Cut;
 use watchdog_test_support::binaries::{LEASE_PROBE, SCALING_COORDINATOR};
 use watchdog_test_support::sandboxed::World;
 use watchdog_test_support::wait::{BOUND, until_true};
-use watchdog_test_support::watchdog::{Service, Setup};
+use watchdog_test_support::watchdog::{SERVER_NAME, Service, Setup};
 
 /// A span, and the service that made it.
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ impl Collector {
         let accepted = accept::accept(
             listener,
             Some(setup.server_tls("collector").unwrap()),
-            AllowedClients::default(),
+            AllowedClients::named(&[SERVER_NAME.to_owned()], &[]),
             stop.clone(),
         );
         let service = TraceServiceServer::new(self.clone());

@@ -1,14 +1,16 @@
 //! The command line against the incident of the demo: what it shows is compared with what is so.
 
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_sandbox::{Cut, SimulatedShoot};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
+use watchdog_test_support::log::LogRecord;
 use watchdog_test_support::sandboxed::World;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait::{BOUND, until};
@@ -128,6 +130,10 @@ async fn each_command_shows_what_is_so_through_an_incident() {
     world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
     held_down(&world, &lease_probe, &watchdogctl).await;
 
+    shoot.api().stop().await.unwrap();
+    held_without_verdict(&watchdogctl).await;
+    shoot.api().resume().await.unwrap();
+
     shoot.heal();
     world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
     let parts = ["2 shoots: 2 HEALTHY\n", "Every shoot that is probed is healthy."];
@@ -137,7 +143,8 @@ async fn each_command_shows_what_is_so_through_an_incident() {
         .await;
     for part in [
         "HEALTHY -> LEASES_EXPIRED",
-        "LEASES_EXPIRED -> HEALTHY",
+        "LEASES_EXPIRED -> API_SERVER_UNREACHABLE",
+        "-> HEALTHY",
         "APPLIED",
     ] {
         assert!(history.contains(part), "{part:?} is not in {history}");
@@ -145,6 +152,29 @@ async fn each_command_shows_what_is_so_through_an_incident() {
     let scaling = watchdogctl.json("scaling -o json").await;
     assert_eq!(scaling["scalings"][0]["direction"], "DIRECTION_UP");
     assert!(scaling["scalings"][0].get("meltdownProtectionActive").is_none());
+    incident_line_is_the_documented_one(&coordinator).await;
+}
+
+/// The line is the durable record of an incident: log systems query its fields.
+async fn incident_line_is_the_documented_one(coordinator: &Service) {
+    const MESSAGE: &str = "\"message\":\"an incident has ended\"";
+    let ended = |line: LogRecord<'_>| line.text.contains(MESSAGE).then(|| line.text.to_owned());
+    let line = coordinator
+        .process
+        .wait_for_line(MESSAGE, BOUND, ended)
+        .await
+        .unwrap();
+    let page = include_str!("../../../../docs/monitoring.md");
+    let documented = page.lines().find(|line| line.contains(MESSAGE)).unwrap();
+    // In their order; no value is an object or a list.
+    let keys = |line: &str| -> Vec<String> {
+        let fields = line.trim_start_matches("{\"").split(",\"");
+        let keys = fields.filter_map(|field| field.split_once("\":"));
+        keys.map(|(key, _)| key.to_owned()).collect()
+    };
+    assert_eq!(keys(&line), keys(documented), "{line}");
+    let fields: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(fields["target"], "scaling_coordinator::controller::history");
 }
 
 async fn healthy(world: &World, watchdogctl: &Watchdogctl, shoot: &SimulatedShoot) {
@@ -249,6 +279,85 @@ async fn held_down(world: &World, lease_probe: &Service, watchdogctl: &Watchdogc
     );
     let wide = watchdogctl.shown("scaling -o wide").await;
     assert!(line(&wide, SHOOT).contains("scaling-coordinator-0"), "{wide}");
+    let down = watchdogctl.shown("scaling --direction down").await;
+    assert!(line(&down, SHOOT).contains("  down  "), "{down}");
+    assert!(!down.contains(OTHER), "the server filters: {down}");
+    live(watchdogctl).await;
+}
+
+/// `status --watch` appends plain lines in a pipe, and draws in place on a terminal, in colour unless NO_COLOR is set.
+async fn live(watchdogctl: &Watchdogctl) {
+    let command = |environment: &str| {
+        let words = [watchdogctl.program.display().to_string()];
+        let words = words.iter().chain(&watchdogctl.connection);
+        let words: Vec<_> = words.map(|word| format!("'{word}'")).collect();
+        format!("{environment} exec {} status --watch", words.join(" "))
+    };
+    // script(1) gives what it runs a terminal.
+    let on_terminal = |environment: &str| format!("exec script -qefc \"{}\" /dev/null", command(environment));
+    for (shell, drawn, coloured) in [
+        (command(""), false, false),
+        (on_terminal("TERM=xterm NO_COLOR=1"), true, false),
+        (on_terminal("TERM=xterm NO_COLOR="), true, true),
+    ] {
+        let text = two_updates(&shell).await;
+        assert_eq!(text.contains("\x1b[?1049h"), drawn, "{shell}: {text:?}");
+        assert_eq!(text.contains("\x1b[31;1m"), coloured, "{shell}: {text:?}");
+        assert!(
+            text.contains(SHOOT) && text.contains("LEASES_EXPIRED"),
+            "{shell}: {text:?}"
+        );
+        if !drawn {
+            assert!(!text.contains('\x1b'), "{text:?}");
+        }
+    }
+}
+
+/// The output of a shell command until it has shown the status twice.
+async fn two_updates(shell: &str) -> String {
+    let mut child = tokio::process::Command::new("sh")
+        .args(["-c", shell])
+        .env_remove("KUBECONFIG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
+    let updates = async {
+        loop {
+            let text = String::from_utf8_lossy(&bytes);
+            if text.matches("2 shoots: ").count() >= 2 {
+                return text.into_owned();
+            }
+            let read = stdout.read(&mut part).await.unwrap();
+            assert!(read > 0, "{shell} has ended: {text:?}");
+            bytes.extend_from_slice(&part[..read]);
+        }
+    };
+    let text = tokio::time::timeout(BOUND, updates).await.unwrap();
+    child.kill().await.unwrap();
+    text
+}
+
+/// The shoot's API server is away while its dependants are held down: nothing restores them until it is back.
+async fn held_without_verdict(watchdogctl: &Watchdogctl) {
+    let status = watchdogctl
+        .until_shown("status", &["1 API_SERVER_UNREACHABLE", "  hold  "])
+        .await;
+    let row = line(&status, SHOOT);
+    for part in ["API_SERVER_UNREACHABLE", "  hold  ", "lease-probe-0 reports"] {
+        assert!(row.contains(part), "{part:?} is not in {status}");
+    }
+    let why = watchdogctl.shown("shoot sandbox/one").await;
+    for part in ["  hold (VERDICT) since ", "dependants are held down"] {
+        assert!(why.contains(part), "{part:?} is not in {why}");
+    }
+    let scaling = watchdogctl.json(&format!("scaling {SHOOT} -o json")).await;
+    let state = &scaling["scalings"][0];
+    assert_eq!(state["direction"], "DIRECTION_HOLD");
+    assert_eq!(state["meltdownProtectionActive"], true);
 }
 
 #[tokio::test(flavor = "multi_thread")]

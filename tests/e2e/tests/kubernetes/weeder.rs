@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::events::v1::Event;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -55,6 +56,7 @@ async fn crash(pods: &Api<Pod>, name: &str, list: &str) -> anyhow::Result<()> {
     let status: Value = json!([{
         "name": container, "image": "none", "imageID": "", "ready": false, "restartCount": 7,
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}},
+        "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-11-21T08:00:00Z"}},
     }]);
     let patch = Patch::Merge(json!({"status": {list: status}}));
     pods.patch_status(name, &PatchParams::default(), &patch).await?;
@@ -230,6 +232,36 @@ async fn crash_looping_dependants_are_deleted_when_their_service_is_back() {
         .await
         .unwrap();
     assert_eq!(metric, Some(4.0));
+
+    // What each deletion was for.
+    let (_, metrics) = service.admin_get("/metrics").await.unwrap();
+    let counted = |service: &str, container: &str| {
+        let labels = [
+            ("service", service),
+            ("container", container),
+            ("exit_code", "137"),
+            ("reason", "OOMKilled"),
+        ]
+        .map(|(name, value)| format!("{name}=\"{value}\""));
+        let mut series = metrics
+            .lines()
+            .filter(|line| line.starts_with("watchdog_weeder_deleted_pods_total{"));
+        let line = series.find(|line| labels.iter().all(|label| line.contains(label)));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u32>().ok())
+    };
+    assert_eq!(counted("etcd-main-client", "main"), Some(1), "{metrics}");
+    assert_eq!(counted("kube-apiserver", "main"), Some(2), "{metrics}");
+    assert_eq!(counted("kube-apiserver", "init"), Some(1), "{metrics}");
+    let note = "Deleted pod scheduler: init container init (exit code 137, OOMKilled, 7 restarts) was in CrashLoopBackOff, \
+                and service kube-apiserver is ready since ";
+    until_true("an Event says so", BOUND, || async {
+        let events: Api<Event> = Api::namespaced(seed.clone(), SHOOT);
+        let events = events.list(&Default::default()).await?;
+        let notes = events.items.iter().filter_map(|event| event.note.as_deref());
+        Ok(notes.into_iter().any(|found| found.starts_with(note)))
+    })
+    .await
+    .unwrap();
 }
 
 /// A service that becomes ready. `before` and `after` are slices of one endpoint: name, service, conditions. On a

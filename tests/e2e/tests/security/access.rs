@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::grpc_client::Dialer;
@@ -29,7 +30,7 @@ fn tls(files: &TlsFiles, ca: &TlsFiles) -> Tls {
         key: files.key.clone(),
         ca: ca.ca.clone(),
     };
-    Tls::load(paths).unwrap()
+    Tls::load(&paths).unwrap()
 }
 
 fn client(address: &str, tls: Option<Tls>) -> Client {
@@ -72,6 +73,9 @@ fn command(world: &World, binary: &str, name: &str, server: Option<&TlsFiles>) -
         .arg(world.setup.prober_file().as_os_str())
         .arg("--kubeconfig")
         .arg(kubeconfig.as_os_str());
+    if binary == binaries::LEASE_PROBE {
+        command = command.arg("--allow-local-addresses");
+    }
     if let Some(files) = server {
         for (flag, path) in [
             ("--tls-cert", &files.cert),
@@ -208,6 +212,61 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
     }
 }
 
+/// Of one caller, see `services/common/runtime/src/accept.rs`.
+const MAX_CONNECTIONS: usize = 128;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_certificate_takes_no_connection_from_others_and_a_refused_one_keeps_none() {
+    let world = World::start("quota", &["one"]).await.unwrap();
+    let ours = Authority::new(&world.scratch, "ours").unwrap();
+    let server = ours.issue("server", &[SERVER_NAME]).unwrap();
+    let allowed = ["greedy.test", "modest.test"].map(|name| ["--tls-allowed-client", name]);
+    let service = lease_probe(&world, "quota", &server, &allowed.concat()).await;
+    let caller = |name: &str| {
+        let files = ours.issue(name, &[name]).unwrap();
+        tls(&files, &files)
+    };
+    let connect = async |caller: &Tls, connections: usize| {
+        let clients: Vec<_> = (0..connections)
+            .map(|_| client(&service.grpc, Some(caller.clone())))
+            .collect();
+        let mut answers = Vec::new();
+        // One after the other: handshakes have a limit of their own.
+        for client in &clients {
+            answers.push(list(client).await);
+        }
+        (clients, answers)
+    };
+    let (greedy, modest, stranger) = (
+        caller("greedy.test"),
+        caller("modest.test"),
+        caller("stranger.test"),
+    );
+    let (_held, answers) = connect(&greedy, MAX_CONNECTIONS + 10).await;
+    let served = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!(served, MAX_CONNECTIONS);
+    until_refused(&service, "limit", 0.0).await;
+    service
+        .process
+        .wait_for_text("greedy.test has 128 connections already", BOUND)
+        .await
+        .unwrap();
+    // The own service is known by the name in its certificate.
+    for other in [&modest, &tls(&server, &server)] {
+        list(&client(&service.grpc, Some(other.clone()))).await.unwrap();
+    }
+
+    let (_refused, answers) = connect(&stranger, MAX_CONNECTIONS).await;
+    assert!(answers.iter().all(Result::is_err));
+    // Of the same address, callers that are known come in again when those that are refused were let go.
+    let modest = client(&service.grpc, Some(modest));
+    wait::until_true("a known caller comes in", BOUND, || async {
+        Ok(list(&modest).await.is_ok())
+    })
+    .await
+    .unwrap();
+}
+
 /// Connects with this configuration and waits for the first byte.
 async fn speak_tls(address: &str, config: rustls::ClientConfig) -> std::io::Result<u8> {
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
@@ -317,7 +376,11 @@ struct Follower {
 
 impl Follower {
     async fn start(client: &Client) -> Result<Self, Status> {
-        let request = pb::WatchVerdictsRequest::default();
+        // Every renewal is sent.
+        let request = pb::WatchVerdictsRequest {
+            scope: Scope::Local.into(),
+            ..Default::default()
+        };
         let mut stream = client.clone().watch_verdicts(request).await?.into_inner();
         let messages = Arc::new(AtomicU64::new(0));
         let count = messages.clone();

@@ -1,15 +1,18 @@
 //! Callers who take more than they may: streams, messages, connections, time. Whatever they do, verdicts keep flowing to
 //! a subscriber who behaves.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::join_all;
-use tokio::net::TcpStream;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status, Streaming};
+use watchdog_proto::feed::v1::Scope;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_sandbox::ShootSpec;
@@ -20,12 +23,15 @@ use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 use watchdog_test_support::{binaries, process::Command};
 
-/// See `services/common/feed/src/stream.rs`.
-const MAX_STREAMS: usize = 1024;
+/// Of one caller, see `services/common/watch-stream/src/stream.rs`.
+const MAX_STREAMS: usize = 256;
 /// See `services/common/runtime/src/grpc_server.rs`.
 const MAX_STREAMS_PER_CONNECTION: usize = 128;
-/// See `services/common/runtime/src/incoming.rs`.
-const MAX_CONNECTIONS: usize = 512;
+/// Of one caller, see `services/common/runtime/src/accept.rs`.
+const MAX_CONNECTIONS: usize = 128;
+
+/// Without TLS a caller is known by its address.
+const ANOTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 type Verdicts = Streaming<pb::WatchVerdictsResponse>;
 
@@ -41,8 +47,29 @@ fn endpoint(address: &str) -> Endpoint {
     Channel::from_shared(format!("http://{address}")).unwrap()
 }
 
+/// A channel from another address of this host.
+fn connect_from(source: IpAddr, address: &str) -> Channel {
+    let address: SocketAddr = address.parse().unwrap();
+    let connect = tower::service_fn(move |_: Uri| async move {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((source, 0).into())?;
+        socket.connect(address).await.map(TokioIo::new)
+    });
+    endpoint(&address.to_string()).connect_with_connector_lazy(connect)
+}
+
+async fn list(channel: Channel) -> Result<(), Status> {
+    let request = pb::ListVerdictsRequest::default();
+    let mut client = LeaseProbeServiceClient::new(channel);
+    client.list_verdicts(request).await.map(drop)
+}
+
 async fn watch(channel: Channel) -> Result<Verdicts, Status> {
-    let request = pb::WatchVerdictsRequest::default();
+    // Every renewal is sent.
+    let request = pb::WatchVerdictsRequest {
+        scope: Scope::Local.into(),
+        ..Default::default()
+    };
     Ok(LeaseProbeServiceClient::new(channel)
         .watch_verdicts(request)
         .await?
@@ -61,7 +88,12 @@ impl Scene {
         let kubeconfig = world.scratch.write("kubeconfig", world.kubeconfig()).unwrap();
         // In the clear: what is behind TLS must hold without it.
         let command = Command::new(name, binaries::path(binaries::LEASE_PROBE).unwrap())
-            .args(["--insecure-plaintext", "--identity", name])
+            .args([
+                "--insecure-plaintext",
+                "--allow-local-addresses",
+                "--identity",
+                name,
+            ])
             .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
             .arg("--config-file")
             .arg(world.setup.prober_file().as_os_str())
@@ -142,7 +174,11 @@ async fn more_streams_and_larger_messages_than_are_allowed() {
     assert_eq!(streams.len(), MAX_STREAMS - 1);
     for status in refused.into_iter().filter_map(Result::err) {
         assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-        assert!(status.message().contains("1024 streams"), "{}", status.message());
+        assert!(
+            status.message().contains("you have 256 streams"),
+            "{}",
+            status.message()
+        );
     }
     scene.until_dropped("limit").await;
     scene.verdicts_flow().await;
@@ -221,12 +257,11 @@ async fn many_connections_that_never_speak() {
     }
     scene.until_refused("limit").await;
     scene.verdicts_flow().await;
+    list(connect_from(ANOTHER, &scene.service.grpc)).await.unwrap();
     // They stay, and their places come back all the same.
     scene.until_refused("silent").await;
     wait::until("others get in again", BOUND, || async {
-        let request = pb::ListVerdictsRequest::default();
-        let mut client = LeaseProbeServiceClient::new(endpoint(&scene.service.grpc).connect_lazy());
-        client.list_verdicts(request).await?;
+        list(endpoint(&scene.service.grpc).connect_lazy()).await?;
         Ok(Some(()))
     })
     .await

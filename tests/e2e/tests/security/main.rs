@@ -1,7 +1,9 @@
-//! Certificates, permissions, limits, and kubeconfigs that are refused.
+//! Certificates, permissions, limits for callers and scrapers, and kubeconfigs that are refused.
 
 #![cfg(test)]
 
 mod access;
+mod admin_port;
+mod authority;
 mod kubeconfigs;
 mod limits;

@@ -66,14 +66,6 @@ pub(crate) struct Section<'d> {
 /// only if nothing was reported.
 pub(crate) fn read<T>(
     bytes: &[u8],
-    convert: impl FnOnce(&Value<'_>) -> Option<T>,
-) -> Result<T, ConfigErrors> {
-    read_with(bytes, UnknownFields::Refused, convert).map(|parsed| parsed.config)
-}
-
-/// The same, and unknown fields may be left out.
-pub(crate) fn read_with<T>(
-    bytes: &[u8],
     unknown: UnknownFields,
     convert: impl FnOnce(&Value<'_>) -> Option<T>,
 ) -> Result<Parsed<T>, ConfigErrors> {

@@ -108,6 +108,25 @@ fn a_page_that_ends_early_is_an_error() {
     }
 }
 
+#[test]
+fn a_page_has_no_more_items_than_were_asked_for() {
+    let things = |count: u32| {
+        let items: Vec<_> = (0..count)
+            .map(|n| json!({"metadata": {"name": "a"}, "size": n}))
+            .collect();
+        json!({"items": items}).to_string()
+    };
+    let decoded = |text: &str| ItemList::<Thing>::at_most::<3>(text.as_bytes()).map(|list| list.items.len());
+    assert_eq!(decoded(&things(3)).unwrap(), 3);
+    let error = decoded(&things(4)).unwrap_err().to_string();
+    assert!(error.contains("more than 3 entries"), "{error}");
+    assert!(
+        decoded(r#"{"items": [0, 1, 2, 3]}"#).is_err(),
+        "malformed ones count"
+    );
+    assert_eq!(decoded(r#"{"items": [0, 1, 2]}"#).unwrap(), 3);
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_a_list_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
@@ -120,7 +139,7 @@ proptest! {
         let items: Vec<_> = names.iter().map(|name| json!({"metadata": {"name": name}, "size": size})).collect();
         let bytes = json!({"metadata": {"resourceVersion": "1"}, "items": items}).to_string();
         let fast = ItemList::<Thing>::from_slice(bytes.as_bytes()).unwrap();
-        let slow = ItemList::<Thing>::item_by_item(bytes.as_bytes()).unwrap();
+        let slow = ItemList::<Thing>::item_by_item::<5>(bytes.as_bytes()).unwrap();
         prop_assert_eq!(&fast, &slow);
         let expected: Vec<_> = names.iter().map(|name| thing(name, size)).collect();
         prop_assert_eq!(fast.items, expected);

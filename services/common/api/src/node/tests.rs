@@ -57,6 +57,22 @@ fn in_place_updates_are_told_by_their_reason() {
 }
 
 #[test]
+fn what_no_real_node_has_makes_a_node_malformed() {
+    let node = |name: &str, zone: &str, conditions: usize| {
+        let conditions = vec![json!({"type": "a"}); conditions];
+        serde_json::from_value::<NodeItem>(json!({
+            "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
+            "status": {"conditions": conditions},
+        }))
+    };
+    assert_eq!(node("n", "", 128).unwrap().zone.as_deref(), Some(""));
+    assert!(node(&"n".repeat(253), &"z".repeat(63), 0).is_ok());
+    assert!(node(&"n".repeat(254), "z", 0).is_err());
+    assert!(node("n", &"z".repeat(254), 0).is_err());
+    assert!(node("n", "z", 129).is_err());
+}
+
+#[test]
 fn a_node_may_lack_all_but_its_name() {
     for object in [
         json!({"metadata": {"name": "n"}}),

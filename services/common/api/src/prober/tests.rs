@@ -5,6 +5,10 @@ const GARDENER: &str = include_str!("../../tests/fixtures/prober-gardener.yaml")
 const OLDER: &str = include_str!("../../tests/fixtures/prober-older-names.yaml");
 const BAD: &str = include_str!("../../tests/fixtures/prober-bad.yaml");
 
+fn parse(bytes: &[u8]) -> Result<ProberConfig, ConfigErrors> {
+    super::parse(bytes, UnknownFields::Refused).map(|parsed| parsed.config)
+}
+
 fn config(text: &str) -> ProberConfig {
     parse(text.as_bytes()).unwrap()
 }

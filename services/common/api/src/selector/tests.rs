@@ -1,11 +1,16 @@
 use super::*;
-use crate::config;
+use crate::config::{self, ConfigErrors, UnknownFields};
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 
+fn read(json: &Json) -> Result<Selector, ConfigErrors> {
+    let parsed = config::read(json.to_string().as_bytes(), UnknownFields::Refused, convert);
+    parsed.map(|parsed| parsed.config)
+}
+
 fn selector(json: &Json) -> Selector {
-    config::read(json.to_string().as_bytes(), convert).unwrap()
+    read(json).unwrap()
 }
 
 fn labels(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -176,7 +181,7 @@ fn an_empty_selector_is_refused() {
         json!({"matchLabels": null, "matchExpressions": null}),
         json!({"matchExpressions": []}),
     ] {
-        let errors = config::read(empty.to_string().as_bytes(), convert).unwrap_err();
+        let errors = read(&empty).unwrap_err();
         assert!(errors.lines().contains("selects every pod"), "{empty}: {errors}");
     }
 }
@@ -201,10 +206,7 @@ fn what_the_api_server_would_refuse_is_refused() {
         expression("foo", "In", json!(["x,y"])),
         expression("foo bar", "Exists", json!([])),
     ] {
-        assert!(
-            config::read(wrong.to_string().as_bytes(), convert).is_err(),
-            "{wrong}"
-        );
+        assert!(read(&wrong).is_err(), "{wrong}");
     }
 }
 

@@ -3,6 +3,10 @@ use proptest::prelude::*;
 
 const GARDENER: &str = include_str!("../../tests/fixtures/weeder-gardener.yaml");
 
+fn parse(bytes: &[u8]) -> Result<WeederConfig, ConfigErrors> {
+    super::parse(bytes, UnknownFields::Refused).map(|parsed| parsed.config)
+}
+
 fn errors(text: &str) -> Vec<String> {
     parse(text.as_bytes())
         .unwrap_err()

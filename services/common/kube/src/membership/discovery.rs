@@ -21,7 +21,7 @@ use super::timing::Timing;
 const LOOP: &str = "discovery";
 
 /// Identity to gRPC address.
-pub type Addresses = BTreeMap<Identity, Arc<str>>;
+pub type ReplicaAddresses = BTreeMap<Identity, Arc<str>>;
 
 /// Follows the replicas of another service.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Discovery {
     started: Instant,
     leases: Leases,
     member_table: MemberTable,
-    found: watch::Sender<Addresses>,
+    found: watch::Sender<ReplicaAddresses>,
     readiness: Readiness,
     stop: CancellationToken,
 }
@@ -52,8 +52,8 @@ impl Discovery {
         timing: Timing,
         readiness: Readiness,
         stop: CancellationToken,
-    ) -> (watch::Receiver<Addresses>, Self) {
-        let (found, addresses) = watch::channel(Addresses::new());
+    ) -> (watch::Receiver<ReplicaAddresses>, Self) {
+        let (found, addresses) = watch::channel(ReplicaAddresses::new());
         let discovery = Self {
             service,
             timing,
@@ -145,7 +145,7 @@ impl Discovery {
             .member_table
             .live()
             .map(|m| (Arc::clone(&m.record.identity), Arc::clone(&m.record.address)));
-        let live: Addresses = live.collect();
+        let live: ReplicaAddresses = live.collect();
         self.found.send_if_modified(|found| {
             let changed = *found != live;
             *found = live;

@@ -152,6 +152,12 @@ impl MemberTable {
             }
             !over
         });
+        self.take_in(mark, now, leases);
+        unsure
+    }
+
+    /// Notes the new and the changed Leases of a list.
+    fn take_in(&mut self, mark: Mark, now: Moment, leases: BTreeMap<Identity, ObservedLease>) {
         for (identity, seen) in leases {
             if self.gone.contains_key(&identity) {
                 continue;
@@ -168,7 +174,6 @@ impl MemberTable {
                 }
             }
         }
-        unsure
     }
 
     /// The longest gone Lease that still exists, and since when it is gone.

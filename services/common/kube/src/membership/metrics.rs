@@ -1,28 +1,38 @@
 //! Metrics of membership. The label `service` is the service whose replicas share their work.
 
-use watchdog_runtime::metrics::{Metric, describe};
+use watchdog_runtime::failure::Reason;
+use watchdog_runtime::label;
+use watchdog_runtime::metrics::{Counter, Gauge, Labels};
 
-/// Live members.
-pub const MEMBERS: Metric = Metric::gauge(
+label!(pub(crate) struct ServiceName: "service");
+
+/// The end of an attempt to write the own membership lease.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RenewalResult(pub(crate) Result<(), Reason>);
+
+impl Labels for RenewalResult {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        add("result", self.0.err().map_or("ok", |reason| reason.as_str()));
+    }
+}
+
+pub(crate) const MEMBERS: Gauge<ServiceName> = Gauge::new(
     "watchdog_membership_members",
     "Replicas of the service that this one considers live, itself included once it has joined, by service.",
 );
 
-/// Own lease.
-pub const LEASE_VALID: Metric = Metric::gauge(
+pub(crate) const LEASE_VALID: Gauge<ServiceName> = Gauge::new(
     "watchdog_membership_lease_valid",
     "1 while this replica's own membership lease is valid, by service. At 0 the coordinator does not act.",
 );
 
-/// Renewals.
-pub const RENEWALS: Metric = Metric::counter(
+pub(crate) const RENEWALS: Counter<(ServiceName, RenewalResult)> = Counter::new(
     "watchdog_membership_renewals_total",
     "Attempts to write this replica's own membership lease, by service and result: ok, or why it failed as \
      watchdog_last_try_failed has it.",
 );
 
-/// Changes of ownership.
-pub const CHANGES: Metric = Metric::counter(
+pub(crate) const CHANGES: Counter<ServiceName> = Counter::new(
     "watchdog_membership_changes_total",
     "How often the ownership of some key may have changed: members came or went, or this replica began or ceased to \
      act, by service.",
@@ -30,5 +40,8 @@ pub const CHANGES: Metric = Metric::counter(
 
 /// Registers the help texts.
 pub fn register() {
-    describe(&[MEMBERS, LEASE_VALID, RENEWALS, CHANGES]);
+    MEMBERS.register();
+    LEASE_VALID.register();
+    RENEWALS.register();
+    CHANGES.register();
 }

@@ -5,9 +5,10 @@
 //!   run ──────── requests ──────> leases ──────> API server
 //!    │  ^─────── answers, watch ──────┘
 //!    v
-//!  state (own session, rules) ── roster (the others: who is live?) ── card, lease (what a Lease says)
+//!  state (own session, rules) ── member_table (the others: who is live?) ── record, lease (what a Lease says)
 //!    │
-//!    └──> handle: owns / may_act / act / members / subscribe        discovery: roster of another service
+//!    ├──> share: owns / owner / members / subscribe        discovery: the members of another service
+//!    └──> exclusive: may_act / act
 //! ```
 //!
 //! # Protocol
@@ -24,7 +25,7 @@
 //!   (a virtual machine that is frozen by its host) is outside of this; preconditions on every write remain.
 //! - Only a list removes a member, see `member_table`: one that was started 18 s after the last change and shows that
 //!   still nothing has changed, or one that shows the Lease released. A watch can only add.
-//! - A replica may act on a key ([`Membership::may_act`], [`Membership::act`]) when its own lease is valid, when it has
+//! - A replica may act on a key ([`Exclusive::may_act`], [`Exclusive::act`]) when its own lease is valid, when it has
 //!   listed all Leases after its session was first written, when it owns the key among all that it considers live, and
 //!   when the view of each of those acknowledges its session.
 //!
@@ -62,7 +63,7 @@
 //!
 //! # Overlapping ownership
 //!
-//! Where two replicas may look after one key for a moment ([`Membership::owns`]), the owner is simply the highest among
+//! Where two replicas may look after one key for a moment ([`Share::owns`]), the owner is simply the highest among
 //! the live. The own lease is no condition: a replica that is cut off from the API server keeps reading what it has.
 //! Since it cannot list either, it removes nobody, so it does not take over the keys of all the others.
 //!
@@ -72,7 +73,7 @@
 //! [`Discovery`] alone: list, watch.
 
 mod discovery;
-mod handle;
+mod exclusive;
 pub mod lease;
 mod leases;
 mod member_table;
@@ -80,30 +81,39 @@ pub mod metrics;
 mod record;
 pub mod rendezvous;
 mod run;
+mod share;
 #[cfg(test)]
 mod simulation;
 mod state;
 pub mod timing;
 
-use std::sync::Arc;
-
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
 
-pub use self::discovery::{Addresses, Discovery};
-pub use self::handle::{Member, Membership, Permit};
+pub use self::discovery::{Discovery, ReplicaAddresses};
+pub use self::exclusive::{Exclusive, Permit};
 pub use self::record::{Identity, SeenSessions, Session};
 pub use self::run::MembershipTask;
+pub use self::share::{Member, Share};
 pub use self::timing::Timing;
+
+/// The membership of this replica: a [`Share`], or an [`Exclusive`] one.
+pub trait Membership: AsRef<Share> + Clone + Send + 'static {
+    /// Prepares the membership of this replica. Nothing happens before [`MembershipTask::run`] runs; spawn it as
+    /// a critical task. When `stop` is cancelled it releases the Lease, so that others take over at once,
+    /// and returns.
+    #[must_use]
+    fn join(config: MembershipConfig, stop: CancellationToken) -> (Self, MembershipTask);
+}
 
 /// How many replicas may own one key at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ownership {
-    /// Never: decisions by [`Membership::may_act`] and [`Membership::act`]. A process that finds its Lease held by
-    /// another one with the same identity waits until that has ended.
+pub(crate) enum Ownership {
+    /// One at most. A process that finds its Lease held by another one with the same identity waits until that has
+    /// ended.
     Exclusive,
-    /// For a moment: decisions by [`Membership::owns`]. A process that starts takes over the Lease with its identity
-    /// at once, as that of its predecessor.
+    /// Two for a moment. A process that starts takes over the Lease with its identity at once, as that of its
+    /// predecessor.
     Overlapping,
 }
 
@@ -120,8 +130,6 @@ pub struct MembershipConfig {
     pub identity: String,
     /// Where others reach its gRPC API, `host:port`.
     pub address: String,
-    /// How many replicas may own one key at the same time.
-    pub ownership: Ownership,
     /// Where it is shown why the last request failed.
     pub readiness: Readiness,
     /// [`Timing::PRODUCTION`], except in tests.
@@ -135,21 +143,6 @@ impl std::fmt::Debug for MembershipConfig {
             .field("service", &self.service)
             .field("identity", &self.identity)
             .field("address", &self.address)
-            .field("ownership", &self.ownership)
             .finish_non_exhaustive()
-    }
-}
-
-impl Membership {
-    /// Prepares the membership of this replica. Nothing happens before [`MembershipTask::run`] runs; spawn it as
-    /// a critical task. When `stop` is cancelled it releases the Lease, so that others take over at once,
-    /// and returns.
-    #[must_use]
-    pub fn join(config: MembershipConfig, stop: CancellationToken) -> (Self, MembershipTask) {
-        let shared = Arc::new(handle::Shared::new(config.identity.as_str().into()));
-        (
-            Self::new(Arc::clone(&shared)),
-            MembershipTask::new(config, shared, stop),
-        )
     }
 }

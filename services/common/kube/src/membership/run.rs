@@ -12,19 +12,19 @@ use kube::runtime::watcher::{self, Event, watcher};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::backoff::Backoff;
-use watchdog_runtime::failure::Failure;
+use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::readiness::Readiness;
 
-use super::handle::{Member, PublishedMember, Shared, Snapshot};
 use super::leases::Leases;
 use super::member_table::Moment;
-use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS};
+use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
 use super::record::{Identity, Session};
+use super::share::{Member, PublishedMember, Shared, Snapshot};
 use super::state::{LeaseAnswer, MembershipState, Note, Request};
 use super::timing::Timing;
 use super::{MembershipConfig, Ownership};
 use crate::client::{RequestError, WATCH_SECONDS};
-use crate::metrics::WATCH_ERRORS;
+use crate::metrics::{WATCH_ERRORS, WatchName};
 use crate::watch;
 
 /// Name of the run loop in /readyz and in metrics.
@@ -61,14 +61,18 @@ impl std::fmt::Debug for MembershipTask {
 }
 
 impl MembershipTask {
-    pub(crate) fn new(config: MembershipConfig, shared: Arc<Shared>, stop: CancellationToken) -> Self {
+    pub(crate) fn new(
+        config: MembershipConfig,
+        ownership: Ownership,
+        shared: Arc<Shared>,
+        stop: CancellationToken,
+    ) -> Self {
         let MembershipConfig {
             client,
             namespace,
             service,
             identity,
             address,
-            ownership,
             readiness,
             timing,
         } = config;
@@ -187,10 +191,10 @@ impl MembershipTask {
         };
         let mut members: Vec<_> = others.chain([me]).collect();
         members.sort_by(|a, b| a.member.identity.cmp(&b.member.identity));
-        let labels = [("service", self.service.to_owned())];
+        let service = ServiceName(self.service);
         #[allow(clippy::cast_precision_loss, reason = "far below 2^52 members")]
-        MEMBERS.set(&labels, ring.len() as f64);
-        LEASE_VALID.set(&labels, f64::from(u8::from(valid.is_some())));
+        MEMBERS.set(service, ring.len() as f64);
+        LEASE_VALID.set(service, f64::from(u8::from(valid.is_some())));
         let shares = self.state.shares();
         if self.shared.show(Snapshot {
             ring,
@@ -198,7 +202,7 @@ impl MembershipTask {
             act_until,
             members,
         }) {
-            CHANGES.inc(&labels);
+            CHANGES.inc(service);
         }
     }
 
@@ -224,7 +228,7 @@ impl MembershipTask {
                     self.backoff.reset();
                     self.failure = None;
                     self.readiness.recovered(LOOP);
-                    self.count("ok");
+                    self.count(Ok(()));
                 }
                 return answer;
             }
@@ -235,10 +239,10 @@ impl MembershipTask {
         let delay = delay.max(error.retry_after().unwrap_or_default().min(self.timing.renew));
         let writing = self.state.is_writing();
         let failure = error.failure();
-        let reason = failure.reason.as_str();
         if writing {
-            self.count(reason);
+            self.count(Err(failure.reason));
         }
+        let reason = failure.reason.as_str();
         tracing::warn!(
             service = self.service,
             writing,
@@ -254,11 +258,8 @@ impl MembershipTask {
         LeaseAnswer::Failed(delay)
     }
 
-    fn count(&self, result: &str) {
-        RENEWALS.inc(&[
-            ("service", self.service.to_owned()),
-            ("result", result.to_owned()),
-        ]);
+    fn count(&self, result: Result<(), Reason>) {
+        RENEWALS.inc((ServiceName(self.service), RenewalResult(result)));
     }
 
     fn log_notes(&mut self) {
@@ -328,7 +329,7 @@ pub(crate) fn report(
     readiness: &Readiness,
     error: &watcher::Error,
 ) {
-    WATCH_ERRORS.inc(&[("watch", "membership".to_owned())]);
+    WATCH_ERRORS.inc(WatchName("membership"));
     let failure = watch::failure(error);
     let reason = failure.reason.as_str();
     tracing::warn!(service, reason, error = %failure, "the watch of the membership leases failed, trying again");

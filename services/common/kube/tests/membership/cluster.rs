@@ -9,7 +9,7 @@ use kube::{Api, Client, Config};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use watchdog_kube::membership::{Membership, MembershipConfig, Ownership, Timing, lease};
+use watchdog_kube::membership::{Exclusive, Membership, MembershipConfig, Share, Timing, lease};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer};
 
@@ -20,23 +20,39 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Replicas, and the API server that they share. The runtime of the tests has one thread, so while a test looks at all
 /// of them none of them runs.
-pub struct Cluster {
+pub struct Cluster<M> {
     pub api: ApiServer,
     pub service: &'static str,
-    pub ownership: Ownership,
     pub timing: Timing,
-    pub replicas: Vec<MembershipReplica>,
+    pub replicas: Vec<MembershipReplica<M>>,
     keys: Vec<String>,
 }
 
-pub struct MembershipReplica {
-    pub membership: Membership,
+pub struct MembershipReplica<M> {
+    pub membership: M,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Cluster {
-    pub async fn new(ownership: Ownership) -> Self {
+/// Says whether a replica may act on a key.
+pub trait MayAct: Membership {
+    fn may_act(&self, key: &str) -> bool;
+}
+
+impl MayAct for Exclusive {
+    fn may_act(&self, key: &str) -> bool {
+        Self::may_act(self, key)
+    }
+}
+
+impl MayAct for Share {
+    fn may_act(&self, _: &str) -> bool {
+        false
+    }
+}
+
+impl<M: MayAct> Cluster<M> {
+    pub async fn new() -> Self {
         let options = ApiOptions {
             namespaces: vec![NAMESPACE.to_owned()],
             ..ApiOptions::default()
@@ -44,7 +60,6 @@ impl Cluster {
         Self {
             api: ApiServer::start(options).await.unwrap(),
             service: "scaling-coordinator",
-            ownership,
             // Renewals every second, 2.7 s and 3.6 s for 13.5 s and 18 s.
             timing: Timing::PRODUCTION.faster(5),
             replicas: Vec::new(),
@@ -67,19 +82,18 @@ impl Cluster {
     }
 
     /// Starts a replica; the API server knows it by the same name.
-    pub async fn start(&mut self, identity: &str) -> Membership {
+    pub async fn start(&mut self, identity: &str) -> M {
         let config = MembershipConfig {
             client: self.client(identity).await,
             namespace: NAMESPACE.to_owned(),
             service: self.service,
             identity: identity.to_owned(),
             address: format!("{identity}.test:9645"),
-            ownership: self.ownership,
             readiness: Readiness::default(),
             timing: self.timing,
         };
         let stop = CancellationToken::new();
-        let (membership, task) = Membership::join(config, stop.clone());
+        let (membership, task) = M::join(config, stop.clone());
         self.replicas.push(MembershipReplica {
             membership: membership.clone(),
             stop,
@@ -89,7 +103,7 @@ impl Cluster {
     }
 
     /// Starts replicas and waits until they share all keys.
-    pub async fn start_all(&mut self, identities: &[&str]) -> Vec<Membership> {
+    pub async fn start_all(&mut self, identities: &[&str]) -> Vec<M> {
         let mut all = Vec::new();
         for identity in identities {
             all.push(self.start(identity).await);
@@ -102,7 +116,7 @@ impl Cluster {
         let found = self
             .replicas
             .iter()
-            .position(|r| &**r.membership.identity() == identity);
+            .position(|r| &**r.membership.as_ref().identity() == identity);
         found.unwrap()
     }
 
@@ -129,7 +143,9 @@ impl Cluster {
     /// The replicas that may act on a key. More than one is a failure.
     fn actor(&self, key: &str) -> Option<String> {
         let acting = self.replicas.iter().filter(|r| r.membership.may_act(key));
-        let actors: Vec<_> = acting.map(|r| r.membership.identity().to_string()).collect();
+        let actors: Vec<_> = acting
+            .map(|r| r.membership.as_ref().identity().to_string())
+            .collect();
         assert!(actors.len() <= 1, "{actors:?} act on {key}");
         actors.into_iter().next()
     }
@@ -145,8 +161,8 @@ impl Cluster {
     pub fn owned_by(&self, identities: &[&str]) -> bool {
         let mut names = BTreeSet::new();
         for key in &self.keys {
-            let owners = self.replicas.iter().filter(|r| r.membership.owns(key));
-            let owners: Vec<_> = owners.map(|r| &**r.membership.identity()).collect();
+            let owners = self.replicas.iter().filter(|r| r.membership.as_ref().owns(key));
+            let owners: Vec<_> = owners.map(|r| &**r.membership.as_ref().identity()).collect();
             if owners.len() != 1 {
                 return false;
             }
@@ -165,7 +181,7 @@ impl Cluster {
     }
 
     /// The keys that this replica looks after.
-    pub fn owned_keys(&self, membership: &Membership) -> Vec<String> {
+    pub fn owned_keys(&self, membership: &Share) -> Vec<String> {
         self.keys
             .iter()
             .filter(|key| membership.owns(key))

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use watchdog_kube::membership::Ownership;
+use watchdog_kube::membership::{Exclusive, Share};
 use watchdog_sandbox::{Fault, FaultAction};
 
 use crate::cluster::Cluster;
 
 #[tokio::test]
 async fn a_replica_that_drains_hands_over_at_once() {
-    let mut cluster = Cluster::new(Ownership::Exclusive).await;
+    let mut cluster = Cluster::<Exclusive>::new().await;
     let replicas = cluster.start_all(&["a", "b"]).await;
     let changes = replicas[1].subscribe();
     let drained = cluster.drain("a");
@@ -35,7 +35,7 @@ async fn a_replica_that_drains_hands_over_at_once() {
 
 #[tokio::test]
 async fn a_replica_that_dies_is_replaced_after_its_lease_has_ended() {
-    let mut cluster = Cluster::new(Ownership::Exclusive).await;
+    let mut cluster = Cluster::<Exclusive>::new().await;
     cluster.start_all(&["a", "b"]).await;
     cluster.kill("a");
     let took = cluster.until("b has all", |c| c.shared_by(&["b"])).await;
@@ -55,7 +55,7 @@ async fn a_replica_that_dies_is_replaced_after_its_lease_has_ended() {
 
 #[tokio::test]
 async fn a_replica_that_is_cut_off_stops_acting_but_keeps_what_it_reads() {
-    let mut cluster = Cluster::new(Ownership::Exclusive).await;
+    let mut cluster = Cluster::<Exclusive>::new().await;
     let replicas = cluster.start_all(&["a", "b"]).await;
     let read = cluster.owned_keys(&replicas[0]);
     let members = replicas[0].members();
@@ -74,7 +74,7 @@ async fn a_replica_that_is_cut_off_stops_acting_but_keeps_what_it_reads() {
 
 #[tokio::test]
 async fn an_outage_of_the_api_server_ends_all_acting_and_is_recovered_from() {
-    let mut cluster = Cluster::new(Ownership::Exclusive).await;
+    let mut cluster = Cluster::<Exclusive>::new().await;
     let replicas = cluster.start_all(&["a", "b", "c"]).await;
     cluster.api.stop().await.unwrap();
     let key = cluster.key_of("a");
@@ -92,7 +92,7 @@ async fn an_outage_of_the_api_server_ends_all_acting_and_is_recovered_from() {
 
 #[tokio::test]
 async fn a_new_member_waits_for_an_action_in_progress() {
-    let mut cluster = Cluster::new(Ownership::Exclusive).await;
+    let mut cluster = Cluster::<Exclusive>::new().await;
     let a = cluster.start_all(&["a"]).await.remove(0);
     let keys = cluster.owned_keys(&a);
     let permits: Vec<_> = keys.iter().map(|key| a.act(key).unwrap()).collect();
@@ -124,7 +124,7 @@ async fn a_new_member_waits_for_an_action_in_progress() {
 
 #[tokio::test]
 async fn replicas_that_may_overlap_share_and_hand_over_too() {
-    let mut cluster = Cluster::new(Ownership::Overlapping).await;
+    let mut cluster = Cluster::<Share>::new().await;
     cluster.service = "weeder";
     for identity in ["a", "b", "c"] {
         assert!(

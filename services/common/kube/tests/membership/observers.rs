@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 
 use tokio_util::sync::CancellationToken;
-use watchdog_kube::membership::{Addresses, Discovery, Ownership};
+use watchdog_kube::membership::{Discovery, ReplicaAddresses, Share};
 use watchdog_runtime::readiness::Readiness;
 
 use crate::cluster::{Cluster, NAMESPACE};
 
-fn names(addresses: &Addresses) -> BTreeSet<&str> {
+fn names(addresses: &ReplicaAddresses) -> BTreeSet<&str> {
     addresses.keys().map(|name| &**name).collect()
 }
 
 #[tokio::test]
 async fn another_service_finds_the_replicas_as_they_come_and_go() {
-    let mut cluster = Cluster::new(Ownership::Overlapping).await;
+    let mut cluster = Cluster::<Share>::new().await;
     cluster.service = "lease-probe";
     let stop = CancellationToken::new();
     let client = cluster.client("coordinator").await;

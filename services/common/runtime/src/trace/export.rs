@@ -11,7 +11,7 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{OtlpEndpoint, SPANS, Tracer};
+use super::{OtlpEndpoint, SPANS, SpanResult, Tracer};
 use crate::grpc_client::Dialer;
 use crate::tasks::Tasks;
 use crate::tls::Tls;
@@ -44,7 +44,7 @@ pub(crate) fn start(
 ) -> anyhow::Result<Tracer> {
     ensure!(
         !endpoint.tls || tls.is_some(),
-        "--otlp-endpoint: https needs --tls-cert, --tls-key and --tls-client-ca"
+        "--otlp-endpoint: https needs --tls-cert, --tls-key and --tls-client-ca, or --tls-authority"
     );
     let dialer = Dialer {
         tls: tls.filter(|_| endpoint.tls).map(|tls| tls.client()),
@@ -68,7 +68,7 @@ pub(crate) fn start(
     );
     let (queue, spans) = Queue::new();
     tasks.critical("traces", export(spans, exporter, tasks.draining()));
-    SPANS.begin_by("result", &["exported", "failed", "dropped", "limited"]);
+    SPANS.register();
     tracing::info!(endpoint = endpoint.address, "traces are on");
     Ok(Tracer::on(queue))
 }
@@ -89,7 +89,7 @@ impl SpanProcessor for Queue {
 
     fn on_end(&self, span: SpanData) {
         if self.0.try_send(span).is_err() {
-            count("dropped", 1);
+            SPANS.inc(SpanResult::Dropped);
         }
     }
 
@@ -150,7 +150,12 @@ async fn send(exporter: &impl SpanExporter, batch: Vec<SpanData>, limit: Duratio
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some(format!("no answer within {limit:?}")),
     };
-    count(if error.is_some() { "failed" } else { "exported" }, spans);
+    let result = if error.is_some() {
+        SpanResult::Failed
+    } else {
+        SpanResult::Exported
+    };
+    SPANS.add(result, spans as u64);
     match (&error, *failing) {
         (Some(error), false) => tracing::warn!(error, spans, "the collector does not take traces"),
         (Some(error), true) => tracing::debug!(error, spans, "the collector does not take traces"),
@@ -158,8 +163,4 @@ async fn send(exporter: &impl SpanExporter, batch: Vec<SpanData>, limit: Duratio
         (None, false) => {}
     }
     *failing = error.is_some();
-}
-
-fn count(result: &str, spans: usize) {
-    SPANS.add(&[("result", result.to_owned())], spans as u64);
 }

@@ -25,11 +25,18 @@ use tokio::time::Instant;
 
 pub use self::endpoint::OtlpEndpoint;
 pub(crate) use self::export::start;
-use crate::metrics::Metric;
+use crate::label;
+use crate::metrics::Counter;
 use crate::token_bucket::TokenBucket;
 
-/// The fate of spans.
-pub const SPANS: Metric = Metric::counter(
+label!(pub(crate) enum SpanResult: "result" {
+    Exported = "exported",
+    Failed = "failed",
+    Dropped = "dropped",
+    Limited = "limited",
+});
+
+pub(crate) const SPANS: Counter<SpanResult> = Counter::new(
     "watchdog_trace_spans_total",
     "OpenTelemetry spans by result: exported, failed (the collector did not take them), dropped (the queue was full), \
      limited (traces that were not begun because there were too many).",
@@ -93,7 +100,7 @@ impl Tracer {
     ) -> Option<Span> {
         let on = self.0.as_ref()?;
         if !on.roots.lock().try_take(Instant::now()) {
-            SPANS.inc(&[("result", "limited".to_owned())]);
+            SPANS.inc(SpanResult::Limited);
             return None;
         }
         Some(on.span(name, began, &Context::new(), attributes()))

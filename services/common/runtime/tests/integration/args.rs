@@ -96,3 +96,36 @@ fn a_replica_has_a_name_and_an_address_for_the_others() {
     let given = args("--advertise-addr=probe.garden.svc:9645");
     assert_eq!(given.advertised(everywhere), "probe.garden.svc:9645");
 }
+
+#[test]
+fn the_services_of_the_watchdog_are_known_by_their_names() {
+    let tls = [
+        "--tls-cert=a",
+        "--tls-key=b",
+        "--tls-client-ca=c",
+        "--namespace=leases",
+    ];
+    let own = |more: &[&str]| parse(&[&tls[..], more].concat()).unwrap().own_server_names();
+    let of_the_chart = [
+        "watchdog-lease-probe.leases.svc",
+        "watchdog-scaling-coordinator.leases.svc",
+        "watchdog-weeder.leases.svc",
+    ];
+    assert_eq!(own(&[]), of_the_chart);
+    // The release is in another namespace than the Leases, and has another name.
+    let named = own(&["--tls-peer-server-name=wd-lease-probe.garden.svc"]);
+    for name in [
+        "wd-lease-probe.garden.svc",
+        "wd-scaling-coordinator.garden.svc",
+        "wd-weeder.garden.svc",
+    ] {
+        assert!(named.iter().any(|own| own == name), "{name} is not in {named:?}");
+    }
+    let unlike = own(&["--tls-peer-server-name=localhost"]);
+    assert_eq!(unlike, [&of_the_chart[..], &["localhost"]].concat());
+    assert!(
+        parse(&["--insecure-plaintext", "--admin-tls"])
+            .unwrap_err()
+            .contains("--tls-cert")
+    );
+}

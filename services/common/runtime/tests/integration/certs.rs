@@ -47,7 +47,7 @@ impl Authority {
 
     /// The TLS of a process with this name, which trusts this authority.
     pub fn tls(&self, name: &str) -> Tls {
-        Tls::load(Files::new(&self.issue(name), &self.pem()).paths()).unwrap()
+        Tls::load(&Files::new(&self.issue(name), &self.pem()).paths()).unwrap()
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::service::RoutesBuilder;
 use watchdog_runtime::grpc_server::Api;
-use watchdog_runtime::metrics::{Collector, Exposition, Metric};
+use watchdog_runtime::metrics::{Collector, Exposition, Gauge};
 use watchdog_runtime::process::{EXIT_USAGE, run};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
@@ -19,13 +19,15 @@ use watchdog_runtime::{cli, telemetry};
 use crate::PATIENCE;
 use crate::args::{Args, parse};
 
-const FILES: Metric = Metric::gauge("watchdog_test_files", "Files.");
+watchdog_runtime::label!(struct FileKind: "kind");
+
+const FILES: Gauge<FileKind> = Gauge::new("watchdog_test_files", "Files.");
 
 struct Files;
 
 impl Collector for Files {
     fn collect(&self, out: &mut Exposition) {
-        out.family(&FILES, [([("kind", "config")], 3.0)]);
+        out.family(&FILES, [(FileKind("config"), 3.0)]);
     }
 }
 

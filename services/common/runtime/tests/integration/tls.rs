@@ -48,7 +48,7 @@ impl Server {
         let serve = grpc_server::serve(
             listener,
             tls,
-            AllowedClients::named(&allowed),
+            AllowedClients::named(&[SERVER.to_owned()], &allowed),
             api,
             ReplicaMetadata::new("replica-0"),
             readiness.clone(),
@@ -120,7 +120,7 @@ async fn callers_are_served_or_refused_by_what_their_certificate_says() {
 
     // It knows the server's authority, but the server does not know its own.
     let stranger = Files::new(&foreign.issue("client.test"), &ours.pem());
-    let stranger = Tls::load(stranger.paths()).unwrap();
+    let stranger = Tls::load(&stranger.paths()).unwrap();
     let status = server.asked(&stranger).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     until("the stranger is counted", async || refused("handshake")).await;
@@ -142,7 +142,7 @@ async fn a_call_that_fails_says_why() {
     let (ours, foreign) = (Authority::new("ours"), Authority::new("foreign"));
     let server = Server::start(Some(ours.tls(SERVER)), &["client.test"]).await;
     let good = ours.tls("client.test");
-    let stranger = Tls::load(Files::new(&foreign.issue("client.test"), &ours.pem()).paths()).unwrap();
+    let stranger = Tls::load(&Files::new(&foreign.issue("client.test"), &ours.pem()).paths()).unwrap();
     // Accepts and says nothing.
     let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let hanging_address = hanging.local_addr().unwrap().to_string();
@@ -225,10 +225,10 @@ async fn changed_files_are_taken_up_and_bad_ones_are_not() {
     let (metrics, _guard) = recorded();
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let files = Files::new(&old.issue(SERVER), &old.pem());
-    let tls = Tls::load(files.paths()).unwrap();
+    let tls = Tls::load(&files.paths()).unwrap();
     let stop = CancellationToken::new();
-    let following = tokio::spawn(tls.clone().follow(stop.clone()));
-    let server = Server::start(Some(tls), &[]).await;
+    let following = tokio::spawn(tls.clone().follow_files(files.paths(), stop.clone()));
+    let server = Server::start(Some(tls), &["client.test"]).await;
     let (before, after) = (old.tls("client.test"), new.tls("client.test"));
     assert!(server.asked(&before).await.is_ok());
     assert!(server.asked(&after).await.is_err());
@@ -282,7 +282,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
     let load = |change: &dyn Fn(&mut TlsPaths)| {
         let mut paths = good.paths();
         change(&mut paths);
-        Tls::load(paths).map(drop)
+        Tls::load(&paths).map(drop)
     };
     load(&|_| {}).unwrap();
     type Place = fn(&mut TlsPaths) -> &mut PathBuf;
@@ -301,7 +301,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         (key, &foreign_key, "do not go together"),
         (ca, &absent, "cannot read"),
         (ca, &empty, "holds no certificate"),
-        (ca, &no_certificate, "bad authority"),
+        (ca, &no_certificate, "an authority cannot be used"),
     ];
     for (place, path, why) in rows {
         let error = load(&|paths| *place(paths) = path.to_owned()).unwrap_err();

@@ -48,7 +48,9 @@ fn snapshot(shoots: &[&str], observer: &str, completeness: Completeness) -> Upda
 
 fn open(view: &MergedView<probe::Verdict>, scope: pb::Scope) -> Responses<probe::WatchVerdictsResponse> {
     let streams = Streams::new(CancellationToken::new());
-    view.watch(&streams, "WatchVerdicts", scope, |_| true).unwrap()
+    let nobody = Extensions::default();
+    view.watch(&streams, "WatchVerdicts", &nobody, scope, |_| true)
+        .unwrap()
 }
 
 async fn next(stream: &mut Responses<probe::WatchVerdictsResponse>) -> PbEvent {
@@ -149,6 +151,40 @@ async fn an_answer_waits_for_ten_seconds_and_then_says_what_is_missing() {
     assert_eq!(began.elapsed(), 2 * WAIT_FOR_REPLICAS);
 }
 
+/// A watcher acts on what it knows: it must learn when that is no longer all.
+#[tokio::test(start_paused = true)]
+async fn an_open_stream_says_at_once_when_a_replica_is_lost_and_when_it_is_back() {
+    let (view, peers) = view();
+    let a: Arc<str> = "a".into();
+    fill(&view);
+    peers.on_join(&a);
+    peers.on_update(&a, snapshot(&["one"], "a", Completeness::COMPLETE));
+    peers.on_listed();
+    let mut stream = open(&view, pb::Scope::Unspecified);
+    assert_eq!(whole(&mut stream).await.1, complete());
+    let began = Instant::now();
+    let heartbeat = async |stream: &mut Responses<_>| match next(stream).await {
+        PbEvent::Heartbeat(heartbeat) => heartbeat.completeness.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    peers.on_update(&a, Update::Lost(Failure::new(Reason::Connection, &"cut")));
+    assert_eq!(heartbeat(&mut stream).await, missing(&["a"]));
+    peers.on_update(&a, snapshot(&["one"], "a", Completeness::COMPLETE));
+    let PbEvent::Upsert(again) = next(&mut stream).await else {
+        panic!("it sent its items anew");
+    };
+    assert_eq!(again.shoot, "one");
+    assert_eq!(heartbeat(&mut stream).await, complete());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    // A replica that joins has its ten seconds to send its items.
+    peers.on_join(&"b".into());
+    assert_eq!(heartbeat(&mut stream).await, complete());
+    assert_eq!(began.elapsed(), 5 * SECOND);
+    // Another heartbeat may be due at the same moment.
+    while heartbeat(&mut stream).await != missing(&["b"]) {}
+    assert_eq!(began.elapsed(), WAIT_FOR_REPLICAS);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shoot_that_changes_its_owner_is_never_removed() {
     let (view, peers) = view();
@@ -177,6 +213,54 @@ async fn a_shoot_that_changes_its_owner_is_never_removed() {
     peers.on_leave(&b);
     peers.on_update(&a, Update::Upsert("moves".to_owned(), verdict("moves", "a")));
     assert!(matches!(next(&mut stream).await, PbEvent::Upsert(verdict) if verdict.observer == "a"));
+}
+
+/// Renewals are nearly all there is to send: of 10,000 healthy shoots, each probe.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
+    let (view, peers) = view();
+    let a: Arc<str> = "a".into();
+    fill(&view);
+    peers.on_join(&a);
+    peers.on_update(&a, snapshot(&[], "a", Completeness::COMPLETE));
+    peers.on_listed();
+    let probed = |outcome: probe::Outcome| {
+        let mut verdict = verdict("one", "a");
+        verdict.value.valid_for = Some(wire::duration(40 * SECOND));
+        verdict.value.outcome = outcome.into();
+        verdict
+    };
+    let report = |outcome| peers.on_update(&a, Update::Upsert("one".to_owned(), probed(outcome)));
+    report(probe::Outcome::Healthy);
+    let mut stream = open(&view, pb::Scope::Unspecified);
+    whole(&mut stream).await;
+    let (began, stop) = (Instant::now(), CancellationToken::new());
+    let probes = async {
+        for _ in 0..3 {
+            tokio::time::sleep(8 * SECOND).await;
+            report(probe::Outcome::Healthy);
+        }
+        let answer = view.get(&"one".to_owned()).await.item.unwrap();
+        assert_eq!(answer.valid_for(), 40 * SECOND, "unary answers have the newest");
+        report(probe::Outcome::LeasesExpired);
+    };
+    let read = async {
+        let mut upserts = Vec::new();
+        while upserts.len() < 2 {
+            if let PbEvent::Upsert(verdict) = next(&mut stream).await {
+                upserts.push((began.elapsed(), verdict));
+            }
+        }
+        stop.cancel();
+        upserts
+    };
+    let ((), (), upserts) = tokio::join!(view.tidy(&|_| true, &stop), probes, read);
+    let [(renewed, renewal), (changed, change)] = &upserts[..] else {
+        panic!("{upserts:?}");
+    };
+    assert_eq!((*renewed, *changed), (20 * SECOND, 24 * SECOND));
+    assert_eq!(renewal.valid_for(), 36 * SECOND, "of the probe 4 s before");
+    assert_eq!(change.outcome(), probe::Outcome::LeasesExpired);
 }
 
 #[tokio::test(start_paused = true)]

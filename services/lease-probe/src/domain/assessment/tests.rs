@@ -1,4 +1,7 @@
 use proptest::prelude::*;
+use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::machine::{MachineItem, MachinePhase};
+use watchdog_api::node::NodeItem;
 
 use super::super::answered::ListTimes;
 use super::*;
@@ -185,6 +188,40 @@ fn what_is_not_confirmed_holds_the_verdict() {
 }
 
 /// Conditions that appear on silent nodes do not end a loss, and they do not make one either.
+/// Another replica, which saw the leases being renewed, may have found a loss already.
+#[test]
+fn a_first_look_at_silent_leases_proves_no_health() {
+    let first_look = |ages: &[i64]| {
+        let (listed, _) = leases(ages);
+        let mut renewals = Renewals::default();
+        let times = ListTimes {
+            sent: at(1000),
+            received: at(1000),
+        };
+        renewals.observe(times, &listed.leases);
+        let context = AssessmentContext {
+            loss_may_stand: true,
+            ..CONTEXT
+        };
+        assess(&listed, &renewals, |_| None, None, context, at(1000))
+    };
+    for (ages, expected) in [
+        ([4, 9, 14, 14, 14], Outcome::Healthy),
+        ([4, 9, 14, 31, 31], Outcome::Healthy),
+        ([4, 9, 16, 16, 16], Outcome::Pending),
+        ([31, 31, 31, 31, 31], Outcome::Pending),
+    ] {
+        let assessment = first_look(&ages);
+        assert_eq!(assessment.outcome, expected, "{ages:?}");
+        assert_eq!(assessment.evidence.expired, 0, "{ages:?}");
+    }
+    assert_eq!(
+        judge(&[4, 9, 16, 16, 16]).outcome,
+        Outcome::Healthy,
+        "who saw them knows"
+    );
+}
+
 #[test]
 fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
     let (listed, renewals) = leases(&[31, 31, 31, 5]);
@@ -288,4 +325,37 @@ proptest! {
         prop_assert_eq!(outcome(crossing), Outcome::LeasesExpired);
         prop_assert_eq!(outcome(crossing.shifted(-1)), Outcome::Healthy);
     }
+}
+
+/// A hostile shoot may give each node a zone of its own.
+#[test]
+fn a_verdict_has_few_zones() {
+    let ages = [5; 50];
+    let (listed, renewals) = leases(&ages);
+    let node = |lease: &ListedLease| NodeItem {
+        name: lease.name.clone(),
+        pool: None,
+        zone: Some(format!("zone-of-{}", lease.name).into()),
+        not_managed_by_mcm: false,
+        conditions: vec![],
+    };
+    let machine = |lease: &ListedLease| MachineItem {
+        name: lease.name.clone(),
+        node: Some(lease.name.clone()),
+        phase: MachinePhase::Other,
+    };
+    let nodes: Vec<_> = listed.leases.iter().map(node).collect();
+    let machines: Vec<_> = listed.leases.iter().map(machine).collect();
+    let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
+    let found = assess(
+        &listed,
+        &renewals,
+        |lease| index.exclusion(lease),
+        Some(&index),
+        CONTEXT,
+        at(1000),
+    );
+    let zones = &found.evidence.zones;
+    assert_eq!(zones.len(), MOST_ZONES + 1);
+    assert_eq!(zones[OTHER_ZONES].candidates, 30);
 }

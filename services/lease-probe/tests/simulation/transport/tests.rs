@@ -1,5 +1,7 @@
 use lease_probe::cluster::transport::{Connector, End, Link};
 
+use lease_probe::domain::answer_ledger::AnswerKind;
+
 use super::*;
 use crate::builder::Builder;
 use crate::judge::unprotected;
@@ -76,7 +78,11 @@ async fn a_request_ends_with_its_connection() {
         closed: None,
         requests: 0,
     };
-    assert!(link.send(&ApiRequest::get("/version")).await.is_err());
+    assert!(
+        link.send(&ApiRequest::get("/version", AnswerKind::Small))
+            .await
+            .is_err()
+    );
     assert_eq!(clock.now() / SECOND, 78);
     assert!(matches!(link.end(), Some((_, End::Silent))));
 }

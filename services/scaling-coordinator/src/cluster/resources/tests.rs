@@ -3,6 +3,7 @@ use watchdog_api::workload::RecordedReplicas;
 
 use super::*;
 use crate::controller::work_queue::WorkItem;
+use crate::domain::observed::ResourceState;
 
 /// After everything that was taken in.
 const LATEST: IndexMark = IndexMark(u64::MAX);

@@ -23,12 +23,12 @@ fn start() -> Instant {
     Instant::now() + Duration::from_secs(1_000)
 }
 
-fn verdict(start: Instant, observer: &str, outcome: Outcome, observed: i64, valid: i64) -> Verdict {
+fn verdict(start: Instant, observer: &str, outcome: Outcome, observed: i64, valid: i64) -> ReceivedVerdict {
     let at = |seconds: i64| match u64::try_from(seconds) {
         Ok(ahead) => start + Duration::from_secs(ahead),
         Err(_) => start - Duration::from_secs(seconds.unsigned_abs()),
     };
-    Verdict {
+    ReceivedVerdict {
         outcome,
         observer: observer.into(),
         observed: at(observed),
@@ -124,13 +124,13 @@ proptest! {
         given in prop::collection::vec((0..ALL.len(), -100_i64..0, -50_i64..50), 0..5),
     ) {
         let now = start();
-        let verdicts: Vec<Verdict> = given
+        let verdicts: Vec<ReceivedVerdict> = given
             .iter()
             .enumerate()
             .map(|(i, (outcome, observed, valid))| verdict(now, &format!("o{i}"), ALL[*outcome], *observed, *valid))
             .collect();
         let decision = decide(now, &verdicts, STREAMS);
-        let valid = |v: &&Verdict| v.valid_until > now && v.outcome != Outcome::Pending;
+        let valid = |v: &&ReceivedVerdict| v.valid_until > now && v.outcome != Outcome::Pending;
         if let Some(direction) = decision.direction {
             prop_assert!(verdicts.iter().filter(valid).count() > 0);
             prop_assert!(verdicts.iter().filter(valid).all(|v| v.outcome.direction() == Some(direction)));

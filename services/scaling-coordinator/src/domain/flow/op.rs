@@ -114,7 +114,8 @@ pub enum ActionOutcome {
 pub(super) struct Operation {
     /// The request under way.
     pub(super) sent: Option<Action>,
-    /// A write whose effect has not been observed: the observed state is too old to decide upon.
+    /// A write, answered or not, whose effect has not been observed: the observed state is too old to decide upon. Any
+    /// newer state ends this. The controller reports whether a write without an answer was applied.
     pub(super) unconfirmed: Option<Unconfirmed>,
     /// The wait for something new of the resource.
     pub(super) wait: Option<Wait>,

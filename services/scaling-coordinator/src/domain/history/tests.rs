@@ -5,8 +5,8 @@ use crate::domain::next_step::ResourceWrite;
 use crate::domain::status::{FlowStatus, Progress};
 use crate::domain::testing::{S, dependent, start};
 
-fn verdict(outcome: Outcome, at: Instant) -> Verdict {
-    Verdict {
+fn verdict(outcome: Outcome, at: Instant) -> ReceivedVerdict {
+    ReceivedVerdict {
         outcome,
         observer: "lease-probe-0".into(),
         observed: at,
@@ -113,8 +113,8 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
             Some(evidence(expired, zones)),
         )
     };
-    let (at, told, counts) = lost(10, 3, &[("a", 2, 2), ("b", 2, 1)]);
-    let event = history.verdict(at, &told, counts).unwrap();
+    let (at, received, counts) = lost(10, 3, &[("a", 2, 2), ("b", 2, 1)]);
+    let event = history.verdict(at, &received, counts).unwrap();
     assert!(
         matches!(
             &event.kind,
@@ -132,8 +132,8 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
     let written = history.write_ended(t0 + 12 * S, &action(Direction::Down), &ActionOutcome::Conflict, S);
     assert!(written.unwrap().message.contains("the resource had changed"));
     history.write_ended(t0 + 13 * S, &action(Direction::Down), &ActionOutcome::Done, S);
-    let (at, told, counts) = lost(14, 4, &[("a", 2, 2), ("b", 2, 2)]);
-    assert_eq!(history.verdict(at, &told, counts), None, "the same outcome");
+    let (at, received, counts) = lost(14, 4, &[("a", 2, 2), ("b", 2, 2)]);
+    assert_eq!(history.verdict(at, &received, counts), None, "the same outcome");
     let waiting = scaling(Some(Direction::Down), FlowState::Settled, Step::Reached, true);
     let [step] = &history.published(t0 + 16 * S, &waiting)[..] else {
         panic!("one step")
@@ -155,10 +155,15 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
         "it is still held down"
     );
     history.write_ended(t0 + 62 * S, &action(Direction::Up), &ActionOutcome::Done, S);
-    let events = history.published(t0 + 70 * S, &up);
-    let ShootEventKind::IncidentEnded(summary) = &events.last().unwrap().kind else {
+    let events = history.published(t0 + 70 * S + Duration::from_nanos(880_625_665), &up);
+    let end = events.last().unwrap();
+    let ShootEventKind::IncidentEnded(summary) = &end.kind else {
         panic!("{events:?}")
     };
+    assert_eq!(
+        end.message,
+        "The incident has ended after 59.88s: 1 resources were scaled down and 1 up."
+    );
     let expected = IncidentSummary {
         outcome: Some(Outcome::LeasesExpired),
         started: t0 + 11 * S,
@@ -166,7 +171,7 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
         verdict_to_first_write: Some(2 * S),
         verdict_to_last_write: Some(2 * S),
         verdict_to_healthy: 49 * S,
-        verdict_to_restored: 59 * S,
+        verdict_to_restored: 59 * S + Duration::from_nanos(880_625_665),
         scaled_down: 1,
         scaled_up: 1,
         failed_writes: 1,
@@ -182,14 +187,14 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
 #[tokio::test]
 async fn a_loss_that_comes_back_is_one_incident() {
     let (mut history, t0) = (ShootHistory::default(), start());
-    let mut tell = |seconds: u32, outcome| {
+    let mut report = |seconds: u32, outcome| {
         let at = t0 + S * seconds;
         history.verdict(at, &verdict(outcome, at), None)
     };
-    assert!(tell(0, Outcome::LeasesExpired).is_some());
-    assert!(tell(1, Outcome::Healthy).is_some());
-    assert!(tell(2, Outcome::LeasesExpired).is_some());
-    assert!(tell(3, Outcome::ApiServerUnreachable).is_some());
+    assert!(report(0, Outcome::LeasesExpired).is_some());
+    assert!(report(1, Outcome::Healthy).is_some());
+    assert!(report(2, Outcome::LeasesExpired).is_some());
+    assert!(report(3, Outcome::ApiServerUnreachable).is_some());
     let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
     let ended = |event: &ShootEvent| matches!(event.kind, ShootEventKind::IncidentEnded(_));
     assert!(

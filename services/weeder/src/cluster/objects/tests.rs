@@ -61,6 +61,7 @@ fn pods() {
     for well in [
         json!({"containerStatuses": [running]}),
         json!({"containerStatuses": [waiting("main", "ImagePullBackOff")]}),
+        json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [waiting("main", "CrashLoopBackOff")]}),
         json!({"containerStatuses": null}),
         json!({}),
         json!({"containerStatuses": [{"name": "main", "restartCount": "many"}]}),

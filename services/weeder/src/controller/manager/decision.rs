@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{DeletionState, ManagedWeeder, OutageProof, WATCH_DELAY, WeederManager};
+use super::{CrashingPod, DeletionState, ManagedWeeder, OutageProof, WATCH_DELAY, WeederManager};
 use crate::controller::task::Deletion;
 use crate::domain::attempts::{ControllerKey, DeletionPermit};
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
@@ -11,11 +11,22 @@ use watchdog_api::unix_time::UnixTime;
 
 pub(super) enum PodDecision {
     Delete(Box<Deletion>),
-    Wait(UnixTime),
-    /// Not before then.
-    Read(NamespacedName, UnixTime),
+    /// Decided again then; meanwhile the endpoint pods of these services are read, each not before its time.
+    Later {
+        again: Option<UnixTime>,
+        reads: Vec<(NamespacedName, UnixTime)>,
+    },
     LeaveAlone(NamespacedName),
     Nothing,
+}
+
+/// Since when the service of a weeder is ready, and was not when a pod crashed.
+enum ServiceReadySince {
+    Known(UnixTime),
+    /// The endpoint pods must be read, not before then.
+    Unread(UnixTime),
+    /// Not yet, or not at all.
+    Unproven,
 }
 
 impl WeederManager {
@@ -37,15 +48,18 @@ impl WeederManager {
             return PodDecision::Nothing;
         };
         if now < known.retry_at {
-            return PodDecision::Wait(known.retry_at);
+            return PodDecision::Later {
+                again: Some(known.retry_at),
+                reads: Vec::new(),
+            };
         }
         let responsible = in_namespace(&self.weeders, &key.namespace)
             .map(|(_, entry)| entry)
-            .filter(|entry| entry.weeder.weeds(&pod.labels));
+            .filter(|entry| entry.weeder.weeds(&pod.labels) && known.found_at < entry.weeder.ends_at);
         let mut responsible: Vec<&ManagedWeeder> = responsible.collect();
         responsible.sort_by_key(|entry| (entry.weeder.first_sight, Reverse(entry.generation)));
         let controller = ControllerKey::of(pod);
-        let (mut wait, mut read, mut exhausted) = (None::<UnixTime>, None, None);
+        let (mut wait, mut reads, mut exhausted) = (None::<UnixTime>, Vec::new(), None);
         let later =
             |wait: Option<UnixTime>, until: UnixTime| Some(wait.map_or(until, |wait| wait.min(until)));
         for entry in responsible {
@@ -54,20 +68,13 @@ impl WeederManager {
                 wait = later(wait, weeder.deletes_from);
                 continue;
             }
-            let service_ready_since = match &entry.proof {
-                OutageProof::Observed => weeder.started_at,
-                OutageProof::Unread(_) => {
-                    read = read.or(Some((weeder.key.clone(), entry.reads_from.max(now))));
+            let service_ready_since = match self.ready_since(entry, known, now) {
+                ServiceReadySince::Known(since) => since,
+                ServiceReadySince::Unread(from) => {
+                    reads.push((weeder.key.clone(), from));
                     continue;
                 }
-                OutageProof::Listing | OutageProof::Reading => continue,
-                OutageProof::Read(evidence) => {
-                    let proven = |at: &UnixTime| evidence.shows_recovery_after(*at, weeder.started_at);
-                    match (pod.last_ended.filter(proven), evidence.ready_since()) {
-                        (Some(_), Some(since)) => since,
-                        _ => continue,
-                    }
-                }
+                ServiceReadySince::Unproven => continue,
             };
             // It may be the successor of a pod whose deletion was not answered yet.
             if self
@@ -101,11 +108,30 @@ impl WeederManager {
                 DeletionPermit::Exhausted => exhausted = exhausted.or(Some(weeder.key.clone())),
             }
         }
-        match (wait, read, exhausted) {
-            (Some(until), _, _) => PodDecision::Wait(until),
-            (None, Some((service, from)), _) => PodDecision::Read(service, from),
-            (None, None, Some(service)) => PodDecision::LeaveAlone(service),
-            (None, None, None) => PodDecision::Nothing,
+        match exhausted {
+            Some(service) if wait.is_none() && reads.is_empty() => PodDecision::LeaveAlone(service),
+            _ => PodDecision::Later { again: wait, reads },
+        }
+    }
+
+    fn ready_since(&self, entry: &ManagedWeeder, known: &CrashingPod, now: UnixTime) -> ServiceReadySince {
+        let evidence = match &entry.proof {
+            OutageProof::Observed => return ServiceReadySince::Known(entry.weeder.started_at),
+            OutageProof::Unread(_) => return ServiceReadySince::Unread(entry.reads_from.max(now)),
+            OutageProof::Listing | OutageProof::Reading => return ServiceReadySince::Unproven,
+            OutageProof::Read(evidence) => evidence,
+        };
+        // A successor crashed after the service was ready, even if the clock of its node is behind.
+        if self
+            .attempts
+            .is_successor(&known.pod, known.found_at, entry.generation)
+        {
+            return ServiceReadySince::Unproven;
+        }
+        let proven = |at: &UnixTime| evidence.shows_recovery_after(*at, entry.weeder.started_at);
+        match (known.pod.last_ended.filter(proven), evidence.ready_since()) {
+            (Some(_), Some(since)) => ServiceReadySince::Known(since),
+            _ => ServiceReadySince::Unproven,
         }
     }
 }

@@ -247,7 +247,7 @@ fn only_dependants_in_the_namespace_of_a_live_weeder() {
         seen(&mut manager, pod, 0.1);
     }
     nothing(&mut manager, 0.1);
-    seen(&mut manager, crashing("d", "apiserver", "4", "10"), 299.9);
+    seen(&mut manager, crashing("d", "apiserver", "4", "10"), 300.0);
     nothing(&mut manager, 300.0);
     seen(&mut manager, crashing("e", "apiserver", "5", "10"), 300.1);
     nothing(&mut manager, 300.1);
@@ -416,13 +416,31 @@ fn throttling_pauses_everything_but_the_clock() {
     seen(&mut manager, crashing("b", "apiserver", "2", "10"), 0.1);
     let throttled = delete(&mut manager, 0.1);
     let wait = RequestFailure::Throttled(Some(Duration::from_secs(3)));
+    start(&mut manager, "kube-apiserver", 1.0);
     manager.deleted(&throttled, &Err(wait), at(299.0));
-    nothing(&mut manager, 300.9);
-    assert_eq!(weeder(&manager, "etcd").phase, Phase::Ended);
+    manager.pause(&key("kube-apiserver"));
+    nothing(&mut manager, 301.0);
+    assert_eq!(weeder(&manager, "kube-apiserver").phase, Phase::Ended);
     start(&mut manager, "etcd", 301.0);
     assert_eq!(manager.next_due(true), Some(at(302.0)));
     assert_eq!(delete(&mut manager, 302.0).pod.uid, "2");
     assert_eq!(delete(&mut manager, 302.0).pod.uid, "1");
+}
+
+/// A seed with thousands of services recovers, and the rate of requests is low.
+#[test]
+fn a_pod_that_waits_for_a_request_outlives_the_time_of_its_weeder() {
+    let mut manager = started();
+    seen(&mut manager, crashing("a", "apiserver", "1", "10"), 0.1);
+    seen(&mut manager, crashing("unrelated", "kcm", "2", "10"), 0.1);
+    seen(&mut manager, crashing("b", "apiserver", "3", "10"), 300.0);
+    manager.expire(at(300.0));
+    assert_eq!(weeder(&manager, "etcd").phase, Phase::Active);
+    assert_eq!(delete(&mut manager, 400.0).pod.uid, "1");
+    nothing(&mut manager, 400.0);
+    nothing(&mut manager, 401.0);
+    assert_eq!(weeder(&manager, "etcd").phase, Phase::Ended);
+    assert_eq!(manager.pending_deletions(), 1, "the one that is under way");
 }
 
 // === first observed state ===
@@ -480,8 +498,10 @@ fn at_first_sight_only_pods_that_crashed_during_the_outage_are_deleted() {
     );
     deleted(&mut manager, &deletion, 1.2);
     nothing(&mut manager, 1.2);
-    // It crashes again, after the service became ready: it was deleted once.
-    seen(&mut manager, crashed_at("before-2", 5.0), 10.0);
+    // It crashes again, after the service became ready, on a node whose clock is a minute behind: it was deleted once.
+    let mut again = crashed_at("before", -55.0);
+    (again.uid, again.created) = ("before-2".to_owned(), Some(at(86_403.0)));
+    seen(&mut manager, again, 10.0);
     nothing(&mut manager, 299.0);
     assert_eq!(weeder(&manager, "etcd").deleted, 1);
 }
@@ -537,6 +557,32 @@ fn evidence_that_cannot_be_read_is_asked_for_again() {
     let mut deleted = [delete(&mut manager, 12.7), delete(&mut manager, 12.7)].map(|d| d.pod.uid.clone());
     deleted.sort();
     assert_eq!(deleted, ["a", "b"]);
+}
+
+#[test]
+fn evidence_is_read_while_another_weeder_waits_or_cannot_read() {
+    let mut manager = WeederManager::new(&config());
+    first_sight(&mut manager, 0.0);
+    // This one waits until its service stays ready.
+    for second in 0..4 {
+        start(&mut manager, "kube-apiserver", f64::from(second));
+    }
+    seen(&mut manager, crashed_at("a", -50.0), 4.0);
+    let of_etcd = read(&mut manager, 4.0);
+    let refused = RequestFailure::Forbidden("grant it".to_owned());
+    manager.endpoints_read(&of_etcd, Err(refused), at(4.1));
+    let pods = BTreeSet::from([Arc::from("kube-apiserver-0")]);
+    let proof = OutageProof::Unread(pods);
+    manager.start(
+        key("kube-apiserver"),
+        dependants("kube-apiserver"),
+        proof,
+        at(100.0),
+    );
+    let due: Vec<_> = [read(&mut manager, 100.0), read(&mut manager, 100.0)]
+        .map(|read| read.key)
+        .into();
+    assert_eq!(due, [key("etcd"), key("kube-apiserver")]);
 }
 
 #[test]
@@ -922,7 +968,7 @@ proptest! {
                 match &task {
                     Task::Delete(deletion) => {
                         let entry = &manager.weeders[&deletion.key];
-                        prop_assert!(entry.weeder.is_weeding() && now < entry.weeder.ends_at);
+                        prop_assert!(entry.weeder.is_weeding());
                         prop_assert!(now >= entry.weeder.deletes_from);
                         prop_assert!(entry.weeder.dependants.include(&deletion.pod.labels));
                         prop_assert!(deletion.pod.crash_loop().is_some());

@@ -257,7 +257,7 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     bench.answer(DOWN, "read mcm", ActionOutcome::Done);
     bench.see("mcm", held(1));
     assert_eq!(bench.wanted(DOWN), ["down kcm 1"]);
-    // ActionKind was read is not read again for the next level.
+    // What was read is not read again for the next level.
     bench.done(DOWN, "down kcm 1", "kcm", held(1));
     assert_eq!(bench.next(DOWN).wake, None, "nothing is read once all is reached");
 }

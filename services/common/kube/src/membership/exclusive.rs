@@ -1,36 +1,25 @@
-//! The handles of the membership for the parts of a service: who owns a key, who may act, and permits for actions.
+//! The proof that this replica alone acts on a key: the coordinator writes by it.
+//!
+//! At no instant do two replicas hold a [`Permit`] for one key, however their clocks drift, whichever of their requests
+//! are lost or late, and whenever they stop or start. The module [`membership`](super) says why. Where there is a
+//! doubt, nobody acts: a key that changes hands rests for a moment, and after the death of its owner for up to
+//! [`Timing::peer_ttl`](super::Timing::peer_ttl).
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::record::Identity;
-use super::rendezvous::RendezvousHasher;
+use super::run::MembershipTask;
+use super::share::{Share, Shared, Snapshot};
+use super::{Membership, MembershipConfig, Ownership};
 
-/// Membership of this replica. Cheap to clone.
+/// The share of this replica in the keys of its service, in which nobody else acts. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Membership {
-    shared: Arc<Shared>,
-}
-
-/// A replica of the service, as this one sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    /// Its name.
-    pub identity: Identity,
-    /// Where its gRPC API is reached.
-    pub address: Arc<str>,
-    /// True if its lease was seen to be renewed in time. One that is not live keeps what it owns until a list of all
-    /// Leases has confirmed that it is gone.
-    pub live: bool,
-    /// True if it acknowledges this replica's current session; without that this replica may not act.
-    pub acknowledges: bool,
-    /// True if it is this replica.
-    pub me: bool,
+pub struct Exclusive {
+    share: Share,
 }
 
 /// Leave to act on a key. As long as one exists, this replica lets no new member take the key over, and does not
@@ -43,60 +32,46 @@ pub struct Permit {
     until: Instant,
 }
 
-/// State of the membership for its readers.
 #[derive(Debug, Default)]
-pub(crate) struct Snapshot {
-    pub(crate) ring: RendezvousHasher,
-    /// True if this replica takes part in sharing keys that may overlap.
-    pub(crate) shares: bool,
-    pub(crate) act_until: Option<Instant>,
-    pub(crate) members: Vec<PublishedMember>,
-}
-
-/// A member, with the time until which it counts as live without further signs.
-#[derive(Debug)]
-pub(crate) struct PublishedMember {
-    pub(crate) member: Member,
-    pub(crate) live_until: Instant,
-}
-
-/// Shared by the handles and the run loop.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    me: Identity,
-    snapshot: ArcSwap<Snapshot>,
-    permits: Mutex<Permits>,
-    /// A permit was given back.
-    pub(crate) returned: Notify,
-    changes: watch::Sender<u64>,
-}
-
-#[derive(Debug, Default)]
-struct Permits {
+pub(super) struct Permits {
     last: u64,
     held: BTreeMap<u64, (Arc<str>, Instant)>,
 }
 
-// === impl Membership ===
-
-impl Membership {
-    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+impl Membership for Exclusive {
+    fn join(config: MembershipConfig, stop: CancellationToken) -> (Self, MembershipTask) {
+        let (share, task) = Share::join_as(Ownership::Exclusive, config, stop);
+        (Self { share }, task)
     }
+}
 
-    /// The name of this replica.
-    #[must_use]
-    pub fn identity(&self) -> &Identity {
-        &self.shared.me
+impl AsRef<Share> for Exclusive {
+    fn as_ref(&self) -> &Share {
+        &self.share
     }
+}
 
+impl Deref for Exclusive {
+    type Target = Share;
+
+    fn deref(&self) -> &Share {
+        &self.share
+    }
+}
+
+// === impl Exclusive ===
+
+impl Exclusive {
     /// True if this replica alone may act on `key` now: it owns the key, its own lease is valid, and every live member
-    /// knows of it. False on every doubt. Exclusive for [`super::Ownership::Exclusive`] only.
+    /// knows of it. False on every doubt.
     ///
     /// The answer holds at this instant. For a write, which takes time, use [`Self::act`].
     #[must_use]
     pub fn may_act(&self, key: &str) -> bool {
-        self.shared.act_until(&self.shared.snapshot.load(), key).is_some()
+        self.share
+            .shared
+            .act_until(&self.share.shared.snapshot.load(), key)
+            .is_some()
     }
 
     /// Leave to act on `key`, if this replica may. The action (a request, with its answer) must end before
@@ -106,68 +81,20 @@ impl Membership {
     pub fn act(&self, key: &str) -> Option<Permit> {
         // The run loop stores a snapshot before it looks at the permits, so under this lock either the snapshot is
         // the new one, or the run loop will see this permit.
-        let mut permits = self.shared.permits.lock();
-        let until = self.shared.act_until(&self.shared.snapshot.load(), key)?;
+        let mut permits = self.share.shared.permits.lock();
+        let until = self
+            .share
+            .shared
+            .act_until(&self.share.shared.snapshot.load(), key)?;
         permits.last += 1;
         let number = permits.last;
         permits.held.insert(number, (key.into(), until));
         drop(permits);
         Some(Permit {
-            shared: Arc::clone(&self.shared),
+            shared: Arc::clone(&self.share.shared),
             number,
             until,
         })
-    }
-
-    /// True if this replica should look after `key`, where it does no harm if two do for a moment. A replica that is
-    /// cut off from the API server keeps what it has; one that never joined, or that is leaving, owns nothing.
-    #[must_use]
-    pub fn owns(&self, key: &str) -> bool {
-        let snapshot = self.shared.snapshot.load();
-        snapshot.shares && snapshot.ring.owner(key) == Some(&self.shared.me)
-    }
-
-    /// The owner of `key`, as far as this replica knows; none when there is no live member.
-    #[must_use]
-    pub fn owner(&self, key: &str) -> Option<Identity> {
-        self.shared.snapshot.load().ring.owner(key).cloned()
-    }
-
-    /// All members that this replica counts, itself always included, by name.
-    #[must_use]
-    pub fn members(&self) -> Vec<Member> {
-        let now = Instant::now();
-        let snapshot = self.shared.snapshot.load();
-        let listed = snapshot.members.iter();
-        listed
-            .map(|l| Member {
-                live: now < l.live_until,
-                ..l.member.clone()
-            })
-            .collect()
-    }
-
-    /// True if this replica has joined: it takes part, though others may still have to acknowledge it.
-    #[must_use]
-    pub fn has_joined(&self) -> bool {
-        self.shared.snapshot.load().shares
-    }
-
-    /// Waits until this replica has joined. Never returns when the run loop does not run, so wait for it together with
-    /// the stop token.
-    pub async fn joined(&self) {
-        let mut changes = self.subscribe();
-        while !self.has_joined() {
-            // The sender lives in `self`.
-            let _ = changes.changed().await;
-        }
-    }
-
-    /// Changes whenever the ownership of any key may have changed, also by the passing of time. The number has no
-    /// meaning.
-    #[must_use]
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.shared.changes.subscribe()
     }
 }
 
@@ -191,30 +118,9 @@ impl Drop for Permit {
 // === impl Shared ===
 
 impl Shared {
-    pub(crate) fn new(me: Identity) -> Self {
-        Self {
-            me,
-            snapshot: ArcSwap::default(),
-            permits: Mutex::default(),
-            returned: Notify::new(),
-            changes: watch::Sender::new(0),
-        }
-    }
-
     fn act_until(&self, snapshot: &Snapshot, key: &str) -> Option<Instant> {
         let until = snapshot.act_until.filter(|until| Instant::now() < *until)?;
         (snapshot.ring.owner(key) == Some(&self.me)).then_some(until)
-    }
-
-    /// Makes a snapshot the current one. Says whether ownership may have changed by that, and tells the subscribers.
-    pub(crate) fn show(&self, snapshot: Snapshot) -> bool {
-        let essence = |s: &Snapshot| (s.ring.clone(), s.shares, s.act_until.is_some());
-        let new = essence(&snapshot);
-        let changed = essence(&self.snapshot.swap(Arc::new(snapshot))) != new;
-        if changed {
-            self.changes.send_modify(|generation| *generation += 1);
-        }
-        changed
     }
 
     /// The latest instant at which an action can end that is in progress on a key that this replica does not own by
@@ -236,6 +142,7 @@ impl Shared {
 mod tests {
     use std::time::Duration;
 
+    use super::super::rendezvous::RendezvousHasher;
     use super::*;
 
     fn snapshot(members: &[&str], act_until: Option<Instant>) -> Snapshot {
@@ -251,7 +158,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn acting_ends_by_time_and_is_told() {
         let shared = Arc::new(Shared::new("a".into()));
-        let membership = Membership::new(Arc::clone(&shared));
+        let membership = Exclusive {
+            share: Share {
+                shared: Arc::clone(&shared),
+            },
+        };
         assert!(!membership.owns("key") && !membership.may_act("key") && membership.owner("key").is_none());
         let mut changes = membership.subscribe();
         let until = Instant::now() + Duration::from_secs(1);
@@ -271,7 +182,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_permit_holds_back_who_takes_over() {
         let shared = Arc::new(Shared::new("a".into()));
-        let membership = Membership::new(Arc::clone(&shared));
+        let membership = Exclusive {
+            share: Share {
+                shared: Arc::clone(&shared),
+            },
+        };
         let until = Instant::now() + Duration::from_secs(1);
         shared.show(snapshot(&["a"], Some(until)));
         let keys: Vec<_> = (0..50).map(|i| format!("key-{i}")).collect();

@@ -1,0 +1,8 @@
+//! Certificates that the programs issue for themselves, from a certificate authority that the replicas share. Rules
+//! only: the Secret is read and written by `watchdog_kube::authority`.
+
+mod authority;
+mod validity;
+
+pub use authority::{Authorities, AuthorityError, Issued, OVERLAP, RENEW_CERTIFICATE_AFTER};
+pub use validity::ValidityPeriod;

@@ -1,0 +1,262 @@
+//! The certificate authority that all programs of a seed share, in a Secret, and the certificate that this process issues
+//! for itself from it. The rules are those of [`watchdog_certificates`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{ObjectMeta, PostParams};
+use tokio_util::sync::CancellationToken;
+use watchdog_certificates::{Authorities, RENEW_CERTIFICATE_AFTER};
+use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::failure::{Failure, Reason};
+use watchdog_runtime::readiness::{Blocker, Readiness};
+use watchdog_runtime::tls::{CertificateSource, Tls, TlsCredentials};
+
+use crate::client::{RequestError, found, request};
+
+/// The Secret is read this often: one small request a minute and process, and nothing that can be half open.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Writes of one turn at most. Each is refused only because another replica was faster.
+const MAX_WRITES: usize = 5;
+
+/// Name of the blocker, and of the loop in the metric of failed tries.
+const NAME: &str = "certificate";
+
+/// Keeps a certificate in use that the authority in a Secret has issued.
+pub struct CertificateIssuer {
+    /// Client for the seed.
+    pub client: kube::Client,
+    /// Namespace of the Secret.
+    pub namespace: String,
+    /// Name of the Secret.
+    pub secret: String,
+    /// DNS names of the certificate.
+    pub names: Vec<String>,
+    /// Gets the certificates.
+    pub tls: Tls,
+    /// Blocked until the first certificate is issued.
+    pub readiness: Readiness,
+    /// The time of day of this process.
+    pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
+    /// The pause between two reads of the Secret.
+    pub look_every: Duration,
+}
+
+impl std::fmt::Debug for CertificateIssuer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CertificateIssuer")
+            .field("secret", &self.secret)
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The authorities that the process knows.
+#[derive(Default)]
+struct KnownAuthorities {
+    authorities: Authorities,
+    /// When the certificate in use was issued.
+    issued: Option<Timestamp>,
+}
+
+impl KnownAuthorities {
+    fn needs_certificate(&self, now: Timestamp) -> bool {
+        // A clock that was set back makes a certificate that begins later than now.
+        self.issued
+            .is_none_or(|issued| now < issued || now >= issued + RENEW_CERTIFICATE_AFTER)
+    }
+}
+
+impl CertificateIssuer {
+    /// For the Secret `secret`, read at the pace of production.
+    #[must_use]
+    pub fn new(
+        client: kube::Client,
+        namespace: &str,
+        secret: &str,
+        names: Vec<String>,
+        tls: Tls,
+        readiness: Readiness,
+    ) -> Self {
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            secret: secret.to_owned(),
+            names,
+            tls,
+            readiness,
+            clock: Box::new(Timestamp::now),
+            look_every: LOOK_EVERY,
+        }
+    }
+
+    /// Makes the authority if there is none, follows it, and replaces the certificate in time, until `stop` is cancelled.
+    /// Once the authority is known, an API server that does not answer changes nothing. From this call on it blocks
+    /// readiness until the first certificate is issued.
+    ///
+    /// # Errors
+    /// Never; the type is that of a critical task.
+    pub fn run(self, stop: CancellationToken) -> impl Future<Output = anyhow::Result<()>> {
+        let why = format!(
+            "no certificate has been issued yet, from the Secret {}/{}",
+            self.namespace, self.secret
+        );
+        let blocker = self.readiness.block(NAME, why);
+        self.keep_issuing(blocker, stop)
+    }
+
+    async fn keep_issuing(self, blocker: Blocker, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut blocker = Some(blocker);
+        let mut known = KnownAuthorities::default();
+        let mut backoff = Backoff::new(Duration::from_secs(1), self.look_every);
+        loop {
+            let turn = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                turn = self.turn(&mut known) => turn,
+            };
+            if known.issued.is_some() {
+                blocker = None;
+            }
+            let pause = match turn {
+                Ok(()) => {
+                    self.readiness.recovered(NAME);
+                    backoff.reset();
+                    self.look_every
+                }
+                Err(error) => {
+                    self.report(&error, blocker.is_some());
+                    backoff.next_delay()
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Reads the Secret, writes it if need be, and issues a certificate if need be: also when the Secret cannot be read.
+    async fn turn(&self, known: &mut KnownAuthorities) -> anyhow::Result<()> {
+        let now = (self.clock)();
+        let read = self.read(now).await;
+        if let Ok(authorities) = &read
+            && *authorities != known.authorities
+        {
+            known.authorities = authorities.clone();
+            known.issued = None;
+        }
+        if known.needs_certificate(now) && known.authorities != Authorities::default() {
+            self.issue(&known.authorities, now)?;
+            known.issued = Some(now);
+        }
+        read.map(drop)
+    }
+
+    /// The authorities in the Secret, after this replica has renewed them where that was due.
+    async fn read(&self, now: Timestamp) -> anyhow::Result<Authorities> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        for _ in 0..MAX_WRITES {
+            let secret = found(&self.secret, request(secrets.get(&self.secret)).await)?;
+            let authorities = secret
+                .as_ref()
+                .map_or_else(|| Ok(Authorities::default()), |secret| self.parse(secret))?;
+            let Some(renewed) = authorities.renewed(now)? else {
+                return Ok(authorities);
+            };
+            match self.write(&secrets, secret, &renewed).await {
+                Ok(()) => {
+                    tracing::info!(
+                        namespace = self.namespace,
+                        secret = self.secret,
+                        authorities = renewed.certificates().count(),
+                        "certificate authority made"
+                    );
+                    return Ok(renewed);
+                }
+                Err(error) if error.is_conflict() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        bail!("the Secret was changed by others at each of {MAX_WRITES} tries to renew the authority")
+    }
+
+    fn parse(&self, secret: &Secret) -> anyhow::Result<Authorities> {
+        let part = |name: &str| {
+            let data = secret.data.as_ref().and_then(|data| data.get(name));
+            data.map_or(&[][..], |bytes| &bytes.0)
+        };
+        Authorities::from_pem(part("ca.crt"), part("ca.key")).with_context(|| {
+            format!(
+                "the Secret {}/{} cannot be used; correct it, or delete it to have a new authority made",
+                self.namespace, self.secret
+            )
+        })
+    }
+
+    /// Creates the Secret, or replaces exactly that version of it.
+    async fn write(
+        &self,
+        secrets: &Api<Secret>,
+        secret: Option<Secret>,
+        authorities: &Authorities,
+    ) -> Result<(), RequestError> {
+        let (certificates, keys) = authorities.to_pem();
+        let exists = secret.is_some();
+        let mut secret = secret.unwrap_or_else(|| Secret {
+            metadata: ObjectMeta {
+                name: Some(self.secret.clone()),
+                ..ObjectMeta::default()
+            },
+            ..Secret::default()
+        });
+        let data = [("ca.crt", certificates), ("ca.key", keys)];
+        let data = data.map(|(name, pem)| (name.to_owned(), ByteString(pem.into_bytes())));
+        secret.data.get_or_insert_default().extend(BTreeMap::from(data));
+        let params = PostParams::default();
+        if exists {
+            request(secrets.replace(&self.secret, &params, &secret)).await?;
+        } else {
+            request(secrets.create(&params, &secret)).await?;
+        }
+        Ok(())
+    }
+
+    fn issue(&self, authorities: &Authorities, now: Timestamp) -> anyhow::Result<()> {
+        let issued = authorities.issue(&self.names, now)?;
+        self.tls.replace(TlsCredentials {
+            chain: vec![issued.certificate],
+            key: issued.key,
+            authorities: authorities.certificates().cloned().collect(),
+            source: CertificateSource::Issued,
+        })?;
+        tracing::info!(
+            names = self.names.join(", "),
+            until = %issued.validity.not_after,
+            "certificate issued"
+        );
+        Ok(())
+    }
+
+    fn report(&self, error: &anyhow::Error, blocks: bool) {
+        let failure = error.downcast_ref::<RequestError>().map_or_else(
+            || Failure::new(Reason::Certificate, &format!("{error:#}")),
+            RequestError::failure,
+        );
+        let reason = failure.reason.as_str();
+        tracing::warn!(
+            namespace = self.namespace,
+            secret = self.secret,
+            reason,
+            blocks,
+            error = format!("{error:#}"),
+            "cannot follow the certificate authority, trying again"
+        );
+        self.readiness.failing(NAME, failure);
+    }
+}

@@ -1,0 +1,271 @@
+//! Programs that issue their own certificates from the authority that they share.
+
+#![cfg(test)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use rustls::pki_types::ServerName;
+use serde_json::json;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use watchdog_kube::authority::CertificateIssuer;
+use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::tls::Tls;
+use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
+
+/// Bound of every wait: generous, because the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const SECRET: &str = "watchdog-authority";
+
+/// The time of day of all replicas of a test.
+#[derive(Clone)]
+struct TestClock(Arc<AtomicI64>);
+
+impl TestClock {
+    fn at(text: &str) -> Self {
+        let at: Timestamp = text.parse().unwrap();
+        Self(Arc::new(AtomicI64::new(at.as_second())))
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_second(self.0.load(Ordering::Relaxed)).unwrap()
+    }
+
+    fn advance(&self, by: SignedDuration) {
+        self.0.fetch_add(by.as_secs(), Ordering::Relaxed);
+    }
+}
+
+struct Seed {
+    api: ApiServer,
+    secrets: Api<Secret>,
+    clock: TestClock,
+}
+
+impl Seed {
+    async fn start() -> Self {
+        let api = ApiServer::start(ApiOptions::default()).await.unwrap();
+        let client = client(&api).await;
+        let garden: Namespace = serde_json::from_value(json!({"metadata": {"name": "garden"}})).unwrap();
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        namespaces.create(&PostParams::default(), &garden).await.unwrap();
+        let secrets = Api::namespaced(client, "garden");
+        // Now, because the handshakes go by the real clock.
+        let clock = TestClock::at(&Timestamp::now().to_string());
+        Self { api, secrets, clock }
+    }
+
+    async fn replica(&self) -> Replica {
+        let (tls, readiness, stop) = (
+            Tls::without_certificate().unwrap(),
+            Readiness::default(),
+            CancellationToken::new(),
+        );
+        let client = client(&self.api).await;
+        let names = vec!["watchdog-weeder.garden.svc".to_owned()];
+        let mut issuer =
+            CertificateIssuer::new(client, "garden", SECRET, names, tls.clone(), readiness.clone());
+        let clock = self.clock.clone();
+        issuer.clock = Box::new(move || clock.now());
+        issuer.look_every = Duration::from_millis(20);
+        tokio::spawn(issuer.run(stop.clone()));
+        Replica {
+            tls,
+            readiness,
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    async fn authorities(&self) -> usize {
+        let Some(secret) = self.secrets.get_opt(SECRET).await.unwrap() else {
+            return 0;
+        };
+        let data = secret.data.unwrap_or_default();
+        let pem = String::from_utf8(data["ca.crt"].0.clone()).unwrap();
+        pem.matches("BEGIN CERTIFICATE").count()
+    }
+}
+
+async fn client(api: &ApiServer) -> Client {
+    let kubeconfig = Kubeconfig::from_yaml(&api.kubeconfig("weeder")).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap();
+    Client::try_from(config).unwrap()
+}
+
+struct Replica {
+    tls: Tls,
+    readiness: Readiness,
+    _stop: DropGuard,
+}
+
+impl Replica {
+    async fn ready(&self) {
+        let mut ready = self.readiness.subscribe();
+        let waited = timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
+        assert!(waited.is_ok(), "{:?}", self.readiness.lines());
+    }
+}
+
+/// True if one calls the other by mutual TLS.
+async fn calls(from: &Replica, to: &Replica) -> bool {
+    let (near, far) = tokio::io::duplex(16 * 1024);
+    let name = ServerName::try_from("watchdog-weeder.garden.svc").unwrap();
+    let connect = tokio_rustls::TlsConnector::from(from.tls.client().current()).connect(name, near);
+    let accept = tokio_rustls::TlsAcceptor::from(to.tls.server()).accept(far);
+    // A refused client certificate is known to the server only.
+    let (connected, accepted) = tokio::join!(connect, accept);
+    connected.is_ok() && accepted.is_ok()
+}
+
+async fn all_call(replicas: &[Replica]) -> bool {
+    for from in replicas {
+        for to in replicas {
+            if !calls(from, to).await {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(PATIENCE, wait).await.is_ok(), "never: {what}");
+}
+
+#[tokio::test]
+async fn replicas_that_start_at_once_agree_on_one_authority() {
+    let seed = Seed::start().await;
+    let replicas = [seed.replica().await, seed.replica().await, seed.replica().await];
+    assert!(
+        !calls(&replicas[0], &replicas[0]).await,
+        "without a certificate nothing is served"
+    );
+    for replica in &replicas {
+        replica.ready().await;
+    }
+    until("all trust each other", async || all_call(&replicas).await).await;
+    assert_eq!(seed.authorities().await, 1);
+    let other = Seed::start().await;
+    let stranger = other.replica().await;
+    stranger.ready().await;
+    assert!(
+        !calls(&stranger, &replicas[0]).await,
+        "another seed has another authority"
+    );
+}
+
+#[tokio::test]
+async fn a_deleted_authority_is_made_anew_and_all_follow() {
+    let seed = Seed::start().await;
+    let replicas = [seed.replica().await, seed.replica().await];
+    for replica in &replicas {
+        replica.ready().await;
+    }
+    let before = replicas[0].tls.client().current();
+    seed.secrets
+        .delete(SECRET, &DeleteParams::default())
+        .await
+        .unwrap();
+    until("a new certificate", async || {
+        let after = [&replicas[0], &replicas[1]].map(|replica| replica.tls.client().current());
+        !Arc::ptr_eq(&after[0], &before) && seed.authorities().await == 1
+    })
+    .await;
+    until("all trust each other", async || all_call(&replicas).await).await;
+    assert!(
+        replicas
+            .iter()
+            .all(|replica| *replica.readiness.subscribe().borrow())
+    );
+}
+
+#[tokio::test]
+async fn an_authority_is_followed_by_the_next_while_all_trust_each_other() {
+    let seed = Seed::start().await;
+    // Begun eight months ago.
+    seed.clock.advance(SignedDuration::from_hours(-24 * 250));
+    let replicas = [seed.replica().await, seed.replica().await];
+    for replica in &replicas {
+        replica.ready().await;
+    }
+    assert_eq!(seed.authorities().await, 1);
+    seed.clock.advance(SignedDuration::from_hours(24 * 250));
+    until("the next authority is there", async || {
+        seed.authorities().await == 2
+    })
+    .await;
+    until("all trust each other", async || all_call(&replicas).await).await;
+    // Nobody makes a third.
+    let writes = || {
+        let audit = seed.api.audit();
+        audit
+            .iter()
+            .filter(|entry| entry.verb == "update" && entry.code == 200)
+            .count()
+    };
+    assert_eq!(writes(), 1);
+}
+
+#[tokio::test]
+async fn certificates_are_renewed_while_the_seed_does_not_answer() {
+    let seed = Seed::start().await;
+    let replica = seed.replica().await;
+    replica.ready().await;
+    seed.api
+        .inject(Fault::always(FaultAction::InternalError).verb("get"));
+    let before = replica.tls.client().current();
+    seed.clock.advance(SignedDuration::from_hours(9));
+    until("a new certificate", async || {
+        !Arc::ptr_eq(&replica.tls.client().current(), &before)
+    })
+    .await;
+    until("the failure is shown", async || {
+        !replica.readiness.failures().is_empty()
+    })
+    .await;
+    assert!(*replica.readiness.subscribe().borrow(), "it serves all the same");
+}
+
+#[tokio::test]
+async fn an_authority_that_cannot_be_used_is_named_and_the_old_one_stays() {
+    let seed = Seed::start().await;
+    let replica = seed.replica().await;
+    replica.ready().await;
+    let bad = json!({"stringData": {"ca.key": "classified"}, "data": {"ca.key": "Y2xhc3NpZmllZA=="}});
+    let patch = Patch::Merge(&bad);
+    seed.secrets
+        .patch(SECRET, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    until("the failure is shown", async || {
+        !replica.readiness.failures().is_empty()
+    })
+    .await;
+    let shown = replica.readiness.lines().join("\n");
+    assert!(
+        shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or delete it"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("ca.crt holds 1 certificates and ca.key 0 keys"),
+        "{shown}"
+    );
+    assert!(!shown.contains("classified"), "{shown}");
+    assert!(calls(&replica, &replica).await);
+}

@@ -1,0 +1,165 @@
+//! The connections of the admin endpoint, with limits. A connection beyond them is accepted all the same, and the oldest of
+//! the address that has most is closed: the kubelet's probes are answered whatever a scraper does, even one that comes from
+//! the same node.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::response::{IntoResponse, Response};
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::task::AbortOnDropHandle;
+use tower::ServiceExt as _;
+
+use crate::allowed_clients::AllowedClients;
+use crate::backoff::Backoff;
+use crate::tls::Tls;
+
+/// Connections at the same time: a few scrapers and the kubelet.
+const MAX_CONNECTIONS: usize = 64;
+
+/// A TLS handshake takes at most this time.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The head of a request arrives within this time, also that of the next one on a connection that stays open.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection lives at most this long: a client that reads its answer more slowly gets no more of it.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Paths that need no certificate.
+const PROBES: [&str; 2] = ["/healthz", "/readyz"];
+
+/// TLS of the admin endpoint.
+#[derive(Debug, Clone)]
+pub struct AdminTls {
+    /// The certificate of this service.
+    pub tls: Tls,
+    /// The callers that may ask for more than probes do.
+    pub allowed: AllowedClients,
+}
+
+/// Serves until the process ends.
+pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: Router) {
+    let mut open: VecDeque<(IpAddr, AbortOnDropHandle<()>)> = VecDeque::new();
+    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
+    loop {
+        let (tcp, address) = match listener.accept().await {
+            Ok((tcp, address)) => {
+                backoff.reset();
+                (tcp, SocketAddr::new(address.ip().to_canonical(), address.port()))
+            }
+            // Out of file descriptors, or the peer was gone already: the listener itself is fine.
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection to the admin endpoint");
+                tokio::time::sleep(backoff.next_delay()).await;
+                continue;
+            }
+        };
+        open.retain(|(_, task)| !task.is_finished());
+        if open.len() >= MAX_CONNECTIONS {
+            let addresses = open.iter().map(|(address, _)| *address).collect::<Vec<_>>();
+            open.remove(oldest_of_the_most(&addresses));
+        }
+        let connection = connection(tcp, address, tls.clone(), router.clone());
+        let limited = async move {
+            if tokio::time::timeout(CONNECTION_TIMEOUT, connection)
+                .await
+                .is_err()
+            {
+                tracing::debug!(peer = %address, "a connection to the admin endpoint was open for 60 s, closing it");
+            }
+        };
+        open.push_back((address.ip(), AbortOnDropHandle::new(tokio::spawn(limited))));
+    }
+}
+
+/// The connection that gives way: the oldest one of the address that has most of them.
+fn oldest_of_the_most(addresses: &[IpAddr]) -> usize {
+    let count = |of: &IpAddr| addresses.iter().filter(|address| *address == of).count();
+    let most = addresses.iter().map(count).max().unwrap_or_default();
+    addresses
+        .iter()
+        .position(|address| count(address) == most)
+        .unwrap_or_default()
+}
+
+async fn connection(tcp: TcpStream, address: SocketAddr, tls: Option<AdminTls>, router: Router) {
+    let Some(AdminTls { tls, allowed }) = tls else {
+        speak(tcp, address, None, router).await;
+        return;
+    };
+    let accept = TlsAcceptor::from(tls.admin()).accept(tcp);
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, accept).await {
+        Ok(Ok(stream)) => {
+            let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let refused = allowed.check(certificate).err().map(|why| format!("{why}\n"));
+            speak(stream, address, refused, router).await;
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(peer = %address, %error, "TLS handshake of the admin endpoint failed")
+        }
+        Err(_) => {
+            tracing::debug!(peer = %address, "TLS handshake of the admin endpoint took longer than 10 s")
+        }
+    }
+}
+
+/// HTTP/1.1, the only one that scrapers and the kubelet need.
+async fn speak<S>(stream: S, address: SocketAddr, refused: Option<String>, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let service = hyper::service::service_fn(|request: Request<Incoming>| {
+        let (refused, router) = (refused.clone(), router.clone());
+        async move { answer(request, address, refused, router).await }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(16 * 1024)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = served.await {
+        tracing::debug!(peer = %address, %error, "a connection to the admin endpoint ended");
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    address: SocketAddr,
+    refused: Option<String>,
+    router: Router,
+) -> Result<Response, Infallible> {
+    if let Some(why) = refused
+        && !PROBES.contains(&request.uri().path())
+    {
+        return Ok((StatusCode::FORBIDDEN, why).into_response());
+    }
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(ConnectInfo(address));
+    router.oneshot(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_of_the_address_with_most_connections_gives_way() {
+        let (kubelet, scraper) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        assert_eq!(
+            oldest_of_the_most(&[kubelet, scraper, scraper, kubelet, scraper]),
+            1
+        );
+        assert_eq!(oldest_of_the_most(&[kubelet, kubelet, kubelet]), 0);
+    }
+}

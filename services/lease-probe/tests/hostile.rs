@@ -1,0 +1,259 @@
+//! API servers that answer whatever they like, beside honest ones: their answers share a budget of bytes.
+
+#![cfg(test)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use lease_probe::cluster::answer_budget::SharedLimits;
+use lease_probe::cluster::http::HttpConnector;
+use lease_probe::cluster::kubeconfig::{Access, access};
+use lease_probe::cluster::shoot_client::{Budget, HttpShootClient, ShootClient};
+use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tokio::net::TcpListener;
+use watchdog_sandbox::hostile::{HostileServer, Hostility};
+use watchdog_sandbox::{ApiOptions, ApiServer};
+
+const LOCAL: HttpConnector = HttpConnector {
+    allow_local_addresses: true,
+};
+
+/// Between two probes of a hostile shoot; a prober leaves more.
+const PAUSE: Duration = Duration::from_millis(50);
+
+const BUDGET: usize = 4 << 20;
+
+/// The shortest that a probe may have by the configuration is longer.
+const LIMIT: Duration = Duration::from_secs(2);
+
+fn client_by(connector: HttpConnector, limits: &Arc<SharedLimits>) -> HttpShootClient<HttpConnector> {
+    let seed = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
+    let seed = kube::Client::try_from(seed).unwrap();
+    HttpShootClient::new("shoot".into(), seed, connector, limits.clone())
+}
+
+fn client(limits: &Arc<SharedLimits>) -> HttpShootClient<HttpConnector> {
+    client_by(LOCAL, limits)
+}
+
+fn access_to(kubeconfig: &str) -> Access {
+    access(Ok(Some(kubeconfig.as_bytes())))
+}
+
+async fn failure_of(
+    hostility: Hostility,
+    h2: bool,
+    limits: &Arc<SharedLimits>,
+    within: Duration,
+) -> ProbeFailure {
+    let server = HostileServer::start(hostility, h2).await.unwrap();
+    let access = access_to(&server.kubeconfig);
+    let listed = client(limits).leases(&access, Budget::starting_now(within)).await;
+    match listed {
+        Err(failure) => failure,
+        Ok(_) => panic!("{hostility:?} was listed"),
+    }
+}
+
+/// The kind that is hostile in its nodes.
+const OF_NODES: Hostility = Hostility::ManyConditions;
+
+/// Each kind alone, over both protocols: no kind leads to a scale-down, and no memory stays taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_hostile_answer_is_a_loss() {
+    let alone = |(hostility, h2)| async move {
+        let limits = Arc::new(SharedLimits::new(64, BUDGET));
+        let failure = failure_of(hostility, h2, &limits, LIMIT).await;
+        assert!(
+            matches!(
+                failure.outcome(),
+                Outcome::Inconclusive | Outcome::ApiServerUnreachable | Outcome::Throttled
+            ),
+            "{hostility:?}: {failure}"
+        );
+        assert!(failure.to_string().len() < 1_000, "{hostility:?}: {failure}");
+        assert_eq!(limits.answers.in_use(), 0, "{hostility:?}: {failure}");
+    };
+    let kinds = Hostility::ALL
+        .into_iter()
+        .filter(|kind| *kind != OF_NODES)
+        .flat_map(|kind| [(kind, true), (kind, false)]);
+    futures::future::join_all(kinds.map(alone)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_too_large_is_asked_for_in_smaller_pages_and_then_named() {
+    let limits = Arc::new(SharedLimits::new(64, 64 << 20));
+    let failure = failure_of(Hostility::EndlessList, true, &limits, 20 * LIMIT).await;
+    assert_eq!(failure, ProbeFailure::AnswerTooLarge(8 << 20));
+    assert_eq!(failure.outcome(), Outcome::Inconclusive);
+    let named = failure.to_string();
+    assert!(named.contains("larger than 8192 KiB"), "{named}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_for_another_name_is_named() {
+    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let failure = failure_of(Hostility::OtherName, true, &limits, LIMIT).await;
+    let named = failure.to_string();
+    assert!(matches!(failure, ProbeFailure::Tls(_)), "{named}");
+    assert!(
+        named.contains("does not have the name 127.0.0.1, only "),
+        "{named}"
+    );
+    assert!(named.contains("other.example"), "{named}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_too_many_conditions_fails_the_list() {
+    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let server = HostileServer::start(OF_NODES, true).await.unwrap();
+    let access = access_to(&server.kubeconfig);
+    let listed = client(&limits)
+        .nodes_and_machines(&access, Budget::starting_now(LIMIT))
+        .await;
+    let Err(ProbeFailure::ListFailed(why)) = listed else {
+        panic!("{listed:?}")
+    };
+    assert!(why.contains("more than 128 entries"), "{why}");
+    assert_eq!(limits.answers.in_use(), 0);
+}
+
+/// A server that floods a connection with what nobody asked for loses it; the honest answer of 8 MiB is allowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_asked_for_ends_the_connection() {
+    for (hostility, h2) in [
+        (Hostility::Unasked, true),
+        (Hostility::Unasked, false),
+        (Hostility::InterimResponses, true),
+        (Hostility::InterimResponses, false),
+    ] {
+        let limits = Arc::new(SharedLimits::new(64, BUDGET));
+        let failure = failure_of(hostility, h2, &limits, 30 * LIMIT).await;
+        assert!(
+            matches!(failure, ProbeFailure::Connect(_)),
+            "{hostility:?}: {failure}"
+        );
+    }
+}
+
+/// Hostile shoots want many times the budget; an honest one is listed all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_shoots_take_nothing_from_an_honest_one() {
+    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let ended = Arc::new(AtomicBool::new(false));
+    let mut hostile = tokio::task::JoinSet::new();
+    for (number, hostility) in Hostility::ALL.into_iter().enumerate() {
+        let (limits, ended) = (limits.clone(), ended.clone());
+        let server = HostileServer::start(hostility, number % 3 == 0).await.unwrap();
+        hostile.spawn(async move {
+            let access = access_to(&server.kubeconfig);
+            let mut client = client(&limits);
+            while !ended.load(SeqCst) {
+                let listed = client.leases(&access, Budget::starting_now(LIMIT)).await;
+                assert!(listed.is_err() || hostility == OF_NODES, "{hostility:?}");
+                tokio::time::sleep(PAUSE).await;
+            }
+            // The task has the whole server, or it would end before.
+            drop(server);
+        });
+    }
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let honest = access_to(&server.kubeconfig("probe"));
+    let mut client = client(&limits);
+    let (mut lists, mut most) = (0, 0);
+    while lists < 50 || most < BUDGET / 2 {
+        let listed = client.leases(&honest, Budget::starting_now(10 * LIMIT)).await;
+        assert!(listed.is_ok(), "{listed:?}");
+        lists += 1;
+        most = most.max(limits.answers.in_use());
+        assert!(most <= BUDGET);
+    }
+    ended.store(true, SeqCst);
+    hostile.abort_all();
+    while let Some(end) = hostile.join_next().await {
+        assert!(end.is_ok() || end.is_err_and(|error| error.is_cancelled()));
+    }
+    assert_eq!(limits.answers.in_use(), 0);
+}
+
+/// A kubeconfig must not make lease-probe talk to its own host or cloud.
+#[tokio::test]
+async fn local_addresses_are_refused_and_nothing_connects() {
+    let connector = HttpConnector {
+        allow_local_addresses: false,
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    for (host, address, kind) in [
+        ("127.0.0.1", "127.0.0.1", "loopback"),
+        ("localhost", "127.0.0.1", "loopback"),
+        ("[::ffff:127.0.0.1]", "::ffff:127.0.0.1", "loopback"),
+        ("0.0.0.0", "0.0.0.0", "unspecified"),
+        ("169.254.169.254", "169.254.169.254", "link-local"),
+        ("[fd00:ec2::254]", "fd00:ec2::254", "metadata"),
+    ] {
+        let kubeconfig = format!(
+            "{{clusters: [{{name: c, cluster: {{server: \"https://{host}:{port}\"}}}}], \
+             users: [{{name: u, user: {{token: t}}}}], contexts: [{{name: x, context: {{cluster: c, user: u}}}}]}}"
+        );
+        let limits = Arc::new(SharedLimits::new(64, BUDGET));
+        let mut client = client_by(connector, &limits);
+        let listed = client
+            .leases(&access_to(&kubeconfig), Budget::starting_now(LIMIT))
+            .await;
+        let Err(failure) = listed else {
+            panic!("{host} was listed")
+        };
+        let ProbeFailure::AddressRefused { kind: found, .. } = &failure else {
+            panic!("{host}: {failure}")
+        };
+        assert_eq!(
+            (failure.outcome(), failure.evidence()),
+            (Outcome::Inconclusive, FailureEvidence::None)
+        );
+        assert!(*found == kind, "{host}: {failure}");
+        let sentence = failure.to_string();
+        assert!(host == "localhost" || sentence.contains(address), "{sentence}");
+        assert!(
+            sentence.contains("Set the server of the kubeconfig"),
+            "{sentence}"
+        );
+    }
+    let accepted = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+    assert!(accepted.is_err(), "somebody connected");
+}
+
+/// Labels come from closed sets, whatever servers answer.
+#[test]
+fn hostile_answers_make_few_series() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let metrics = recorder.handle();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    metrics::with_local_recorder(&recorder, || {
+        runtime.block_on(async {
+            let limits = Arc::new(SharedLimits::new(64, BUDGET));
+            let server = HostileServer::start(Hostility::AnyCode, true).await.unwrap();
+            let access = access_to(&server.kubeconfig);
+            let mut client = client(&limits);
+            for _ in 0..300 {
+                assert!(client.leases(&access, Budget::starting_now(LIMIT)).await.is_err());
+            }
+            for hostility in [Hostility::Redirects, Hostility::Resets, Hostility::LongStrings] {
+                failure_of(hostility, true, &limits, LIMIT).await;
+            }
+        });
+    });
+    let text = metrics.render();
+    let series = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
+    assert!(
+        (5..=21).contains(&series("watchdog_shoot_requests_total{")),
+        "{text}"
+    );
+    assert!(series("watchdog_") < 60, "{text}");
+}

@@ -1,0 +1,192 @@
+//! Scrapers that misbehave at the admin endpoint: the probes of the kubelet are answered all the same.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use watchdog_test_support::binaries;
+use watchdog_test_support::certs::{Authority, TlsFiles};
+use watchdog_test_support::process::Command;
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::watchdog::{SERVER_NAME, Service};
+
+/// See `services/common/runtime/src/admin_server.rs`.
+const MAX_CONNECTIONS: usize = 64;
+
+/// The address from which the kubelet comes in this test, and another one.
+const KUBELET: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const SCRAPER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+
+async fn lease_probe(world: &World, arguments: &[&str]) -> Service {
+    let kubeconfig = world.scratch.write("kubeconfig", world.kubeconfig()).unwrap();
+    let command = Command::new("lease-probe", binaries::path(binaries::LEASE_PROBE).unwrap())
+        .args(["--identity", "lease-probe-0", "--grpc-addr", "127.0.0.1:0"])
+        .args(["--admin-addr", "127.0.0.1:0"])
+        .arg("--config-file")
+        .arg(world.setup.prober_file().as_os_str())
+        .arg("--kubeconfig")
+        .arg(kubeconfig.as_os_str())
+        .args(arguments.iter().copied());
+    world.setup.custom(command).await.unwrap()
+}
+
+async fn connect(source: IpAddr, to: &str) -> std::io::Result<TcpStream> {
+    let to: SocketAddr = to.parse().unwrap();
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((source, 0).into())?;
+    socket.connect(to).await
+}
+
+/// Connections that were opened and have sent this.
+async fn flood(source: IpAddr, service: &Service, count: usize, request: &str) -> Vec<TcpStream> {
+    let mut open = Vec::new();
+    for _ in 0..count {
+        let mut tcp = connect(source, &service.admin).await.unwrap();
+        // One that was closed already has done its part.
+        let _ = tcp.write_all(request.as_bytes()).await;
+        open.push(tcp);
+    }
+    open
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_are_answered_whatever_a_scraper_does() {
+    let world = World::start("slow-scraper", &["one"]).await.unwrap();
+    let service = lease_probe(&world, &["--insecure-plaintext"]).await;
+    service.wait_ready().await.unwrap();
+    let half_a_head = "GET /metrics HTTP/1.1\r\nHost: slow\r\nX-Slow: ";
+    // Answers that nobody reads, until the connection is full.
+    let never_read = "GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n".repeat(100);
+    for source in [SCRAPER, KUBELET] {
+        for request in ["", half_a_head, never_read.as_str()] {
+            let mut open = flood(source, &service, 3 * MAX_CONNECTIONS, request).await;
+            for _ in 0..10 {
+                for slow in &mut open {
+                    let _ = slow.write_all(b"x").await;
+                }
+                assert!(service.is_ready().await.unwrap());
+                let (health, _) = service.admin_get("/healthz").await.unwrap();
+                assert_eq!(health, 200);
+            }
+            let closed = open.into_iter().map(|mut tcp| async move {
+                let mut bytes = Vec::new();
+                let _ = tcp.read_to_end(&mut bytes).await;
+            });
+            let mut closed: FuturesUnordered<_> = closed.collect();
+            let most = async {
+                for _ in 0..2 * MAX_CONNECTIONS {
+                    closed.next().await;
+                }
+            };
+            tokio::time::timeout(BOUND, most)
+                .await
+                .expect("the oldest gave way");
+        }
+    }
+    wait::until_true("an honest scraper is served again", BOUND, || async {
+        Ok(service.metric("watchdog_ready").await? == Some(1.0))
+    })
+    .await
+    .unwrap();
+}
+
+/// GET over this stream: the status code and the body.
+async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> std::io::Result<(u16, String)> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let code = answer
+        .split_whitespace()
+        .nth(1)
+        .and_then(|code| code.parse().ok());
+    Ok((code.unwrap_or_default(), answer))
+}
+
+/// GET over TLS, with this certificate or none.
+async fn get_over_tls(
+    service: &Service,
+    ca: &TlsFiles,
+    certificate: Option<&TlsFiles>,
+    path: &str,
+) -> (u16, String) {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&ca.ca).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match certificate {
+        None => config.with_no_client_auth(),
+        Some(files) => {
+            let chain = vec![CertificateDer::from_pem_file(&files.cert).unwrap()];
+            let key = PrivateKeyDer::from_pem_file(&files.key).unwrap();
+            config.with_client_auth_cert(chain, key).unwrap()
+        }
+    };
+    let tcp = connect(KUBELET, &service.admin).await.unwrap();
+    let name = ServerName::try_from(SERVER_NAME).unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(name, tcp).await.unwrap();
+    tokio::time::timeout(BOUND, get(stream, path))
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_tls_metrics_need_a_certificate_and_probes_do_not() {
+    let world = World::start("admin-tls", &["one"]).await.unwrap();
+    let ours = Authority::new(&world.scratch, "ours").unwrap();
+    let server = ours.issue("server", &[SERVER_NAME]).unwrap();
+    let path = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let (cert, key, ca) = (path(&server.cert), path(&server.key), path(&server.ca));
+    let service = lease_probe(
+        &world,
+        &[
+            "--admin-tls",
+            "--tls-cert",
+            &cert,
+            "--tls-key",
+            &key,
+            "--tls-client-ca",
+            &ca,
+            "--tls-allowed-client",
+            "prometheus.test",
+        ],
+    )
+    .await;
+    let prometheus = ours.issue("prometheus", &["prometheus.test"]).unwrap();
+    let other = ours.issue("other", &["other.test"]).unwrap();
+    for (certificate, path, code, part) in [
+        (None, "/healthz", 200, "ok"),
+        (None, "/metrics", 403, "the caller showed no certificate"),
+        (
+            Some(&other),
+            "/metrics",
+            403,
+            "--tls-allowed-client does not name",
+        ),
+        (
+            Some(&other),
+            "/log-level",
+            403,
+            "--tls-allowed-client does not name",
+        ),
+        (Some(&prometheus), "/metrics", 200, "watchdog_ready"),
+    ] {
+        let (found, text) = get_over_tls(&service, &server, certificate, path).await;
+        assert_eq!((found, text.contains(part)), (code, true), "{path}: {text}");
+    }
+    let (readiness, _) = get_over_tls(&service, &server, None, "/readyz").await;
+    assert!(matches!(readiness, 200 | 503), "{readiness}");
+    let plain = get(connect(KUBELET, &service.admin).await.unwrap(), "/healthz").await;
+    assert!(!matches!(plain, Ok((200, _))), "not in the clear: {plain:?}");
+}

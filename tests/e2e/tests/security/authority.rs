@@ -1,0 +1,138 @@
+//! Programs that issue their own certificates from an authority that they make together.
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::DeleteParams;
+use watchdog_test_support::binaries;
+use watchdog_test_support::process::Command;
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::watchdog::{NAMESPACE, Service};
+
+const SECRET: &str = "watchdog-authority";
+
+async fn start(world: &World, binary: &str, name: &str) -> Service {
+    let kubeconfig = world.scratch.join("services.kubeconfig");
+    let config = match binary {
+        binaries::WEEDER => world.setup.weeder_file(),
+        _ => world.setup.prober_file(),
+    };
+    // The shoots are on this machine.
+    let local = (binary == binaries::LEASE_PROBE).then_some("--allow-local-addresses");
+    let command = Command::new(name, binaries::path(binary).unwrap())
+        .args([
+            "--identity",
+            name,
+            "--namespace",
+            NAMESPACE,
+            "--tls-authority",
+            SECRET,
+        ])
+        .args(["--grpc-addr", "127.0.0.1:0", "--admin-addr", "127.0.0.1:0"])
+        .args(local)
+        .arg("--config-file")
+        .arg(config.as_os_str())
+        .arg("--kubeconfig")
+        .arg(kubeconfig.as_os_str());
+    world.setup.custom(command).await.unwrap()
+}
+
+async fn receives_verdicts(coordinator: &Service) {
+    wait::until_true(
+        "the coordinator is synchronized with lease-probe",
+        BOUND,
+        || async {
+            let synced = "watchdog_scaling_lease_probe_replicas{state=\"synced\"}";
+            Ok(coordinator.metric(synced).await? == Some(1.0))
+        },
+    )
+    .await
+    .unwrap();
+}
+
+/// Runs watchdogctl with the authority of the seed, and gives its exit code and what it shows.
+async fn watchdogctl(world: &World, services: &[(&str, &Service)], command: &str) -> (Option<i32>, String) {
+    let mut process = tokio::process::Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap());
+    process
+        .arg("--kubeconfig")
+        .arg(world.scratch.join("services.kubeconfig").as_os_str())
+        .args(["--namespace", NAMESPACE, "--tls-secret", SECRET]);
+    for (option, service) in services {
+        process.args([*option, &service.grpc]);
+    }
+    let output = process.args(command.split(' ')).kill_on_drop(true).output();
+    let output = tokio::time::timeout(BOUND, output).await.unwrap().unwrap();
+    let shown = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(shown).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_issue_their_own_certificates_and_people_call_them_with_one() {
+    let world = World::start("authority", &["one"]).await.unwrap();
+    world
+        .scratch
+        .write("services.kubeconfig", world.kubeconfig())
+        .unwrap();
+    // At once, as a chart starts them.
+    let (lease_probe, coordinator, weeder) = tokio::join!(
+        start(&world, binaries::LEASE_PROBE, "lease-probe"),
+        start(&world, binaries::SCALING_COORDINATOR, "coordinator"),
+        start(&world, binaries::WEEDER, "weeder"),
+    );
+    for service in [&lease_probe, &coordinator, &weeder] {
+        service.wait_ready().await.unwrap();
+        let end = "watchdog_certificate_expiry_timestamp_seconds{certificate=\"own\",source=\"issued\"}";
+        assert!(service.metric(end).await.unwrap().is_some_and(|end| end > 1.7e9));
+    }
+    receives_verdicts(&coordinator).await;
+
+    let services = [
+        ("--lease-probe", &lease_probe),
+        ("--scaling-coordinator", &coordinator),
+        ("--weeder", &weeder),
+    ];
+    let (code, shown) = watchdogctl(&world, &services, "check").await;
+    assert_eq!(code, Some(0), "{shown}");
+    let folder = world.scratch.join("");
+    let (code, shown) = watchdogctl(&world, &services, &format!("certificate {}", folder.display())).await;
+    assert_eq!(code, Some(0), "{shown}");
+    // What was written is a certificate that the programs take, without the authority's key.
+    let files = [
+        "--tls-ca",
+        "ca.crt",
+        "--tls-cert",
+        "tls.crt",
+        "--tls-key",
+        "tls.key",
+    ];
+    let mut process = tokio::process::Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap());
+    process
+        .current_dir(&folder)
+        .args(files)
+        .args(["--namespace", NAMESPACE]);
+    let output = process
+        .args(["--lease-probe", &lease_probe.grpc, "verdicts"])
+        .output();
+    let output = tokio::time::timeout(BOUND, output).await.unwrap().unwrap();
+    assert!(String::from_utf8(output.stdout).unwrap().contains("HEALTHY"));
+
+    // Who comes later takes the authority that is there.
+    lease_probe.process.kill_9().await.unwrap();
+    let successor = start(&world, binaries::LEASE_PROBE, "successor").await;
+    successor.wait_ready().await.unwrap();
+    let secrets: Api<Secret> = Api::namespaced(world.seed.clone(), NAMESPACE);
+    let secret = secrets.get(SECRET).await.unwrap();
+    let data = secret.data.unwrap_or_default();
+    let authorities = String::from_utf8(data["ca.crt"].0.clone()).unwrap();
+    assert_eq!(authorities.matches("BEGIN CERTIFICATE").count(), 1);
+    receives_verdicts(&coordinator).await;
+
+    // The key of the authority is in no log.
+    let key = String::from_utf8(data["ca.key"].0.clone()).unwrap();
+    let line = key.lines().nth(1).unwrap();
+    for service in [&successor, &coordinator, &weeder] {
+        let log = std::fs::read_to_string(service.process.log_path()).unwrap();
+        assert!(!log.contains(line));
+    }
+    secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
+}

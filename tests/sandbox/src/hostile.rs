@@ -1,0 +1,346 @@
+//! API servers that answer whatever they like, to show what one of them can do to its callers.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::stream::{self, Stream};
+use http::{Request, Response, StatusCode, header};
+use http_body_util::StreamBody;
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::error::SandboxError;
+
+/// How an API server answers every request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hostility {
+    /// A list of large objects that never ends, as fast as it is read.
+    EndlessList,
+    /// Bytes that are no JSON, without end.
+    EndlessBytes,
+    /// The begin of a list, then a byte a second.
+    Trickles,
+    /// Megabytes of a list, then nothing more.
+    Stalls,
+    /// A megabyte of objects, and always another page.
+    EndlessPages,
+    /// 500 small objects with long names, and always another page.
+    ManyLeases,
+    /// Millions of items of two bytes.
+    TinyItems,
+    /// Nodes with a hundred thousand conditions each.
+    ManyConditions,
+    /// A name and a page token of megabytes.
+    LongStrings,
+    /// Arrays within arrays.
+    DeepJson,
+    /// A body that says it is compressed, and is a bomb.
+    Compressed,
+    /// Headers without end.
+    ManyHeaders,
+    /// Responses before the response, without end.
+    InterimResponses,
+    /// Answers and pings that nobody asked for, without end.
+    Unasked,
+    /// The stream is reset in the middle of the answer.
+    Resets,
+    /// To a metadata service.
+    Redirects,
+    /// Another status code with each answer.
+    AnyCode,
+    /// A chain of certificates of a megabyte.
+    LargeCertificate,
+    /// A certificate for another name.
+    OtherName,
+    /// The connection opens, and nothing is answered.
+    Silent,
+}
+
+/// A running server. It ends when it is dropped.
+#[derive(Debug)]
+pub struct HostileServer {
+    /// For a user of it.
+    pub kubeconfig: String,
+    _serving: AbortOnDropHandle<()>,
+}
+
+type HostileBody = StreamBody<stream::BoxStream<'static, Result<Frame<Bytes>, io::Error>>>;
+
+const HTTP_1_OK: &[u8] = b"HTTP/1.1 200 OK\r\n";
+
+// === impl Hostility ===
+
+impl Hostility {
+    /// All of them.
+    pub const ALL: [Self; 20] = [
+        Self::EndlessList,
+        Self::EndlessBytes,
+        Self::Trickles,
+        Self::Stalls,
+        Self::EndlessPages,
+        Self::ManyLeases,
+        Self::TinyItems,
+        Self::ManyConditions,
+        Self::LongStrings,
+        Self::DeepJson,
+        Self::Compressed,
+        Self::ManyHeaders,
+        Self::InterimResponses,
+        Self::Unasked,
+        Self::Resets,
+        Self::Redirects,
+        Self::AnyCode,
+        Self::LargeCertificate,
+        Self::OtherName,
+        Self::Silent,
+    ];
+
+    /// The begin of the body, the part that follows, how often, and the pause before each.
+    fn body(self) -> (String, String, usize, Duration) {
+        let (at_once, endless) = (Duration::ZERO, usize::MAX);
+        let list = r#"{"metadata": {}, "items": ["#.to_owned();
+        let lease = |name: &str, annotations: usize| {
+            let value = "x".repeat(annotations);
+            format!(
+                r#"{{"metadata": {{"name": "{name}", "annotations": {{"a": "{value}"}}}}, "spec": {{}}}},"#
+            )
+        };
+        let page = |items: &str| {
+            let items = items.trim_end_matches(',');
+            format!(r#"{{"metadata": {{"continue": "more"}}, "items": [{items}]}}"#)
+        };
+        let none = String::new;
+        match self {
+            Self::EndlessList => (list, lease("n", 250_000), endless, at_once),
+            Self::EndlessBytes => (none(), "y".repeat(10_000), endless, at_once),
+            Self::Trickles => (list, " ".to_owned(), endless, Duration::from_secs(1)),
+            Self::Stalls => (
+                list + &" ".repeat(7 << 20),
+                none(),
+                endless,
+                Duration::from_secs(1),
+            ),
+            Self::EndlessPages => (page(&lease("n", 1 << 20)), none(), 0, at_once),
+            Self::ManyLeases => {
+                let names = (0..500).map(|_| format!("{:0>240}", rand::random::<u64>()));
+                let items: String = names.map(|name| lease(&name, 0)).collect();
+                (page(&items), none(), 0, at_once)
+            }
+            Self::TinyItems => (list + "0", ",1".repeat(5_000), 700, at_once),
+            Self::ManyConditions => {
+                let conditions = r#",{"type":"a"}"#.repeat(100_000);
+                let node = r#"{"metadata": {"name": "n"}, "status": {"conditions": [{"type": "Ready"}"#;
+                (format!("{list}{node}{conditions}]}}}}]}}"), none(), 0, at_once)
+            }
+            Self::LongStrings => {
+                let (name, token) = ("n".repeat(2 << 20), "t".repeat(2 << 20));
+                let item = lease(&name, 0);
+                let item = item.trim_end_matches(',');
+                let body = format!(r#"{{"metadata": {{"continue": "{token}"}}, "items": [{item}]}}"#);
+                (body, none(), 0, at_once)
+            }
+            Self::DeepJson => (none(), "[".repeat(10_000), 500, at_once),
+            // A stored block of 65,535 bytes, repeated: what a decoder would keep grows without end.
+            Self::Compressed => (none(), "\u{1f}\u{b}".repeat(5_000), 500, at_once),
+            _ => (
+                r#"{"kind": "Status", "message": "#.to_owned(),
+                "\"m".repeat(100),
+                1,
+                at_once,
+            ),
+        }
+    }
+
+    fn answer(self) -> Response<HostileBody> {
+        let (begin, part, times, pause) = self.body();
+        let data = |text: String| Ok(Frame::data(Bytes::from(text)));
+        let part = Bytes::from(part);
+        let resets = self == Self::Resets;
+        let parts: stream::BoxStream<'static, _> = Box::pin(stream::unfold(0, move |sent| {
+            let part = part.clone();
+            async move {
+                if sent == times {
+                    return None;
+                }
+                tokio::time::sleep(pause).await;
+                let frame = match resets {
+                    true => Err(io::Error::other("reset")),
+                    false => Ok(Frame::data(part)),
+                };
+                Some((frame, sent + 1))
+            }
+        }));
+        let mut response = Response::new(StreamBody::new(prefixed(data(begin), parts)));
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            header::HeaderValue::from_static("application/json"),
+        );
+        match self {
+            Self::Compressed => {
+                headers.insert(header::CONTENT_ENCODING, header::HeaderValue::from_static("gzip"));
+            }
+            Self::Redirects => {
+                let to = header::HeaderValue::from_static("https://169.254.169.254/latest/meta-data/");
+                headers.insert(header::LOCATION, to);
+                *response.status_mut() = StatusCode::FOUND;
+            }
+            Self::AnyCode => {
+                let code = rand::random_range(200..1000);
+                *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
+            }
+            _ => {}
+        }
+        response
+    }
+
+    async fn serve(self, mut stream: TlsStream<TcpStream>) -> io::Result<()> {
+        let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        if self == Self::Silent {
+            let mut ignored = [0; 4096];
+            while stream.read(&mut ignored).await? > 0 {}
+            return Ok(());
+        }
+        if let Some((begin, part)) = self.raw(h2) {
+            return flood(stream, &begin, &part, self != Self::Unasked).await;
+        }
+        let service =
+            service_fn(move |_: Request<Incoming>| std::future::ready(Ok::<_, Infallible>(self.answer())));
+        let builder = auto::Builder::new(TokioExecutor::new());
+        let served = builder.serve_connection(TokioIo::new(stream), service).await;
+        served.map_err(io::Error::other)
+    }
+
+    /// The begin of what is sent in place of HTTP, and the part that is repeated.
+    fn raw(self, h2: bool) -> Option<(Vec<u8>, Vec<u8>)> {
+        const DATA_FOLLOWS: u8 = 0;
+        const END_HEADERS: u8 = 4;
+        let settings = frame(4, 0, 0, &[]);
+        // Fields of HPACK: the status, in the static table; "a: b"; the status 103.
+        let (status, field, early) = (&[0x88_u8][..], b"\x00\x01a\x01b".repeat(2_000), b"\x08\x03103");
+        let raw = match (self, h2) {
+            (Self::ManyHeaders, true) => (
+                [settings, frame(1, DATA_FOLLOWS, 1, status)].concat(),
+                frame(9, DATA_FOLLOWS, 1, &field),
+            ),
+            (Self::ManyHeaders, false) => (HTTP_1_OK.to_vec(), b"a: b\r\n".repeat(2_000)),
+            (Self::InterimResponses, true) => (settings, frame(1, END_HEADERS, 1, early).repeat(500)),
+            (Self::InterimResponses, false) => (Vec::new(), b"HTTP/1.1 103 Early Hints\r\n\r\n".repeat(500)),
+            (Self::Unasked, true) => (settings, frame(6, 0, 0, b"whoareu?").repeat(500)),
+            (Self::Unasked, false) => {
+                let answer = [HTTP_1_OK, b"Content-Length: 2\r\n\r\nok"].concat();
+                (Vec::new(), answer.repeat(500))
+            }
+            _ => return None,
+        };
+        Some(raw)
+    }
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, length @ ..] = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
+    [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+fn prefixed<T: Send + 'static>(
+    first: T,
+    rest: impl Stream<Item = T> + Send + 'static,
+) -> stream::BoxStream<'static, T> {
+    use futures::StreamExt;
+    Box::pin(stream::once(std::future::ready(first)).chain(rest))
+}
+
+/// Sends without end, after a request or at once.
+async fn flood(stream: TlsStream<TcpStream>, begin: &[u8], part: &[u8], waits: bool) -> io::Result<()> {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let mut received = [0; 4096];
+    if waits {
+        // The preface of HTTP/2 and the request come together or one after the other.
+        let mut seen = 0;
+        while seen < 100 {
+            match reader.read(&mut received).await? {
+                0 => return Ok(()),
+                more => seen += more,
+            }
+        }
+    }
+    let drain = async {
+        while reader.read(&mut received).await? > 0 {}
+        Ok(())
+    };
+    let send = async {
+        writer.write_all(begin).await?;
+        loop {
+            writer.write_all(part).await?;
+        }
+    };
+    tokio::select! {
+        drained = drain => drained,
+        sent = send => sent,
+    }
+}
+
+// === impl HostileServer ===
+
+impl HostileServer {
+    /// Starts a server on a loopback address, of HTTP/2 or of HTTP/1.1.
+    ///
+    /// # Errors
+    /// When no port is free or no certificate can be made.
+    pub async fn start(hostility: Hostility, h2: bool) -> Result<Self, SandboxError> {
+        let key = rcgen::KeyPair::generate()?;
+        let names = match hostility {
+            Hostility::OtherName => vec!["other.example".to_owned()],
+            _ => vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
+        };
+        let certificate = rcgen::CertificateParams::new(names)?.self_signed(&key)?;
+        let mut chain = vec![certificate.der().clone()];
+        if hostility == Hostility::LargeCertificate {
+            chain.extend((0..16).map(|_| CertificateDer::from(vec![0x30; 1 << 16])));
+        }
+        let private = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, private)?;
+        let protocol: &[u8] = if h2 { b"h2" } else { b"http/1.1" };
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let serving = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((tcp, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                connections.spawn(async move { hostility.serve(acceptor.accept(tcp).await?).await });
+                while connections.try_join_next().is_some() {}
+            }
+        });
+        let ca = STANDARD.encode(certificate.pem());
+        let kubeconfig = format!(
+            "{{clusters: [{{name: c, cluster: {{server: \"https://{address}\", certificate-authority-data: {ca}}}}}], \
+             users: [{{name: u, user: {{token: t}}}}], contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
+             current-context: x}}"
+        );
+        Ok(Self {
+            kubeconfig,
+            _serving: AbortOnDropHandle::new(serving),
+        })
+    }
+}
