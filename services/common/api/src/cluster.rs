@@ -3,15 +3,12 @@
 use crate::{
     duration,
     lenient::{Keep, Lenient, Subset},
-    meta, names,
+    meta, names, policy,
 };
 use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::Value;
 use std::{borrow::Cow, time::Duration};
-
-/// Characters of an annotation that are kept. A valid one has far fewer.
-const LONGEST_ANNOTATION: usize = 128;
 
 /// `extensions.gardener.cloud/v1alpha1` Cluster. Its name is the shoot's namespace in the seed.
 ///
@@ -307,7 +304,7 @@ fn annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ShootAnnota
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        Some(text.chars().take(LONGEST_ANNOTATION).collect())
+        Some(text.chars().take(policy::LONGEST + 1).collect())
     };
     Ok(ShootAnnotations {
         mode: text(names::MODE_ANNOTATION),

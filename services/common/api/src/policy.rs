@@ -9,6 +9,10 @@ use std::str::FromStr;
 use crate::names;
 use crate::unix_time::UnixTime;
 
+/// Characters of an annotation that are read; a valid one has far fewer, and a longer one is malformed. One more is kept,
+/// so that what is cut off does not make a valid one of it.
+pub(crate) const LONGEST: usize = 128;
+
 /// The longest part of a malformed value that a reason quotes, in characters.
 const QUOTED: usize = 64;
 
@@ -96,7 +100,8 @@ pub fn mode_in_force(of_shoot: Option<ShootMode>, of_seed: Mode, now: UnixTime) 
 /// A sentence that names the annotation and the value.
 pub fn parse_mode(text: &str) -> Result<ShootMode, String> {
     let mut words = text.split_ascii_whitespace();
-    let mode = words.next().and_then(|word| word.parse().ok());
+    let mode = words.next().filter(|_| is_whole(text));
+    let mode = mode.and_then(|word| word.parse().ok());
     let until = words.next().map(end);
     match (mode, until, words.next()) {
         (Some(mode), None, None) => Ok(ShootMode { mode, until: None }),
@@ -133,7 +138,7 @@ pub fn parse_seed_mode(text: &str) -> Result<Mode, String> {
 pub fn parse_failure_fraction(text: &str) -> Result<f64, String> {
     let fraction = text.trim().parse::<f64>().ok();
     fraction
-        .filter(|fraction| *fraction > 0.0 && *fraction <= 1.0)
+        .filter(|fraction| is_whole(text) && *fraction > 0.0 && *fraction <= 1.0)
         .ok_or_else(|| {
             malformed(
                 names::FAILURE_FRACTION_ANNOTATION,
@@ -141,6 +146,11 @@ pub fn parse_failure_fraction(text: &str) -> Result<f64, String> {
                 "a number above 0, at most 1",
             )
         })
+}
+
+/// Returns true if nothing was cut off.
+fn is_whole(text: &str) -> bool {
+    text.chars().nth(LONGEST).is_none()
 }
 
 fn end(word: &str) -> Option<UnixTime> {
@@ -189,6 +199,9 @@ mod tests {
             "observe until=2026-12-01T12:00:00",
             "observe until=2026-12-01T12:00:00Z please",
             "until=2026-12-01T12:00:00Z",
+            "observe until=2026-12-01T12:00:00 Europe/Berlin",
+            "observe until=2026-12-01T12:00:00+99:00",
+            "observe until=2026-12-01T12:00:00Z until=2026-12-02T12:00:00Z",
         ] {
             let why = parse_mode(text).unwrap_err();
             assert!(
@@ -196,6 +209,14 @@ mod tests {
                 "{why}"
             );
         }
+    }
+
+    #[test]
+    fn an_end_in_the_past_or_far_away_is_taken_as_it_is() {
+        let in_force = |text: &str| mode_in_force(parse_mode(text).ok(), Mode::Protect, NOON).mode;
+        assert_eq!(in_force("off until=1970-01-01T00:00:00Z"), Mode::Protect);
+        assert_eq!(in_force("off until=-009999-01-02T00:00:00Z"), Mode::Protect);
+        assert_eq!(in_force("off until=9999-12-30T00:00:00Z"), Mode::Off);
     }
 
     #[test]

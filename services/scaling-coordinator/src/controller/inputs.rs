@@ -100,7 +100,7 @@ impl DecisionInputs {
             Ok(()) => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
         };
         for malformed in self.malformed_policy(shoot) {
-            decision.reason.push_str(&format!(" {malformed}"));
+            decision.explain(&malformed);
         }
         let ends = mode.until.map(|until| self.clock.instant_at(until.0));
         decision.again_at = earliest(decision.again_at, ends);

@@ -171,6 +171,14 @@ impl Decision {
         }
     }
 
+    /// Adds a sentence to the reason, unless a verdict has brought it already.
+    pub fn explain(&mut self, sentence: &str) {
+        if !self.reason.contains(sentence) {
+            self.reason.push(' ');
+            self.reason.push_str(sentence);
+        }
+    }
+
     /// Leaves the shoot to others, because of its Cluster.
     #[must_use]
     pub fn release(reason: impl Into<String>) -> Self {

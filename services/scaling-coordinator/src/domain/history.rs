@@ -104,8 +104,10 @@ pub(crate) struct IncidentSummary {
     pub(crate) peak_expired_fraction: Option<f64>,
     /// The zones at the peak.
     pub(crate) zones: Vec<(String, u32, u32)>,
-    /// True if this program has kept back a write because the mode was observe.
+    /// True if the mode was observe, and writes were kept back or somebody else scaled.
     pub(crate) observed: bool,
+    /// When the coordinator decided to scale in each direction, whether or not something was left to scale.
+    pub(crate) decided: BTreeMap<Direction, Instant>,
     /// Of the resources of an observed shoot, the earliest first.
     pub(crate) scale_times: Vec<ScaleTimes>,
 }
@@ -132,17 +134,21 @@ struct OpenIncident {
     scaled_down: BTreeSet<ResourceRef>,
     scaled_up: BTreeSet<ResourceRef>,
     failed_writes: u32,
+    /// True if a write was applied.
+    written: bool,
+    decided: BTreeMap<Direction, Instant>,
     peak: Option<f64>,
     zones: Vec<(String, u32, u32)>,
-    /// The first write in each direction that mode observe has kept back.
+    /// The first write in each direction that mode observe has kept back. A scale-down begins anew.
     kept_back: BTreeMap<(ResourceRef, Direction), Instant>,
-    /// The first write in each direction of somebody else.
+    /// The same of somebody else.
     others: BTreeMap<(ResourceRef, Direction), (Instant, String)>,
 }
 
 // === impl IncidentSummary ===
 
 impl IncidentSummary {
+    /// The first scaling by this program and by others. If others left nothing to scale, the decision counts.
     fn first(&self, direction: Direction) -> (Option<Instant>, Option<&(Instant, String)>) {
         let times = || {
             self.scale_times
@@ -151,7 +157,9 @@ impl IncidentSummary {
         };
         let ours = times().filter_map(|times| times.ours).min();
         let others = times().filter_map(|times| times.others.as_ref());
-        (ours, others.min_by_key(|(at, _)| *at))
+        let others = others.min_by_key(|(at, _)| *at);
+        let decided = others.and(self.decided.get(&direction).copied());
+        (ours.or(decided), others)
     }
 
     /// The program that scaled first in a direction, or would have; none if nobody did.
@@ -217,6 +225,8 @@ impl OpenIncident {
             scaled_down: BTreeSet::new(),
             scaled_up: BTreeSet::new(),
             failed_writes: 0,
+            written: false,
+            decided: BTreeMap::new(),
             peak: None,
             zones: Vec::new(),
             kept_back: BTreeMap::new(),
@@ -224,9 +234,23 @@ impl OpenIncident {
         }
     }
 
-    /// True if nothing has happened except that somebody else has scaled something.
+    /// True if nothing has happened except that somebody else has scaled something, which may be restored.
     fn is_of_others(&self) -> bool {
-        self.outcome.is_none() && self.first_write.is_none() && self.scaled_up.is_empty()
+        let is_own = self.others.is_empty() && !self.scaled_up.is_empty();
+        self.outcome.is_none() && self.first_write.is_none() && !is_own
+    }
+
+    fn note_decision(&mut self, now: Instant, direction: Option<Direction>) {
+        match direction {
+            Some(Direction::Down) => {
+                self.decided.remove(&Direction::Up);
+                self.decided.entry(Direction::Down).or_insert(now);
+            }
+            Some(Direction::Up) if self.decided.contains_key(&Direction::Down) => {
+                self.decided.entry(Direction::Up).or_insert(now);
+            }
+            Some(Direction::Up | Direction::Release) | None => {}
+        }
     }
 
     fn note_evidence(&mut self, evidence: &EvidenceCounts) {
@@ -242,10 +266,9 @@ impl OpenIncident {
 
     fn note_write(&mut self, now: Instant, action: &Action, outcome: &ActionOutcome) {
         match outcome {
-            ActionOutcome::Done => {}
+            ActionOutcome::Done => self.written = true,
             ActionOutcome::Observed => {
-                let of = (action.reference.clone(), action.direction);
-                self.kept_back.entry(of).or_insert(now);
+                note_first(&mut self.kept_back, &action.reference, action.direction, now);
             }
             ActionOutcome::Cancelled => return,
             ActionOutcome::Conflict | ActionOutcome::Refused { .. } | ActionOutcome::Unknown { .. } => {
@@ -281,11 +304,25 @@ impl OpenIncident {
             scaled_up: count(&self.scaled_up),
             failed_writes: self.failed_writes,
             peak_expired_fraction: self.peak,
-            observed: !self.kept_back.is_empty(),
+            observed: !(self.kept_back.is_empty() && self.others.is_empty()),
+            decided: self.decided,
             scale_times: scale_times(&self.kept_back, &self.others),
             zones: self.zones,
         }
     }
+}
+
+/// Notes the first scaling of a resource in a direction. One up that a later one down made void does not count.
+fn note_first<T>(
+    first: &mut BTreeMap<(ResourceRef, Direction), T>,
+    reference: &ResourceRef,
+    direction: Direction,
+    scaling: T,
+) {
+    if direction == Direction::Down {
+        first.remove(&(reference.clone(), Direction::Up));
+    }
+    first.entry((reference.clone(), direction)).or_insert(scaling);
 }
 
 fn scale_times(
@@ -378,6 +415,9 @@ impl ShootHistory {
 
     /// The state of the shoot has changed.
     pub(crate) fn published(&mut self, now: Instant, scaling: &ShootScaling) -> Vec<ShootEvent> {
+        if let Some(incident) = &mut self.incident {
+            incident.note_decision(now, scaling.direction);
+        }
         let mut events = Vec::new();
         events.extend(self.direction_changed(now, scaling));
         if self.incident.is_some() {
@@ -453,14 +493,16 @@ impl ShootHistory {
         // Without a verdict of our own it was healthy all the time.
         let own = incident.is_of_others().then_some(incident.started);
         let healthy = incident.healthy.or(own)?;
-        let summary = self.incident.take()?.end(healthy, now);
+        let incident = self.incident.take()?;
+        let written = incident.written;
+        let summary = incident.end(healthy, now);
         self.steps.clear();
         let millis = u64::try_from(summary.verdict_to_restored.as_millis()).unwrap_or(u64::MAX);
         let took = watchdog_api::duration::format(Duration::from_millis(millis));
-        let verb = if summary.observed {
-            "would have been"
-        } else {
-            "were"
+        let verb = match (summary.observed, written) {
+            (true, true) => "were or would have been",
+            (true, false) => "would have been",
+            (false, _) => "were",
         };
         let comparison = summary.comparison().map(|comparison| format!("; {comparison}"));
         Some(ShootEvent {
@@ -480,9 +522,9 @@ impl ShootHistory {
         if other.direction == Direction::Down {
             self.incident.get_or_insert_with(|| OpenIncident::new(now, None));
         }
-        let of = (other.reference.clone(), other.direction);
-        let first = || (now, other.writer.clone());
-        self.incident.as_mut()?.others.entry(of).or_insert_with(first);
+        let others = &mut self.incident.as_mut()?.others;
+        let first = (now, other.writer.clone());
+        note_first(others, &other.reference, other.direction, first);
         Some(ShootEvent {
             at: now,
             message: format!(

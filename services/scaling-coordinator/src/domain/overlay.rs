@@ -55,11 +55,11 @@ struct Covered<T> {
 
 impl Effect {
     /// The effect of a write on a resource. In mode observe only what this program itself holds down is restored, and
-    /// not while an overlay covers it (S6).
+    /// not while an overlay covers it (S6), nor after somebody else has scaled it.
     pub(crate) fn of(mode: Mode, action: &Action, observed: &Observed, overlay: &Overlay) -> Self {
         let restores = action.direction != Direction::Down
             || matches!(action.kind, ActionKind::Write(ResourceWrite::CleanUp));
-        let is_ours = observed.seen().is_some_and(is_held_down_by_us);
+        let is_ours = observed.seen().is_some_and(|seen| is_ours(seen, &action.kind));
         match mode {
             Mode::Protect => Self::Send,
             Mode::Observe if restores && is_ours && !overlay.covers(&action.reference) => Self::Send,
@@ -68,12 +68,16 @@ impl Effect {
     }
 }
 
-fn is_held_down_by_us(seen: &ResourceState) -> bool {
-    let writer = seen
-        .writers
-        .as_ref()
-        .and_then(|writers| writers.protection.as_deref());
-    seen.protected && writer == Some(COORDINATOR_FIELD_MANAGER)
+/// Returns true if the protection, and the replicas that this write would change, are this program's own. Another
+/// watchdog that scales down what is being restored finds the annotation there, and changes only the replicas.
+fn is_ours(seen: &ResourceState, kind: &ActionKind) -> bool {
+    let Some(writers) = seen.writers.as_deref().filter(|_| seen.protected) else {
+        return false;
+    };
+    let is_own = |writer: &Option<String>| writer.as_deref() == Some(COORDINATOR_FIELD_MANAGER);
+    let keeps_replicas = *kind == ActionKind::Write(ResourceWrite::CleanUp);
+    let may_scale = keeps_replicas || writers.replicas.is_none() || is_own(&writers.replicas);
+    is_own(&writers.protection) && may_scale
 }
 
 // === impl Overlay ===

@@ -45,7 +45,8 @@ impl Coordinator {
         Self::launch_with(seed, identity, probes, &[&format!("--request-rate={rate}")]).await
     }
 
-    async fn launch_with(seed: &Seed, identity: &str, probes: &[&Probe], options: &[&str]) -> Self {
+    /// The same with more options.
+    pub async fn launch_with(seed: &Seed, identity: &str, probes: &[&Probe], options: &[&str]) -> Self {
         let file = |name: &str| seed.dir.path().join(name).display().to_string();
         let mut args = vec![
             "scaling-coordinator".to_owned(),

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde_json::json;
 use watchdog_api::names::{FAILURE_FRACTION_ANNOTATION, MODE_ANNOTATION};
 use watchdog_api::unix_time::{UnixTime, micros};
 use watchdog_proto::scaling::v1::shoot_event::Event;
 use watchdog_proto::scaling::v1::{
-    Direction, FlowState, HoldReason, IncidentEnded, ListScalingRequest, Mode, Step, WriteResult,
+    Direction, FlowState, HoldReason, IncidentEnded, ListScalingRequest, Mode, ShootEvent, Step, WriteResult,
 };
+use watchdog_sandbox::resource::keys;
 
 use crate::coordinator::{Coordinator, resource, step, until_written};
 use crate::probe::{Outcome, Probe};
@@ -361,4 +363,186 @@ async fn a_crash_in_observe_costs_nothing_but_the_memory() {
     };
     eventually("everything is restored", restored).await;
     coordinator.stop().await;
+}
+
+/// The position of a write among those of the shoot.
+fn place(seed: &Seed, write: &str) -> usize {
+    let writes = seed.writes(SHOOT);
+    let found = writes.iter().position(|other| other == write);
+    found.unwrap_or_else(|| panic!("{write} is not among {writes:?}"))
+}
+
+#[tokio::test]
+async fn beside_a_faster_watchdog_it_says_by_how_much_it_would_have_been_later() {
+    let (seed, probe, coordinator) = start(OBSERVE).await;
+    probe.say(SHOOT, Outcome::Inconclusive);
+    coordinator.until_holding(SHOOT, "INCONCLUSIVE").await;
+    for (name, count) in [(MCM, 1), (CA, 1), (KCM, 2)] {
+        seed.scale_as_dwd(SHOOT, name, Some(count), 0);
+    }
+    let is_other = |event: &ShootEvent| matches!(event.event, Some(Event::OtherWrote(_)));
+    eventually_async("all three are seen", async || {
+        let events = coordinator.history(SHOOT).await;
+        events.iter().filter(|event| is_other(event)).count() == 3
+    })
+    .await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
+        seed.scale_as_dwd(SHOOT, name, None, count);
+    }
+    let ended = incident(&coordinator).await;
+    assert!(ended.observed, "{ended:#?}");
+    assert_eq!(ended.first_to_scale_down, "dependency-watchdog", "{ended:#?}");
+    let lead = ended.scale_down_lead_seconds;
+    assert!(lead.is_some_and(|lead| lead < 0.0), "{ended:#?}");
+    assert_eq!(seed.all_writes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn what_another_watchdog_takes_down_again_is_left_to_it() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("observe"));
+    until_mode(&coordinator, Mode::Observe).await;
+    seed.freeze(SHOOT, KCM);
+    probe.say(SHOOT, Outcome::Healthy);
+    until_written(&seed, SHOOT, &format!("scale {KCM} 2")).await;
+    // The other one sees it otherwise, before the annotation is removed.
+    seed.scale_as_dwd(SHOOT, KCM, Some(2), 0);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [0, 1, 1]);
+    let restores = seed.writes(SHOOT);
+    let restores = restores
+        .iter()
+        .filter(|write| **write == format!("scale {KCM} 2"));
+    assert_eq!(restores.count(), 1);
+    seed.thaw(SHOOT, KCM);
+    seed.scale_as_dwd(SHOOT, KCM, None, 2);
+    coordinator
+        .until(SHOOT, "it is back", |s| {
+            !s.meltdown_protection_active && s.resources.iter().all(|r| !r.observed)
+        })
+        .await;
+    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_mode_that_changes_all_the_time_breaks_no_order() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    let changes = [
+        ("observe", Mode::Observe),
+        ("protect", Mode::Protect),
+        ("off", Mode::Off),
+        ("observe until=2000-01-01T00:00:00Z", Mode::Protect),
+        ("off until=2126-12-01T06:00:00Z", Mode::Off),
+        ("watch", Mode::Protect),
+    ];
+    for (outcome, direction, end) in [
+        (Outcome::LeasesExpired, Direction::Down, [0, 0, 0]),
+        (Outcome::Healthy, Direction::Up, [2, 1, 1]),
+    ] {
+        probe.say(SHOOT, outcome);
+        for (text, mode) in changes.iter().cycle().take(30) {
+            seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(text));
+            until_mode(&coordinator, *mode).await;
+        }
+        seed.annotate_shoot(SHOOT, MODE_ANNOTATION, None);
+        coordinator.until_settled(SHOOT, direction).await;
+        assert_eq!(seed.all(SHOOT), end);
+    }
+    let kcm = place(&seed, &format!("down {KCM} 2"));
+    assert!(kcm > place(&seed, &format!("down {MCM} 1")));
+    assert!(kcm > place(&seed, &format!("down {CA} 1")));
+    let mcm = place(&seed, &format!("scale {MCM} 1"));
+    assert!(place(&seed, &format!("scale {KCM} 2")) < mcm);
+    assert!(mcm < place(&seed, &format!("scale {CA} 1")));
+    let protected = [KCM, MCM, CA].map(|name| seed.annotation(SHOOT, name, PROTECTED));
+    assert_eq!(protected, [None, None, None]);
+}
+
+#[tokio::test]
+async fn an_end_far_away_or_in_the_past_is_taken_as_it_is() {
+    let (seed, _probe, coordinator) = start(&[]).await;
+    let annotate = |value| seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(value));
+    annotate("off until=9999-12-30T00:00:00Z");
+    until_mode(&coordinator, Mode::Off).await;
+    annotate("off until=1970-01-01T00:00:00Z");
+    let ended = coordinator
+        .until(SHOOT, "it is protected", |s| s.mode() == Mode::Protect)
+        .await;
+    assert_eq!((ended.mode_of_shoot, ended.mode_until), (false, None));
+    annotate("off until=2126-12-01T06:00:00");
+    let named = coordinator
+        .until(SHOOT, "it is named", |s| s.reason.contains("2126-12-01T06:00:00"))
+        .await;
+    assert_eq!(named.mode(), Mode::Protect, "a time without a zone is none");
+}
+
+#[tokio::test]
+async fn a_successor_in_observe_writes_nothing_either() {
+    let (seed, probe, first) = start(OBSERVE).await;
+    let second = Coordinator::launch_with(&seed, "coordinator-1", &[&probe], OBSERVE).await;
+    second.until_ready().await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let down = first.until_settled(SHOOT, Direction::Down).await;
+    let (owner, successor) = match &*down.owner {
+        "coordinator-0" => (first, second),
+        _ => (second, first),
+    };
+    owner.kill();
+    let taken_over = successor
+        .until(SHOOT, "the successor has decided it again", |s| {
+            s.owner != down.owner && s.direction() == Direction::Down && s.state() == FlowState::Settled
+        })
+        .await;
+    assert!(resource(&taken_over, KCM).observed, "{taken_over:#?}");
+    probe.say(SHOOT, Outcome::Healthy);
+    successor.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all_writes(), [""; 0]);
+    successor.stop().await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_goes_takes_what_was_kept_back_along() {
+    let (seed, probe, coordinator) = start(OBSERVE).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    seed.delete(&keys::CLUSTERS, "", SHOOT);
+    eventually_async("it is gone", async || {
+        listed(&coordinator, Mode::Observe).await == 0
+    })
+    .await;
+    let metrics = coordinator.metrics().await;
+    for gone in [SHOOT, "watchdog_scaling_shoots_by_mode{"] {
+        assert!(!metrics.contains(gone), "{gone} is in\n{metrics}");
+    }
+    seed.cluster_again(SHOOT, json!({}));
+    probe.say(SHOOT, Outcome::Healthy);
+    let up = coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert!(up.resources.iter().all(|shown| !shown.observed), "{up:#?}");
+    assert_eq!(seed.all_writes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn off_leaves_what_a_hibernating_shoot_carries_until_it_is_removed() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("off"));
+    coordinator.until_holding(SHOOT, MODE_ANNOTATION).await;
+    seed.hibernate(SHOOT);
+    // Another shoot shows that the change has arrived.
+    seed.shoot("shoot--other", 1, false).await;
+    probe.say("shoot--other", Outcome::Healthy);
+    coordinator.until_settled("shoot--other", Direction::Up).await;
+    assert_eq!(seed.writes(SHOOT).len(), 3, "{:?}", seed.writes(SHOOT));
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, None);
+    for name in [KCM, MCM, CA] {
+        until_written(&seed, SHOOT, &format!("clean {name}")).await;
+    }
+    assert_eq!(seed.all(SHOOT), [0, 0, 0], "others set the replicas");
 }

@@ -101,6 +101,11 @@ impl Seed {
         self.api
             .create(&keys::NAMESPACES, "", json!({ "metadata": { "name": name } }))
             .unwrap();
+        self.cluster_again(name, spec);
+    }
+
+    /// A Cluster in a namespace that is there.
+    pub fn cluster_again(&self, name: &str, spec: Value) {
         let mut shoot = json!({
             "apiVersion": "core.gardener.cloud/v1beta1",
             "kind": "Shoot",

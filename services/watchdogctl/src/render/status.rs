@@ -130,10 +130,8 @@ fn unprotected(status: &SeedStatus, frame: &Frame) -> String {
     let all = usize::try_from(status.unprotected_count).unwrap_or(0);
     let not_shown = all.saturating_sub(status.unprotected.len().min(MOST_UNPROTECTED));
     if not_shown > 0 {
-        out.push_str(&format!(
-            "{}\n",
-            frame.paint(Style::Dim, &format!("{not_shown} more"))
-        ));
+        let rest = format!("{not_shown} more; ListScaling with modes lists them");
+        out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
     }
     out
 }
@@ -343,7 +341,10 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
             shown.contains("\nShoots that are not protected: 15\nSHOOT"),
             "{shown}"
         );
-        assert!(shown.ends_with("\n5 more\n"), "{shown}");
+        assert!(
+            shown.ends_with("\n5 more; ListScaling with modes lists them\n"),
+            "{shown}"
+        );
         status.unprotected = vec![ShootScaling {
             mode: Mode::Off.into(),
             mode_of_shoot: true,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::policy::{LONGEST, parse_failure_fraction, parse_mode};
 use kube::core::{ObjectList, Resource, WatchEvent};
 use serde_json::json;
 
@@ -70,7 +71,16 @@ fn the_annotations_of_the_policy_are_kept_whatever_they_say() {
     let long = annotations(json!({"annotations": {mode: "x".repeat(1_000)}}))
         .0
         .unwrap();
-    assert_eq!(long.len(), 128);
+    assert_eq!(long.len(), LONGEST + 1, "bounded");
+    let cut = format!("off{}until=2026-12-01T06:00:00Z", " ".repeat(150));
+    let cut = annotations(json!({"annotations": {mode: cut}})).0.unwrap();
+    assert!(
+        parse_mode(&cut).is_err(),
+        "the part that is kept is no mode: {cut:?}"
+    );
+    let cut = format!("0.8{}x", " ".repeat(150));
+    let cut = annotations(json!({"annotations": {fraction: cut}})).1.unwrap();
+    assert!(parse_failure_fraction(&cut).is_err(), "{cut:?}");
 }
 
 #[test]

@@ -178,6 +178,7 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
         peak_expired_fraction: Some(1.0),
         zones: evidence(4, &[("a", 2, 2), ("b", 2, 2)]).zones,
         observed: false,
+        decided: BTreeMap::from([(Direction::Down, t0 + 11 * S), (Direction::Up, t0 + 61 * S)]),
         scale_times: Vec::new(),
     };
     assert_eq!(*summary, expected);
@@ -324,4 +325,74 @@ async fn what_only_another_watchdog_holds_down_is_an_incident_too() {
         "{}",
         last.message
     );
+}
+
+fn ended(history: &mut ShootHistory, at: Instant) -> (IncidentSummary, String) {
+    let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
+    let last = history.published(at, &up).pop().unwrap();
+    match last.kind {
+        ShootEventKind::IncidentEnded(summary) => (summary, last.message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_watchdog_that_leaves_nothing_to_scale_is_compared_with_the_decision() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    history.other_wrote(t0, &other(Direction::Down)).unwrap();
+    let (loss, healthy) = (t0 + 20 * S, t0 + 60 * S);
+    history.verdict(loss, &verdict(Outcome::LeasesExpired, loss), None);
+    let down = scaling(Some(Direction::Down), FlowState::Settled, Step::Reached, true);
+    history.published(loss, &down);
+    history.other_wrote(t0 + 50 * S, &other(Direction::Up)).unwrap();
+    history.verdict(healthy, &verdict(Outcome::Healthy, healthy), None);
+    let (summary, message) = ended(&mut history, healthy);
+    assert!(summary.observed, "{summary:?}");
+    assert_eq!(
+        summary.first_to_scale(Direction::Down),
+        Some("dependency-watchdog")
+    );
+    assert_eq!(summary.lead_seconds(Direction::Down), Some(-20.0));
+    assert_eq!(summary.lead_seconds(Direction::Up), Some(-10.0));
+    let who = "dependency-watchdog scaled down 20 s before scaling-coordinator would have.";
+    assert!(message.ends_with(who), "{message}");
+}
+
+#[tokio::test]
+async fn a_restore_that_a_later_loss_made_void_is_not_compared() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    let kept_back = |history: &mut ShootHistory, at: Instant, direction| {
+        history.write_ended(at, &action(direction), &ActionOutcome::Observed, S)
+    };
+    history.other_wrote(t0, &other(Direction::Down)).unwrap();
+    kept_back(&mut history, t0, Direction::Up);
+    let (loss, healthy) = (t0 + 5 * S, t0 + 100 * S);
+    history.verdict(loss, &verdict(Outcome::LeasesExpired, loss), None);
+    kept_back(&mut history, loss, Direction::Down);
+    history.verdict(healthy, &verdict(Outcome::Healthy, healthy), None);
+    kept_back(&mut history, healthy, Direction::Up);
+    history
+        .other_wrote(healthy + 4 * S, &other(Direction::Up))
+        .unwrap();
+    let (summary, _) = ended(&mut history, healthy + 5 * S);
+    assert_eq!(
+        (summary.outcome, summary.started),
+        (Some(Outcome::LeasesExpired), loss)
+    );
+    assert_eq!(summary.lead_seconds(Direction::Down), Some(-5.0));
+    assert_eq!(summary.lead_seconds(Direction::Up), Some(4.0));
+}
+
+#[tokio::test]
+async fn an_incident_in_two_modes_says_so() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    history.verdict(t0, &verdict(Outcome::LeasesExpired, t0), None);
+    for outcome in [ActionOutcome::Observed, ActionOutcome::Done] {
+        history.write_ended(t0, &action(Direction::Down), &outcome, S);
+    }
+    history.verdict(t0, &verdict(Outcome::Healthy, t0), None);
+    history.write_ended(t0, &action(Direction::Up), &ActionOutcome::Done, S);
+    let (_, message) = ended(&mut history, t0);
+    let both = "1 resources were or would have been scaled down and 1 up; ";
+    assert!(message.contains(both), "{message}");
 }

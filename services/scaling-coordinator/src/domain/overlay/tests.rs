@@ -165,6 +165,42 @@ fn a_write_on_an_older_state_is_a_conflict() {
     assert!(overlay.is_empty());
 }
 
+/// The effect of the first write in this direction.
+fn effect(mode: Mode, direction: Direction, state: &ResourceState) -> Effect {
+    let config = gardener();
+    let real = dependents(&config[..1], vec![state.clone()]);
+    let steps = Flow::default().next(start(), Some(direction), &real);
+    let action = steps.actions.first().unwrap();
+    Effect::of(mode, action, &real[0].observed, &Overlay::default())
+}
+
+#[test]
+fn what_another_watchdog_has_scaled_down_again_is_left_to_it() {
+    // It finds the annotation there, and only changes the replicas.
+    let scaled_by = |writer: &str, state: ResourceState| ResourceState {
+        writers: Some(Box::new(FieldWriters {
+            replicas: Some(writer.to_owned()),
+            protection: Some(COORDINATOR_FIELD_MANAGER.to_owned()),
+        })),
+        protected: true,
+        ..state
+    };
+    let observed = |state| effect(Mode::Observe, Direction::Up, &state);
+    assert_eq!(
+        observed(scaled_by("dependency-watchdog", held(1))),
+        Effect::KeepBack
+    );
+    assert_eq!(
+        observed(scaled_by(COORDINATOR_FIELD_MANAGER, held(1))),
+        Effect::Send
+    );
+    assert_eq!(
+        observed(scaled_by("kubectl", seen(1, 1))),
+        Effect::Send,
+        "only the annotation is left, and it is our own"
+    );
+}
+
 #[test]
 fn only_what_this_program_holds_down_is_restored_for_real() {
     let by = |writer: &str| {
@@ -180,13 +216,6 @@ fn only_what_this_program_holds_down_is_restored_for_real() {
     let others = ResourceState {
         writers: by("dependency-watchdog"),
         ..held(1)
-    };
-    let config = gardener();
-    let effect = |mode, direction, state: &ResourceState| {
-        let real = dependents(&config[..1], vec![state.clone()]);
-        let steps = Flow::default().next(start(), Some(direction), &real);
-        let action = steps.actions.first().unwrap().clone();
-        Effect::of(mode, &action, &real[0].observed, &Overlay::default())
     };
     assert_eq!(effect(Mode::Observe, Direction::Up, &ours), Effect::Send);
     assert_eq!(effect(Mode::Observe, Direction::Release, &ours), Effect::Send);
