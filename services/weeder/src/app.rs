@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::try_join3;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
+use watchdog_api::policy::Mode;
 use watchdog_kube::events;
 use watchdog_kube::membership::{Share, Timing};
 use watchdog_kube::permissions::{of_replica, preflight};
@@ -48,6 +49,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         common,
         file,
         dependants_annotation,
+        mode,
+        observe_events,
         request_rate,
     } = config;
     let base = ServiceBuilder::bind(common, process).await?;
@@ -76,11 +79,17 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         draining.clone(),
     );
     tasks.critical("events", publish);
+    let notices = if mode == Mode::Protect || observe_events {
+        notices
+    } else {
+        notices.closed()
+    };
     let rate = usize::try_from(request_rate.get()).unwrap_or(MAX_REQUESTS);
     let worker = RequestWorker {
         state: state.clone(),
         client: seed.clone(),
         events: notices.clone(),
+        mode,
         max_requests: MAX_REQUESTS.min(rate),
     };
     tasks.critical("requests", worker.run(draining.clone()));
