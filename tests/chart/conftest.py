@@ -1,18 +1,15 @@
 """What the tests on a real kube-apiserver share."""
 
 import datetime
-import os
 import shutil
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import helm_python as helm
 import pytest
 import real_kubernetes
 from chart import CHART, LEASES, NAMESPACE, RELEASE, SERVICES, merged, objects, of_kind
-from programs import ISSUED, binary, with_rights
+from desk import on_desk
+from programs import ISSUED, with_rights
 
 
 @pytest.fixture(scope="session")
@@ -141,33 +138,7 @@ def install(seed, releases, kinds, tmp_path):
 
 @pytest.fixture
 def desk(seed, fitting, tmp_path):
-    """A folder with the repository's chart in it, the tools that documents use, and somebody who may do everything."""
-    (tmp_path / "charts").mkdir()
-    (tmp_path / "charts" / CHART.name).symlink_to(fitting)
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    command = Path(__file__).with_name("helm_command.py")
-    (tools / "helm").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{command}" "$@"\n')
-    (tools / "helm").chmod(0o755)
-    for program in *SERVICES, "watchdogctl":
-        (tools / program).symlink_to(binary(program))
-    kubeconfig = tmp_path / "admin.kubeconfig"
-    kubeconfig.write_text(seed.kubeconfig())
-    path = f"{tools}:{os.environ['PATH']}"
-
-    def run(script: str) -> str:
-        environment = os.environ | {"PATH": path, "KUBECONFIG": str(kubeconfig)}
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    yield tmp_path, run
+    """A folder, and a function that runs a script of a document there, on that seed."""
+    yield tmp_path, on_desk(seed, fitting, tmp_path)
     for service in SERVICES:
         seed.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/watchdog-{service}-tls")

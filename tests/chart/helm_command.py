@@ -1,7 +1,7 @@
-"""Stands in for the helm command where there is none: as much of it as docs/install.md and docs/migrate.md use, by Helm's
-own library.
+"""Stands in for the helm command where there is none: as much of it as the documents use to install, by Helm's own
+library.
 
-    helm_command.py upgrade [--install] [--reuse-values] -n NAMESPACE RELEASE CHART [--set KEY=VALUE]...
+    helm_command.py upgrade [--install] [--reuse-values] -n NAMESPACE RELEASE CHART [-f FILE] [--set KEY=VALUE]...
 """
 
 import argparse
@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import helm_python as helm
+import yaml
 
 
 def main() -> None:
@@ -19,9 +20,10 @@ def main() -> None:
     parser.add_argument("-n", "--namespace", required=True)
     parser.add_argument("release")
     parser.add_argument("chart", type=Path)
+    parser.add_argument("-f", "--values", type=Path)
     parser.add_argument("--set", action="append", default=[])
     asked = parser.parse_args()
-    values = {}
+    values = yaml.safe_load(asked.values.read_text()) if asked.values else {}
     for assignment in asked.set:
         key, _, value = assignment.partition("=")
         *folders, name = key.split(".")
