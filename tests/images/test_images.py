@@ -66,6 +66,8 @@ def test_runs_as_nobody_what_the_chart_expects(image):
     labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
     assert labels["licenses"] == "Apache-2.0" and labels["title"] == f"dependency-watchdog/{service}"
     assert len(labels["revision"]) == 40
+    # Of the builder nothing is named, so that its version changes no digest.
+    assert set(labels) <= {"licenses", "title", "version", "revision", "source"}
 
 
 def test_program_is_static_and_tells_nothing_of_the_machine(image):
