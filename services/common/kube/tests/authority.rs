@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
-use rustls::pki_types::ServerName;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, GeneralSubtree, IsCa, KeyPair, NameConstraints, date_time_ymd,
+    BasicConstraints, CertificateParams, DnType, GeneralSubtree, IsCa, KeyPair, NameConstraints,
+    date_time_ymd,
 };
+use rustls::pki_types::ServerName;
 use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -90,16 +92,16 @@ impl Seed {
 
     /// Puts the Secret there, whatever there was.
     async fn put(&self, certificates: &str, keys: &str) {
-        let secret: Secret = serde_json::from_value(json!({
-            "metadata": {"name": SECRET},
-            "stringData": {"ca.crt": certificates, "ca.key": keys},
-        }))
-        .unwrap();
-        let _ = self.secrets.delete(SECRET, &DeleteParams::default()).await;
-        self.secrets
-            .create(&PostParams::default(), &secret)
-            .await
-            .unwrap();
+        let part = |text: &str| ByteString(text.as_bytes().to_vec());
+        let data = json!({"ca.crt": part(certificates), "ca.key": part(keys)});
+        let secret: Secret =
+            serde_json::from_value(json!({"metadata": {"name": SECRET}, "data": data})).unwrap();
+        let created = self.secrets.create(&PostParams::default(), &secret).await;
+        if created.is_err() {
+            let patch = Patch::Merge(json!({ "data": data }));
+            let params = PatchParams::default();
+            self.secrets.patch(SECRET, &params, &patch).await.unwrap();
+        }
     }
 
     async fn authorities(&self) -> usize {
