@@ -1,9 +1,11 @@
 """Follows docs/migrate.md word for word, on a real kube-apiserver with what gardenlet writes."""
 
+import contextlib
 import re
 
 import yaml
-from chart import NAMESPACE, ROOT
+from chart import NAMESPACE, ROOT, SERVICES
+from test_newcomer import as_deployed
 
 PAGE = (ROOT / "docs" / "migrate.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -43,14 +45,17 @@ def test_the_document_leads_to_the_switch_and_back(seed, releases, kinds, desk):
         assert run(held) == "", "nothing is held down"
         run(observe)
         assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 0}
+        ask("1. Observe", desk_run, seed, folder, "lease-probe")
         run(seed_setting)
         run(weeder)
         assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 0, "weeder": 2}
         assert run(stop).splitlines()[-1] == "watchdog"
         lease = seed.request("GET", f"{LEASES}/{LEASE['metadata']['name']}")[1]["spec"]
         assert lease["leaseDurationSeconds"] > 60 * 365 * 86400, "longer than any seed lives"
+        ask("2. Weeder", desk_run, seed, folder, "weeder")
         run(take_over)
         assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 2, "weeder": 2}
+        ask("4. Take over", desk_run, seed, folder, *SERVICES)
 
         run(back)
         assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 0, "weeder": 2}
@@ -65,6 +70,20 @@ def test_nothing_that_gardenlet_manages_is_changed_by_hand():
     """Its ManagedResources and what is in them: a change by hand is reverted, or reported as an unhealthy Seed."""
     changes = re.findall(r"kubectl (?:-n \S+ )?((?:patch|scale|annotate|label|edit|apply|delete) \S+)", "".join(BLOCKS))
     assert changes == ["patch seed", "patch lease", "patch lease"]
+
+
+def ask(section: str, run, seed, folder, *services) -> None:
+    """Runs what a section has people look at, while these programs and no others run."""
+    text = PAGE.split(f"### {section}\n")[1].split("\n##")[0]
+    commands = re.findall(r"`(watchdogctl [^`]+)`", text)
+    assert commands
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(as_deployed(seed, folder, service)) for service in services]
+        for program in programs:
+            program.wait_until_readyz_says("ready\n")
+        addresses = " ".join(f"--{program.service} 127.0.0.1:{program.grpc}" for program in programs)
+        for command in commands:
+            run(f"{command} {addresses}")
 
 
 def example(document: str, first: str) -> str:
