@@ -193,6 +193,18 @@ CASES = {
         "17m",
         ["WatchdogCertificateExpires"],
     ),
+    "an-authority-that-cannot-be-read": (
+        {'watchdog_last_try_failed{pod="probe-0",loop="certificate",reason="forbidden"}': "_x21 1x279"},
+        "25m",
+        "26m",
+        ["WatchdogCertificateAuthorityFails"],
+    ),
+    "an-authority-that-cannot-be-read-for-a-while": (
+        {'watchdog_last_try_failed{pod="probe-0",loop="certificate",reason="timeout"}': "_x21 1x20 stale _x258"},
+        "25m",
+        "2h",
+        [],
+    ),
     "a-lost-lease": (
         {'watchdog_membership_lease_valid{pod="probe-0",service="lease-probe"}': "1x20 0x279"},
         "12m",
