@@ -26,7 +26,7 @@ use crate::item::{FeedItem, FeedKey};
 use crate::message::{Completeness, Event, Message};
 use crate::replicas::{ReplicaEndpoints, ReplicaHandler, follow_replicas};
 use crate::reports::{ReplicaReport, Reports};
-use crate::server::{CompletenessChanges, Effect, SnapshotTerms, StateStore};
+use crate::server::{CompletenessChanges, KeyUpdate, SnapshotTerms, StateStore};
 use crate::stream::{Responses, Streams};
 use crate::wire::{self, WatchResponse};
 
@@ -220,7 +220,7 @@ impl<M: FeedItem> MergedView<M> {
                         as_of,
                         set_at: as_of.checked_sub(age).unwrap_or(as_of),
                     };
-                    let changed = Effect::Changed(report.clone());
+                    let changed = KeyUpdate::Changed(report.clone());
                     self.inner.own.update(of.clone(), report.set_at, |_| changed);
                     self.set(me, of, report);
                 }
@@ -322,14 +322,14 @@ impl<M: FeedItem> MergedView<M> {
         };
         merged.update(key.clone(), newest.set_at, |shown| {
             if shown == Some(&newest) && !reports.renewal_is_due(now) {
-                return Effect::None;
+                return KeyUpdate::None;
             }
             let renews = shown.is_some_and(|shown| newest.item.renews(&shown.item));
             if renews && reports.defer_renewal(now) {
-                Effect::Renewed(newest)
+                KeyUpdate::Renewed(newest)
             } else {
                 reports.note_sent(&newest, now);
-                Effect::Changed(newest)
+                KeyUpdate::Changed(newest)
             }
         });
     }

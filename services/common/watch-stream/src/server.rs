@@ -63,7 +63,7 @@ struct ChangeOrder<K> {
 }
 
 /// The effect of an update on the value of a key.
-pub(crate) enum Effect<V> {
+pub(crate) enum KeyUpdate<V> {
     /// Nothing.
     None,
     /// Those that read it from now on find the new one; there is no new revision, and no subscriber is notified.
@@ -127,15 +127,15 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
 
     /// Sets the value of a key and tells the subscribers.
     pub fn upsert(&self, key: K, value: V) {
-        self.update(key, Instant::now(), |_| Effect::Changed(value));
+        self.update(key, Instant::now(), |_| KeyUpdate::Changed(value));
     }
 
     /// Sets the value of a key; the subscribers are notified only if `same` says that it differs from the old one.
     /// Returns whether they were.
     pub fn upsert_unless(&self, key: K, value: V, same: impl FnOnce(&V, &V) -> bool) -> bool {
         self.update(key, Instant::now(), |old| match old {
-            Some(old) if same(old, &value) => Effect::None,
-            _ => Effect::Changed(value),
+            Some(old) if same(old, &value) => KeyUpdate::None,
+            _ => KeyUpdate::Changed(value),
         })
     }
 
@@ -145,7 +145,7 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         &self,
         key: K,
         set_at: Instant,
-        decide: impl FnOnce(Option<&V>) -> Effect<V>,
+        decide: impl FnOnce(Option<&V>) -> KeyUpdate<V>,
     ) -> bool {
         let mut guard = self.inner.state.lock();
         let state = &mut *guard;
@@ -155,12 +155,12 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
             Entry::Vacant(_) => None,
         };
         let value = match (decide(old.as_ref().and_then(|old| old.value.as_deref())), old) {
-            (Effect::Changed(value), _) => value,
-            (Effect::Renewed(value), Some(old)) => {
+            (KeyUpdate::Changed(value), _) => value,
+            (KeyUpdate::Renewed(value), Some(old)) => {
                 (old.value, old.set_at) = (Some(Arc::new(value)), set_at);
                 return false;
             }
-            (Effect::None, _) | (Effect::Renewed(_), None) => return false,
+            (KeyUpdate::None, _) | (KeyUpdate::Renewed(_), None) => return false,
         };
         let revision = state.changes.note(entry, Some(Arc::new(value)), set_at);
         drop(guard);
