@@ -1,9 +1,18 @@
 use futures::StreamExt as _;
+use tonic::Extensions;
 use watchdog_client::failure::{Failure, Reason};
+use watchdog_proto::feed::v1 as pb;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event as PbEvent;
+use watchdog_runtime::request::PageRequest;
 
+use super::known_replicas::WAIT_FOR_REPLICAS;
 use super::*;
+use crate::client::{Received, Update};
+use crate::message::Completeness;
+use crate::replicas::ReplicaHandler as _;
+use crate::stream::{Responses, Streams};
+use crate::wire;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -20,6 +20,18 @@ pub(super) enum PodDecision {
     Nothing,
 }
 
+/// The decision of one weeder about a pod.
+enum WeederDecision {
+    /// Delete it: the service is ready since then.
+    Delete(UnixTime),
+    /// Not before then.
+    Wait(UnixTime),
+    /// Its service's endpoint pods must be read, not before then.
+    Read(UnixTime),
+    LeaveAlone,
+    Nothing,
+}
+
 /// Since when the service of a weeder is ready, and was not when a pod crashed.
 enum ServiceReadySince {
     Known(UnixTime),
@@ -53,64 +65,72 @@ impl WeederManager {
                 reads: Vec::new(),
             };
         }
-        let responsible = in_namespace(&self.weeders, &key.namespace)
-            .map(|(_, entry)| entry)
-            .filter(|entry| entry.weeder.weeds(&pod.labels) && known.found_at < entry.weeder.ends_at);
-        let mut responsible: Vec<&ManagedWeeder> = responsible.collect();
-        responsible.sort_by_key(|entry| (entry.weeder.first_sight, Reverse(entry.generation)));
-        let controller = ControllerKey::of(pod);
         let (mut wait, mut reads, mut exhausted) = (None::<UnixTime>, Vec::new(), None);
-        let later =
-            |wait: Option<UnixTime>, until: UnixTime| Some(wait.map_or(until, |wait| wait.min(until)));
-        for entry in responsible {
-            let weeder = &entry.weeder;
-            if now < weeder.deletes_from {
-                wait = later(wait, weeder.deletes_from);
-                continue;
-            }
-            let service_ready_since = match self.ready_since(entry, known, now) {
-                ServiceReadySince::Known(since) => since,
-                ServiceReadySince::Unread(from) => {
-                    reads.push((weeder.key.clone(), from));
-                    continue;
-                }
-                ServiceReadySince::Unproven => continue,
-            };
-            // It may be the successor of a pod whose deletion was not answered yet.
-            if self
-                .in_flight
-                .get(&controller)
-                .is_some_and(|in_flight| known.found_at > in_flight.since)
-            {
-                wait = later(wait, now.after(WATCH_DELAY));
-                continue;
-            }
-            match self
-                .attempts
-                .permit(&controller, pod, known.found_at, entry.generation, now)
-            {
-                DeletionPermit::Now => {
-                    let waiting_since = known.found_at.max(weeder.deletes_from);
+        for entry in self.responsible_for(key, known) {
+            match self.decide_by(entry, known, now) {
+                WeederDecision::Delete(service_ready_since) => {
+                    let weeder = &entry.weeder;
                     return PodDecision::Delete(Box::new(Deletion {
                         pod: pod.clone(),
                         crash: crash.clone(),
                         key: weeder.key.clone(),
                         service_ready_since,
                         crashed_later: known.found_at > weeder.deletes_from,
-                        waiting_since,
+                        waiting_since: known.found_at.max(weeder.deletes_from),
                         generation: entry.generation,
                         ends_at: weeder.ends_at,
                         found_at: known.found_at,
                         asked_at: now,
                     }));
                 }
-                DeletionPermit::At(until) => wait = later(wait, until),
-                DeletionPermit::Exhausted => exhausted = exhausted.or(Some(weeder.key.clone())),
+                WeederDecision::Wait(until) => wait = Some(wait.map_or(until, |wait| wait.min(until))),
+                WeederDecision::Read(from) => reads.push((entry.weeder.key.clone(), from)),
+                WeederDecision::LeaveAlone => exhausted = exhausted.or(Some(entry.weeder.key.clone())),
+                WeederDecision::Nothing => {}
             }
         }
         match exhausted {
             Some(service) if wait.is_none() && reads.is_empty() => PodDecision::LeaveAlone(service),
             _ => PodDecision::Later { again: wait, reads },
+        }
+    }
+
+    /// The weeders that may delete a pod, in their order.
+    fn responsible_for<'a>(&'a self, key: &'a NamespacedName, known: &CrashingPod) -> Vec<&'a ManagedWeeder> {
+        let mut responsible: Vec<&ManagedWeeder> = in_namespace(&self.weeders, &key.namespace)
+            .map(|(_, entry)| entry)
+            .filter(|entry| entry.weeder.weeds(&known.pod.labels) && known.found_at < entry.weeder.ends_at)
+            .collect();
+        responsible.sort_by_key(|entry| (entry.weeder.first_sight, Reverse(entry.generation)));
+        responsible
+    }
+
+    fn decide_by(&self, entry: &ManagedWeeder, known: &CrashingPod, now: UnixTime) -> WeederDecision {
+        let deletes_from = entry.weeder.deletes_from;
+        if now < deletes_from {
+            return WeederDecision::Wait(deletes_from);
+        }
+        let service_ready_since = match self.ready_since(entry, known, now) {
+            ServiceReadySince::Known(since) => since,
+            ServiceReadySince::Unread(from) => return WeederDecision::Read(from),
+            ServiceReadySince::Unproven => return WeederDecision::Nothing,
+        };
+        let controller = ControllerKey::of(&known.pod);
+        // It may be the successor of a pod whose deletion was not answered yet.
+        if self
+            .in_flight
+            .get(&controller)
+            .is_some_and(|in_flight| known.found_at > in_flight.since)
+        {
+            return WeederDecision::Wait(now.after(WATCH_DELAY));
+        }
+        match self
+            .attempts
+            .permit(&controller, &known.pod, known.found_at, entry.generation, now)
+        {
+            DeletionPermit::Now => WeederDecision::Delete(service_ready_since),
+            DeletionPermit::At(until) => WeederDecision::Wait(until),
+            DeletionPermit::Exhausted => WeederDecision::LeaveAlone,
         }
     }
 

@@ -1,0 +1,217 @@
+//! The answers to callers: Watch, Get and List.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::StreamExt as _;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::{Extensions, Status};
+use watchdog_proto::feed::v1 as pb;
+use watchdog_runtime::request::PageRequest;
+use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
+
+use super::MergedView;
+use super::known_replicas::{KnownReplicas, WAIT_FOR_REPLICAS};
+use crate::item::{FeedItem, FeedKey};
+use crate::message::{Completeness, Message};
+use crate::reports::ReplicaReport;
+use crate::server::{CompletenessChanges, SnapshotTerms, StateStore};
+use crate::stream::{Responses, Streams};
+use crate::wire::{self, WatchResponse};
+
+/// A page ends before it grows larger than this: clients take messages of 4 MiB by default, and a weeder that was
+/// refused often may fill 20 KiB.
+const MAX_PAGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// A page of items.
+#[derive(Debug)]
+pub struct ItemPage<M> {
+    /// The items in the order of their keys.
+    pub items: Vec<M>,
+    /// Token of the next page; empty on the last one.
+    pub next_page_token: String,
+    /// Number of items over all pages.
+    pub total_size: i32,
+    /// When the answer was sent.
+    pub position: Option<pb::Position>,
+    /// Lists what the answer lacks.
+    pub completeness: Option<pb::Completeness>,
+}
+
+/// An answer about one item.
+#[derive(Debug)]
+pub struct ItemAnswer<M> {
+    /// The item, if there is one.
+    pub item: Option<M>,
+    /// When the answer was sent.
+    pub position: Option<pb::Position>,
+    /// Lists what the answer lacks.
+    pub completeness: Option<pb::Completeness>,
+}
+
+/// Reads the scope of a request.
+///
+/// # Errors
+/// INVALID_ARGUMENT when there is no such scope.
+pub fn scope(scope: i32) -> Result<pb::Scope, Status> {
+    pb::Scope::try_from(scope).map_err(|_| {
+        let why = format!("{scope} is unknown: leave the field out for the whole seed, or use SCOPE_LOCAL");
+        invalid_field("scope", &why)
+    })
+}
+
+impl<M: FeedItem> MergedView<M> {
+    /// Waits until an answer of this scope is complete, or there is no use in waiting. Returns what it lacks.
+    fn settled(&self, scope: pb::Scope) -> impl Future<Output = Completeness> + Send + use<M> {
+        let (me, mut replicas) = (self.inner.me.clone(), self.inner.replicas.subscribe());
+        let latest = Instant::now() + WAIT_FOR_REPLICAS;
+        async move {
+            loop {
+                let (completeness, wait) = match scope {
+                    pb::Scope::Unspecified => replicas.borrow_and_update().completeness(&me),
+                    pb::Scope::Local => replicas.borrow_and_update().own_completeness(&me),
+                };
+                let until = wait.map_or(latest, |until| until.min(latest));
+                if wait.is_none() || until <= Instant::now() {
+                    return completeness;
+                }
+                tokio::select! {
+                    changed = replicas.changed() => if changed.is_err() { return completeness },
+                    () = tokio::time::sleep_until(until) => {}
+                }
+            }
+        }
+    }
+
+    /// The completeness of an answer of this scope, whenever it may have changed.
+    fn completeness_changes(&self, scope: pb::Scope) -> CompletenessChanges {
+        let start = (self.clone(), self.inner.replicas.subscribe());
+        let next = move |(view, mut replicas): (Self, watch::Receiver<KnownReplicas>)| async move {
+            replicas.changed().await.ok()?;
+            let completeness = view.settled(scope).await;
+            Some((completeness, (view, replicas)))
+        };
+        Box::pin(futures::stream::unfold(start, next))
+    }
+
+    fn store(&self, scope: pb::Scope) -> &StateStore<M::Key, ReplicaReport<M>> {
+        match scope {
+            pb::Scope::Unspecified => &self.inner.merged,
+            pb::Scope::Local => &self.inner.own,
+        }
+    }
+
+    /// The body of a Watch RPC. The extensions of the request say who calls.
+    ///
+    /// # Errors
+    /// As [`Streams::serve`].
+    pub fn watch<R: WatchResponse<Item = M>>(
+        &self,
+        streams: &Streams,
+        rpc: &'static str,
+        extensions: &Extensions,
+        scope: pb::Scope,
+        matches: impl Fn(&M::Key) -> bool + Send + 'static,
+    ) -> Result<Responses<R>, Status> {
+        let settled = self.settled(scope);
+        let sent_incomplete = Arc::new(AtomicBool::new(false));
+        let gate = Box::pin({
+            let sent_incomplete = sent_incomplete.clone();
+            async move {
+                let completeness = settled.await;
+                sent_incomplete.store(!completeness.complete, Ordering::Relaxed);
+                completeness
+            }
+        });
+        let snapshot = SnapshotTerms {
+            gate,
+            changes: self.completeness_changes(scope),
+        };
+        let subscription = self.store(scope).subscribe_after(matches, Some(snapshot));
+        let encode = |message: Message<M::Key, Arc<ReplicaReport<M>>>| {
+            R::encode(Message {
+                position: message.position,
+                event: message.event.map(|report| report.now()),
+            })
+        };
+        let body = streams.serve(rpc, extensions, subscription, encode)?;
+        if scope == pb::Scope::Unspecified || self.inner.replicas.borrow().filled {
+            return Ok(body);
+        }
+        // Followers must learn when this replica has all of its items, and a stream has one snapshot only.
+        let mut replicas = self.inner.replicas.subscribe();
+        let filled_late = async move {
+            let filled = replicas.wait_for(|replicas| replicas.filled).await.is_ok();
+            if !filled || !sent_incomplete.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        };
+        let why = "this replica has all of its items only now: connect again";
+        let end = futures::stream::once(async move { Err(error(ErrorReason::SnapshotIncomplete, why)) });
+        Ok(Box::pin(body.take_until(filled_late).chain(end)))
+    }
+
+    /// One item of the whole seed. If there is none, waits for the replicas that have not sent their items yet.
+    pub async fn get(&self, key: &M::Key) -> ItemAnswer<M> {
+        let merged = &self.inner.merged;
+        let mut report = merged.get(key);
+        let completeness = if report.is_some() {
+            self.inner.replicas.borrow().completeness(&self.inner.me).0
+        } else {
+            let completeness = self.settled(pb::Scope::Unspecified).await;
+            report = merged.get(key);
+            completeness
+        };
+        ItemAnswer {
+            item: report.map(|report| report.now()),
+            position: Some(wire::position(&merged.position())),
+            completeness: Some(wire::completeness(&completeness)),
+        }
+    }
+
+    /// A page of the items that match, after waiting for the replicas that have not sent theirs yet.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT when the page token holds no key.
+    pub async fn list(
+        &self,
+        scope: pb::Scope,
+        request: &PageRequest,
+        matches: impl Fn(&M::Key, &M) -> bool + Send,
+    ) -> Result<ItemPage<M>, Status> {
+        let after = request.after.as_deref().map(read_key).transpose()?;
+        let completeness = self.settled(scope).await;
+        let page = self
+            .store(scope)
+            .page(after.as_ref(), request.size, |key, report| {
+                matches(key, &report.item)
+            });
+        let (mut items, mut last, mut bytes, mut more) = (Vec::new(), None, 0, page.more);
+        for (key, report) in page.items {
+            let item = report.now();
+            bytes += item.encoded_len();
+            if bytes > MAX_PAGE_BYTES && last.is_some() {
+                more = true;
+                break;
+            }
+            items.push(item);
+            last = Some(key);
+        }
+        let last = last.filter(|_| more);
+        Ok(ItemPage {
+            items,
+            next_page_token: last
+                .map(|key| request.token_after(&key.to_text()))
+                .unwrap_or_default(),
+            total_size: i32::try_from(page.total).unwrap_or(i32::MAX),
+            position: Some(wire::position(&page.position)),
+            completeness: Some(wire::completeness(&completeness)),
+        })
+    }
+}
+
+fn read_key<K: FeedKey>(text: &str) -> Result<K, Status> {
+    let why = "was given out by another method: use next_page_token of the previous page, unchanged";
+    K::from_text(text).ok_or_else(|| invalid(ErrorReason::InvalidPageToken, "page_token", why))
+}

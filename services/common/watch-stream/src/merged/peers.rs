@@ -1,0 +1,98 @@
+//! Takes over the items of the other replicas.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::MergedView;
+use super::known_replicas::PeerState;
+use crate::client::{Received, Update};
+use crate::item::FeedItem;
+use crate::replicas::ReplicaHandler;
+use crate::reports::ReplicaReport;
+
+/// Receives the items of the other replicas for a view.
+pub(super) struct PeerHandler<M: FeedItem, X> {
+    pub(super) view: MergedView<M>,
+    pub(super) exists: X,
+}
+
+impl<M: FeedItem, X: Clone> Clone for PeerHandler<M, X> {
+    fn clone(&self) -> Self {
+        Self {
+            view: self.view.clone(),
+            exists: self.exists.clone(),
+        }
+    }
+}
+
+impl<M: FeedItem, X> ReplicaHandler<M> for PeerHandler<M, X>
+where
+    X: Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
+{
+    fn on_listed(&self) {
+        self.view
+            .inner
+            .replicas
+            .send_if_modified(|replicas| !std::mem::replace(&mut replicas.listed, true));
+    }
+
+    fn on_join(&self, replica: &Arc<str>) {
+        let joined = PeerState::Joined(Instant::now());
+        self.view.inner.replicas.send_modify(|replicas| {
+            replicas.others.insert(replica.clone(), joined);
+        });
+    }
+
+    fn on_leave(&self, replica: &Arc<str>) {
+        // Before the replica stops to be missing.
+        self.view.forget(replica, |_| false, &self.exists);
+        self.view.inner.replicas.send_modify(|replicas| {
+            replicas.others.remove(replica);
+        });
+    }
+
+    fn on_update(&self, replica: &Arc<str>, update: Update<M::Key, M>) {
+        let view = &self.view;
+        let keep = |key: &M::Key| M::MOVES && (self.exists)(key);
+        match update {
+            Update::Snapshot(items, completeness) => {
+                let keys: BTreeSet<M::Key> = items.keys().cloned().collect();
+                for (key, received) in items {
+                    view.set(replica, key, report(received));
+                }
+                view.forget(replica, |key| keys.contains(key), keep);
+                let complete = completeness.complete;
+                let state = if complete {
+                    PeerState::Synced
+                } else {
+                    PeerState::Outdated
+                };
+                view.note(replica, state);
+            }
+            Update::Upsert(key, received) => view.set(replica, key, report(received)),
+            Update::Removed(key) => view.unset(replica, &key, keep(&key)),
+            // Of its own items, a replica has all from its snapshot on.
+            Update::Completeness(_) => {}
+            // Its items stay until it sends others or leaves.
+            Update::Lost(_) => {
+                let joined = matches!(
+                    view.inner.replicas.borrow().others.get(replica),
+                    Some(PeerState::Joined(_))
+                );
+                if !joined {
+                    view.note(replica, PeerState::Outdated);
+                }
+            }
+        }
+    }
+}
+
+fn report<M>(received: Received<M>) -> ReplicaReport<M> {
+    ReplicaReport {
+        item: Arc::new(received.value),
+        as_of: received.sent_at,
+        set_at: received.set_at,
+    }
+}
