@@ -74,10 +74,10 @@ fn is_ours(seen: &ResourceState, kind: &ActionKind) -> bool {
     let Some(writers) = seen.writers.as_deref().filter(|_| seen.protected) else {
         return false;
     };
-    let is_own = |writer: &Option<String>| writer.as_deref() == Some(COORDINATOR_FIELD_MANAGER);
+    let (replicas, protection) = (writers.replicas.as_deref(), writers.protection.as_deref());
+    let own = Some(COORDINATOR_FIELD_MANAGER);
     let keeps_replicas = *kind == ActionKind::Write(ResourceWrite::CleanUp);
-    let may_scale = keeps_replicas || writers.replicas.is_none() || is_own(&writers.replicas);
-    is_own(&writers.protection) && may_scale
+    protection == own && (keeps_replicas || replicas.is_none() || replicas == own)
 }
 
 // === impl Overlay ===
