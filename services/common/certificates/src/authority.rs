@@ -44,9 +44,9 @@ const TAKE_OVER_AFTER: SignedDuration = SignedDuration::from_hours(24);
 /// New certificates are valid from this long ago: the clocks of the others may be behind.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 
-/// Authorities in a Secret at most. Two are in use while one follows the other. A replica whose clock is off by a year
-/// adds one of its own, which hurts nobody.
-const MAX_AUTHORITIES: usize = 4;
+/// Authorities in a Secret at most. Two are in use while one follows the other. A replica whose clock is ahead adds as many
+/// of its own, which others use when they begin: none may go before it has ended.
+const MAX_AUTHORITIES: usize = 8;
 
 /// The years of X.509, from which certificates count.
 const YEARS: std::ops::RangeInclusive<i32> = 1950..=9999;

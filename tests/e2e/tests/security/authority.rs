@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use watchdog_test_support::binaries;
 use watchdog_test_support::process::Command;
 use watchdog_test_support::sandboxed::World;
@@ -64,6 +64,47 @@ async fn watchdogctl(world: &World, services: &[(&str, &Service)], command: &str
     let output = tokio::time::timeout(BOUND, output).await.unwrap().unwrap();
     let shown = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(shown).unwrap())
+}
+
+/// The members that a program knows.
+async fn members(service: &Service) -> Option<f64> {
+    let members = "watchdog_membership_members{service=\"lease-probe\"}";
+    service.metric(members).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
+    let world = World::start("no-certificate", &["one"]).await.unwrap();
+    world
+        .scratch
+        .write("services.kubeconfig", world.kubeconfig())
+        .unwrap();
+    let first = start(&world, binaries::LEASE_PROBE, "first").await;
+    first.wait_ready().await.unwrap();
+    let secrets: Api<Secret> = Api::namespaced(world.seed.clone(), NAMESPACE);
+    let good = secrets.get(SECRET).await.unwrap().data;
+    let put = async |data: serde_json::Value| {
+        let patch = Patch::Merge(serde_json::json!({ "data": data }));
+        let params = PatchParams::default();
+        secrets.patch(SECRET, &params, &patch).await.unwrap();
+    };
+    put(serde_json::json!({"ca.key": "Y2xhc3NpZmllZA=="})).await;
+    let second = start(&world, binaries::LEASE_PROBE, "second").await;
+    wait::until_true("the second one says why it is not ready", BOUND, || async {
+        let (_, shown) = second.admin_get("/readyz").await?;
+        Ok(shown.contains("certificate: the last try failed: the Secret"))
+    })
+    .await
+    .unwrap();
+    assert_eq!(members(&first).await, Some(1.0));
+
+    put(serde_json::to_value(good).unwrap()).await;
+    second.wait_ready().await.unwrap();
+    wait::until_true("both are members", BOUND, || async {
+        Ok(members(&first).await == Some(2.0))
+    })
+    .await
+    .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
