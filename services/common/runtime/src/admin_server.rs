@@ -42,6 +42,9 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// A file descriptor for the reserve is asked for after this time.
 const RESERVE_RETRY: Duration = Duration::from_millis(50);
 
+/// A connection that has the last file descriptor gives it back after this time.
+const LAST_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Paths that need no certificate.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
@@ -115,6 +118,14 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: 
             open.remove(oldest_of_the_most(&addresses));
         }
         let connection = connection(tcp, address, tls.clone(), keep_alive, router.clone());
+        if !keep_alive {
+            // Nobody else can have a connection, and nobody else may take its file descriptor when it ends.
+            if tokio::time::timeout(LAST_TIMEOUT, connection).await.is_err() {
+                tracing::debug!(peer = %address, "the last connection to the admin endpoint was too slow, closing it");
+            }
+            fill_reserve();
+            continue;
+        }
         let limited = async move {
             if tokio::time::timeout(CONNECTION_TIMEOUT, connection)
                 .await
