@@ -6,7 +6,6 @@ use std::time::Duration;
 use tonic::transport::Channel;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
-use watchdog_sandbox::Cut;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
@@ -70,44 +69,4 @@ async fn lease_probe_that_cannot_connect_blames_itself() {
         .until_gone(&[&fleet.lease_probe])
         .await
         .unwrap();
-}
-
-/// Nodes are lost and come back while it cannot write.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_that_cannot_connect_writes_nothing_late() {
-    let fleet = Fleet::start("no-files-coordinator").await.unwrap();
-    let shoot = &fleet.shoots()[0];
-    let starved = [&fleet.coordinator, &fleet.weeder];
-    starved.into_iter().for_each(exhaust);
-    OUT_OF_FILE_DESCRIPTORS.until_shown(&starved).await.unwrap();
-    fleet.world.sandbox.seed().cut_connections();
-    for service in starved {
-        let series = "watchdog_last_try_failed{loop=\"membership\",reason=\"local_limit\"}";
-        wait::until_true("the membership names the cause", BOUND, || async {
-            Ok(service.metric(series).await? == Some(1.0))
-        })
-        .await
-        .unwrap();
-    }
-    for outcome in [pb::Outcome::LeasesExpired, pb::Outcome::Healthy] {
-        match outcome {
-            pb::Outcome::LeasesExpired => shoot.cut(Cut::All),
-            _ => shoot.heal(),
-        }
-        fleet
-            .world
-            .wait_outcome(&fleet.lease_probe, shoot.namespace(), outcome, BOUND)
-            .await
-            .unwrap();
-    }
-    for service in starved {
-        service.process.limit_open_files(None).unwrap();
-    }
-    OUT_OF_FILE_DESCRIPTORS.until_gone(&starved).await.unwrap();
-    assert_eq!(fleet.world.writes(shoot), [""; 0]);
-    shoot.cut(Cut::All);
-    fleet.world.wait_replicas(shoot, 0, BOUND).await.unwrap();
-    shoot.heal();
-    fleet.world.wait_replicas(shoot, 1, BOUND).await.unwrap();
-    fleet.check_no_false_alarm(1).unwrap();
 }
