@@ -47,11 +47,11 @@ safety: ## Judge the verdicts over HISTORIES=100000 simulated histories; writes 
 	  cargo test $(LOCKED) --release -p lease-probe --test simulation -- --nocapture --test-threads 1 \
 	    kube_controller_manager_confirms false_verdicts_that_nobody_can_prevent
 
-nightly: acceptance soak safety ## What takes long: the suite, ten minutes of soak, twenty seeds of chaos, a large rollout
+nightly: acceptance soak safety fuzz ## What takes long: the suite, ten minutes of soak and of fuzzing, twenty seeds of chaos, a large rollout
 	REPLICAS_SHOOTS=1000 cargo nextest run $(LOCKED) -p watchdog-e2e --test replicas whole_seed
 	CHAOS_SEEDS=$(or $(SEEDS),20) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test nightly chaos
 
-fuzz: ## Fuzz the decoders of other people's objects, guided by coverage; SECONDS=600
+fuzz: ## Fuzz everything that decodes foreign bytes, guided by coverage; SECONDS=600
 	fuzz/run $(or $(SECONDS),600)
 
 lint: ## Formatting, clippy, protos, language, REUSE, and the licences, sources and use of dependencies

@@ -1,13 +1,27 @@
-//! The contract of the decoders for any input: each function takes any bytes and panics when its decoder breaks
+//! The contract of the decoders of foreign bytes for any input: each function takes any bytes and panics when its decoder breaks
 //! a promise. `fuzz/run` drives them with libFuzzer, guided by coverage; the tests here drive them with the seeds and
 //! with what was found once.
 
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a target that finds something ends by a panic"
+)]
+
+mod objects;
+mod requests;
+
+pub use objects::{annotations, endpoints, membership, pods};
+pub use requests::{page_token, requests};
+
+use serde::Deserialize;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{Eligibility, ShootSettings, SkipReason, eligibility, may_continue};
 use watchdog_api::kubeconfig;
-use watchdog_api::lease::LeaseList;
-use watchdog_api::list::Item;
-use watchdog_api::node::NodeList;
+use watchdog_api::lease::LeaseItem;
+use watchdog_api::list::{Item, ItemList};
+use watchdog_api::node::NodeItem;
 
 /// The stand-in for a secret in the seeds; a fuzzer moves it, but hardly ever changes it.
 const SECRETS: [&str; 2] = ["hunter2-hunter2", "aHVudGVyMi1odW50ZXIy"];
@@ -70,10 +84,7 @@ pub fn cluster(data: &[u8]) {
 /// # Panics
 /// When that does not hold.
 pub fn leases(data: &[u8]) {
-    let Ok(list) = LeaseList::from_slice(data) else {
-        return;
-    };
-    for item in &list.items {
+    for item in &page::<LeaseItem>(data) {
         match item {
             // Times are carried on in microseconds.
             Item::Ok(lease) => drop(lease.renew_time.map(|time| time.as_microsecond())),
@@ -87,11 +98,8 @@ pub fn leases(data: &[u8]) {
 /// # Panics
 /// When that does not hold.
 pub fn nodes(data: &[u8]) {
-    let Ok(list) = NodeList::from_slice(data) else {
-        return;
-    };
     let settings = ShootSettings::default();
-    for item in &list.items {
+    for item in &page::<NodeItem>(data) {
         match item {
             Item::Ok(node) => {
                 let unhealthy = |kind| settings.is_unhealthy_condition(node.pool.as_deref(), kind);
@@ -99,6 +107,32 @@ pub fn nodes(data: &[u8]) {
             }
             Item::Malformed { reason, .. } => check_reason(reason),
         }
+    }
+}
+
+/// A page as lease-probe decodes it: with at most as many items as it asked for.
+fn page<'a, I: Deserialize<'a> + PartialEq + std::fmt::Debug>(data: &'a [u8]) -> Vec<Item<I>> {
+    const MOST: usize = 500;
+    let (all, asked) = (
+        ItemList::<I>::from_slice(data),
+        ItemList::<I>::at_most::<MOST>(data),
+    );
+    match (all, asked) {
+        (Ok(all), Ok(asked)) => {
+            assert!(asked.items.len() <= MOST);
+            assert_eq!(asked, all);
+            asked.items
+        }
+        (Ok(all), Err(error)) => {
+            assert!(all.items.len() > MOST, "{error}");
+            check_reason(&error.to_string());
+            Vec::new()
+        }
+        (Err(error), Err(_)) => {
+            check_reason(&error.to_string());
+            Vec::new()
+        }
+        (Err(error), Ok(_)) => panic!("a page is taken although it is no list: {error}"),
     }
 }
 
@@ -117,11 +151,17 @@ mod tests {
     /// The seeds, and what broke a target once.
     #[test]
     fn seeds() {
-        let targets: [(&str, Target); 4] = [
+        let targets: [(&str, Target); 10] = [
             ("kubeconfig", kubeconfig),
             ("cluster", cluster),
             ("leases", leases),
             ("nodes", nodes),
+            ("endpoints", endpoints),
+            ("pods", pods),
+            ("annotations", annotations),
+            ("membership", membership),
+            ("requests", requests),
+            ("page_token", page_token),
         ];
         for (name, target) in targets {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);

@@ -8,5 +8,6 @@ pub mod cluster;
 pub mod config;
 pub mod controller;
 pub mod domain;
+pub mod fuzz;
 mod grpc;
 mod metrics;

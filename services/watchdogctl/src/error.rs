@@ -80,6 +80,9 @@ impl CommandError {
                 "the program does not take your certificate: use one with a name among its --tls-allowed-client"
             }
             Reason::Timeout => "the program does not answer: check its Pods with kubectl, then try again",
+            Reason::LocalLimit => {
+                "this machine has no file descriptor or memory left for a connection: close something, then try again"
+            }
             Reason::Throttled => "the replica serves too many streams: try again, or ask another replica",
             Reason::Connection => {
                 "the connection broke or was refused by TLS: check address, --tls-ca and --tls-server-name; without \

@@ -8,5 +8,6 @@ mod cluster;
 pub mod config;
 mod controller;
 pub mod domain;
+pub mod fuzz;
 mod grpc;
 mod metrics;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, kill_process_group, prlimit};
 use tokio::time::sleep;
 
 use crate::log::{self, LogReader, LogRecord};
@@ -73,10 +73,10 @@ impl Command {
         self
     }
 
-    /// Sends its output to a device that is always full. Its log stays empty.
+    /// Sends its output to a device that is always full, so that its log stays empty. A write into any file ends it.
     #[must_use]
     pub fn onto_full_disk(mut self) -> Self {
-        let script = "exec \"$0\" \"$@\" >/dev/full 2>&1";
+        let script = "ulimit -f 0; exec \"$0\" \"$@\" >/dev/full 2>&1";
         let program = std::mem::replace(&mut self.program, "/bin/sh".into());
         self.arguments
             .splice(0..0, ["-c".into(), script.into(), program.into()]);
@@ -233,6 +233,22 @@ impl Process {
     /// When the signal cannot be sent.
     pub fn sigcont(&self) -> anyhow::Result<()> {
         self.signal(Signal::CONT)
+    }
+
+    /// Lets it open no file whose number is this or above, or with `None` as many as it may. What is open stays open.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn limit_open_files(&self, limit: Option<u64>) -> anyhow::Result<()> {
+        // It has inherited this.
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let limited = Rlimit {
+            current: limit.or(maximum),
+            maximum,
+        };
+        prlimit(Some(self.pid), Resource::Nofile, limited)
+            .with_context(|| format!("limit the open files of {}", self.name))?;
+        Ok(())
     }
 
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {

@@ -34,6 +34,10 @@ pub enum Reason {
     Timeout,
     /// The name was not resolved, or the connection broke.
     Connection,
+    /// This process, or its machine, has no file descriptor, memory or disk space left.
+    LocalLimit,
+    /// This process did not run in time.
+    Stalled,
     /// Anything else.
     Other,
 }
@@ -55,6 +59,8 @@ impl Reason {
             Self::ConnectionRefused => "connection_refused",
             Self::Timeout => "timeout",
             Self::Connection => "connection",
+            Self::LocalLimit => "local_limit",
+            Self::Stalled => "stalled",
             Self::Other => "other",
         }
     }
@@ -111,6 +117,18 @@ impl Reason {
     }
 }
 
+/// The error numbers of Linux for what a process or its machine has no more of: ENOMEM, ENFILE, EMFILE, ENOSPC and ENOBUFS.
+/// Not EADDRNOTAVAIL, which may be that no port is left, but also that the address of the server is none.
+const LOCAL_LIMITS: [i32; 5] = [12, 23, 24, 28, 105];
+
+/// True if an operation failed for want of something here, which says nothing about the other side.
+#[must_use]
+pub fn is_local_limit(error: &io::Error) -> bool {
+    error
+        .raw_os_error()
+        .is_some_and(|code| LOCAL_LIMITS.contains(&code))
+}
+
 /// Reads the reason from one link of a chain of errors.
 fn known(error: &(dyn Error + 'static)) -> Option<Reason> {
     if let Some(error) = error.downcast_ref::<io::Error>() {
@@ -118,6 +136,7 @@ fn known(error: &(dyn Error + 'static)) -> Option<Reason> {
         let inner = error.get_ref().map(|inner| Reason::of_transport(inner));
         return match (inner, error.kind()) {
             (Some(reason), _) if reason != Reason::Other => Some(reason),
+            _ if is_local_limit(error) => Some(Reason::LocalLimit),
             (_, io::ErrorKind::ConnectionRefused) => Some(Reason::ConnectionRefused),
             (_, io::ErrorKind::TimedOut) => Some(Reason::Timeout),
             (
@@ -240,6 +259,11 @@ mod tests {
         for (error, reason) in [
             (io::ErrorKind::ConnectionRefused.into(), Reason::ConnectionRefused),
             (io::ErrorKind::TimedOut.into(), Reason::Timeout),
+            (io::Error::from_raw_os_error(24), Reason::LocalLimit),
+            (
+                io::Error::other(io::Error::from_raw_os_error(105)),
+                Reason::LocalLimit,
+            ),
             (io::ErrorKind::ConnectionReset.into(), Reason::Connection),
             (custom(name), Reason::ServerName),
             (custom(unknown), Reason::Certificate),

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use tower::ServiceExt as _;
 
 use crate::allowed_clients::AllowedClients;
 use crate::backoff::Backoff;
+use crate::failure::is_local_limit;
+use crate::self_check::{fill_reserve, release_reserve};
 use crate::tls::Tls;
 
 /// Connections at the same time: a few scrapers and the kubelet.
@@ -36,6 +39,12 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection lives at most this long: a client that reads its answer more slowly gets no more of it.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A file descriptor for the reserve is asked for after this time.
+const RESERVE_RETRY: Duration = Duration::from_millis(50);
+
+/// A connection that has the last file descriptor gives it back after this time.
+const LAST_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Paths that need no certificate.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
@@ -48,15 +57,53 @@ pub struct AdminTls {
     pub allowed: AllowedClients,
 }
 
+struct Accepted {
+    tcp: TcpStream,
+    address: SocketAddr,
+    keep_alive: bool,
+}
+
+/// Accepts a connection. When no file descriptor is left, it gets the one in reserve: the kubelet and operators still learn
+/// that.
+async fn accept(listener: &TcpListener) -> io::Result<Accepted> {
+    let accepted = match accept_and_reserve(listener).await {
+        Err(error) if is_local_limit(&error) && release_reserve() => accept_and_reserve(listener).await,
+        accepted => accepted,
+    };
+    // A connection that has the last file descriptor gives it back after its answer.
+    let keep_alive = fill_reserve();
+    let (tcp, address) = accepted?;
+    Ok(Accepted {
+        tcp,
+        address: SocketAddr::new(address.ip().to_canonical(), address.port()),
+        keep_alive,
+    })
+}
+
+/// Fills the reserve while it waits.
+async fn accept_and_reserve(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    loop {
+        match tokio::time::timeout(RESERVE_RETRY, listener.accept()).await {
+            Ok(accepted) => return accepted,
+            Err(_) if fill_reserve() => return listener.accept().await,
+            Err(_) => {}
+        }
+    }
+}
+
 /// Serves until the process ends.
 pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: Router) {
     let mut open: VecDeque<(IpAddr, AbortOnDropHandle<()>)> = VecDeque::new();
     let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
     loop {
-        let (tcp, address) = match listener.accept().await {
-            Ok((tcp, address)) => {
+        let Accepted {
+            tcp,
+            address,
+            keep_alive,
+        } = match accept(&listener).await {
+            Ok(accepted) => {
                 backoff.reset();
-                (tcp, SocketAddr::new(address.ip().to_canonical(), address.port()))
+                accepted
             }
             // Out of file descriptors, or the peer was gone already: the listener itself is fine.
             Err(error) => {
@@ -70,7 +117,15 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: 
             let addresses = open.iter().map(|(address, _)| *address).collect::<Vec<_>>();
             open.remove(oldest_of_the_most(&addresses));
         }
-        let connection = connection(tcp, address, tls.clone(), router.clone());
+        let connection = connection(tcp, address, tls.clone(), keep_alive, router.clone());
+        if !keep_alive {
+            // Nobody else can have a connection, and nobody else may take its file descriptor when it ends.
+            if tokio::time::timeout(LAST_TIMEOUT, connection).await.is_err() {
+                tracing::debug!(peer = %address, "the last connection to the admin endpoint was too slow, closing it");
+            }
+            fill_reserve();
+            continue;
+        }
         let limited = async move {
             if tokio::time::timeout(CONNECTION_TIMEOUT, connection)
                 .await
@@ -93,9 +148,15 @@ fn oldest_of_the_most(addresses: &[IpAddr]) -> usize {
         .unwrap_or_default()
 }
 
-async fn connection(tcp: TcpStream, address: SocketAddr, tls: Option<AdminTls>, router: Router) {
+async fn connection(
+    tcp: TcpStream,
+    address: SocketAddr,
+    tls: Option<AdminTls>,
+    keep_alive: bool,
+    router: Router,
+) {
     let Some(AdminTls { tls, allowed }) = tls else {
-        speak(tcp, address, None, router).await;
+        speak(tcp, address, None, keep_alive, router).await;
         return;
     };
     let accept = TlsAcceptor::from(tls.admin()).accept(tcp);
@@ -103,7 +164,7 @@ async fn connection(tcp: TcpStream, address: SocketAddr, tls: Option<AdminTls>, 
         Ok(Ok(stream)) => {
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let refused = allowed.check(certificate).err().map(|why| format!("{why}\n"));
-            speak(stream, address, refused, router).await;
+            speak(stream, address, refused, keep_alive, router).await;
         }
         Ok(Err(error)) => {
             tracing::debug!(peer = %address, %error, "TLS handshake of the admin endpoint failed")
@@ -115,7 +176,7 @@ async fn connection(tcp: TcpStream, address: SocketAddr, tls: Option<AdminTls>, 
 }
 
 /// HTTP/1.1, the only one that scrapers and the kubelet need.
-async fn speak<S>(stream: S, address: SocketAddr, refused: Option<String>, router: Router)
+async fn speak<S>(stream: S, address: SocketAddr, refused: Option<String>, keep_alive: bool, router: Router)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -125,6 +186,7 @@ where
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
+        .keep_alive(keep_alive)
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(16 * 1024)
         .serve_connection(TokioIo::new(stream), service);

@@ -25,6 +25,7 @@ pub mod replica_metadata;
 pub mod request;
 pub mod rpc_error;
 pub mod rpc_metrics;
+mod self_check;
 pub mod service_builder;
 pub mod tasks;
 pub mod telemetry;

@@ -253,9 +253,9 @@ pub(crate) const BLOCKED: Gauge<BlockerName> = Gauge::new(
 pub(crate) const LAST_TRY_FAILED: Gauge<(LoopName, Reason)> = Gauge::new(
     "watchdog_last_try_failed",
     "1 for every loop whose last try failed and that tries again, by loop (membership, discovery, lease-probe, events, \
-     permissions, pods and the watches) and reason: not_found, forbidden, unauthorized, conflict, throttled, \
-     server_error, rejected, certificate, server_name, connection_refused, timeout, connection or other; /readyz has \
-     the error.",
+     permissions, pods, the watches, and timer, file-descriptors and log, where the process itself lacks something) and \
+     reason: not_found, forbidden, unauthorized, conflict, throttled, server_error, rejected, certificate, server_name, \
+     connection_refused, timeout, connection, local_limit, stalled or other; /readyz has the error.",
 );
 
 /// A leak in an asynchronous program is first a leak of tasks.
@@ -282,6 +282,8 @@ pub fn install() -> anyhow::Result<PrometheusHandle> {
     crate::tls::CERTIFICATE_EXPIRY.register();
     crate::accept::CONNECTIONS_REFUSED.register();
     crate::rpc_metrics::register();
+    crate::self_check::STALL.register();
+    crate::self_check::LOG_LINES_LOST.register();
     Ok(handle)
 }
 

@@ -18,6 +18,7 @@ use crate::metrics::Collector;
 use crate::process::{Bound, Process};
 use crate::readiness::Readiness;
 use crate::replica_metadata::ReplicaMetadata;
+use crate::self_check;
 use crate::tasks::Tasks;
 use crate::tls::Tls;
 use crate::trace::{self, OtlpEndpoint, Tracer};
@@ -148,6 +149,7 @@ impl ServiceBuilder {
             collectors,
             log_level: process.log_level,
         };
+        tasks.spawn_critical("self-check", self_check::run(readiness.clone()));
         tasks.spawn_critical("admin", admin::serve(listeners.admin, admin_tls, admin));
         Ok(Bound {
             grpc_addr,

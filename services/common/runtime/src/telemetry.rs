@@ -1,5 +1,6 @@
 //! Logs: JSON or text on standard error, with a level that can be changed at run time.
 
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -13,6 +14,7 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use crate::args::LogFormat;
 use crate::log_line::LineFormat;
+use crate::self_check::log_line_lost;
 
 /// Parses a filter and puts it into force.
 type SetFilter = dyn Fn(&str) -> anyhow::Result<()> + Send + Sync;
@@ -52,9 +54,27 @@ impl LogLevel {
 /// # Errors
 /// When the filter cannot be parsed or a subscriber is installed already.
 pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<LogLevel> {
-    let (subscriber, log_level) = subscriber(format, filter, std::io::stderr)?;
+    let (subscriber, log_level) = subscriber(format, filter, || LogWriter)?;
     subscriber.try_init()?;
     Ok(log_level)
+}
+
+/// Writes to standard error and counts the lines that it does not take. Nothing waits for them, nothing ends.
+#[derive(Debug)]
+struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::stderr().write(bytes).inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted {
+                log_line_lost(error);
+            }
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// The log subscriber of the process, and what changes its filter.

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument;
 use watchdog_api::kubeconfig::ShootAccess;
-use watchdog_runtime::failure::chain;
+use watchdog_runtime::failure::{chain, is_local_limit};
 
 use super::connection::CONNECT_TIMEOUT;
 use super::tls::{self, ShootTls};
@@ -178,7 +178,11 @@ impl HttpConnector {
     async fn connect(&self, target: &HttpTarget) -> Result<TcpStream, ProbeFailure> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         let resolved = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
-        let resolved = resolved.map_err(|e| target.unreachable(&e))?;
+        // The resolver does not say so when it lacks a file descriptor itself.
+        let resolved = resolved.map_err(|e| match out_of_file_descriptors() {
+            Some(limit) => target.unreachable(&limit),
+            None => target.unreachable(&e),
+        })?;
         let (refused, allowed): (Vec<SocketAddr>, Vec<SocketAddr>) = resolved
             .take(MOST_ADDRESSES)
             .partition(|address| !self.allow_local_addresses && refused_kind(address.ip()).is_some());
@@ -203,6 +207,8 @@ async fn connect_first(addresses: &[SocketAddr], deadline: Instant) -> io::Resul
         let part = deadline.saturating_duration_since(Instant::now()) / left;
         match timeout(part, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
+            // The next address lacks it, too.
+            Ok(Err(error)) if is_local_limit(&error) => return Err(error),
             Ok(Err(error)) => failure = error,
             Err(_) => failure = io::Error::other(format!("{address} does not answer")),
         }
@@ -212,8 +218,16 @@ async fn connect_first(addresses: &[SocketAddr], deadline: Instant) -> io::Resul
 
 impl HttpTarget {
     fn unreachable(&self, error: &io::Error) -> ProbeFailure {
+        if is_local_limit(error) {
+            return ProbeFailure::LocalLimit(error.to_string());
+        }
         ProbeFailure::Connect(format!("{}: {error}", self.authority))
     }
+}
+
+/// The error that opening any file gives, if no file descriptor is left.
+fn out_of_file_descriptors() -> Option<io::Error> {
+    std::fs::File::open("/dev/null").err().filter(is_local_limit)
 }
 
 /// Ends when the link is dropped, the server closes the connection, or its pings are not answered. hyper reports the

@@ -182,6 +182,7 @@ impl<C: Connector> HttpShootClient<C> {
                     Err(
                         failure @ (ProbeFailure::Throttled(_)
                         | ProbeFailure::ConnectQueueTimeout(_)
+                        | ProbeFailure::LocalLimit(_)
                         | ProbeFailure::NoAnswerMemory(_)),
                     ) => failure,
                     Err(_) => ProbeFailure::Timeout(budget.limit),

@@ -110,6 +110,12 @@ pub enum ProbeFailure {
     /// Queueing in this process, which is no evidence about the API server.
     #[error("The API server was not asked: the request waited for {} until this replica could open a connection.", format(*.0))]
     ConnectQueueTimeout(Duration),
+    /// A limit of this process or machine, which is no evidence about the API server.
+    #[error(
+        "The API server was not asked: this replica cannot open a connection: {0}. Check the limit of open files and \
+             the memory of the node."
+    )]
+    LocalLimit(String),
     /// Of more than this many bytes, even in small pages.
     #[error("An answer of the API server is larger than {} KiB. Look for large annotations of Leases and nodes.", .0 / 1024)]
     AnswerTooLarge(usize),
@@ -174,6 +180,7 @@ impl ProbeFailure {
             Self::Kubeconfig(_)
             | Self::AddressRefused { .. }
             | Self::ConnectQueueTimeout(_)
+            | Self::LocalLimit(_)
             | Self::AnswerTooLarge(_)
             | Self::NoAnswerMemory(_)
             | Self::TooManyLeases(_)
@@ -187,10 +194,13 @@ impl ProbeFailure {
         }
     }
 
-    /// Returns true if the request waited for this process, so that nothing new is known about the server.
+    /// Returns true if this process is why there is no answer, so that nothing new is known about the server.
     #[must_use]
     pub const fn is_own(&self) -> bool {
-        matches!(self, Self::ConnectQueueTimeout(_) | Self::NoAnswerMemory(_))
+        matches!(
+            self,
+            Self::ConnectQueueTimeout(_) | Self::LocalLimit(_) | Self::NoAnswerMemory(_)
+        )
     }
 
     /// Returns true if the API server of the shoot answered 429. The prober then pauses.
@@ -215,6 +225,7 @@ impl ProbeFailure {
             Self::Kubeconfig(_)
             | Self::AddressRefused { .. }
             | Self::ConnectQueueTimeout(_)
+            | Self::LocalLimit(_)
             | Self::NoAnswerMemory(_)
             | Self::TooManyLeases(_)
             | Self::Unauthorized
@@ -235,6 +246,7 @@ impl ProbeFailure {
             Self::VersionFailed(_) => "version_failed",
             Self::Timeout(_) => "timeout",
             Self::ConnectQueueTimeout(_) => "connect_queue_timeout",
+            Self::LocalLimit(_) => "local_limit",
             Self::AnswerTooLarge(_) => "answer_too_large",
             Self::NoAnswerMemory(_) => "no_answer_memory",
             Self::TooManyLeases(_) => "too_many_leases",

@@ -247,6 +247,7 @@ pub(crate) fn after_failure(
         | ProbeFailure::ListBrokeOff(_)
         | ProbeFailure::ListTimeout(_)
         | ProbeFailure::ConnectQueueTimeout(_)
+        | ProbeFailure::LocalLimit(_)
         | ProbeFailure::NoAnswerMemory(_)
         // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
         | ProbeFailure::MachinesThrottled(_) => {

@@ -173,14 +173,19 @@ async fn it_makes_a_loss_known_earlier() {
     assert!((58..=69).contains(&at), "reported after {at} s");
 }
 
-/// It is this process that waited for itself.
+/// It is this process that waited for itself, or that has no file descriptor for a connection.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_was_not_asked_is_not_unreachable() {
-    let queued = || Err(ProbeFailure::ConnectQueueTimeout(LIMIT));
-    let observed = probe(Duration::from_secs(20), std::iter::repeat_with(queued).take(60)).await;
-    let found = outcomes(&observed);
-    assert!(!found.contains(&Outcome::ExternalUnreachable), "{found:?}");
-    assert_eq!(found.last(), Some(&Outcome::LeasesExpired), "by its leases");
+    for own in [
+        ProbeFailure::ConnectQueueTimeout(LIMIT),
+        ProbeFailure::LocalLimit("Too many open files".to_owned()),
+    ] {
+        let not_asked = std::iter::repeat_n(Err(own), 60);
+        let observed = probe(Duration::from_secs(20), not_asked).await;
+        let found = outcomes(&observed);
+        assert!(!found.contains(&Outcome::ExternalUnreachable), "{found:?}");
+        assert_eq!(found.last(), Some(&Outcome::LeasesExpired), "by its leases");
+    }
 }
 
 /// A server that answers 429 answers, and wants to be left alone.

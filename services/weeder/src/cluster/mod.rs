@@ -20,6 +20,8 @@ pub(crate) mod pod_requests;
 pub(crate) mod pods;
 mod trimmed;
 
+pub(crate) use self::objects::{EndpointsObject, PodObject, SliceObject};
+
 /// A change that a watch brings, in the terms of the rules.
 #[derive(Debug)]
 pub(crate) enum ObjectUpdate<T> {

@@ -171,7 +171,7 @@ async fn start<const N: usize>(field: &Field, identities: [&str; N]) -> [Replica
     replicas.try_into().ok().unwrap()
 }
 
-async fn until_shared(field: &Field, replicas: &[&ReplicaProcess]) {
+pub(crate) async fn until_shared(field: &Field, replicas: &[&ReplicaProcess]) {
     wait::until_true("they share the shoots", BOUND, || async {
         let mut owned = 0;
         for replica in replicas {

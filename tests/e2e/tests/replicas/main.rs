@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod coordinator;
+mod frozen;
 mod interrupted;
 mod kubernetes;
 mod probe;

@@ -26,17 +26,29 @@ pub const POD_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/pod-uid";
 /// Names of objects are DNS subdomains of at most this many characters.
 const NAME_LIMIT: usize = 253;
 
+/// Characters of foreign text that a reason shows.
+const LONGEST_QUOTE: usize = 100;
+
+fn quote(text: &str) -> String {
+    text.chars().take(LONGEST_QUOTE).collect()
+}
+
 /// Why a Lease with the label of the service is no membership Lease.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Malformed {
+pub enum Malformed {
+    /// Without a UID or a resourceVersion.
     #[error("no metadata.{0}")]
     Metadata(&'static str),
+    /// Without one of the annotations.
     #[error("no annotation {0}")]
     Missing(&'static str),
+    /// With an annotation of another form.
     #[error("annotation {0} cannot be read: {1}")]
     Unreadable(&'static str, String),
+    /// With another name than that of the identity.
     #[error("the name does not go with the identity {0:?}")]
     WrongName(String),
+    /// Held by somebody else.
     #[error("spec.holderIdentity {0:?} is not the identity")]
     WrongHolder(String),
 }
@@ -111,6 +123,18 @@ pub(crate) fn render(
     }
 }
 
+/// Writes anew what can be read of a Lease of the service: nothing else of it counts. For the fuzz targets in `fuzz/`.
+///
+/// # Errors
+/// Why it is no membership Lease.
+pub fn rewrite(service: &str, lease: &Lease) -> Result<Lease, Malformed> {
+    let ObservedLease {
+        record,
+        lease_version,
+    } = parse(service, lease)?;
+    Ok(render(service, Some(&lease_version), &record, 0, 0))
+}
+
 /// Reads a Lease of the service.
 pub(crate) fn parse(service: &str, lease: &Lease) -> Result<ObservedLease, Malformed> {
     let lease_version = lease_version(&lease.metadata)?;
@@ -120,10 +144,11 @@ pub(crate) fn parse(service: &str, lease: &Lease) -> Result<ObservedLease, Malfo
             .and_then(|a| a.get(key))
             .ok_or(Malformed::Missing(key))
     };
-    let unreadable = |key| move |error: &dyn std::fmt::Display| Malformed::Unreadable(key, error.to_string());
+    let unreadable =
+        |key| move |error: &dyn std::fmt::Display| Malformed::Unreadable(key, quote(&error.to_string()));
     let identity: Identity = text(IDENTITY_ANNOTATION)?.as_str().into();
     if lease.metadata.name.as_deref() != Some(&name(service, &identity)) {
-        return Err(Malformed::WrongName(identity.to_string()));
+        return Err(Malformed::WrongName(quote(&identity)));
     }
     let holder = lease
         .spec
@@ -131,7 +156,7 @@ pub(crate) fn parse(service: &str, lease: &Lease) -> Result<ObservedLease, Malfo
         .and_then(|spec| spec.holder_identity.as_deref())
         .unwrap_or_default();
     if !holder.is_empty() && holder != &*identity {
-        return Err(Malformed::WrongHolder(holder.to_owned()));
+        return Err(Malformed::WrongHolder(quote(holder)));
     }
     let session = text(SESSION_ANNOTATION)?;
     let session = session.parse().map_err(|e| unreadable(SESSION_ANNOTATION)(&e))?;

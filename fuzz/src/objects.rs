@@ -1,0 +1,179 @@
+//! Objects of the seed that the weeder, the coordinator and the membership read.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use watchdog_api::names::{IGNORE_SCALING_ANNOTATION, REPLICAS_ANNOTATION};
+use watchdog_api::selector::SelectorExt as _;
+use watchdog_api::weeder::{MAX_DECLARED_SELECTORS, parse_dependants};
+use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
+use watchdog_kube::membership::lease;
+use weeder::domain::readiness::Slice;
+
+use crate::check_reason;
+
+/// Characters of a wrong value that are kept.
+const LONGEST_QUOTE: usize = 64;
+
+/// Characters of a termination message that are kept.
+const LONGEST_MESSAGE: usize = 200;
+
+/// An `EndpointSlice` or an Endpoints: no more endpoints are ready than there are, and they are those that Kubernetes' own
+/// type has.
+///
+/// # Panics
+/// When that does not hold.
+pub fn endpoints(data: &[u8]) {
+    let check = |slice: &Slice| {
+        let endpoints = slice.endpoints;
+        assert!(endpoints.ready <= endpoints.total, "{slice:?}");
+        if let Some(pods) = &slice.pods {
+            assert_eq!(count(pods.len()), endpoints.total, "{slice:?}");
+        }
+    };
+    if let Ok(Some(endpoints)) = weeder::fuzz::endpoints(data) {
+        check(&endpoints);
+    }
+    let Ok(Some(slice)) = weeder::fuzz::slice(data) else {
+        return;
+    };
+    check(&slice);
+    if let Ok(whole) = serde_json::from_slice::<EndpointSlice>(data) {
+        let ready = whole.endpoints.iter().filter(|endpoint| {
+            let conditions = endpoint.conditions.clone().unwrap_or_default();
+            conditions.ready != Some(false) && conditions.serving != Some(false)
+        });
+        let expected = (count(ready.count()), count(whole.endpoints.len()));
+        assert_eq!(
+            (slice.endpoints.ready, slice.endpoints.total),
+            expected,
+            "{slice:?}"
+        );
+    }
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+/// A Pod: what its containers say is cut to what fits into a line, and it is judged by what Kubernetes' own type has.
+///
+/// # Panics
+/// When that does not hold.
+pub fn pods(data: &[u8]) {
+    let Ok(Some(pod)) = weeder::fuzz::pod(data) else {
+        return;
+    };
+    for crash in &pod.crashes {
+        let message = &crash.message;
+        assert!(message.chars().count() <= LONGEST_MESSAGE, "{message}");
+        assert!(!message.contains(char::is_control), "{message:?}");
+        assert!(
+            pod.crashes
+                .iter()
+                .all(|other| other.restarts <= pod.crashes[0].restarts)
+        );
+    }
+    let Ok(whole) = serde_json::from_slice::<Pod>(data) else {
+        return;
+    };
+    assert_eq!(pod.labels, whole.metadata.labels.unwrap_or_default());
+    assert_eq!(pod.deleting, whole.metadata.deletion_timestamp.is_some());
+    let status = whole.status.unwrap_or_default();
+    let stays_down = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
+    let init = status.init_container_statuses.unwrap_or_default();
+    let main = status.container_statuses.unwrap_or_default();
+    let mut expected: Vec<String> = init
+        .into_iter()
+        .chain(main)
+        .filter(|container| !stays_down && is_crash_looping(container))
+        .map(|container| container.name)
+        .collect();
+    let mut found: Vec<String> = pod.crashes.into_iter().map(|crash| crash.container).collect();
+    expected.sort_unstable();
+    found.sort_unstable();
+    assert_eq!(found, expected);
+}
+
+fn is_crash_looping(container: &ContainerStatus) -> bool {
+    let state = container.state.as_ref();
+    let waiting = state.and_then(|state| state.waiting.as_ref()?.reason.as_deref());
+    waiting == Some("CrashLoopBackOff")
+}
+
+/// The annotations of a scaled resource, and the one of a Service that declares its dependants: they are read as Go reads
+/// them or reported, no others are kept, and text from outside is cut.
+///
+/// # Panics
+/// When that does not hold.
+pub fn annotations(data: &[u8]) {
+    if let Ok(workload) = serde_json::from_slice::<Workload>(data) {
+        scaled_resource(&workload);
+    }
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    match parse_dependants(text) {
+        Ok(selectors) => {
+            assert!((1..=MAX_DECLARED_SELECTORS).contains(&selectors.len()));
+            for selector in selectors {
+                assert!(!selector.selects_all(), "{selector}");
+                let _ = selector.matches(&[("role".to_owned(), "apiserver".to_owned())].into());
+            }
+        }
+        Err(errors) => {
+            assert!(!errors.errors().is_empty());
+            for error in errors.errors() {
+                check_reason(&error.to_string());
+            }
+        }
+    }
+}
+
+fn scaled_resource(workload: &Workload) {
+    let annotations = workload.metadata.annotations.clone().unwrap_or_default();
+    assert!(
+        annotations
+            .keys()
+            .all(|key| Workload::ANNOTATIONS.contains(&key.as_str())),
+        "{annotations:?}"
+    );
+    let recorded = annotations.get(REPLICAS_ANNOTATION);
+    match workload.recorded_replicas() {
+        RecordedReplicas::Absent => assert_eq!(recorded, None),
+        RecordedReplicas::Count(count) => {
+            assert!(count > 0);
+            assert_eq!(recorded.and_then(|text| text.trim().parse().ok()), Some(count));
+        }
+        RecordedReplicas::Unreadable(text) => assert!(text.chars().count() <= LONGEST_QUOTE, "{text}"),
+    }
+    let ignore = annotations.get(IGNORE_SCALING_ANNOTATION).map(String::as_str);
+    match workload.ignore_scaling() {
+        IgnoreScaling::Yes => assert!(matches!(ignore, Some("1" | "t" | "T" | "true" | "TRUE" | "True"))),
+        IgnoreScaling::No => assert!(matches!(
+            ignore,
+            None | Some("0" | "f" | "F" | "false" | "FALSE" | "False")
+        )),
+        IgnoreScaling::Invalid(text) => assert!(text.chars().count() <= LONGEST_QUOTE, "{text}"),
+    }
+    let _ = (workload.ready_replicas(), workload.is_observed());
+}
+
+/// The membership Lease of a replica, perhaps of another version: it is refused with a reason, or can be written anew without
+/// a difference.
+///
+/// # Panics
+/// When that does not hold.
+pub fn membership(data: &[u8]) {
+    let Ok(read) = serde_json::from_slice::<Lease>(data) else {
+        return;
+    };
+    match lease::rewrite("weeder", &read) {
+        Ok(written) => {
+            assert_eq!(written.metadata.name, read.metadata.name);
+            let again = lease::rewrite("weeder", &written).expect("what was written can be read");
+            assert_eq!(again, written);
+        }
+        Err(error) => check_reason(&error.to_string()),
+    }
+}

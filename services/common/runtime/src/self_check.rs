@@ -1,0 +1,265 @@
+//! Finds out whether the process itself lacks something: processor time, file descriptors, or a place for its log. Each is
+//! shown on /readyz and in a metric while it lasts, and blocks nothing: the programs hold by themselves what they cannot
+//! know.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::time::{Instant, sleep_until};
+
+use crate::failure::{Failure, Reason, is_local_limit};
+use crate::metrics::{Counter, Histogram};
+use crate::readiness::Readiness;
+
+pub(crate) const STALL: Histogram = Histogram::new(
+    "watchdog_stall_seconds",
+    "How late a timer was, if by at least 1 s: the process was frozen, or got too little CPU.",
+);
+
+pub(crate) const LOG_LINES_LOST: Counter = Counter::new(
+    "watchdog_log_lines_lost_total",
+    "Log lines that could not be written to standard error.",
+);
+
+/// The names on /readyz and of the label `loop` of `watchdog_last_try_failed`.
+const TIMER: &str = "timer";
+const FILE_DESCRIPTORS: &str = "file-descriptors";
+const LOG: &str = "log";
+
+/// How often everything is checked.
+const TICK: Duration = Duration::from_millis(250);
+
+/// A timer that is later by this has stalled: a probe that is due in between is late, too.
+const SHORTEST_STALL: Duration = Duration::from_secs(1);
+
+/// A stall, or a lack of file descriptors, is over when it has not come again for this time.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Opening it needs a file descriptor and nothing else.
+const NULL_DEVICE: &str = "/dev/null";
+
+/// The log lines that were lost, and the error number of the last.
+static LOST: AtomicU64 = AtomicU64::new(0);
+static LOST_WITH: AtomicI32 = AtomicI32::new(0);
+
+/// A file descriptor in reserve, for a connection to the admin endpoint when no other is left.
+static RESERVE: Mutex<Option<File>> = Mutex::new(None);
+
+/// Takes a file descriptor into reserve, if there is none. Returns false when none is left. The process does so before
+/// anything else.
+pub(crate) fn fill_reserve() -> bool {
+    let mut reserve = RESERVE.lock();
+    if reserve.is_none() {
+        *reserve = File::open(NULL_DEVICE).ok();
+    }
+    reserve.is_some()
+}
+
+/// Gives the file descriptor in reserve back to the process. Returns false when there is none.
+pub(crate) fn release_reserve() -> bool {
+    RESERVE.lock().take().is_some()
+}
+
+/// A line of the log could not be written.
+pub(crate) fn log_line_lost(error: &io::Error) {
+    LOST_WITH.store(error.raw_os_error().unwrap_or_default(), Ordering::Relaxed);
+    LOST.fetch_add(1, Ordering::Relaxed);
+    LOG_LINES_LOST.inc(());
+}
+
+/// Raises the limit of open files as far as the process may. Container runtimes give 1024 and allow more; a lease-probe has a
+/// connection for each shoot.
+pub(crate) fn raise_open_files() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        return;
+    }
+    let all = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    match setrlimit(Resource::Nofile, all) {
+        Ok(()) => tracing::info!(from = current, to = maximum, "limit of open files raised"),
+        Err(error) => tracing::warn!(%error, limit = current, "cannot raise the limit of open files"),
+    }
+}
+
+/// Checks until the process ends.
+///
+/// # Errors
+/// Never; the type is that of a critical task.
+pub(crate) async fn run(readiness: Readiness) -> anyhow::Result<()> {
+    let (mut stalls, mut out_of_files, mut lost) = (Stalls::default(), None, 0);
+    loop {
+        let due = Instant::now() + TICK;
+        sleep_until(due).await;
+        let now = Instant::now();
+        check_timer(&mut stalls, now, now.saturating_duration_since(due), &readiness);
+        check_file_descriptors(
+            &mut out_of_files,
+            now,
+            File::open(NULL_DEVICE).map(drop),
+            &readiness,
+        );
+        check_log(&mut lost, LOST.load(Ordering::Relaxed), &readiness);
+    }
+}
+
+/// The stalls since all was well.
+#[derive(Debug, Default)]
+struct Stalls {
+    longest: Duration,
+    last: Option<Instant>,
+}
+
+fn check_timer(stalls: &mut Stalls, now: Instant, late: Duration, readiness: &Readiness) {
+    if late >= SHORTEST_STALL {
+        STALL.record((), late);
+        // One line for each doubling.
+        if late >= 2 * stalls.longest {
+            let late_seconds = late.as_secs_f64();
+            tracing::warn!(
+                late_seconds,
+                "a timer was late: the process was frozen, or got too little CPU"
+            );
+        }
+        stalls.longest = stalls.longest.max(late);
+        stalls.last = Some(now);
+        let text = format!(
+            "it was up to {:.1} s late: the process was frozen, or got too little CPU. Check the CPU limit of the \
+             container and the load of the node",
+            stalls.longest.as_secs_f64()
+        );
+        readiness.failing(TIMER, Failure::new(Reason::Stalled, &text));
+    } else if stalls.last.is_some_and(|last| now >= last + QUIET) {
+        *stalls = Stalls::default();
+        readiness.recovered(TIMER);
+        tracing::info!("timers are on time again");
+    }
+}
+
+/// `out` is when none was left for the last time.
+fn check_file_descriptors(
+    out: &mut Option<Instant>,
+    now: Instant,
+    opened: io::Result<()>,
+    readiness: &Readiness,
+) {
+    match (opened, *out) {
+        (Err(error), last) if is_local_limit(&error) => {
+            let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+            let text = format!(
+                "{error}: no connection can be opened. The process may have {limit} files open. Raise the limit of \
+                 open files in the container runtime, or find out who opens the connections"
+            );
+            if last.is_none() {
+                tracing::error!(%error, limit, "no file descriptor is left; no connection can be opened");
+            }
+            readiness.failing(FILE_DESCRIPTORS, Failure::new(Reason::LocalLimit, &text));
+            *out = Some(now);
+        }
+        (_, Some(last)) if now >= last + QUIET => {
+            *out = None;
+            readiness.recovered(FILE_DESCRIPTORS);
+            tracing::info!("file descriptors are available again");
+        }
+        _ => {}
+    }
+}
+
+/// `before` is how many lines had been lost at the last check. The line on /readyz goes by itself when no more are lost.
+fn check_log(before: &mut u64, lost: u64, readiness: &Readiness) {
+    if std::mem::replace(before, lost) < lost {
+        let error = io::Error::from_raw_os_error(LOST_WITH.load(Ordering::Relaxed));
+        let text =
+            format!("{lost} lines could not be written to standard error so far, the last one with: {error}");
+        readiness.failing(LOG, Failure::new(Reason::of_transport(&error), &text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn out_of_files() -> io::Error {
+        const EMFILE: i32 = 24;
+        io::Error::from_raw_os_error(EMFILE)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stall_is_shown_until_timers_are_on_time() {
+        let (mut stalls, readiness) = (Stalls::default(), Readiness::default());
+        check_timer(
+            &mut stalls,
+            Instant::now(),
+            Duration::from_millis(900),
+            &readiness,
+        );
+        assert_eq!(readiness.lines(), [""; 0]);
+        for late in [20.04, 1.2] {
+            check_timer(
+                &mut stalls,
+                Instant::now(),
+                Duration::from_secs_f64(late),
+                &readiness,
+            );
+            let [line] = &readiness.lines()[..] else { panic!() };
+            assert!(
+                line.starts_with("timer: the last try failed: it was up to 20.0 s late: "),
+                "{line}"
+            );
+        }
+        assert!(*readiness.subscribe().borrow(), "it blocks nothing");
+        tokio::time::advance(QUIET).await;
+        check_timer(&mut stalls, Instant::now(), Duration::ZERO, &readiness);
+        assert_eq!(readiness.lines(), [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn missing_file_descriptors_are_shown_until_there_are_some() {
+        let (mut out, readiness) = (None, Readiness::default());
+        check_file_descriptors(&mut out, Instant::now(), Err(out_of_files()), &readiness);
+        let [(name, _, failure)] = &readiness.failures()[..] else {
+            panic!()
+        };
+        assert_eq!((*name, failure.reason), (FILE_DESCRIPTORS, Reason::LocalLimit));
+        assert!(failure.to_string().contains("Raise the limit"), "{failure}");
+        check_file_descriptors(&mut out, Instant::now(), Ok(()), &readiness);
+        assert_eq!(readiness.lines().len(), 1, "there is one for a moment");
+        tokio::time::advance(QUIET).await;
+        check_file_descriptors(&mut out, Instant::now(), Ok(()), &readiness);
+        assert_eq!(readiness.lines(), [""; 0]);
+        let absent = Err(io::ErrorKind::NotFound.into());
+        check_file_descriptors(&mut out, Instant::now(), absent, &readiness);
+        assert_eq!(
+            readiness.lines(),
+            [""; 0],
+            "it says nothing about file descriptors"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_lines_are_counted_on_readyz() {
+        let (mut before, readiness) = (0, Readiness::default());
+        check_log(&mut before, 3, &readiness);
+        let [line] = &readiness.lines()[..] else { panic!() };
+        assert!(
+            line.starts_with("log: the last try failed: 3 lines could not be"),
+            "{line}"
+        );
+        tokio::time::advance(Duration::from_secs(180)).await;
+        check_log(&mut before, 3, &readiness);
+        assert_eq!(readiness.lines(), [""; 0]);
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_raised() {
+        raise_open_files();
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        assert_eq!(current, maximum);
+    }
+}

@@ -1,0 +1,78 @@
+//! A coordinator is frozen in the middle of a scale-down, and the nodes come back meanwhile. Whatever it had decided, nothing
+//! is scaled down once another replica may act, and everything is restored.
+
+use std::time::Duration;
+
+use crate::coordinator::until_shared;
+use crate::support::{BOUND, Field, ReplicaProcess};
+use serde_json::Value;
+use watchdog_sandbox::AuditEntry;
+use watchdog_test_support::coordinator::Outcome;
+use watchdog_test_support::wait;
+
+const SHOOTS: usize = 8;
+
+/// The coordinator acts for this long after the last renewal of its membership Lease.
+const LEASE_VALIDITY: Duration = Duration::from_millis(13_500);
+
+fn scales_down(entry: &AuditEntry) -> bool {
+    let body: Option<Value> = serde_json::from_slice(&entry.body).ok();
+    entry.is_write() && body.and_then(|body| body.pointer("/spec/replicas")?.as_i64()) == Some(0)
+}
+
+async fn frozen_half_way(name: &str, period: Duration) {
+    let field = Field::start(name, SHOOTS).await.unwrap();
+    let [frozen, heir]: [ReplicaProcess; 2] = field
+        .replicas(&["frozen", "heir"])
+        .await
+        .unwrap()
+        .try_into()
+        .ok()
+        .unwrap();
+    until_shared(&field, &[&frozen, &heir]).await;
+    field.say_all(Outcome::LeasesExpired);
+    wait::until_true("it begins to scale down", BOUND, || async {
+        Ok(!field.acted_on_by("frozen").is_empty())
+    })
+    .await
+    .unwrap();
+    frozen.process.sigstop().unwrap();
+    let api = field.world.sandbox.seed();
+    wait::holds("it is frozen", period, || async {
+        // The share of the other is down, and the rest has no owner yet.
+        if !field.acted_on_by("heir").is_empty() {
+            field.say_all(Outcome::Healthy);
+        }
+        Ok(true)
+    })
+    .await
+    .unwrap();
+    let thawed_at = api.audit().last().map_or(0, |entry| entry.id);
+    frozen.process.sigcont().unwrap();
+    field.until_restored().await.unwrap();
+    until_shared(&field, &[&frozen, &heir]).await;
+    if period > LEASE_VALIDITY {
+        let own = |entry: &AuditEntry| entry.user == "frozen" && scales_down(entry);
+        let late: Vec<_> = api.audit_since(thawed_at).into_iter().filter(own).collect();
+        assert!(late.is_empty(), "scaled down after its time: {late:?}");
+    }
+    let report = field.report();
+    eprintln!("{report}");
+    report.check().unwrap();
+    drop((frozen, heir));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn for_5_seconds() {
+    frozen_half_way("replicas-frozen-5", Duration::from_secs(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn for_20_seconds() {
+    frozen_half_way("replicas-frozen-20", Duration::from_secs(20)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn for_60_seconds() {
+    frozen_half_way("replicas-frozen-60", Duration::from_secs(60)).await;
+}

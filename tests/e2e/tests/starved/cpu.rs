@@ -1,0 +1,44 @@
+//! The programs get 5 % of a core.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::fleet::{Fleet, STALLED};
+
+/// The programs run this long in every [`ROUND`].
+const SLICE: Duration = Duration::from_millis(100);
+const ROUND: Duration = Duration::from_secs(2);
+
+/// Lets the programs run and stops them in turns. They run when this is dropped.
+async fn starve(fleet: &Fleet) -> anyhow::Result<()> {
+    loop {
+        for service in fleet.services() {
+            service.process.sigcont()?;
+        }
+        sleep(SLICE).await;
+        for service in fleet.services() {
+            service.process.sigstop()?;
+        }
+        sleep(ROUND - SLICE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_percent_of_a_core() {
+    let fleet = Fleet::start("five-percent").await.unwrap();
+    let looked = async {
+        STALLED.until_shown(&fleet.services()).await?;
+        // Several times the expiry age.
+        fleet.no_false_alarm_for(Duration::from_secs(15)).await
+    };
+    tokio::select! {
+        looked = looked => looked.unwrap(),
+        failed = starve(&fleet) => failed.unwrap(),
+    }
+    for service in fleet.services() {
+        service.process.sigcont().unwrap();
+    }
+    fleet.check_still_protects().await.unwrap();
+    STALLED.until_gone(&fleet.services()).await.unwrap();
+}
