@@ -53,6 +53,7 @@ pub struct Notice {
 /// Takes notices. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct EventSink {
+    is_open: bool,
     warnings: mpsc::Sender<Notice>,
     ordinary: mpsc::Sender<Notice>,
 }
@@ -66,6 +67,9 @@ struct Waiting {
 impl EventSink {
     /// Hands a notice over; drops and counts it when too many are waiting.
     pub fn publish(&self, notice: Notice) {
+        if !self.is_open {
+            return;
+        }
         let queue = if notice.warning {
             &self.warnings
         } else {
@@ -73,6 +77,15 @@ impl EventSink {
         };
         if queue.try_send(notice).is_err() {
             EVENTS.inc(EventResult::Dropped);
+        }
+    }
+
+    /// Ignores all notices from now on: for a program that only observes.
+    #[must_use]
+    pub fn closed(self) -> Self {
+        Self {
+            is_open: false,
+            ..self
         }
     }
 }
@@ -156,7 +169,12 @@ pub fn recorder(
         }
         Ok(())
     };
-    (EventSink { warnings, ordinary }, task)
+    let sink = EventSink {
+        is_open: true,
+        warnings,
+        ordinary,
+    };
+    (sink, task)
 }
 
 /// Publishes notices. A notice that repeats one of the last minutes makes a series of its Event.
