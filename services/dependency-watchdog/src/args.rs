@@ -310,7 +310,7 @@ dependentResourceInfos:
     }
 
     #[test]
-    fn the_options_of_gardenlet_is_understood() {
+    fn the_command_line_of_gardenlet_is_understood() {
         let prober = parse("prober", CONFIG, &PROBER).unwrap();
         assert_eq!(prober.ignored, ["kube-api-burst", "kube-api-qps"]);
         assert_eq!(prober.timing, ElectionTiming::default());
@@ -370,7 +370,7 @@ dependentResourceInfos:
     }
 
     #[test]
-    fn the_options_is_sound() {
+    fn the_command_line_is_sound() {
         command().debug_assert();
     }
 }

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const KCM: &str = "kube-controller-manager";
 const MCM: &str = "machine-controller-manager";
 
-/// Gardener's, with shorter times.
+/// Gardener's, with shorter times. DELAY is that between the levels of a scale-down.
 const PROBER: &str = "
 probeInterval: 1s
 initialDelay: 0s
@@ -37,7 +37,7 @@ dependentResourceInfos:
 - ref: {kind: Deployment, name: kube-controller-manager, apiVersion: apps/v1}
   optional: false
   scaleUp: {level: 0}
-  scaleDown: {level: 1}
+  scaleDown: {level: 1, initialDelay: DELAY}
 - ref: {kind: Deployment, name: machine-controller-manager, apiVersion: apps/v1}
   optional: false
   scaleUp: {level: 1}
@@ -99,11 +99,11 @@ struct World {
 }
 
 impl World {
-    async fn start(stop_delay: Duration) -> Self {
+    async fn start(delay: &str) -> Self {
         let config = SandboxConfig {
             timing: SimTiming {
                 ready_delay: Duration::from_millis(100),
-                stop_delay,
+                stop_delay: Duration::from_millis(100),
                 ..SimTiming::scaled(5.0)
             },
             shoots: vec![ShootSpec::new("one", 3)],
@@ -111,7 +111,10 @@ impl World {
         };
         let sandbox = Sandbox::start(config).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let prober = format!("kubeConfigSecretName: {PROBE_SECRET}\n{PROBER}");
+        let prober = format!(
+            "kubeConfigSecretName: {PROBE_SECRET}\n{}",
+            PROBER.replace("DELAY", delay)
+        );
         std::fs::write(dir.path().join("prober.yaml"), prober).unwrap();
         std::fs::write(dir.path().join("weeder.yaml"), WEEDER).unwrap();
         Self { sandbox, dir }
@@ -255,7 +258,7 @@ async fn get(address: SocketAddr, path: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
-    let world = World::start(Duration::from_millis(100)).await;
+    let world = World::start("0s").await;
     let shoot = world.shoot();
     let leader = DropIn::start(&world, "prober", "leader-0").await;
     eventually("the first process leads", || !world.leader().is_empty()).await;
@@ -294,8 +297,8 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
-    // The first level takes so long that the leader dies before the second begins.
-    let world = World::start(Duration::from_secs(4)).await;
+    // The leader dies before the second level begins.
+    let world = World::start("5s").await;
     let shoot = world.shoot();
     let leader = DropIn::start(&world, "prober", "leader-0").await;
     eventually("the first process leads", || !world.leader().is_empty()).await;
@@ -313,7 +316,7 @@ async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_rights_are_named() {
-    let world = World::start(Duration::from_millis(100)).await;
+    let world = World::start("0s").await;
     let without = |resource: &str| {
         let rules = rights("prober").into_iter();
         rules
@@ -351,7 +354,7 @@ async fn missing_rights_are_named() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_weeder_weeds_with_the_rights_of_gardenlet() {
-    let world = World::start(Duration::from_millis(100)).await;
+    let world = World::start("0s").await;
     let _weeder = DropIn::start(&world, "weeder", "leader-0").await;
     let seed = world.seed();
     let namespace = "shoot--weeded";
