@@ -1,6 +1,6 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fmt build image chart-package audit bench bench-fleet bench-check bench-profile pictures \
+.PHONY: help demo test fuzz lint fmt build image release chart-package audit bench bench-fleet bench-check bench-profile pictures \
   acceptance soak safety coverage nightly
 SHELL := /bin/bash
 
@@ -78,6 +78,9 @@ image: ## Build and test an image for each service, watchdogctl and the drop-in,
 	images/build
 	cargo build $(LOCKED) --workspace --bins
 	tests/images/check
+
+release: ## Make all of a release from the tag that is checked out: images, SBOMs, chart, provenance, signatures. SIGNING_KEY=…, SOURCE_URL=…
+	images/release
 
 chart-package: ## Pack the chart into target/charts: an archive for Helm, and an OCI archive for any registry
 	tests/tools/setup lint >/dev/null

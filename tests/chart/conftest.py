@@ -7,7 +7,8 @@ import threading
 import helm_python as helm
 import pytest
 import real_kubernetes
-from chart import CHART, LEASES, NAMESPACE, RELEASE, merged, objects, of_kind
+from chart import CHART, LEASES, NAMESPACE, RELEASE, SERVICES, merged, objects, of_kind
+from desk import on_desk
 from programs import ISSUED, with_rights
 
 
@@ -133,3 +134,11 @@ def install(seed, releases, kinds, tmp_path):
         return start
 
     return installed
+
+
+@pytest.fixture
+def desk(seed, fitting, tmp_path):
+    """A folder, and a function that runs a script of a document there, on that seed."""
+    yield tmp_path, on_desk(seed, fitting, tmp_path)
+    for service in SERVICES:
+        seed.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/watchdog-{service}-tls")

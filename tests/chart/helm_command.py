@@ -1,6 +1,7 @@
-"""Stands in for the helm command where there is none: as much of it as docs/install.md uses, by Helm's own library.
+"""Stands in for the helm command where there is none: as much of it as the documents use to install, by Helm's own
+library.
 
-    helm_command.py upgrade [--install] -n NAMESPACE RELEASE CHART [--set KEY=VALUE]...
+    helm_command.py upgrade [--install] [--reuse-values] -n NAMESPACE RELEASE CHART [-f FILE] [--set KEY=VALUE]...
 """
 
 import argparse
@@ -8,18 +9,21 @@ import os
 from pathlib import Path
 
 import helm_python as helm
+import yaml
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["upgrade"])
     parser.add_argument("--install", action="store_true")
+    parser.add_argument("--reuse-values", action="store_true")
     parser.add_argument("-n", "--namespace", required=True)
     parser.add_argument("release")
     parser.add_argument("chart", type=Path)
+    parser.add_argument("-f", "--values", type=Path)
     parser.add_argument("--set", action="append", default=[])
     asked = parser.parse_args()
-    values = {}
+    values = yaml.safe_load(asked.values.read_text()) if asked.values else {}
     for assignment in asked.set:
         key, _, value = assignment.partition("=")
         *folders, name = key.split(".")
@@ -33,8 +37,11 @@ def main() -> None:
             known = bool(config.history(asked.release))
         except helm.HelmError:
             known = False
-        change = config.upgrade if known or not asked.install else config.install
-        print(change(asked.chart, asked.release, values).get("notes", ""))
+        if known or not asked.install:
+            release = config.upgrade(asked.chart, asked.release, values, reuse_values=asked.reuse_values)
+        else:
+            release = config.install(asked.chart, asked.release, values)
+        print(release.get("notes", ""))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,10 @@ WITH_OPTION = {
 NOWHERE = {
     ("list", "", "secrets", "", ""),
     ("get", "", "secrets", "ca", "garden"),
+    ("list", "", "secrets", "", "garden"),
+    ("update", "", "secrets", "ca", "garden"),
+    ("delete", "", "secrets", "watchdog-authority", "garden"),
+    ("create", "", "secrets", "", "shoot--a--b"),
     ("list", "apps", "deployments", "", ""),
     ("list", "", "endpoints", "", ""),
     ("patch", "apps", "deployments", "kube-apiserver", "shoot--a--b"),

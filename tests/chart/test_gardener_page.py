@@ -27,10 +27,11 @@ def test_examples_render_beside_the_existing_watchdog(kind):
     objects = render(values(kind) | GARDENLET, namespace="extension-watchdog-x7k2p")
     assert {(found["kind"], found["metadata"]["name"]) for found in objects} & OF_GARDENLET == set()
     deployments = of_kind(objects, "Deployment")
-    replicas = {name: deployment["spec"]["replicas"] for name, deployment in deployments.items()}
-    assert replicas == {"watchdog-lease-probe": 2, "watchdog-scaling-coordinator": 0}
-    for deployment in deployments.values():
-        assert "--tls-authority=watchdog-authority" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    containers = {name: found["spec"]["template"]["spec"]["containers"][0] for name, found in deployments.items()}
+    observers = {name for name, container in containers.items() if "--mode=observe" in container["args"]}
+    assert observers == set(containers) - {"watchdog-lease-probe"} and len(containers) == 3
+    for container in containers.values():
+        assert "--tls-authority=watchdog-authority" in container["args"]
     assert bool(of_kind(objects, "PrometheusRule")) == (kind == "Extension")
 
 

@@ -1,51 +1,14 @@
 """Follows docs/install.md word for word, on a real kube-apiserver."""
 
 import contextlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-from chart import CHART, NAMESPACE, ROOT, SERVICES
-from programs import ISSUED, binary, wait, with_rights
+from chart import NAMESPACE, ROOT, SERVICES
+from programs import ISSUED, wait, with_rights
 
 INSTALL = (ROOT / "docs" / "install.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", INSTALL, re.DOTALL | re.MULTILINE)
-
-
-@pytest.fixture
-def desk(seed, fitting, tmp_path):
-    """A folder with the repository's chart in it, the tools that the document uses, and somebody who may do everything."""
-    (tmp_path / "charts").mkdir()
-    (tmp_path / "charts" / CHART.name).symlink_to(fitting)
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    command = Path(__file__).with_name("helm_command.py")
-    (tools / "helm").write_text(f'#!/bin/sh\nexec "{sys.executable}" "{command}" "$@"\n')
-    (tools / "helm").chmod(0o755)
-    (tools / "watchdogctl").symlink_to(binary("watchdogctl"))
-    kubeconfig = tmp_path / "admin.kubeconfig"
-    kubeconfig.write_text(seed.kubeconfig())
-    path = f"{tools}:{os.environ['PATH']}"
-
-    def run(script: str) -> str:
-        environment = os.environ | {"PATH": path, "KUBECONFIG": str(kubeconfig)}
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    yield tmp_path, run
-    for service in SERVICES:
-        seed.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/watchdog-{service}-tls")
 
 
 def test_the_document_leads_to_running_programs(seed, releases, kinds, desk):

@@ -374,6 +374,38 @@ def test_an_autoscaler_without_a_metric_of_pods():
         assert [m["type"] for m in scaler["spec"]["metrics"]] == ["Resource"]
 
 
+MODE = "dependency-watchdog.gardener.cloud/mode"
+
+
+@pytest.mark.parametrize(
+    ("values", "coordinator", "weeder"),
+    [
+        ({}, "protect", "protect"),
+        ({"mode": "observe"}, "observe", "observe"),
+        ({"mode": "observe", "weeder": {"mode": "protect"}}, "observe", "protect"),
+        ({"scalingCoordinator": {"mode": "observe"}}, "observe", "protect"),
+        ({"gardener": {"seed": {"annotations": None}}}, "protect", "protect"),
+        ({"gardener": {"seed": {"annotations": {MODE: "observe"}}}}, "observe", "observe"),
+        ({"mode": "observe", "gardener": {"seed": {"annotations": {MODE: "protect"}}}}, "protect", "protect"),
+    ],
+    ids=str,
+)
+def test_the_mode_is_that_of_the_seed_or_of_the_program(values, coordinator, weeder):
+    rendered = render(values)
+    deployments = of_kind(rendered, "Deployment")
+    assert _arguments(deployments["watchdog-scaling-coordinator"])["mode"] == coordinator
+    assert _arguments(deployments["watchdog-weeder"])["mode"] == weeder
+    assert "mode" not in _arguments(deployments["watchdog-lease-probe"])
+    # What another watchdog holds down is not restored when the chart goes. gardenlet knows no hooks.
+    assert bool(hooks(rendered, "pre-delete")) == (coordinator == "protect" and "gardener" not in values)
+
+
+def test_a_malformed_mode_of_a_seed_is_named():
+    with pytest.raises(helm.HelmError) as refused:
+        render({"gardener": {"seed": {"annotations": {MODE: "off"}}}})
+    assert f'annotation {MODE} of the Seed is "off"' in str(refused.value)
+
+
 @pytest.mark.parametrize(("key", "service"), [("scalingCoordinator", "scaling-coordinator"), ("weeder", "weeder")])
 def test_the_request_rate_is_that_of_the_program_unless_it_is_set(key, service):
     source = _source(f"services/{service}/src/config.rs")
@@ -526,6 +558,8 @@ def test_notes_tell_how_to_look():
         ({"scalingCoordinator": {"requestRate": 1}}, "at '/scalingCoordinator/requestRate'"),
         ({"leaseProbe": {"requestRate": 1000}}, "additional properties 'requestRate' not allowed"),
         ({"weeder": {"requestRate": 0}}, "at '/weeder/requestRate'"),
+        ({"mode": "off"}, "at '/mode'"),
+        ({"weeder": {"mode": "watch"}}, "at '/weeder/mode'"),
         ({"config": {"weeder": {"excludeKinds": ["statefulset"]}}}, "at '/config/weeder/excludeKinds/0'"),
         ({"topologySpread": {"zone": {"maxSkew": 0}}}, "at '/topologySpread/zone/maxSkew'"),
         ({"networkPolicy": {"apiServerPorts": []}}, "at '/networkPolicy/apiServerPorts'"),

@@ -193,6 +193,18 @@ CASES = {
         "17m",
         ["WatchdogCertificateExpires"],
     ),
+    "an-authority-that-cannot-be-read": (
+        {'watchdog_last_try_failed{pod="probe-0",loop="certificate",reason="forbidden"}': "_x21 1x279"},
+        "25m",
+        "26m",
+        ["WatchdogCertificateAuthorityFails"],
+    ),
+    "an-authority-that-cannot-be-read-for-a-while": (
+        {'watchdog_last_try_failed{pod="probe-0",loop="certificate",reason="timeout"}': "_x21 1x20 stale _x258"},
+        "25m",
+        "2h",
+        [],
+    ),
     "a-lost-lease": (
         {'watchdog_membership_lease_valid{pod="probe-0",service="lease-probe"}': "1x20 0x279"},
         "12m",
@@ -374,6 +386,39 @@ def test_raised_when_it_should_be(tmp_path, case):
     )
 
 
+NOT_PROTECTED = 'watchdog_scaling_shoots_by_mode{pod="coordinator-0",mode="%s",source="shoot",end="%s"}'
+
+
+@pytest.mark.parametrize(
+    ("series", "raised"),
+    [
+        ({NOT_PROTECTED % ("off", "never"): "3x180"}, "off"),
+        ({NOT_PROTECTED % ("observe", "never"): "3x60 _x2 3x118"}, "observe"),
+        ({NOT_PROTECTED % ("off", "set"): "3x180"}, None),
+        ({NOT_PROTECTED % ("protect", "never"): "3x180"}, None),
+        ({NOT_PROTECTED % ("off", "never"): "3x60 stale _x30 3x89"}, None),
+    ],
+    ids=["off", "observe-with-lost-scrapes", "with-an-end", "protected", "protected-for-a-while"],
+)
+def test_shoots_that_are_not_protected_for_a_day(tmp_path, series, raised):
+    rule = ALERTS["WatchdogShootsNotProtected"]
+    expected = []
+    if raised:
+        texts = {
+            "summary": f"Shoots have been in mode {raised} for a day, without an end; they are not protected.",
+            "description": "3 or more of them. The mode comes from: shoot. watchdogctl status lists them.",
+        }
+        labels = rule["labels"] | {"mode": raised, "source": "shoot"}
+        expected = [{"exp_labels": labels, "exp_annotations": rule["annotations"] | texts}]
+    name = {"alertname": "WatchdogShootsNotProtected"}
+    run(
+        tmp_path,
+        series,
+        interval="10m",
+        alert_rule_test=[name | {"eval_time": "22h", "exp_alerts": []}, name | {"eval_time": "25h", "exp_alerts": expected}],
+    )
+
+
 def test_texts_name_who_and_what(tmp_path):
     rule = ALERTS["WatchdogPermissionMissing"]
     pod = {"pod": "probe-0", "verb": "list", "resource": "secrets"}
@@ -433,7 +478,8 @@ def test_no_replica_is_ready_whoever_scrapes(tmp_path, labels):
 
 
 def test_no_alert_is_left_out():
-    assert {name for case in CASES.values() for name in case[3]} == set(ALERTS)
+    after_a_day = {"WatchdogShootsNotProtected"}
+    assert {name for case in CASES.values() for name in case[3]} | after_a_day == set(ALERTS)
 
 
 def test_the_runbook_has_one_heading_for_each_alert_and_no_other():

@@ -68,7 +68,12 @@ def test_runs_as_nobody_what_the_chart_expects(image):
     assert config["User"] == "65532:65532"
     assert config["Entrypoint"] == [f"/{PATHS.get(service, service)}"]
     assert sorted(config.get("ExposedPorts") or []) == PORTS.get(service, ["9643", "9645"])
-    assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+    assert ("MIMALLOC_PURGE_DELAY=1000" in (config.get("Env") or [])) == (service != COMMAND_LINE)
+    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
+    assert labels["licenses"] == "Apache-2.0" and labels["title"] == f"dependency-watchdog/{service}"
+    assert len(labels["revision"]) == 40
+    # Of the builder nothing is named, so that its version changes no digest.
+    assert set(labels) <= {"licenses", "title", "version", "revision", "source"}
 
 
 def test_program_is_static_and_tells_nothing_of_the_machine(image):
@@ -105,7 +110,11 @@ def test_the_same_when_put_together_again(tmp_path, image):
     tag = digests.split()[1].rsplit(":", 1)[1]
     with tarfile.open(IMAGES / f"{SERVICES[0]}.oci.tar") as archive:
         created = created_at(archive)
+    _, inspected, _ = image
+    labels = inspected["OCIv1"]["config"]["Labels"]
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(created)}
+    environment["REVISION"] = labels["org.opencontainers.image.revision"]
+    environment["SOURCE_URL"] = labels.get("org.opencontainers.image.source", "")
     assembled = [ROOT / "images" / "assemble", tmp_path, tag]
     result = subprocess.run(assembled, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr

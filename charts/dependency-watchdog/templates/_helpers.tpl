@@ -98,6 +98,20 @@ annotations:
 {{ include "watchdog.fullname" . }}.{{ (index . 0).Release.Namespace }}.svc
 {{- end }}
 
+{{/*
+Mode of a service; takes (root, values of the service). An annotation of the Seed is the default of that seed where
+gardenlet renders the chart, with one set of values for all seeds.
+*/}}
+{{- define "watchdog.mode" -}}
+{{- $annotation := "dependency-watchdog.gardener.cloud/mode" -}}
+{{- $annotations := dig "seed" "annotations" dict ((index . 0).Values.gardener | default dict) | default dict -}}
+{{- $ofSeed := get $annotations $annotation -}}
+{{- if and $ofSeed (not (has $ofSeed (list "protect" "observe"))) -}}
+{{- fail (printf "the annotation %s of the Seed is %q: write protect or observe" $annotation $ofSeed) -}}
+{{- end -}}
+{{- $ofSeed | default (index . 1).mode | default (index . 0).Values.mode -}}
+{{- end }}
+
 {{/* Components that a service calls: the replicas ask each other for the whole seed; takes the service. */}}
 {{- define "watchdog.calls" -}}
 {{ eq .component "scaling-coordinator" | ternary (list "scaling-coordinator" "lease-probe") (list .component) | toJson }}

@@ -36,7 +36,7 @@ use crate::cluster::{permissions, watches};
 use crate::config::{Config, Release};
 use crate::controller::Controller;
 use crate::controller::history::HistoryStore;
-use crate::controller::inputs::DecisionInputs;
+use crate::controller::inputs::{DecisionInputs, Modes};
 use crate::controller::releaser::Releaser;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::traces::Traces;
@@ -134,13 +134,20 @@ pub fn start(
     };
     observe(base, lease_probes, observers);
 
-    let inputs = indexes.inputs(in_force, verdicts.clone(), membership);
+    let inputs = indexes.inputs(
+        in_force,
+        verdicts.clone(),
+        membership,
+        Modes::BySeed(config.mode),
+        clock,
+    );
     let engine = indexes.engine(
         inputs.clone(),
         replica.rights,
         &base.identity,
         config.request_rate,
     );
+    let engine = engine.observe_events(config.observe_events);
     let (shoots, write_counts) = (engine.states(), engine.write_counts());
     let engine = engine.traced(Traces::new(tracer, trace_contexts));
     base.tasks
@@ -292,7 +299,13 @@ async fn release_with(
         .with_context(|| in_time("the membership of the coordinator was not joined, or not alone,"))?;
     let before = releaser.held();
     let verdicts = releaser.all_healthy(&indexes.work_queue);
-    let inputs = indexes.inputs(in_force, verdicts, membership.clone());
+    let inputs = indexes.inputs(
+        in_force,
+        verdicts,
+        membership.clone(),
+        Modes::ProtectAll,
+        Clock::start(),
+    );
     let engine = indexes.engine(inputs, Rights::Chart, &identity, config.request_rate);
     let states = engine.states();
     tasks.critical("engine", engine.run());
@@ -358,6 +371,8 @@ impl Indexes {
         config: watch::Receiver<Arc<ProberConfig>>,
         verdicts: Arc<VerdictTable>,
         membership: Exclusive,
+        modes: Modes,
+        clock: Clock,
     ) -> Arc<DecisionInputs> {
         self.wake_all_on("configuration", config.clone());
         self.wake_all_on("ownership", membership.subscribe());
@@ -368,6 +383,8 @@ impl Indexes {
             resources: self.resources.clone(),
             membership,
             draining: self.tasks.draining(),
+            modes,
+            clock,
         })
     }
 

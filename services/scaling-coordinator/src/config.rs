@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Parser;
 use watchdog_api::names::{is_dns_label, is_dns_subdomain};
+use watchdog_api::policy::{Mode, parse_seed_mode};
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::key::ObjectKey;
 use watchdog_kube::membership::Timing;
@@ -35,6 +36,16 @@ pub struct Args {
     /// kube-apiserver takes several times as many.
     #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,
+
+    /// Default mode of the shoots of the seed: protect, or observe. In observe everything is decided, timed, reported and
+    /// counted, and nothing is written. The annotation dependency-watchdog.gardener.cloud/mode of a Shoot takes
+    /// precedence.
+    #[arg(long, default_value_t = Mode::Protect, value_name = "MODE", value_parser = parse_seed_mode)]
+    mode: Mode,
+
+    /// Publish Kubernetes Events also about shoots in mode observe.
+    #[arg(long)]
+    observe_events: bool,
 
     /// Events of one shoot that this replica keeps for ListShootEvents.
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
@@ -85,6 +96,10 @@ pub struct Config {
     pub server_name: String,
     /// Most requests about shoots in a second.
     pub request_rate: u32,
+    /// Mode of the shoots that do not ask for one.
+    pub mode: Mode,
+    /// Kubernetes Events also about shoots in mode observe.
+    pub observe_events: bool,
     /// The events that are kept.
     pub history: HistoryLimits,
     /// How long the membership takes for what; [`Timing::PRODUCTION`] except in tests.
@@ -139,6 +154,8 @@ impl CommandLine for Args {
             lease_probe: self.lease_probe,
             server_name,
             request_rate: self.request_rate,
+            mode: self.mode,
+            observe_events: self.observe_events,
             history: HistoryLimits {
                 per_shoot: self.history_per_shoot.into(),
                 total: usize::try_from(self.history_total).unwrap_or(usize::MAX),

@@ -2,6 +2,7 @@
 
 pub(crate) mod collector;
 
+use watchdog_api::policy::Mode;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels, ShootLabel};
 
@@ -29,11 +30,28 @@ impl Labels for ShootLabels {
     }
 }
 
+/// The mode that is in force for a shoot.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ModeLabels {
+    pub(crate) mode: Mode,
+    pub(crate) of_shoot: bool,
+    pub(crate) has_end: bool,
+}
+
+impl Labels for ModeLabels {
+    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
+        add("mode", self.mode.as_str());
+        add("source", if self.of_shoot { "shoot" } else { "seed" });
+        add("end", if self.has_end { "set" } else { "never" });
+    }
+}
+
 pub(crate) const OPERATIONS: Counter<(ShootLabel<'_>, (Direction, WriteResult))> = Counter::new(
     "watchdog_scaling_operations_total",
     "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, \
      migrates or is deleted) and result: applied, conflict (somebody else wrote in between), refused, unknown (no \
-     answer, or the API server failed), cancelled (not allowed any more when its turn came).",
+     answer, or the API server failed), cancelled (not allowed any more when its turn came), observed (not sent, because \
+     the mode is observe).",
 );
 
 pub(crate) const WRITES: Counter<(Direction, WriteResult)> = Counter::new(
@@ -44,8 +62,8 @@ pub(crate) const WRITES: Counter<(Direction, WriteResult)> = Counter::new(
 
 pub(crate) const FIRST_WRITE: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_first_write_seconds",
-    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was applied, \
-     by direction.",
+    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was applied, or \
+     would have been sent in mode observe, by direction.",
 );
 
 pub(crate) const REACHED: Histogram<Direction> = Histogram::new(
@@ -62,8 +80,14 @@ pub(crate) const FAILURES: Counter<Direction> = Counter::new(
 pub(crate) const SHOOTS: Gauge<ShootLabels> = Gauge::new(
     "watchdog_scaling_shoots",
     "Shoots that this replica owns, by direction (down, up or hold), state of the flow (holding, settled, running, \
-     failed) and why they are held (no; cluster, ownership, unreported, expired, verdict; disagreement and outdated: \
-     lease-probe is not as it should be).",
+     failed) and why they are held (no; cluster, ownership, unreported, expired, verdict, mode; disagreement and \
+     outdated: lease-probe is not as it should be).",
+);
+
+pub(crate) const SHOOTS_BY_MODE: Gauge<ModeLabels> = Gauge::new(
+    "watchdog_scaling_shoots_by_mode",
+    "Shoots that this replica owns, by mode (protect, observe or off), source (shoot: its annotation, or seed: the \
+     default) and end (set or never). Only those in mode protect are protected.",
 );
 
 pub(crate) const HELD_DOWN_OF: Gauge<ShootLabel<'_>> = Gauge::new(

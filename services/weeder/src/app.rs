@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::try_join3;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
+use watchdog_api::policy::Mode;
 use watchdog_kube::events;
 use watchdog_kube::membership::{Share, Timing};
 use watchdog_kube::permissions::preflight;
@@ -71,6 +72,8 @@ pub fn start(
         common: _,
         file,
         dependants_annotation,
+        mode,
+        observe_events,
         request_rate,
     } = config;
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
@@ -98,12 +101,17 @@ pub fn start(
     );
     tasks.critical("events", publish);
     let by_chart = replica.rights == Rights::Chart;
-    let notices = if by_chart { notices } else { notices.closed() };
+    let notices = if by_chart && (mode == Mode::Protect || observe_events) {
+        notices
+    } else {
+        notices.closed()
+    };
     let rate = usize::try_from(request_rate.get()).unwrap_or(MAX_REQUESTS);
     let worker = RequestWorker {
         state: state.clone(),
         client: seed.clone(),
         events: notices.clone(),
+        mode,
         max_requests: MAX_REQUESTS.min(rate),
     };
     tasks.critical("requests", worker.run(draining.clone()));

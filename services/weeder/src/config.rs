@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use clap::Parser;
+use watchdog_api::policy::{Mode, parse_seed_mode};
 use watchdog_api::weeder::{self, WeederConfig};
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
@@ -21,6 +22,15 @@ pub struct Args {
     #[arg(long)]
     dependants_annotation: bool,
 
+    /// Mode: protect, or observe. In observe everything is decided, timed, reported and counted, and no pod is
+    /// deleted.
+    #[arg(long, default_value_t = Mode::Protect, value_name = "MODE", value_parser = parse_seed_mode)]
+    mode: Mode,
+
+    /// Publish Kubernetes Events also in mode observe.
+    #[arg(long)]
+    observe_events: bool,
+
     /// Requests a second to the seed's API server at most; those of the membership are not counted
     #[arg(long, default_value = "100", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     request_rate: u32,
@@ -35,6 +45,10 @@ pub struct Config {
     pub file: ConfigFile<WeederConfig>,
     /// True when Services may declare dependants by an annotation.
     pub dependants_annotation: bool,
+    /// Mode: protect or observe.
+    pub mode: Mode,
+    /// Kubernetes Events also in mode observe.
+    pub observe_events: bool,
     /// Requests a second at most, of everything except the membership.
     pub request_rate: NonZeroU32,
 }
@@ -52,6 +66,8 @@ impl CommandLine for Args {
             common: self.common,
             file,
             dependants_annotation: self.dependants_annotation,
+            mode: self.mode,
+            observe_events: self.observe_events,
             request_rate: NonZeroU32::new(self.request_rate).unwrap_or(NonZeroU32::MIN),
         })
     }

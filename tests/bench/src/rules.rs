@@ -266,6 +266,7 @@ fn flow() -> Work {
         protected: false,
         ignored: false,
         invalid_ignore_scaling: None,
+        writers: None,
     };
     Box::new(move || {
         let dependent = |config| Dependent {

@@ -154,11 +154,19 @@ impl Setup {
         kubeconfig: &str,
         lease_probes: &[String],
     ) -> anyhow::Result<Service> {
-        let mut command = self.command(binaries::SCALING_COORDINATOR, identity, kubeconfig, &self.prober)?;
+        let mut command = self.coordinator_command(identity, kubeconfig)?;
         for address in lease_probes {
             command = command.arg("--lease-probe").arg(address);
         }
         self.start(command).await
+    }
+
+    /// The command line of a coordinator, for [`Self::custom`].
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be written.
+    pub fn coordinator_command(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Command> {
+        self.command(binaries::SCALING_COORDINATOR, identity, kubeconfig, &self.prober)
     }
 
     /// Starts weeder.
@@ -254,7 +262,8 @@ impl Setup {
             ("--tls-key", &tls.key),
             ("--tls-client-ca", &tls.ca),
         ];
-        let mut command = Command::new(identity, binaries::path(binary)?);
+        // As in the image.
+        let mut command = Command::new(identity, binaries::path(binary)?).env("MIMALLOC_PURGE_DELAY", "1000");
         for (flag, path) in common.into_iter().chain(tls) {
             command = command.arg(flag).arg(path.as_os_str());
         }

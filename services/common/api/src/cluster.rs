@@ -3,10 +3,11 @@
 use crate::{
     duration,
     lenient::{Keep, Lenient, Subset},
-    meta, names,
+    meta, names, policy,
 };
 use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde_json::Value;
 use std::{borrow::Cow, time::Duration};
 
 /// `extensions.gardener.cloud/v1alpha1` Cluster. Its name is the shoot's namespace in the seed.
@@ -46,12 +47,24 @@ pub struct Shoot {
 }
 
 /// The fields read from a shoot's metadata.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct ShootMeta {
     /// True if a deletionTimestamp is set, whatever its value.
     #[serde(default, rename = "deletionTimestamp", deserialize_with = "present")]
     pub deleting: bool,
+    /// The annotations that the watchdog reads.
+    #[serde(default, deserialize_with = "annotations")]
+    pub annotations: ShootAnnotations,
+}
+
+/// The texts of the annotations on a shoot, whatever they say: [`crate::policy`] reads them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShootAnnotations {
+    /// [`names::MODE_ANNOTATION`].
+    pub mode: Option<String>,
+    /// [`names::FAILURE_FRACTION_ANNOTATION`].
+    pub failure_fraction: Option<String>,
 }
 
 /// The fields read from a shoot's specification.
@@ -227,7 +240,19 @@ impl Subset for RawSpec {
 
 impl Subset for Shoot {
     const KEEP: Keep = Keep::Fields(&[
-        ("metadata", Keep::Fields(&[("deletionTimestamp", Keep::All)])),
+        (
+            "metadata",
+            Keep::Fields(&[
+                ("deletionTimestamp", Keep::All),
+                (
+                    "annotations",
+                    Keep::Fields(&[
+                        (names::MODE_ANNOTATION, Keep::All),
+                        (names::FAILURE_FRACTION_ANNOTATION, Keep::All),
+                    ]),
+                ),
+            ]),
+        ),
         (
             "spec",
             Keep::Fields(&[
@@ -269,6 +294,22 @@ impl Subset for Shoot {
 
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
+}
+
+/// An annotation must not make the whole shoot malformed: what is no text counts by its JSON.
+fn annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ShootAnnotations, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    let text = |name: &str| {
+        let text = match value.get(name)? {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        Some(text.chars().take(policy::LONGEST + 1).collect())
+    };
+    Ok(ShootAnnotations {
+        mode: text(names::MODE_ANNOTATION),
+        failure_fraction: text(names::FAILURE_FRACTION_ANNOTATION),
+    })
 }
 
 fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(

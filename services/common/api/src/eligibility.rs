@@ -61,6 +61,8 @@ pub struct ShootSettings {
     /// Per worker pool that names its own: the node conditions that mark a node as unhealthy when True, sorted and
     /// without repetition. A pool that is not here has [`names::DEFAULT_UNHEALTHY_CONDITIONS`].
     pub unhealthy_conditions: BTreeMap<String, Vec<String>>,
+    /// The text of the shoot's annotation [`names::FAILURE_FRACTION_ANNOTATION`], whatever it says.
+    pub failure_fraction: Option<String>,
 }
 
 /// Decides whether a probe may *start*: no stop rule holds, the shoot is not waking up, and its last operation is
@@ -164,6 +166,7 @@ fn settings(shoot: &Shoot) -> Result<ShootSettings, SkipReason> {
     Ok(ShootSettings {
         node_monitor_grace,
         unhealthy_conditions: own.collect(),
+        failure_fraction: shoot.metadata.annotations.failure_fraction.clone(),
     })
 }
 

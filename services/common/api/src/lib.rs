@@ -8,6 +8,7 @@
 //! | [`duration`] | `parse` and `format` for durations in Go's notation, in serde too; `doubled` for pauses |
 //! | [`cluster`] | [`cluster::Cluster`] with the subset of its Shoot that matters |
 //! | [`eligibility`] | `eligibility(&Cluster)` and `may_continue(&Cluster)`: which shoots are probed, and how |
+//! | [`policy`] | the annotations by which people set how a shoot is treated |
 //! | [`lease`], [`node`], [`machine`] | items of lists, and their lists |
 //! | [`secret`] | [`secret::KubeconfigSecret`]: a Secret, reduced to its kubeconfig |
 //! | [`workload`] | [`workload::Workload`]: anything with a scale sub-resource |
@@ -45,6 +46,7 @@ pub mod machine;
 mod meta;
 pub mod names;
 pub mod node;
+pub mod policy;
 pub mod prober;
 pub mod secret;
 pub mod selector;

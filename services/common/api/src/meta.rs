@@ -1,7 +1,8 @@
-//! Object metadata, read without what the watchdog never looks at (managedFields are often half of an object).
+//! Object metadata, read without what the watchdog never looks at (most of managedFields, which are often half of an
+//! object).
 
 use crate::lenient::{Keep, Pruned};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta, Time};
 use serde::{Deserializer, de::DeserializeSeed};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -38,8 +39,26 @@ pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D, keep: &Keep) -> R
             .map(deletion),
         labels: texts(&value, "labels"),
         annotations: texts(&value, "annotations"),
+        managed_fields: managed_fields(&value),
         ..ObjectMeta::default()
     })
+}
+
+/// The entries that own at least one of the kept fields.
+fn managed_fields(meta: &Value) -> Option<Vec<ManagedFieldsEntry>> {
+    let entries = meta.get("managedFields")?.as_array()?;
+    let entry = |entry: &Value| {
+        let fields = entry.get("fieldsV1")?.as_object()?;
+        let owns = |of: &Value| of.as_object().is_none_or(|of| !of.is_empty());
+        fields.values().any(owns).then(|| ManagedFieldsEntry {
+            manager: text(entry, "manager"),
+            time: text(entry, "time").and_then(|text| text.parse().ok()).map(Time),
+            fields_v1: Some(FieldsV1(fields.clone().into())),
+            ..ManagedFieldsEntry::default()
+        })
+    };
+    let entries: Vec<_> = entries.iter().filter_map(entry).collect();
+    (!entries.is_empty()).then_some(entries)
 }
 
 fn text(meta: &Value, field: &str) -> Option<String> {

@@ -18,6 +18,10 @@ pub const MELTDOWN_PROTECTION_ANNOTATION: &str =
 /// Source: DWD, `internal/prober/scaler` (`ignoreScalingAnnotationKey`).
 pub const IGNORE_SCALING_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/ignore-scaling";
 
+/// Name under which the scaling-coordinator writes, in `managedFields`. DWD writes as `dependency-watchdog`, so that each
+/// of the two knows what the other has done.
+pub const COORDINATOR_FIELD_MANAGER: &str = "scaling-coordinator";
+
 /// Replicas to restore when no count was recorded and the configuration names none.
 /// Source: DWD, `internal/prober/scaler` (`defaultScaleUpReplicas`).
 pub const DEFAULT_SCALE_UP_REPLICAS: i32 = 1;
@@ -25,6 +29,14 @@ pub const DEFAULT_SCALE_UP_REPLICAS: i32 = 1;
 /// Replicas to scale down to when the configuration names none.
 /// Source: DWD, `internal/prober/scaler` (`defaultScaleDownReplicas`).
 pub const DEFAULT_SCALE_DOWN_REPLICAS: i32 = 0;
+
+// === read on Shoots, inside their Clusters ===
+
+/// Annotation with what the watchdog may do to the shoot; ours. See [`crate::policy::parse_mode`].
+pub const MODE_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/mode";
+
+/// Annotation with the share of expired leases at which the shoot counts as cut off; ours.
+pub const FAILURE_FRACTION_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/failure-fraction";
 
 // === nodes, machines, leases ===
 

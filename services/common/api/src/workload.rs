@@ -4,16 +4,23 @@ use crate::{
     lenient::{Keep, Lenient, Subset},
     meta, names,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ObjectMeta};
 use kube::core::{ApiResource, DynamicResourceScope};
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
+
+/// [`names::MELTDOWN_PROTECTION_ANNOTATION`] in managedFields.
+const PROTECTION_FIELD: &str = "f:dependency-watchdog.gardener.cloud/meltdown-protection-active";
+
+/// The same as a JSON pointer.
+const PROTECTION_POINTER: &str =
+    "/f:metadata/f:annotations/f:dependency-watchdog.gardener.cloud~1meltdown-protection-active";
 
 /// A workload of any kind (its `DynamicType` is kube's [`ApiResource`]). Reading one fails only on broken JSON.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Workload {
     /// Identity, resourceVersion, generation, deletionTimestamp and the watchdog's three annotations; nothing else is
-    /// kept.
+    /// kept except, in managedFields, who wrote what the watchdog writes.
     #[serde(default, deserialize_with = "workload_meta")]
     pub metadata: ObjectMeta,
     /// Wanted replicas.
@@ -56,6 +63,15 @@ pub enum RecordedReplicas {
     Count(i32),
     /// Something is recorded that is no count of at least one; the text, cut to 64 characters.
     Unreadable(String),
+}
+
+/// The last writers of what the watchdog writes, by their names in managedFields. `None` where nobody is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FieldWriters {
+    /// Writer of `spec.replicas`, also through the scale sub-resource.
+    pub replicas: Option<String>,
+    /// Writer of [`names::MELTDOWN_PROTECTION_ANNOTATION`].
+    pub protection: Option<String>,
 }
 
 /// Value of [`names::IGNORE_SCALING_ANNOTATION`]. The words are those of Go's `strconv.ParseBool`, with which DWD reads
@@ -136,6 +152,25 @@ impl Workload {
             .map_or(IgnoreScaling::No, IgnoreScaling::from)
     }
 
+    /// The last writers of the replicas and of the protection.
+    #[must_use]
+    pub fn writers(&self) -> FieldWriters {
+        let entries = self.metadata.managed_fields.as_deref().unwrap_or_default();
+        let writer = |path: &str| {
+            let owns = |fields: &FieldsV1| fields.0.pointer(path).is_some();
+            let owners = entries
+                .iter()
+                .filter(|entry| entry.fields_v1.as_ref().is_some_and(owns));
+            // Several may own a field after server-side applies of the same value.
+            let last = owners.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
+            last.and_then(|entry| entry.manager.clone())
+        };
+        FieldWriters {
+            replicas: writer("/f:spec/f:replicas"),
+            protection: writer(PROTECTION_POINTER),
+        }
+    }
+
     fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
@@ -208,6 +243,26 @@ fn workload_meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMet
                 (names::REPLICAS_ANNOTATION, Keep::All),
                 (names::MELTDOWN_PROTECTION_ANNOTATION, Keep::All),
                 (names::IGNORE_SCALING_ANNOTATION, Keep::All),
+            ]),
+        ),
+        (
+            "managedFields",
+            Keep::Fields(&[
+                ("manager", Keep::All),
+                ("time", Keep::All),
+                (
+                    "fieldsV1",
+                    Keep::Fields(&[
+                        ("f:spec", Keep::Fields(&[("f:replicas", Keep::All)])),
+                        (
+                            "f:metadata",
+                            Keep::Fields(&[(
+                                "f:annotations",
+                                Keep::Fields(&[(PROTECTION_FIELD, Keep::All)]),
+                            )]),
+                        ),
+                    ]),
+                ),
             ]),
         ),
     ]);

@@ -1,6 +1,8 @@
 //! The certificate authorities that the replicas of a seed share, and the certificates issued from them.
 
 use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use pem::{EncodeConfig, LineEnding, Pem};
@@ -8,8 +10,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use time::OffsetDateTime;
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
@@ -18,15 +21,11 @@ use crate::validity::ValidityPeriod;
 #[cfg(test)]
 mod tests;
 
-/// A new authority is trusted for this time before certificates are issued from it. By then every replica has read it,
-/// even one that could not reach the API server for hours.
-pub const OVERLAP: SignedDuration = SignedDuration::from_hours(24);
-
-/// A program replaces its certificate after this time, a third of the certificate's life.
-pub const RENEW_CERTIFICATE_AFTER: SignedDuration = SignedDuration::from_hours(8);
-
 /// Life of a certificate. It is not revoked, so it is short.
 const CERTIFICATE_LIFE: SignedDuration = SignedDuration::from_hours(24);
+
+/// A program replaces its certificate after this share of its life: every 8 h.
+const RENEW_CERTIFICATE_AFTER_SHARE: i32 = 3;
 
 /// Life of an authority.
 const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
@@ -34,12 +33,23 @@ const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// An authority is followed by the next one this long before its end.
 const AUTHORITY_RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(120 * 24);
 
+/// An authority that ends within this time hands over to the one after it. By then all replicas have trusted that one for
+/// three months, even one that could not read the Secret for weeks.
+const HAND_OVER_BEFORE: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+/// An authority takes over only when it is as old as this. It matters where none was made in time, for example because
+/// the seed was switched off for months.
+const TAKE_OVER_AFTER: SignedDuration = SignedDuration::from_hours(24);
+
 /// New certificates are valid from this long ago: the clocks of the others may be behind.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 
 /// Authorities in a Secret at most. Two are in use while one follows the other. A replica whose clock is off by a year
 /// adds one of its own, which hurts nobody.
 const MAX_AUTHORITIES: usize = 4;
+
+/// The years of X.509, from which certificates count.
+const YEARS: std::ops::RangeInclusive<i32> = 1950..=9999;
 
 /// Characters of a common name at most: RFC 5280, ub-common-name.
 const MAX_COMMON_NAME: usize = 64;
@@ -82,6 +92,9 @@ pub enum AuthorityError {
     /// The cryptography failed.
     #[error("cannot issue a certificate: {0}")]
     Issue(#[from] rcgen::Error),
+    /// For example because it may not issue certificates for these names.
+    #[error("certificates that are issued from certificate {0} of ca.crt are not valid: {1}")]
+    IssuesInvalid(usize, webpki::Error),
 }
 
 /// A certificate authority with its key.
@@ -106,8 +119,8 @@ impl CertificateAuthority {
         // Certificates count in seconds: what is read back is then the same.
         let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
         let validity = ValidityPeriod {
-            not_before: now - BACKDATED,
-            not_after: now + AUTHORITY_LIFE,
+            not_before: shifted(now, -BACKDATED),
+            not_after: shifted(now, AUTHORITY_LIFE),
         };
         let mut params = params(&format!("dependency watchdog {now:.0}"), validity)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -124,27 +137,56 @@ impl CertificateAuthority {
     fn read(number: usize, certificate: Pem, key: &Pem) -> Result<Self, AuthorityError> {
         let key = pem::encode_config(key, encoding());
         let pair = KeyPair::from_pem(&key).map_err(|_| AuthorityError::UnreadableKey(number))?;
-        let der = certificate.into_contents();
+        let der = CertificateDer::from(certificate.into_contents());
         let unreadable = AuthorityError::UnreadableCertificate(number);
         let Ok((_, parsed)) = X509Certificate::from_der(&der) else {
             return Err(unreadable);
         };
-        let validity = ValidityPeriod::of_parsed(&parsed).ok_or(unreadable)?;
+        let validity = ValidityPeriod::of_parsed(&parsed);
         if !parsed.is_ca() {
             return Err(AuthorityError::NotAnAuthority(number));
         }
+        // As strict as the TLS of the programs, which reads it next.
+        anchor_from_trusted_cert(&der).map_err(|_| unreadable)?;
         if parsed.public_key().raw != rcgen::PublicKeyData::subject_public_key_info(&pair) {
             return Err(AuthorityError::KeyOfAnother(number));
         }
         Ok(Self {
-            certificate: der.into(),
+            certificate: der,
             key,
             validity,
         })
     }
+
+    fn ends_within(&self, time: SignedDuration, now: Timestamp) -> bool {
+        self.validity.not_after <= shifted(now, time)
+    }
+
+    /// True if it is old enough that all replicas have read it.
+    fn is_known(&self, now: Timestamp) -> bool {
+        shifted(self.validity.not_before, BACKDATED + TAKE_OVER_AFTER) <= now
+    }
+
+    fn issue(
+        &self,
+        params: &CertificateParams,
+        key: &KeyPair,
+    ) -> Result<CertificateDer<'static>, AuthorityError> {
+        let issuer = Issuer::from_ca_cert_der(&self.certificate, KeyPair::from_pem(&self.key)?)?;
+        Ok(params.signed_by(key, &issuer)?.der().clone())
+    }
+
+    /// Checks a certificate as the programs do that trust this authority.
+    fn check(&self, certificate: &CertificateDer<'_>, at: UnixTime) -> Result<(), webpki::Error> {
+        let anchor = anchor_from_trusted_cert(&self.certificate)?;
+        let (algorithms, usage) = (webpki::ALL_VERIFICATION_ALGS, KeyUsage::server_auth());
+        EndEntityCert::try_from(certificate)?
+            .verify_for_usage(algorithms, &[anchor], &[], at, usage, None, None)
+            .map(drop)
+    }
 }
 
-/// The certificate authorities of a seed, by the beginning of their validity.
+/// The certificate authorities of a seed, in the order in which they were added.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Authorities(Vec<CertificateAuthority>);
 
@@ -157,6 +199,8 @@ pub struct Issued {
     pub key: PrivateKeyDer<'static>,
     /// From when to when it is valid.
     pub validity: ValidityPeriod,
+    /// Outside of this time, another one must be issued. A clock that was set back comes before it.
+    pub in_use: Range<Timestamp>,
 }
 
 impl Issued {
@@ -191,7 +235,7 @@ impl Authorities {
         let pairs = certificates.into_iter().zip(&keys).zip(1..);
         let authorities =
             pairs.map(|((certificate, key), number)| CertificateAuthority::read(number, certificate, key));
-        authorities.collect::<Result<_, _>>().map(Self::sorted)
+        authorities.collect::<Result<_, _>>().map(Self)
     }
 
     /// `ca.crt` and `ca.key`.
@@ -204,59 +248,58 @@ impl Authorities {
         (pem::encode_many_config(&certificates, encoding()), keys)
     }
 
-    /// The authorities to trust: all. One that has ended or not begun proves nothing anyway.
-    pub fn certificates(&self) -> impl Iterator<Item = &CertificateDer<'static>> {
-        self.0.iter().map(|authority| &authority.certificate)
+    /// The authorities to trust: all that have not ended. TLS does not look at the validity of an authority itself, so
+    /// who has the key of an old one could still issue certificates.
+    pub fn trusted(&self, now: Timestamp) -> impl Iterator<Item = &CertificateDer<'static>> {
+        let not_ended = self
+            .0
+            .iter()
+            .filter(move |authority| now <= authority.validity.not_after);
+        not_ended.map(|authority| &authority.certificate)
     }
 
-    /// The end of the authority that is valid for longest; none if there is none.
+    /// True if there is none.
     #[must_use]
-    pub fn end(&self, now: Timestamp) -> Option<Timestamp> {
-        self.valid(now)
-            .map(|authority| authority.validity.not_after)
-            .max()
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    /// The content of the Secret that should replace this one, if any: another authority when the last one ends within four months.
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The content of the Secret that should replace this one, if any: another authority when the last one ends within
+    /// four months.
     ///
     /// Nothing is taken away that others may still need, whatever the clock of this process shows: beyond
-    /// `MAX_AUTHORITIES` the one goes that ends first.
+    /// `MAX_AUTHORITIES` the one goes that was added first.
     ///
     /// # Errors
     /// When no authority can be made.
     pub fn renewed(&self, now: Timestamp) -> Result<Option<Self>, AuthorityError> {
         if self
-            .end(now)
-            .is_some_and(|end| end > now + AUTHORITY_RENEW_BEFORE)
+            .valid(now)
+            .any(|authority| !authority.ends_within(AUTHORITY_RENEW_BEFORE, now))
         {
             return Ok(None);
         }
-        let mut authorities = self.0.clone();
-        if authorities.len() >= MAX_AUTHORITIES {
-            authorities.sort_by_key(|authority| authority.validity.not_after);
-            authorities.remove(0);
-        }
+        let surplus = (self.len() + 1).saturating_sub(MAX_AUTHORITIES);
+        let mut authorities: Vec<_> = self.0.iter().skip(surplus).cloned().collect();
         authorities.push(CertificateAuthority::new(now)?);
-        Ok(Some(Self::sorted(authorities)))
+        Ok(Some(Self(authorities)))
     }
 
-    /// Issues a certificate with these DNS names, for a server and a client, from the newest authority that has been
-    /// trusted for [`OVERLAP`], or else from the oldest.
+    /// Issues a certificate with these DNS names, for a server and a client.
     ///
     /// # Errors
-    /// When no authority is valid now, or a name is not a DNS name.
+    /// When no authority is valid now, one cannot issue certificates, or a name is not a DNS name.
     pub fn issue(&self, names: &[String], now: Timestamp) -> Result<Issued, AuthorityError> {
-        let known =
-            |authority: &&CertificateAuthority| authority.validity.not_before + BACKDATED + OVERLAP <= now;
-        let signer = self
-            .valid(now)
-            .filter(known)
-            .last()
-            .or_else(|| self.valid(now).next());
-        let signer = signer.ok_or(AuthorityError::NoneValid(now))?;
+        let (number, signer) = self.signer(now).ok_or(AuthorityError::NoneValid(now))?;
         let validity = ValidityPeriod {
-            not_before: now - BACKDATED,
-            not_after: signer.validity.not_after.min(now + CERTIFICATE_LIFE),
+            not_before: shifted(now, -BACKDATED),
+            not_after: signer.validity.not_after.min(shifted(now, CERTIFICATE_LIFE)),
         };
         let common_name = names.first().map_or("", String::as_str);
         let mut params = params(common_name, validity)?;
@@ -270,25 +313,40 @@ impl Authorities {
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
         params.use_authority_key_identifier_extension = true;
-        let issuer = Issuer::from_ca_cert_der(&signer.certificate, KeyPair::from_pem(&signer.key)?)?;
         let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &issuer)?.der().clone();
+        let certificate = signer.issue(&params, &key)?;
+        signer
+            .check(&certificate, unix_time(now)?)
+            .map_err(|error| AuthorityError::IssuesInvalid(number, error))?;
+        let life = validity.not_after.duration_since(now);
         Ok(Issued {
             certificate,
             key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
             validity,
+            in_use: now..shifted(now, life / RENEW_CERTIFICATE_AFTER_SHARE),
         })
     }
 
-    fn sorted(mut authorities: Vec<CertificateAuthority>) -> Self {
-        authorities.sort_by_key(|authority| authority.validity.not_before);
-        Self(authorities)
+    /// The authority to issue from, and its number for people: the first one that is valid, until it ends soon and one
+    /// after it is known to all.
+    ///
+    /// The order is that of adding. What a replica adds whose clock is off issues nothing before all have read it.
+    fn signer(&self, now: Timestamp) -> Option<(usize, &CertificateAuthority)> {
+        let numbered = (1..).zip(&self.0);
+        let mut valid = numbered.filter(|(_, authority)| authority.validity.contains(now));
+        let first = valid.next()?;
+        Some(valid.fold(first, |signer, next| {
+            if signer.1.ends_within(HAND_OVER_BEFORE, now) && next.1.is_known(now) {
+                next
+            } else {
+                signer
+            }
+        }))
     }
 
     fn valid(&self, now: Timestamp) -> impl Iterator<Item = &CertificateAuthority> {
-        self.0
-            .iter()
-            .filter(move |authority| authority.validity.contains(now))
+        let authorities = self.0.iter();
+        authorities.filter(move |authority| authority.validity.contains(now))
     }
 }
 
@@ -306,7 +364,22 @@ fn params(common_name: &str, validity: ValidityPeriod) -> Result<CertificatePara
 }
 
 fn offset_date_time(at: Timestamp) -> Result<OffsetDateTime, AuthorityError> {
-    OffsetDateTime::from_unix_timestamp(at.as_second()).map_err(|_| AuthorityError::ImpossibleTime(at))
+    OffsetDateTime::from_unix_timestamp(at.as_second())
+        .ok()
+        .filter(|at| YEARS.contains(&at.year()))
+        .ok_or(AuthorityError::ImpossibleTime(at))
+}
+
+fn unix_time(at: Timestamp) -> Result<UnixTime, AuthorityError> {
+    let since = Duration::try_from(at.duration_since(Timestamp::UNIX_EPOCH));
+    since
+        .map(UnixTime::since_unix_epoch)
+        .map_err(|_| AuthorityError::ImpossibleTime(at))
+}
+
+/// As near as time reaches.
+fn shifted(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.saturating_add(by).unwrap_or(at)
 }
 
 fn parts(name: &'static str, text: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Vec<Pem>, AuthorityError> {

@@ -4,5 +4,5 @@
 mod authority;
 mod validity;
 
-pub use authority::{Authorities, AuthorityError, Issued, OVERLAP, RENEW_CERTIFICATE_AFTER};
+pub use authority::{Authorities, AuthorityError, Issued};
 pub use validity::ValidityPeriod;

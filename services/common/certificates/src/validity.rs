@@ -18,15 +18,17 @@ impl ValidityPeriod {
     #[must_use]
     pub fn of(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
-        Self::of_parsed(&certificate)
+        Some(Self::of_parsed(&certificate))
     }
 
-    pub(crate) fn of_parsed(certificate: &X509Certificate<'_>) -> Option<Self> {
+    pub(crate) fn of_parsed(certificate: &X509Certificate<'_>) -> Self {
         let validity = certificate.validity();
-        Some(Self {
-            not_before: Timestamp::from_second(validity.not_before.timestamp()).ok()?,
-            not_after: Timestamp::from_second(validity.not_after.timestamp()).ok()?,
-        })
+        // X.509's "never ends", 9999-12-31T23:59:59Z, is a day later than the last moment of a Timestamp.
+        let moment = |seconds| Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
+        Self {
+            not_before: moment(validity.not_before.timestamp()),
+            not_after: moment(validity.not_after.timestamp()),
+        }
     }
 
     /// True if the certificate is valid at this time.
@@ -56,6 +58,15 @@ mod tests {
             let read = ValidityPeriod::of(&certificate(year)).map(|validity| validity.not_after);
             assert_eq!(read, Some(expected), "{year}");
         }
+    }
+
+    #[test]
+    fn a_certificate_that_never_ends_is_read() {
+        let mut params = CertificateParams::new(vec!["a.test".to_owned()]).unwrap();
+        params.not_after = time::OffsetDateTime::from_unix_timestamp(253_402_300_799).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let read = ValidityPeriod::of(params.self_signed(&key).unwrap().der());
+        assert_eq!(read.map(|validity| validity.not_after), Some(Timestamp::MAX));
     }
 
     #[test]

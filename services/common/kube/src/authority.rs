@@ -2,16 +2,18 @@
 //! for itself from it. The rules are those of [`watchdog_certificates`].
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use watchdog_certificates::{Authorities, RENEW_CERTIFICATE_AFTER};
+use watchdog_certificates::Authorities;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason};
 use watchdog_runtime::readiness::{Blocker, Readiness};
@@ -42,6 +44,8 @@ pub struct CertificateIssuer {
     pub tls: Tls,
     /// Blocked until the first certificate is issued.
     pub readiness: Readiness,
+    /// Becomes true when the first certificate is issued.
+    pub has_certificate: watch::Sender<bool>,
     /// The time of day of this process.
     pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
     /// The pause between two reads of the Secret.
@@ -57,19 +61,18 @@ impl std::fmt::Debug for CertificateIssuer {
     }
 }
 
-/// The authorities that the process knows.
+/// The authorities that the process knows. They change only once a certificate was issued from the new ones.
 #[derive(Default)]
 struct KnownAuthorities {
     authorities: Authorities,
-    /// When the certificate in use was issued.
-    issued: Option<Timestamp>,
+    /// When the certificate in use needs no replacement; none before the first one.
+    certificate_in_use: Option<Range<Timestamp>>,
 }
 
 impl KnownAuthorities {
-    fn needs_certificate(&self, now: Timestamp) -> bool {
-        // A clock that was set back makes a certificate that begins later than now.
-        self.issued
-            .is_none_or(|issued| now < issued || now >= issued + RENEW_CERTIFICATE_AFTER)
+    fn need_certificate(&self, now: Timestamp) -> bool {
+        let in_use = self.certificate_in_use.as_ref();
+        in_use.is_none_or(|in_use| !in_use.contains(&now))
     }
 }
 
@@ -91,6 +94,7 @@ impl CertificateIssuer {
             names,
             tls,
             readiness,
+            has_certificate: watch::Sender::new(false),
             clock: Box::new(Timestamp::now),
             look_every: LOOK_EVERY,
         }
@@ -120,8 +124,9 @@ impl CertificateIssuer {
                 () = stop.cancelled() => return Ok(()),
                 turn = self.turn(&mut known) => turn,
             };
-            if known.issued.is_some() {
+            if known.certificate_in_use.is_some() {
                 blocker = None;
+                self.has_certificate.send_replace(true);
             }
             let pause = match turn {
                 Ok(()) => {
@@ -141,49 +146,70 @@ impl CertificateIssuer {
         }
     }
 
-    /// Reads the Secret, writes it if need be, and issues a certificate if need be: also when the Secret cannot be read.
+    /// Reads the Secret, writes it if need be, and issues a certificate if need be: also when the Secret cannot be read,
+    /// written or used.
     async fn turn(&self, known: &mut KnownAuthorities) -> anyhow::Result<()> {
         let now = (self.clock)();
-        let read = self.read(now).await;
-        if let Ok(authorities) = &read
-            && *authorities != known.authorities
-        {
-            known.authorities = authorities.clone();
-            known.issued = None;
+        let (read, outcome) = match self.read(now).await {
+            Ok(read) => read,
+            Err(error) => (Authorities::default(), Err(error)),
+        };
+        if !read.is_empty() && read != known.authorities {
+            match self.issue(&read, now).with_context(|| self.unusable()) {
+                Ok(in_use) => {
+                    *known = KnownAuthorities {
+                        authorities: read,
+                        certificate_in_use: Some(in_use),
+                    };
+                }
+                Err(error) => {
+                    self.keep_certificate(known, now)?;
+                    return Err(error);
+                }
+            }
         }
-        if known.needs_certificate(now) && known.authorities != Authorities::default() {
-            self.issue(&known.authorities, now)?;
-            known.issued = Some(now);
-        }
-        read.map(drop)
+        self.keep_certificate(known, now)?;
+        outcome
     }
 
-    /// The authorities in the Secret, after this replica has renewed them where that was due.
-    async fn read(&self, now: Timestamp) -> anyhow::Result<Authorities> {
+    /// Replaces the certificate in use when it is time, from the authorities that are known.
+    fn keep_certificate(&self, known: &mut KnownAuthorities, now: Timestamp) -> anyhow::Result<()> {
+        if known.need_certificate(now) && !known.authorities.is_empty() {
+            known.certificate_in_use = Some(self.issue(&known.authorities, now)?);
+        }
+        Ok(())
+    }
+
+    /// The authorities in the Secret, after this replica has renewed them where that was due, and whether it could.
+    async fn read(&self, now: Timestamp) -> anyhow::Result<(Authorities, anyhow::Result<()>)> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        let mut authorities = Authorities::default();
         for _ in 0..MAX_WRITES {
             let secret = found(&self.secret, request(secrets.get(&self.secret)).await)?;
-            let authorities = secret
+            authorities = secret
                 .as_ref()
                 .map_or_else(|| Ok(Authorities::default()), |secret| self.parse(secret))?;
             let Some(renewed) = authorities.renewed(now)? else {
-                return Ok(authorities);
+                return Ok((authorities, Ok(())));
             };
             match self.write(&secrets, secret, &renewed).await {
                 Ok(()) => {
                     tracing::info!(
                         namespace = self.namespace,
                         secret = self.secret,
-                        authorities = renewed.certificates().count(),
+                        authorities = renewed.len(),
                         "certificate authority made"
                     );
-                    return Ok(renewed);
+                    return Ok((renewed, Ok(())));
                 }
                 Err(error) if error.is_conflict() => {}
-                Err(error) => return Err(error.into()),
+                // What is there is good for months.
+                Err(error) => return Ok((authorities, Err(error.into()))),
             }
         }
-        bail!("the Secret was changed by others at each of {MAX_WRITES} tries to renew the authority")
+        let beaten =
+            anyhow!("the Secret was changed by others at each of {MAX_WRITES} tries to renew the authority");
+        Ok((authorities, Err(beaten)))
     }
 
     fn parse(&self, secret: &Secret) -> anyhow::Result<Authorities> {
@@ -191,12 +217,14 @@ impl CertificateIssuer {
             let data = secret.data.as_ref().and_then(|data| data.get(name));
             data.map_or(&[][..], |bytes| &bytes.0)
         };
-        Authorities::from_pem(part("ca.crt"), part("ca.key")).with_context(|| {
-            format!(
-                "the Secret {}/{} cannot be used; correct it, or delete it to have a new authority made",
-                self.namespace, self.secret
-            )
-        })
+        Authorities::from_pem(part("ca.crt"), part("ca.key")).with_context(|| self.unusable())
+    }
+
+    fn unusable(&self) -> String {
+        format!(
+            "the Secret {}/{} cannot be used; correct it, or delete it to have a new authority made",
+            self.namespace, self.secret
+        )
     }
 
     /// Creates the Secret, or replaces exactly that version of it.
@@ -227,12 +255,13 @@ impl CertificateIssuer {
         Ok(())
     }
 
-    fn issue(&self, authorities: &Authorities, now: Timestamp) -> anyhow::Result<()> {
+    /// Takes a new certificate into use, and says for which time.
+    fn issue(&self, authorities: &Authorities, now: Timestamp) -> anyhow::Result<Range<Timestamp>> {
         let issued = authorities.issue(&self.names, now)?;
         self.tls.replace(TlsCredentials {
             chain: vec![issued.certificate],
             key: issued.key,
-            authorities: authorities.certificates().cloned().collect(),
+            authorities: authorities.trusted(now).cloned().collect(),
             source: CertificateSource::Issued,
         })?;
         tracing::info!(
@@ -240,7 +269,7 @@ impl CertificateIssuer {
             until = %issued.validity.not_after,
             "certificate issued"
         );
-        Ok(())
+        Ok(issued.in_use)
     }
 
     fn report(&self, error: &anyhow::Error, blocks: bool) {

@@ -38,17 +38,20 @@ fn claim(base: &ServiceBuilder, service: &str) -> Option<(String, PodLock)> {
     }
 }
 
-/// With `--tls-authority`: keeps a certificate for the name of the service.
-fn issue_certificates(base: &ServiceBuilder, service: &str, seed: &kube::Client) {
+/// With `--tls-authority`: keeps a certificate for the name of the service. Gives whether the process can be called: at
+/// once, or when it has a certificate.
+fn issue_certificates(base: &ServiceBuilder, service: &str, seed: &kube::Client) -> watch::Receiver<bool> {
     let (Some(secret), Some(tls)) = (&base.common.tls_authority, &base.tls) else {
-        return;
+        return watch::Sender::new(true).subscribe();
     };
     let name = base.common.peer_server_name(service);
     let names = vec![name.clone(), format!("{name}.cluster.local")];
     let (namespace, readiness) = (&base.common.namespace, base.readiness.clone());
     let issuer = CertificateIssuer::new(seed.clone(), namespace, secret, names, tls.clone(), readiness);
+    let has_certificate = issuer.has_certificate.subscribe();
     base.tasks
         .critical("certificate", issuer.run(base.draining.clone()));
+    has_certificate
 }
 
 /// A replica: its client for the seed and its membership.
@@ -84,9 +87,8 @@ impl<M: std::fmt::Debug> std::fmt::Debug for Replica<M> {
 }
 
 impl<M: Membership> Replica<M> {
-    /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and joins the replicas of
-    /// `service`. The blocker `membership` stays until it has joined;
-    /// its Lease is released at the drain.
+    /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and then joins the replicas of
+    /// `service`. The blocker `membership` stays until it has joined; its Lease is released at the drain.
     ///
     /// # Errors
     /// When there is no way to the seed.
@@ -95,7 +97,7 @@ impl<M: Membership> Replica<M> {
         membership::metrics::register();
         let agent = format!("{service}/{}", env!("CARGO_PKG_VERSION"));
         let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
-        issue_certificates(base, service, &seed);
+        let mut callable = issue_certificates(base, service, &seed);
         let config = MembershipConfig {
             client: seed.clone(),
             namespace: base.common.namespace.clone(),
@@ -110,7 +112,13 @@ impl<M: Membership> Replica<M> {
             Some((uid, lock)) => (task.in_pod(&uid), Some(lock)),
             None => (task, None),
         };
+        let stop = base.draining.clone();
         base.tasks.critical("membership", async move {
+            // What a replica owns that nobody can call is not looked after: the others keep it.
+            tokio::select! {
+                _ = callable.wait_for(|callable| *callable) => {}
+                () = stop.cancelled() => {}
+            }
             task.run().await;
             // Another process may live in this Pod from now on.
             drop(lock);

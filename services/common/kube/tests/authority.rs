@@ -7,14 +7,20 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, GeneralSubtree, IsCa, KeyPair, NameConstraints,
+    date_time_ymd,
+};
 use rustls::pki_types::ServerName;
 use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use watchdog_certificates::Authorities;
 use watchdog_kube::authority::CertificateIssuer;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tls::Tls;
@@ -81,6 +87,20 @@ impl Seed {
             tls,
             readiness,
             _stop: stop.drop_guard(),
+        }
+    }
+
+    /// Puts the Secret there, whatever there was.
+    async fn put(&self, certificates: &str, keys: &str) {
+        let part = |text: &str| ByteString(text.as_bytes().to_vec());
+        let data = json!({"ca.crt": part(certificates), "ca.key": part(keys)});
+        let secret: Secret =
+            serde_json::from_value(json!({"metadata": {"name": SECRET}, "data": data})).unwrap();
+        let created = self.secrets.create(&PostParams::default(), &secret).await;
+        if created.is_err() {
+            let patch = Patch::Merge(json!({ "data": data }));
+            let params = PatchParams::default();
+            self.secrets.patch(SECRET, &params, &patch).await.unwrap();
         }
     }
 
@@ -200,7 +220,11 @@ async fn an_authority_is_followed_by_the_next_while_all_trust_each_other() {
     let seed = Seed::start().await;
     // Begun eight months ago.
     seed.clock.advance(SignedDuration::from_hours(-24 * 250));
-    let replicas = [seed.replica().await, seed.replica().await];
+    // Three replicas of three programs, which find at the same time that the next authority is due.
+    let mut replicas = Vec::new();
+    for _ in 0..9 {
+        replicas.push(seed.replica().await);
+    }
     for replica in &replicas {
         replica.ready().await;
     }
@@ -268,4 +292,105 @@ async fn an_authority_that_cannot_be_used_is_named_and_the_old_one_stays() {
     );
     assert!(!shown.contains("classified"), "{shown}");
     assert!(calls(&replica, &replica).await);
+}
+
+#[tokio::test]
+async fn a_replica_starts_from_an_authority_that_it_cannot_renew() {
+    let seed = Seed::start().await;
+    let due = seed.clock.now() - SignedDuration::from_hours(24 * 250);
+    let (certificate, key) = Authorities::default().renewed(due).unwrap().unwrap().to_pem();
+    seed.put(&certificate, &key).await;
+    // For example because etcd has no space left, or the permission is missing.
+    seed.api
+        .inject(Fault::always(FaultAction::InternalError).verb("update"));
+    let replicas = [seed.replica().await, seed.replica().await];
+    for replica in &replicas {
+        replica.ready().await;
+        until("the failure is shown", async || {
+            !replica.readiness.failures().is_empty()
+        })
+        .await;
+    }
+    assert!(all_call(&replicas).await);
+}
+
+#[tokio::test]
+async fn a_certificate_that_ends_with_its_authority_is_replaced_in_time() {
+    let seed = Seed::start().await;
+    let ended = seed.clock.now() + SignedDuration::from_hours(2);
+    let begun = ended - SignedDuration::from_hours(24 * 365);
+    let (certificate, key) = Authorities::default().renewed(begun).unwrap().unwrap().to_pem();
+    seed.put(&certificate, &key).await;
+    let replica = seed.replica().await;
+    replica.ready().await;
+    until("the next authority is there", async || {
+        seed.authorities().await == 2
+    })
+    .await;
+    for hours in [1, 2] {
+        let before = replica.tls.client().current();
+        seed.clock.advance(SignedDuration::from_hours(hours));
+        until("a new certificate", async || {
+            !Arc::ptr_eq(&replica.tls.client().current(), &before)
+        })
+        .await;
+    }
+}
+
+/// An authority of somebody else, with its key.
+fn foreign(change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "somebody else");
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2090, 1, 1);
+    change(&mut params);
+    let key = KeyPair::generate().unwrap();
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
+#[tokio::test]
+async fn an_authority_whose_certificates_nobody_would_accept_is_named_and_the_old_one_stays() {
+    let seed = Seed::start().await;
+    let replica = seed.replica().await;
+    replica.ready().await;
+    let (certificate, key) = foreign(|params| {
+        params.name_constraints = Some(NameConstraints {
+            permitted_subtrees: vec![GeneralSubtree::DnsName("elsewhere.test".to_owned())],
+            excluded_subtrees: Vec::new(),
+        });
+    });
+    seed.put(&certificate, &key).await;
+    until("the failure is shown", async || {
+        !replica.readiness.failures().is_empty()
+    })
+    .await;
+    let shown = replica.readiness.lines().join("\n");
+    assert!(
+        shown.contains("the Secret garden/watchdog-authority cannot be used; correct it, or delete it"),
+        "{shown}"
+    );
+    assert!(calls(&replica, &replica).await);
+    // Until somebody has looked at it, the old one goes on.
+    let before = replica.tls.client().current();
+    seed.clock.advance(SignedDuration::from_hours(9));
+    until("a new certificate of the old authority", async || {
+        !Arc::ptr_eq(&replica.tls.client().current(), &before)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_authority_of_somebody_else_is_used_as_it_is() {
+    let seed = Seed::start().await;
+    let (certificate, key) = foreign(|_| {});
+    seed.put(&certificate, &key).await;
+    let replicas = [seed.replica().await, seed.replica().await];
+    for replica in &replicas {
+        replica.ready().await;
+    }
+    assert!(all_call(&replicas).await);
+    assert_eq!(seed.authorities().await, 1, "it is valid for decades");
 }

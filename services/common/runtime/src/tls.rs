@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use tokio_util::sync::CancellationToken;
 use watchdog_certificates::ValidityPeriod;
@@ -151,6 +151,8 @@ impl Tls {
                 .with_single_cert(chain.clone(), key.clone_key())
                 .context(unpaired)?;
             config.alpn_protocols = vec![protocol.to_vec()];
+            // Who resumes a session shows no certificate, so it could have expired since.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
             Ok(config)
         };
         let verifier = || WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());

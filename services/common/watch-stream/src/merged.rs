@@ -26,7 +26,7 @@ use crate::item::{FeedItem, FeedKey};
 use crate::message::{Completeness, Event, Message};
 use crate::replicas::{ReplicaEndpoints, ReplicaHandler, follow_replicas};
 use crate::reports::{ReplicaReport, Reports};
-use crate::server::{CompletenessChanges, SnapshotTerms, StateStore};
+use crate::server::{CompletenessChanges, Effect, SnapshotTerms, StateStore};
 use crate::stream::{Responses, Streams};
 use crate::wire::{self, WatchResponse};
 
@@ -220,9 +220,8 @@ impl<M: FeedItem> MergedView<M> {
                         as_of,
                         set_at: as_of.checked_sub(age).unwrap_or(as_of),
                     };
-                    self.inner
-                        .own
-                        .upsert_set_at(of.clone(), report.clone(), report.set_at, |_, _| false);
+                    let changed = Effect::Changed(report.clone());
+                    self.inner.own.update(of.clone(), report.set_at, |_| changed);
                     self.set(me, of, report);
                 }
                 Event::Removed(of) => {
@@ -321,18 +320,18 @@ impl<M: FeedItem> MergedView<M> {
             merged.remove(key);
             return;
         };
-        let shown = merged.get(key);
-        if shown.as_deref() == Some(&newest) && !reports.renewal_is_due(now) {
-            return;
-        }
-        let set_at = newest.set_at;
-        let renews = shown.is_some_and(|shown| newest.item.renews(&shown.item));
-        if renews && reports.defer_renewal(now) {
-            merged.refresh(key, newest, set_at);
-        } else {
-            reports.note_sent(&newest, now);
-            merged.upsert_set_at(key.clone(), newest, set_at, |_, _| false);
-        }
+        merged.update(key.clone(), newest.set_at, |shown| {
+            if shown == Some(&newest) && !reports.renewal_is_due(now) {
+                return Effect::None;
+            }
+            let renews = shown.is_some_and(|shown| newest.item.renews(&shown.item));
+            if renews && reports.defer_renewal(now) {
+                Effect::Renewed(newest)
+            } else {
+                reports.note_sent(&newest, now);
+                Effect::Changed(newest)
+            }
+        });
     }
 
     fn note(&self, replica: &Arc<str>, state: PeerState) {

@@ -1,6 +1,7 @@
 //! The server's side: the latest value of every key, and cursors over the changes.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message, Position}
 /// many: a reader that is further behind starts anew, which costs it no more than the removals would.
 const MIN_TOMBSTONES: usize = 1024;
 
-/// Changes handed to a subscriber per visit to the lock.
+/// ChangeOrder handed to a subscriber per visit to the lock.
 const BATCH: usize = 256;
 
 /// Keyed state with any number of subscribers. Cheap to clone.
@@ -45,14 +46,30 @@ struct Inner<K, V> {
 
 #[derive(Debug)]
 struct State<K, V> {
-    revision: u64,
     items: BTreeMap<K, LatestChange<V>>,
-    // Every change that is still the latest of its key.
-    changes: BTreeMap<u64, K>,
-    // Items without a value.
-    tombstones: usize,
+    changes: ChangeOrder<K>,
     // Removals up to here are forgotten.
     compacted: u64,
+}
+
+/// The order of the changes.
+#[derive(Debug)]
+struct ChangeOrder<K> {
+    revision: u64,
+    // Every change that is still the latest of its key.
+    keys: BTreeMap<u64, K>,
+    // Keys without a value.
+    tombstones: usize,
+}
+
+/// The effect of an update on the value of a key.
+pub(crate) enum Effect<V> {
+    /// Nothing.
+    None,
+    /// Those that read it from now on find the new one; there is no new revision, and no subscriber is notified.
+    Renewed(V),
+    /// The subscribers are notified.
+    Changed(V),
 }
 
 /// The latest change of a key.
@@ -90,10 +107,12 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     #[must_use]
     pub fn new() -> Self {
         let state = State {
-            revision: 0,
             items: BTreeMap::new(),
-            changes: BTreeMap::new(),
-            tombstones: 0,
+            changes: ChangeOrder {
+                revision: 0,
+                keys: BTreeMap::new(),
+                tombstones: 0,
+            },
             compacted: 0,
         };
         Self {
@@ -108,41 +127,45 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
 
     /// Sets the value of a key and tells the subscribers.
     pub fn upsert(&self, key: K, value: V) {
-        self.upsert_unless(key, value, |_, _| false);
-    }
-
-    /// Sets the value of a key that its owner set at `set_at`; nothing happens if `same` says that it is the old one.
-    pub(crate) fn upsert_set_at(
-        &self,
-        key: K,
-        value: V,
-        set_at: Instant,
-        same: impl FnOnce(&V, &V) -> bool,
-    ) -> bool {
-        let mut state = self.inner.state.lock();
-        if state.live(&key).is_some_and(|old| same(old, &value)) {
-            return false;
-        }
-        let revision = state.set(key, Some(Arc::new(value)), set_at);
-        drop(state);
-        self.inner.newest.send_replace(revision);
-        true
+        self.update(key, Instant::now(), |_| Effect::Changed(value));
     }
 
     /// Sets the value of a key; the subscribers are notified only if `same` says that it differs from the old one.
     /// Returns whether they were.
     pub fn upsert_unless(&self, key: K, value: V, same: impl FnOnce(&V, &V) -> bool) -> bool {
-        self.upsert_set_at(key, value, Instant::now(), same)
+        self.update(key, Instant::now(), |old| match old {
+            Some(old) if same(old, &value) => Effect::None,
+            _ => Effect::Changed(value),
+        })
     }
 
-    /// Replaces the value of a key without a new revision: those that read it from now on find it, and no subscriber
-    /// is notified. Nothing happens when the key has no value.
-    pub(crate) fn refresh(&self, key: &K, value: V, set_at: Instant) {
-        let mut state = self.inner.state.lock();
-        if let Some(item) = state.items.get_mut(key).filter(|item| item.value.is_some()) {
-            item.value = Some(Arc::new(value));
-            item.set_at = set_at;
-        }
+    /// Updates the value of a key, as its owner did at `set_at`, by what it is now. Returns whether the subscribers were
+    /// notified. The map is searched once: with thousands of keys every step of a search waits for the memory.
+    pub(crate) fn update(
+        &self,
+        key: K,
+        set_at: Instant,
+        decide: impl FnOnce(Option<&V>) -> Effect<V>,
+    ) -> bool {
+        let mut guard = self.inner.state.lock();
+        let state = &mut *guard;
+        let mut entry = state.items.entry(key);
+        let old = match &mut entry {
+            Entry::Occupied(old) => Some(old.get_mut()).filter(|old| old.value.is_some()),
+            Entry::Vacant(_) => None,
+        };
+        let value = match (decide(old.as_ref().and_then(|old| old.value.as_deref())), old) {
+            (Effect::Changed(value), _) => value,
+            (Effect::Renewed(value), Some(old)) => {
+                (old.value, old.set_at) = (Some(Arc::new(value)), set_at);
+                return false;
+            }
+            (Effect::None, _) | (Effect::Renewed(_), None) => return false,
+        };
+        let revision = state.changes.note(entry, Some(Arc::new(value)), set_at);
+        drop(guard);
+        self.inner.newest.send_replace(revision);
+        true
     }
 
     /// Removes a key and tells the subscribers; nothing happens when it is not there.
@@ -151,7 +174,8 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         if state.live(key).is_none() {
             return;
         }
-        let revision = state.set(key.clone(), None, Instant::now());
+        let State { items, changes, .. } = &mut *state;
+        let revision = changes.note(items.entry(key.clone()), None, Instant::now());
         state.forget_removals();
         drop(state);
         self.inner.newest.send_replace(revision);
@@ -172,7 +196,8 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
     /// Where an answer stands that is sent now.
     #[must_use]
     pub fn position(&self) -> Position {
-        self.inner.position(self.inner.state.lock().revision, None)
+        self.inner
+            .position(self.inner.state.lock().changes.revision, None)
     }
 
     /// All keys.
@@ -202,7 +227,7 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
             items: Vec::new(),
             more: false,
             total: 0,
-            position: self.inner.position(state.revision, None),
+            position: self.inner.position(state.changes.revision, None),
         };
         for (key, item) in &state.items {
             let Some(value) = item.value.as_ref().filter(|value| matches(key, value)) else {
@@ -269,43 +294,56 @@ impl<K: Ord + Clone, V> State<K, V> {
         self.items.get(key)?.value.as_ref()
     }
 
+    /// Forgets the oldest removals once there are twice as many as are kept: finding them takes a pass over all changes.
+    fn forget_removals(&mut self) {
+        let keep = MIN_TOMBSTONES.max(self.items.len() - self.changes.tombstones);
+        if self.changes.tombstones <= 2 * keep {
+            return;
+        }
+        let oldest: Vec<_> = self
+            .changes
+            .keys
+            .iter()
+            .filter(|(_, key)| self.live(key).is_none())
+            .take(self.changes.tombstones - keep)
+            .map(|(revision, key)| (*revision, key.clone()))
+            .collect();
+        for (revision, key) in oldest {
+            self.changes.keys.remove(&revision);
+            self.items.remove(&key);
+            self.compacted = revision;
+        }
+        self.changes.tombstones = keep;
+    }
+}
+
+impl<K: Ord + Clone> ChangeOrder<K> {
     /// Notes a change and returns its revision.
-    fn set(&mut self, key: K, value: Option<Arc<V>>, set_at: Instant) -> u64 {
+    fn note<V>(
+        &mut self,
+        entry: Entry<'_, K, LatestChange<V>>,
+        value: Option<Arc<V>>,
+        set_at: Instant,
+    ) -> u64 {
         self.revision += 1;
         self.tombstones += usize::from(value.is_none());
-        self.changes.insert(self.revision, key.clone());
-        let item = LatestChange {
+        let latest = LatestChange {
             revision: self.revision,
             published: Instant::now(),
             set_at,
             value,
         };
-        if let Some(previous) = self.items.insert(key, item) {
-            self.changes.remove(&previous.revision);
-            self.tombstones -= usize::from(previous.value.is_none());
-        }
+        let key = match entry {
+            Entry::Vacant(entry) => entry.insert_entry(latest).key().clone(),
+            Entry::Occupied(mut entry) => {
+                let previous = entry.insert(latest);
+                self.tombstones -= usize::from(previous.value.is_none());
+                let key = self.keys.remove(&previous.revision);
+                key.unwrap_or_else(|| entry.key().clone())
+            }
+        };
+        self.keys.insert(self.revision, key);
         self.revision
-    }
-
-    /// Forgets the oldest removals once there are twice as many as are kept: finding them takes a pass over all changes.
-    fn forget_removals(&mut self) {
-        let keep = MIN_TOMBSTONES.max(self.items.len() - self.tombstones);
-        if self.tombstones <= 2 * keep {
-            return;
-        }
-        let oldest: Vec<_> = self
-            .changes
-            .iter()
-            .filter(|(_, key)| self.live(key).is_none())
-            .take(self.tombstones - keep)
-            .map(|(revision, key)| (*revision, key.clone()))
-            .collect();
-        for (revision, key) in oldest {
-            self.changes.remove(&revision);
-            self.items.remove(&key);
-            self.compacted = revision;
-        }
-        self.tombstones = keep;
     }
 }
 
@@ -347,7 +385,7 @@ pub struct Subscription<K, V> {
     changes: CompletenessChanges,
     // As the reader knows it; none before the snapshot.
     completeness: Option<Completeness>,
-    // Changes up to here were read.
+    // ChangeOrder up to here were read.
     cursor: u64,
     snapshot: Option<SnapshotCursor<K>>,
     batch: std::vec::IntoIter<PendingChange<K, V>>,
@@ -421,7 +459,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
         let now = Instant::now();
         if snapshot.after.is_none() {
             // What changes from now on is read after the snapshot.
-            self.cursor = state.revision;
+            self.cursor = state.changes.revision;
         }
         let rest = (snapshot.after.as_ref().map_or(Unbounded, Excluded), Unbounded);
         let mut batch: Vec<_> = state
@@ -465,7 +503,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
             return Err(Lagged);
         }
         let mut batch = Vec::new();
-        for (&revision, key) in state.changes.range(self.cursor + 1..) {
+        for (&revision, key) in state.changes.keys.range(self.cursor + 1..) {
             self.cursor = revision;
             let Some(item) = state.items.get(key).filter(|_| (self.matches)(key)) else {
                 continue;

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::policy::parse_failure_fraction;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 
@@ -194,6 +195,9 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             self.traceparent = span.map(|span| span.traceparent().into());
         }
         verdict.traceparent.clone_from(&self.traceparent);
+        if let Err(malformed) = failure_fraction(inputs) {
+            verdict.message.push_str(&format!(" {malformed}"));
+        }
         self.report.verdict(verdict);
         if let (true, true, Some(crossing)) = (loss, turned, crossing) {
             // Silence may have been proven while no probe could run.
@@ -383,4 +387,14 @@ fn count_throttled(failure: &ProbeFailure) {
     if failure.outcome() == Outcome::Throttled {
         THROTTLED.inc(());
     }
+}
+
+/// The share of expired leases at which the shoot counts as cut off: its own, or that of the configuration. Fails with
+/// what is wrong with its own.
+pub(super) fn failure_fraction(inputs: &ProbeInputs) -> Result<f64, String> {
+    let own = inputs.settings.failure_fraction.as_deref();
+    own.map_or(
+        Ok(inputs.config.node_lease_failure_fraction),
+        parse_failure_fraction,
+    )
 }

@@ -53,6 +53,8 @@ struct Renewal {
     arrivals: Arrivals,
     // True if it was there when the lease was first observed: nobody saw it arrive.
     unseen: bool,
+    // The last list that has the lease.
+    listed: u32,
 }
 
 /// The age of one lease, and when it expires.
@@ -81,6 +83,8 @@ pub struct LeaseAge {
 #[derive(Debug, Clone, Default)]
 pub struct Renewals {
     nodes: HashMap<Arc<str>, Renewal>,
+    // How many lists were taken in.
+    lists: u32,
     previous: Option<ListTimes>,
     answered: AnsweredTime,
     renew_interval: Option<Duration>,
@@ -90,46 +94,36 @@ pub struct Renewals {
 impl Renewals {
     /// Takes in a complete list. Leases that are not in it are forgotten.
     pub fn observe(&mut self, times: ListTimes, leases: &[ListedLease]) {
-        let before = std::mem::replace(&mut self.nodes, HashMap::with_capacity(leases.len()));
         let interval = |lease: &ListedLease| renew_interval(lease.duration_seconds);
         self.renew_interval = median(leases.iter().map(interval));
         let span = self.answered.record(times, self.renew_interval());
+        self.lists = self.lists.wrapping_add(1);
         for lease in leases {
             let Some(renew_time) = lease.renew_time else {
                 continue;
             };
             let interval = interval(lease);
-            let renewal = match (before.get(&lease.name), self.previous) {
-                (Some(known), _) if known.has_seen(renew_time) => Renewal {
-                    renew_interval: interval,
-                    ..known.clone()
-                },
-                (Some(known), Some(previous)) => {
-                    let (made, arrivals) = known.renewed(renew_time, interval, previous, times);
-                    self.common_skew
-                        .note(times.sent.0.saturating_sub(made.0), times.sent);
-                    let made = made.shifted(self.common_skew.behind());
-                    let made = span.arrived(made).min(times.received);
-                    Renewal {
-                        renew_time: renew_time.max(known.renew_time),
-                        went_back: Some(renew_time)
-                            .filter(|time| *time < known.renew_time)
-                            .or(known.went_back),
-                        made,
-                        mark: self.answered.renewed(span, made),
-                        renew_interval: interval,
-                        arrivals,
-                        unseen: false,
-                    }
-                }
-                _ => {
-                    let outlasted = times.sent.since(renew_time) > interval.mul_f64(OUTLASTED);
-                    let mark = self.answered.first_sight(span, outlasted);
-                    Renewal::first_seen(renew_time, interval, times, mark)
-                }
+            // In place: nearly every list has the leases of the list before it.
+            let Some(known) = self.nodes.get_mut(&lease.name) else {
+                let outlasted = times.sent.since(renew_time) > interval.mul_f64(OUTLASTED);
+                let mark = self.answered.first_sight(span, outlasted);
+                let renewal = Renewal::first_seen(renew_time, interval, times, mark, self.lists);
+                self.nodes.insert(lease.name.clone(), renewal);
+                continue;
             };
-            self.nodes.insert(lease.name.clone(), renewal);
+            known.listed = self.lists;
+            known.renew_interval = interval;
+            let Some(previous) = self.previous.filter(|_| !known.has_seen(renew_time)) else {
+                continue;
+            };
+            let made = known.note(renew_time, previous, times);
+            self.common_skew
+                .note(times.sent.0.saturating_sub(made.0), times.sent);
+            let made = made.shifted(self.common_skew.behind());
+            known.made = span.arrived(made).min(times.received);
+            known.mark = self.answered.renewed(span, known.made);
         }
+        self.nodes.retain(|_, known| known.listed == self.lists);
         self.previous = Some(times);
     }
 
@@ -212,6 +206,7 @@ impl Renewal {
         renew_interval: Duration,
         times: ListTimes,
         mark: AnsweredMark,
+        listed: u32,
     ) -> Self {
         let mut arrivals = Arrivals::default();
         // The age of a renewal that was not seen to arrive is no evidence. But a time in the future proves a clock that
@@ -230,6 +225,7 @@ impl Renewal {
             renew_interval,
             arrivals,
             unseen: true,
+            listed,
         }
     }
 
@@ -239,27 +235,26 @@ impl Renewal {
         self.renew_time == renew_time || self.went_back == Some(renew_time)
     }
 
-    /// When the lease was renewed, by the prober's clock. It was renewed after the answer to the previous list was made
-    /// and before the answer to this one: that is certain whatever clock the node has, and an estimate that contradicts
-    /// it is wrong.
-    fn renewed(
-        &self,
-        renew_time: UnixTime,
-        renew_interval: Duration,
-        previous: ListTimes,
-        times: ListTimes,
-    ) -> (UnixTime, Arrivals) {
-        let mut arrivals = self.arrivals;
-        arrivals.note(arrival(times, renew_time));
+    /// Takes in a new renewal and returns when it was made, by the prober's clock. It was made after the answer to the
+    /// previous list and before the answer to this one: that is certain whatever clock the node has, and an estimate that
+    /// contradicts it is wrong.
+    fn note(&mut self, renew_time: UnixTime, previous: ListTimes, times: ListTimes) -> UnixTime {
+        if renew_time < self.renew_time {
+            self.went_back = Some(renew_time);
+        }
+        self.renew_time = renew_time.max(self.renew_time);
+        self.unseen = false;
+        self.arrivals.note(arrival(times, renew_time));
         let earliest = previous.sent.before(TOLERANCE);
         // A clock that is called ahead, but was so no more when this renewal was made. One that is called behind, by
         // too little, is no contradiction: that estimate falls short on purpose.
-        let skew = arrivals.skew(renew_interval);
+        let skew = self.arrivals.skew(self.renew_interval);
         if skew > 0 && renew_time.shifted(skew.saturating_neg()) < earliest {
-            arrivals.keep_newest();
+            self.arrivals.keep_newest();
         }
-        let made = renew_time.shifted(arrivals.skew(renew_interval).saturating_neg());
-        (made.max(previous.sent).min(times.received), arrivals)
+        let skew = self.arrivals.skew(self.renew_interval);
+        let made = renew_time.shifted(skew.saturating_neg());
+        made.max(previous.sent).min(times.received)
     }
 }
 

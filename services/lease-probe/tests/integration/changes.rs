@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::TcpSocket;
+use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
 use watchdog_sandbox::{Cut, Fault, FaultAction, PROBE_SECRET, Rule};
 
@@ -64,6 +65,49 @@ async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
         .await;
     replica
         .until_metric(CONFIG_VALID, |valid| valid == Some(1.0))
+        .await;
+}
+
+#[tokio::test]
+async fn a_shoot_has_its_own_failure_fraction() {
+    let world = World::new(fast(), 5, &["alpha"]).await;
+    let alpha = world.shoot("alpha");
+    without_controllers(&alpha).await;
+    let replica = Replica::start(&world).await;
+    let annotate = |value: Option<&str>| {
+        let annotations = value.map(|value| serde_json::json!({ FAILURE_FRACTION_ANNOTATION: value }));
+        let change = |cluster: &mut serde_json::Value| {
+            cluster["spec"]["shoot"]["metadata"]["annotations"] = annotations.into()
+        };
+        alpha.update_cluster(change).unwrap();
+    };
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+    let nodes: Vec<_> = alpha.nodes().into_iter().map(|node| node.name).collect();
+    alpha.cut(Cut::Nodes(nodes[..2].to_vec()));
+    replica
+        .until(&alpha, "healthy with two of five silent", |verdict| {
+            verdict.outcome() == Outcome::Healthy && verdict.message.starts_with("2 of 5")
+        })
+        .await;
+    annotate(Some("0.4"));
+    let lost = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
+    assert!((evidence(&lost).threshold - 0.4).abs() < 1e-9, "{lost:?}");
+    annotate(Some("40%"));
+    replica
+        .until(
+            &alpha,
+            "healthy by the default, and the annotation is named",
+            |verdict| {
+                let named = format!("{FAILURE_FRACTION_ANNOTATION} is \"40%\"");
+                verdict.outcome() == Outcome::Healthy && verdict.message.contains(&named)
+            },
+        )
+        .await;
+    annotate(None);
+    replica
+        .until(&alpha, "nothing is named any more", |verdict| {
+            verdict.outcome() == Outcome::Healthy && !verdict.message.contains("annotation")
+        })
         .await;
 }
 

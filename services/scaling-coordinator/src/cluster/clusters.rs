@@ -8,6 +8,7 @@ use kube::Api;
 use parking_lot::Mutex;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{SkipReason, may_continue};
+use watchdog_api::policy::{ShootMode, parse_failure_fraction, parse_mode};
 use watchdog_kube::client::{RequestError, found, request_within};
 
 use super::version::{IndexMark, Origin, is_newer, replaces, replaces_absence};
@@ -50,10 +51,42 @@ struct ClusterIndex {
     removed: IndexMark,
 }
 
+/// The wishes in the annotations of a Shoot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ShootPolicy {
+    pub(crate) mode: Option<ShootMode>,
+    /// Malformed annotations, a sentence each. That of the failure fraction is here too, because lease-probe, which
+    /// heeds it, writes no Events.
+    pub(crate) malformed: Vec<String>,
+}
+
+impl ShootPolicy {
+    fn of(cluster: &Cluster) -> Self {
+        let Some(shoot) = cluster.spec.shoot.ok() else {
+            return Self::default();
+        };
+        let annotations = &shoot.metadata.annotations;
+        let mode = annotations.mode.as_deref().map(parse_mode).transpose();
+        let fraction = annotations
+            .failure_fraction
+            .as_deref()
+            .map(parse_failure_fraction);
+        Self {
+            mode: mode.as_ref().copied().unwrap_or_default(),
+            malformed: mode
+                .err()
+                .into_iter()
+                .chain(fraction.and_then(Result::err))
+                .collect(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct KnownCluster {
     version: Arc<str>,
     write_eligibility: Result<(), SkipReason>,
+    policy: ShootPolicy,
     taken: IndexMark,
 }
 
@@ -76,7 +109,7 @@ impl Clusters {
         if shoot.is_empty() {
             return;
         }
-        let write_eligibility = may_continue(cluster).map(drop);
+        let (write_eligibility, policy) = (may_continue(cluster).map(drop), ShootPolicy::of(cluster));
         let version: Arc<str> = cluster
             .metadata
             .resource_version
@@ -93,14 +126,16 @@ impl Clusters {
             if !believed {
                 return;
             }
-            let changed = before.map(|known| &known.write_eligibility) != Some(&write_eligibility);
-            if changed && let Err(SkipReason::Malformed(reason)) = &write_eligibility {
+            let newly_eligible = before.map(|known| &known.write_eligibility) != Some(&write_eligibility);
+            let changed = newly_eligible || before.map(|known| &known.policy) != Some(&policy);
+            if newly_eligible && let Err(SkipReason::Malformed(reason)) = &write_eligibility {
                 tracing::warn!(shoot, %reason, "the Cluster cannot be used, the shoot is left alone");
             }
             let taken = inner.next_mark();
             let known = KnownCluster {
                 version,
                 write_eligibility,
+                policy,
                 taken,
             };
             inner.known.insert(shoot.into(), known);
@@ -164,6 +199,12 @@ impl Clusters {
                 ..
             }) => WriteEligibility::Stopped(reason.clone()),
         }
+    }
+
+    pub(crate) fn policy(&self, shoot: &str) -> ShootPolicy {
+        let inner = self.inner.lock();
+        let known = inner.known.get(shoot);
+        known.map(|known| known.policy.clone()).unwrap_or_default()
     }
 
     pub(crate) fn is_listed(&self) -> bool {

@@ -169,6 +169,7 @@ impl Resources {
         if !believed {
             return;
         }
+        entry.keep_writers(old, workload);
         // The scale of another version stays known, but does not count.
         entry.scale = old.and_then(|old| old.scale.clone());
         let changed =

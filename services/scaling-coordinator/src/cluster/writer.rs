@@ -12,7 +12,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use watchdog_api::names::{MELTDOWN_PROTECTION_ANNOTATION, REPLICAS_ANNOTATION};
+use watchdog_api::names::{COORDINATOR_FIELD_MANAGER, MELTDOWN_PROTECTION_ANNOTATION, REPLICAS_ANNOTATION};
 use watchdog_api::prober::ResourceRef;
 use watchdog_api::workload::Workload;
 use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, found, request_within};
@@ -23,12 +23,10 @@ use super::resources::{ObservedScale, Resources};
 use super::version::Origin;
 use crate::domain::flow::{Action, ActionKind, ActionOutcome};
 use crate::domain::next_step::{ResourceWrite, has_spec_replicas};
+use crate::domain::overlay::Effect;
 
 /// The shortest deadline of a request, even if less of its timeout is left: a shorter one would only make it fail.
 const LEAST_DEADLINE: Duration = Duration::from_millis(500);
-
-/// Whom the API server names as the manager of the fields that we write.
-const FIELD_MANAGER: &str = "dependency-watchdog";
 
 pub(crate) struct ResourceWriter {
     seed: kube::Client,
@@ -56,14 +54,15 @@ impl ResourceWriter {
     }
 
     /// Makes a request of the flow of a shoot. A write is sent only once the Cluster is `confirmed`, where it needs
-    /// that, and only with the permit that `authorize` gives right before.
+    /// that, and only with the permit that `authorize` gives right before; and not at all if the effect keeps it back.
+    /// This is the only place where the flow of a shoot writes.
     pub(crate) async fn run(
         &self,
         shoot: &str,
         action: &Action,
         within: Duration,
         confirmed: impl Future<Output = Result<(), ActionOutcome>>,
-        authorize: impl FnOnce() -> Option<Permit>,
+        authorize: impl FnOnce() -> Option<(Permit, Effect)>,
     ) -> ActionOutcome {
         let reference = &action.reference;
         if action.kind == ActionKind::Read && self.resources.is_not_served(reference) {
@@ -83,12 +82,15 @@ impl ResourceWriter {
         {
             return outcome;
         }
-        let Some(permit) = authorize() else {
+        let Some((permit, effect)) = authorize() else {
             return ActionOutcome::Cancelled;
         };
         let covered = permit.until().saturating_duration_since(Instant::now());
         if covered < LEAST_DEADLINE {
             return refused("the membership lease of this replica is about to run out".to_owned());
+        }
+        if effect == Effect::KeepBack {
+            return ActionOutcome::Observed;
         }
         let within = deadline(within).min(covered);
         match self
@@ -116,7 +118,7 @@ impl ResourceWriter {
             };
             let scale = scale(shoot, name, against, *to);
             let params = PostParams {
-                field_manager: Some(FIELD_MANAGER.to_owned()),
+                field_manager: Some(COORDINATOR_FIELD_MANAGER.to_owned()),
                 ..PostParams::default()
             };
             return request_within(within, api.replace_scale(name, &params, &scale))
@@ -124,7 +126,7 @@ impl ResourceWriter {
                 .map(drop);
         };
         let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
+            field_manager: Some(COORDINATOR_FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
         let patched = request_within(within, api.patch(name, &params, &Patch::Merge(&body))).await?;

@@ -1,6 +1,7 @@
 //! Reports writes as log lines and Kubernetes Events.
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use watchdog_api::names::{CLUSTER_GROUP, V1ALPHA1};
 use watchdog_kube::events::Notice;
 
 use super::write_counts;
@@ -24,6 +25,9 @@ pub(super) fn span(shoot: &str, action: &Action) -> tracing::Span {
 pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
     match (kind, outcome) {
         (ActionKind::Write(_), ActionOutcome::Done) => tracing::info!("a write was applied"),
+        (ActionKind::Write(_), ActionOutcome::Observed) => {
+            tracing::info!("a write was not sent because the mode is observe; it would have been sent now");
+        }
         (ActionKind::Write(_), ActionOutcome::Conflict) => {
             tracing::info!("a write met a newer version of its resource; deciding again");
         }
@@ -40,7 +44,13 @@ pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
         (ActionKind::Read, ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. }) => {
             tracing::warn!(error = why, "a read of a resource failed; reading it again later");
         }
-        (ActionKind::Read, ActionOutcome::Done | ActionOutcome::Conflict | ActionOutcome::Cancelled) => {}
+        (
+            ActionKind::Read,
+            ActionOutcome::Done
+            | ActionOutcome::Conflict
+            | ActionOutcome::Cancelled
+            | ActionOutcome::Observed,
+        ) => {}
     }
 }
 
@@ -90,6 +100,36 @@ pub(super) fn events(
         note: format!("Scaled from {from} to {to}. {reason}"),
     });
     events
+}
+
+/// The Kubernetes Event about a write that mode observe has kept back.
+pub(super) fn observed(about: ObjectReference, write: &ResourceWrite, reason: &str) -> Notice {
+    Notice {
+        about,
+        warning: false,
+        reason: "MeltdownProtectionObserved",
+        action: "Observed",
+        note: format!("Would {write}, but the mode is observe. {reason}"),
+    }
+}
+
+/// The Kubernetes Event about a malformed annotation of a Shoot. The Shoot itself is in the garden.
+pub(super) fn malformed_policy(shoot: &str, warning: &str) -> Notice {
+    let about = ObjectReference {
+        api_version: Some(format!("{CLUSTER_GROUP}/{V1ALPHA1}")),
+        kind: Some("Cluster".to_owned()),
+        name: Some(shoot.to_owned()),
+        // A Cluster has no namespace; its Events are where people look for those of the shoot.
+        namespace: Some(shoot.to_owned()),
+        ..ObjectReference::default()
+    };
+    Notice {
+        about,
+        warning: true,
+        reason: "ShootAnnotationMalformed",
+        action: "ReadShootAnnotation",
+        note: warning.to_owned(),
+    }
 }
 
 /// The Kubernetes Event about a resource that failed its level.

@@ -11,9 +11,11 @@ use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::server::StateStore;
 
 use crate::config::HistoryLimits;
+use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::flow::{Action, ActionOutcome};
 use crate::domain::history::{EvidenceCounts, IncidentSummary, ShootEvent, ShootEventKind, ShootHistory};
+use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::ShootScaling;
 
 /// The history of all shoots.
@@ -78,6 +80,12 @@ impl HistoryStore {
     pub(crate) fn write_ended(&self, shoot: &str, action: &Action, outcome: &ActionOutcome, took: Duration) {
         let now = Instant::now();
         self.record(shoot, |history| history.write_ended(now, action, outcome, took));
+    }
+
+    /// Somebody else has scaled a resource of an observed shoot.
+    pub(crate) fn other_wrote(&self, shoot: &str, other: &OtherWrite) {
+        let now = Instant::now();
+        self.record(shoot, |history| history.other_wrote(now, other));
     }
 
     /// The shoot is gone or another replica's. Its events stay.
@@ -158,6 +166,11 @@ fn log_incident(shoot: &str, summary: &IncidentSummary) {
         failed_writes = summary.failed_writes,
         peak_expired_fraction = summary.peak_expired_fraction,
         zones = zones.join(","),
+        observed = summary.observed,
+        first_to_scale_down = summary.first_to_scale(Direction::Down),
+        scale_down_lead_seconds = summary.lead_seconds(Direction::Down),
+        first_to_scale_up = summary.first_to_scale(Direction::Up),
+        scale_up_lead_seconds = summary.lead_seconds(Direction::Up),
         "an incident has ended"
     );
 }

@@ -6,15 +6,19 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use watchdog_api::names::MODE_ANNOTATION;
+use watchdog_api::policy::{Mode, ModeInForce, mode_in_force};
 use watchdog_api::prober::ProberConfig;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_kube::membership::{Exclusive, Permit};
+use watchdog_runtime::clock::Clock;
 
 use crate::cluster::clusters::{Clusters, WriteEligibility};
 use crate::cluster::resources::Resources;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, HoldReason, decide};
-use crate::domain::flow::Action;
+use crate::domain::flow::{Action, earliest};
 use crate::domain::observed::Dependent;
 use crate::domain::overview::{Overview, ShootPlan};
 use crate::domain::plan;
@@ -40,6 +44,17 @@ pub(crate) struct DecisionInputs {
     pub(crate) membership: Exclusive,
     /// Cancelled when the process drains: no write begins after that.
     pub(crate) draining: CancellationToken,
+    pub(crate) modes: Modes,
+    pub(crate) clock: Clock,
+}
+
+/// Where the modes of the shoots come from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Modes {
+    /// From the annotations of the Shoots; this one for those that do not say.
+    BySeed(Mode),
+    /// All shoots are protected, whatever they say.
+    ProtectAll,
 }
 
 impl DecisionInputs {
@@ -59,13 +74,37 @@ impl DecisionInputs {
         ready && ours.all(|shoot| has(&shoot.to_string()))
     }
 
+    /// The mode of a shoot that is in force now.
+    pub(crate) fn mode(&self, shoot: &str, now: Instant) -> ModeInForce {
+        match self.modes {
+            Modes::BySeed(of_seed) => {
+                let now = UnixTime(self.clock.micros_at(now));
+                mode_in_force(self.clusters.policy(shoot).mode, of_seed, now)
+            }
+            Modes::ProtectAll => ModeInForce::default(),
+        }
+    }
+
+    /// The malformed annotations of a Shoot, a sentence each.
+    pub(crate) fn malformed_policy(&self, shoot: &str) -> Vec<String> {
+        self.clusters.policy(shoot).malformed
+    }
+
     /// Where the dependants of a shoot are to go now.
     pub(crate) fn decide(&self, shoot: &str, now: Instant) -> Decision {
-        match self.allowed(shoot) {
-            Err((_, reason)) if self.is_released(shoot) => Decision::release(reason),
-            Err((held, reason)) => Decision::hold(held, reason),
+        let mode = self.mode(shoot, now);
+        let mut decision = match self.allowed(shoot) {
+            Err((held, reason)) if !self.is_released(shoot) => Decision::hold(held, reason),
+            _ if mode.mode == Mode::Off => Decision::hold(HoldReason::Mode, switched_off(mode)),
+            Err((_, reason)) => Decision::release(reason),
             Ok(()) => decide(now, &self.verdicts.on(shoot), self.verdicts.streams()),
+        };
+        for malformed in self.malformed_policy(shoot) {
+            decision.explain(&malformed);
         }
+        let ends = mode.until.map(|until| self.clock.instant_at(until.0));
+        decision.again_at = earliest(decision.again_at, ends);
+        decision
     }
 
     pub(crate) fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
@@ -84,10 +123,19 @@ impl DecisionInputs {
     }
 
     /// The permit to send a write, if all that it was decided on still holds (S1 to S5). The last thing that is asked
-    /// before it is sent. `epoch` is the one in which the decision was made.
-    pub(crate) fn authorize(&self, shoot: &str, action: &Action, epoch: OwnershipEpoch) -> Option<Permit> {
-        let direction = self.decide(shoot, Instant::now()).direction;
-        let wanted = direction == Some(action.direction) && self.is_configured(action);
+    /// before it is sent. `epoch` and `mode` are those in which the decision was made.
+    pub(crate) fn authorize(
+        &self,
+        shoot: &str,
+        action: &Action,
+        epoch: OwnershipEpoch,
+        mode: Mode,
+    ) -> Option<Permit> {
+        let now = Instant::now();
+        let direction = self.decide(shoot, now).direction;
+        let wanted = direction == Some(action.direction)
+            && self.mode(shoot, now).mode == mode
+            && self.is_configured(action);
         if !wanted || self.draining.is_cancelled() {
             return None;
         }
@@ -146,6 +194,14 @@ impl DecisionInputs {
     }
 }
 
+fn switched_off(mode: ModeInForce) -> String {
+    let until = mode
+        .until
+        .map(|until| format!(" until {until}"))
+        .unwrap_or_default();
+    format!("The Shoot's annotation {MODE_ANNOTATION} switches the watchdog off{until}.")
+}
+
 impl Overview for DecisionInputs {
     fn is_unknown(&self, shoot: &str) -> bool {
         self.clusters.is_listed() && !self.exists(shoot)
@@ -161,14 +217,23 @@ impl Overview for DecisionInputs {
         }
         let config = self.config();
         let levels = plan::plan(direction, &self.dependents(&config, shoot));
-        let allowed = self.allowed(shoot);
+        let mode = self.mode(shoot, Instant::now());
+        let (allowed, reason) = match (self.allowed(shoot), mode.mode) {
+            (Err((_, why)), _) => (false, why),
+            (Ok(()), Mode::Off) => (false, switched_off(mode)),
+            (Ok(()), Mode::Observe) => {
+                let why = "The mode of the shoot is observe: what would be done is reported, and nothing is written.";
+                (false, why.to_owned())
+            }
+            (Ok(()), Mode::Protect) => (
+                true,
+                "The shoot may be acted upon, and this replica owns it.".to_owned(),
+            ),
+        };
         Some(ShootPlan {
             levels,
-            allowed: allowed.is_ok(),
-            reason: allowed
-                .err()
-                .map(|(_, why)| why)
-                .unwrap_or_else(|| "The shoot may be acted upon, and this replica owns it.".to_owned()),
+            allowed,
+            reason,
         })
     }
 }

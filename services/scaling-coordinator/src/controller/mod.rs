@@ -25,6 +25,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
 use tracing::Instrument as _;
+use watchdog_api::policy::{Mode, ModeInForce};
 use watchdog_kube::events::EventSink;
 use watchdog_runtime::token_bucket::TokenBucket;
 use watchdog_runtime::trace::{Span, Tracer};
@@ -66,6 +67,8 @@ pub(crate) struct Controller {
     under_way: HashMap<Id, UnderWay>,
     traces: Traces,
     history: Option<Arc<HistoryStore>>,
+    /// Kubernetes Events also about shoots in mode observe.
+    observe_events: bool,
     generations: u64,
 }
 
@@ -115,6 +118,7 @@ impl Controller {
             under_way: HashMap::new(),
             traces: Traces::new(Tracer::off(), Arc::default()),
             history: None,
+            observe_events: false,
             generations: 0,
         }
     }
@@ -137,6 +141,12 @@ impl Controller {
     /// Records what happens.
     pub(crate) fn recorded(mut self, history: Arc<HistoryStore>) -> Self {
         self.history = Some(history);
+        self
+    }
+
+    /// Publishes Kubernetes Events also about shoots in mode observe.
+    pub(crate) fn observe_events(mut self, publish: bool) -> Self {
+        self.observe_events = publish;
         self
     }
 
@@ -223,15 +233,17 @@ impl Controller {
             let (writer, of_shoot) = (self.writer.clone(), shoot.clone());
             async move { writer.confirm(&of_shoot).await }.boxed().shared()
         };
-        let (now, epoch, generation) = (Instant::now(), turn.epoch, known.generation);
+        let (now, epoch, generation, mode) = (Instant::now(), turn.epoch, known.generation, known.mode);
         let mut scaling = ShootScaling::clone(&scaling);
         for action in turn.actions {
             let within = known.start(now, &action);
             known.show_started(&action, &mut scaling.status);
+            let observed = self.inputs.resources.observed(&action.reference, shoot);
+            let effect = known.effect(&action, &observed);
             let (inputs, writer) = (self.inputs.clone(), self.writer.clone());
             let (of_shoot, to_make, confirmed) = (shoot.clone(), action.clone(), confirmed.clone());
             let request = async move {
-                let authorize = || inputs.authorize(&of_shoot, &to_make, epoch);
+                let authorize = || Some((inputs.authorize(&of_shoot, &to_make, epoch, mode)?, effect));
                 writer
                     .run(&of_shoot, &to_make, within, confirmed, authorize)
                     .await
@@ -271,12 +283,11 @@ impl Controller {
         else {
             return;
         };
+        let outcome = self.kept_back(&shoot, generation, &action, outcome);
         traces::ended(span, &outcome);
         events::span(&shoot, &action).in_scope(|| events::ended(&action.kind, &outcome));
         if matches!(action.kind, ActionKind::Write(_)) {
-            if outcome == ActionOutcome::Done {
-                self.publish_events(&shoot, &action, &reason);
-            }
+            self.publish_events(&shoot, &action, &outcome, &reason);
             self.write_counts.count(&shoot, action.direction, &outcome);
             if let Some(history) = &self.history {
                 history.write_ended(&shoot, &action, &outcome, sent.elapsed());
@@ -287,6 +298,50 @@ impl Controller {
             known.ended(Instant::now(), &action, reason, outcome);
         }
         self.reconcile(&shoot);
+    }
+
+    /// Shows a write that was kept back to the flow that made it, unless its shoot has another mode by now.
+    fn kept_back(
+        &mut self,
+        shoot: &Arc<str>,
+        generation: u64,
+        action: &Action,
+        outcome: ActionOutcome,
+    ) -> ActionOutcome {
+        if outcome != ActionOutcome::Observed {
+            return outcome;
+        }
+        let observed = self.inputs.resources.observed(&action.reference, shoot);
+        let known = self.shoots.get_mut(shoot);
+        match known.filter(|known| known.generation == generation) {
+            Some(known) => known.keep_back(action, &observed),
+            None => ActionOutcome::Cancelled,
+        }
+    }
+
+    /// The record of a shoot in this mode. Another mode is like a restart of the coordinator: what is known of the flow is
+    /// forgotten, and what follows is derived from what is really there.
+    fn record(&mut self, shoot: &Arc<str>, mode: ModeInForce, now: Instant) -> &mut ShootRecord {
+        let before = self.shoots.get(shoot).map(|known| known.mode);
+        if before != Some(mode.mode) {
+            if let Some(before) = before {
+                let (from, to) = (before.as_str(), mode.mode.as_str());
+                tracing::info!(
+                    from,
+                    to,
+                    of_shoot = mode.of_shoot,
+                    "the mode of a shoot has changed"
+                );
+            }
+            if let Some(mut known) = self.shoots.remove(shoot) {
+                known.set_timer(&mut self.timers, shoot, None);
+            }
+            self.generations = self.generations.wrapping_add(1);
+        }
+        let generation = self.generations;
+        self.shoots
+            .entry(shoot.clone())
+            .or_insert_with(|| ShootRecord::new(now, generation, mode.mode))
     }
 
     /// Reconciles a shoot: queues its requests, sets its timer and publishes its state.
@@ -301,15 +356,15 @@ impl Controller {
         let config = self.inputs.config();
         let decision = self.inputs.decide(shoot, now);
         let dependents = self.inputs.dependents(&config, shoot);
-        let known = self.shoots.entry(shoot.clone()).or_insert_with(|| {
-            self.generations = self.generations.wrapping_add(1);
-            ShootRecord::new(now, self.generations)
-        });
+        let mode = self.inputs.mode(shoot, now);
+        let known = self.record(shoot, mode, now);
         known.keep_epoch(epoch);
         let mut reconciled = known.reconcile(now, &decision, &dependents);
         let wake = earliest(reconciled.steps.wake, decision.again_at);
-        known.set_timer(&mut self.timers, shoot, wake);
         let (since, generation) = (known.since, known.generation);
+        if let Some(known) = self.shoots.get_mut(shoot) {
+            known.set_timer(&mut self.timers, shoot, wake);
+        }
         let actions = std::mem::take(&mut reconciled.steps.actions);
         // A shoot that went and came back may have a request under way of which its flow knows nothing (S3). The end of
         // that request reconciles the shoot again.
@@ -328,7 +383,8 @@ impl Controller {
             }
             _ => self.queue.remove(shoot),
         }
-        self.report(shoot, decision.direction, &reconciled);
+        self.warn_of_policy(shoot, mode.mode);
+        self.report(shoot, decision.direction, mode.mode, &reconciled);
         let scaling = ShootScaling {
             direction: decision
                 .direction
@@ -336,6 +392,7 @@ impl Controller {
             held: decision.held,
             reason: decision.reason,
             since,
+            mode,
             status: reconciled.steps.status,
             owner: self.inputs.membership.identity().clone(),
         };
@@ -344,13 +401,25 @@ impl Controller {
     }
 
     /// Reports what a reconciliation has found, in the log and as Kubernetes Events.
-    fn report(&self, shoot: &str, direction: Option<Direction>, found: &Reconciled) {
+    fn report(&self, shoot: &str, direction: Option<Direction>, mode: Mode, found: &Reconciled) {
+        let publish = |notice| {
+            if mode != Mode::Observe || self.observe_events {
+                self.events.publish(notice);
+            }
+        };
+        for other in &found.others {
+            let (resource, by, direction) = (&other.reference, &other.writer, other.direction.as_str());
+            tracing::info!(%resource, by, direction, from = other.from, to = other.to, "another writer scaled a resource");
+            if let Some(history) = &self.history {
+                history.other_wrote(shoot, other);
+            }
+        }
         for (action, reason) in &found.applied {
             tracing::info!(resource = %action.reference, "a write without an answer was applied");
             if let Some(history) = &self.history {
                 history.write_ended(shoot, action, &ActionOutcome::Done, Duration::ZERO);
             }
-            self.publish_events(shoot, action, reason);
+            self.publish_events(shoot, action, &ActionOutcome::Done, reason);
         }
         for (reference, why) in &found.steps.alerts {
             // While a shoot is held, no level runs that could fail.
@@ -360,13 +429,27 @@ impl Controller {
             let name = direction_name(direction);
             tracing::warn!(resource = %reference, direction = name, error = why, "a resource failed its level");
             let about = self.inputs.resources.about(reference, shoot);
-            self.events.publish(events::failed(about, direction, why));
+            publish(events::failed(about, direction, why));
         }
         for (reference, warning) in &found.warnings {
             tracing::warn!(resource = %reference, warning, "the annotation ignore-scaling is invalid");
             let about = self.inputs.resources.about(reference, shoot);
-            self.events
-                .publish(events::invalid_ignore_scaling(about, warning));
+            publish(events::invalid_ignore_scaling(about, warning));
+        }
+    }
+
+    /// Reports what is newly wrong with the annotations of a Shoot.
+    fn warn_of_policy(&mut self, shoot: &str, mode: Mode) {
+        let malformed = self.inputs.malformed_policy(shoot);
+        let Some(known) = self.shoots.get_mut(shoot) else {
+            return;
+        };
+        let before = std::mem::replace(&mut known.malformed_policy, malformed.clone());
+        for warning in malformed.iter().filter(|warning| !before.contains(warning)) {
+            tracing::warn!(warning, "an annotation of a Shoot is malformed");
+            if mode != Mode::Observe || self.observe_events {
+                self.events.publish(events::malformed_policy(shoot, warning));
+            }
         }
     }
 
@@ -380,14 +463,18 @@ impl Controller {
         self.states.upsert_unless(key, scaling, |old, new| old == new);
     }
 
-    /// Publishes the Kubernetes Events about an applied write.
-    fn publish_events(&self, shoot: &str, action: &Action, reason: &str) {
-        if let ActionKind::Write(write) = &action.kind {
-            let about = self.inputs.resources.about(&action.reference, shoot);
-            events::events(about, action, write, reason)
-                .into_iter()
-                .for_each(|notice| self.events.publish(notice));
-        }
+    /// Publishes the Kubernetes Events about a write that was applied, or would have been.
+    fn publish_events(&self, shoot: &str, action: &Action, outcome: &ActionOutcome, reason: &str) {
+        let ActionKind::Write(write) = &action.kind else {
+            return;
+        };
+        let about = || self.inputs.resources.about(&action.reference, shoot);
+        let notices = match outcome {
+            ActionOutcome::Done => events::events(about(), action, write, reason),
+            ActionOutcome::Observed if self.observe_events => vec![events::observed(about(), write, reason)],
+            _ => Vec::new(),
+        };
+        notices.into_iter().for_each(|notice| self.events.publish(notice));
     }
 
     /// A shoot is gone or another replica's. Its requests under way end by themselves: each was checked before it

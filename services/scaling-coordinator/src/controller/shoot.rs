@@ -7,12 +7,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
 use tokio_util::time::delay_queue::Key;
+use watchdog_api::policy::Mode;
 use watchdog_api::prober::ResourceRef;
 
 use super::inputs::OwnershipEpoch;
 use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::flow::{Action, ActionKind, ActionOutcome, Flow, Steps};
-use crate::domain::observed::Dependent;
+use crate::domain::observed::{Dependent, Observed};
+use crate::domain::other_writes::{OtherWrite, OtherWrites};
+use crate::domain::overlay::{Effect, Overlay};
 use crate::domain::status::FlowStatus;
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED};
@@ -21,9 +24,14 @@ use crate::metrics::{FIRST_WRITE, REACHED};
 const LONGEST_TIMER: Duration = Duration::from_secs(3600);
 
 pub(super) struct ShootRecord {
-    /// Unique in this process: a shoot that goes and comes back gets a new generation and starts afresh.
+    /// Unique in this process: a shoot that goes and comes back, or whose mode changes, gets a new generation and starts
+    /// afresh.
     pub(super) generation: u64,
+    pub(super) mode: Mode,
     flow: Flow,
+    /// Writes that mode observe has kept back.
+    overlay: Overlay,
+    others: OtherWrites,
     epoch: OwnershipEpoch,
     direction: Option<Direction>,
     held: Option<HoldReason>,
@@ -38,6 +46,8 @@ pub(super) struct ShootRecord {
     unanswered: BTreeMap<ResourceRef, (Action, String)>,
     /// Warnings that were published, by resource.
     warnings: BTreeMap<ResourceRef, String>,
+    /// Warnings about the annotations of the Shoot that were published.
+    pub(super) malformed_policy: Vec<String>,
     /// The time of the next reconciliation.
     pub(super) timer: Option<(Key, Instant)>,
 }
@@ -49,13 +59,18 @@ pub(super) struct Reconciled {
     pub(super) applied: Vec<(Action, String)>,
     /// Warnings to publish, by resource.
     pub(super) warnings: Vec<(ResourceRef, String)>,
+    /// Resources of an observed shoot that somebody else has scaled.
+    pub(super) others: Vec<OtherWrite>,
 }
 
 impl ShootRecord {
-    pub(super) fn new(now: Instant, generation: u64) -> Self {
+    pub(super) fn new(now: Instant, generation: u64, mode: Mode) -> Self {
         Self {
             generation,
+            mode,
             flow: Flow::default(),
+            overlay: Overlay::default(),
+            others: OtherWrites::default(),
             epoch: OwnershipEpoch::default(),
             direction: None,
             held: None,
@@ -64,6 +79,7 @@ impl ShootRecord {
             first_write: false,
             unanswered: BTreeMap::new(),
             warnings: BTreeMap::new(),
+            malformed_policy: Vec::new(),
             timer: None,
         }
     }
@@ -83,7 +99,11 @@ impl ShootRecord {
     ) -> Reconciled {
         self.change_direction(now, decision);
         let applied = self.find_applied(now, dependents);
-        let steps = self.flow.next(now, decision.direction, dependents);
+        let steps = if self.overlay.is_empty() {
+            self.flow.next(now, decision.direction, dependents)
+        } else {
+            self.next_over_overlay(now, decision, dependents)
+        };
         if steps.finished {
             self.record_reached(now);
         }
@@ -91,6 +111,41 @@ impl ShootRecord {
             steps,
             applied,
             warnings: self.new_warnings(dependents),
+            others: match self.mode {
+                Mode::Observe => self.others.find(dependents),
+                Mode::Protect | Mode::Off => Vec::new(),
+            },
+        }
+    }
+
+    /// The next steps of a shoot with kept-back writes. The status says which resources they concern, and who really is
+    /// held down.
+    fn next_over_overlay(
+        &mut self,
+        now: Instant,
+        decision: &Decision,
+        dependents: &[Dependent<'_>],
+    ) -> Steps {
+        let shown = self.overlay.over(dependents);
+        let mut steps = self.flow.next(now, decision.direction, &shown);
+        for (progress, dependent) in steps.status.resources.iter_mut().zip(dependents) {
+            progress.observed = self.overlay.covers(&progress.reference);
+            progress.protected = dependent.observed.seen().is_some_and(|seen| seen.protected);
+        }
+        steps
+    }
+
+    /// The effect of a write on a resource in this state.
+    pub(super) fn effect(&self, action: &Action, observed: &Observed) -> Effect {
+        Effect::of(self.mode, action, observed, &self.overlay)
+    }
+
+    /// A write was kept back on a resource that is now in this state.
+    pub(super) fn keep_back(&mut self, action: &Action, observed: &Observed) -> ActionOutcome {
+        if self.overlay.keep_back(action, observed) {
+            ActionOutcome::Observed
+        } else {
+            ActionOutcome::Conflict
         }
     }
 
@@ -125,7 +180,7 @@ impl ShootRecord {
     pub(super) fn ended(&mut self, now: Instant, action: &Action, reason: String, outcome: ActionOutcome) {
         if matches!(action.kind, ActionKind::Write(_)) {
             match outcome {
-                ActionOutcome::Done => self.record_write(now, action),
+                ActionOutcome::Done | ActionOutcome::Observed => self.record_write(now, action),
                 ActionOutcome::Unknown { .. } => {
                     self.unanswered
                         .insert(action.reference.clone(), (action.clone(), reason));
@@ -228,8 +283,9 @@ impl ShootRecord {
         let Some(direction) = self.direction else {
             return;
         };
-        // A flow that only waited for something to become ready has not scaled.
-        if let Some(sent) = self.verdict.take().filter(|_| self.first_write) {
+        // A flow that only waited for something to become ready has not scaled; and what was kept back takes no time.
+        let scaled = self.first_write && self.mode == Mode::Protect;
+        if let Some(sent) = self.verdict.take().filter(|_| scaled) {
             let took = now.saturating_duration_since(sent);
             REACHED.record(direction, took);
             let took = watchdog_api::duration::format(took);

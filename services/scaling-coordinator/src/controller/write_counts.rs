@@ -16,6 +16,7 @@ label!(pub(crate) enum WriteResult: "result" {
     Refused = "refused",
     Unknown = "unknown",
     Cancelled = "cancelled",
+    Observed = "observed",
 });
 
 pub(crate) const fn result(outcome: &ActionOutcome) -> WriteResult {
@@ -25,6 +26,7 @@ pub(crate) const fn result(outcome: &ActionOutcome) -> WriteResult {
         ActionOutcome::Refused { .. } => WriteResult::Refused,
         ActionOutcome::Unknown { .. } => WriteResult::Unknown,
         ActionOutcome::Cancelled => WriteResult::Cancelled,
+        ActionOutcome::Observed => WriteResult::Observed,
     }
 }
 

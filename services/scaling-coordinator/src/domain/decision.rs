@@ -116,6 +116,8 @@ pub enum HoldReason {
     Outdated,
     /// The verdict gives no reason to act.
     Verdict,
+    /// The Shoot turns the watchdog off.
+    Mode,
 }
 
 impl HoldReason {
@@ -130,6 +132,7 @@ impl HoldReason {
             Self::Disagreement => "disagreement",
             Self::Outdated => "outdated",
             Self::Verdict => "verdict",
+            Self::Mode => "mode",
         }
     }
 
@@ -165,6 +168,14 @@ impl Decision {
             reason: reason.into(),
             again_at: None,
             decided_by: None,
+        }
+    }
+
+    /// Adds a sentence to the reason, unless a verdict has brought it already.
+    pub fn explain(&mut self, sentence: &str) {
+        if !self.reason.contains(sentence) {
+            self.reason.push(' ');
+            self.reason.push_str(sentence);
         }
     }
 

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use watchdog_api::names::COORDINATOR_FIELD_MANAGER;
 use watchdog_api::prober::ResourceRef;
 
 use super::decision::{HoldReason, Outcome, ReceivedVerdict};
 use super::flow::{Action, ActionKind, ActionOutcome};
+use super::other_writes::OtherWrite;
 use super::overview::ShootScaling;
 use super::status::{FlowState, Step};
 use super::{Direction, direction_name};
@@ -70,7 +72,19 @@ pub(crate) enum ShootEventKind {
         outcome: ActionOutcome,
         took: Duration,
     },
+    /// Somebody else has scaled a resource of an observed shoot.
+    OtherWrote(OtherWrite),
     IncidentEnded(IncidentSummary),
+}
+
+/// When this program would have scaled a resource of an observed shoot, and when another one did.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ScaleTimes {
+    pub(crate) resource: ResourceRef,
+    pub(crate) direction: Direction,
+    pub(crate) ours: Option<Instant>,
+    /// And the writer, by its name in managedFields.
+    pub(crate) others: Option<(Instant, String)>,
 }
 
 /// An incident from its first unhealthy verdict until everything was restored.
@@ -90,6 +104,12 @@ pub(crate) struct IncidentSummary {
     pub(crate) peak_expired_fraction: Option<f64>,
     /// The zones at the peak.
     pub(crate) zones: Vec<(String, u32, u32)>,
+    /// True if the mode was observe, and writes were kept back or somebody else scaled.
+    pub(crate) observed: bool,
+    /// When the coordinator decided to scale in each direction, whether or not something was left to scale.
+    pub(crate) decided: BTreeMap<Direction, Instant>,
+    /// Of the resources of an observed shoot, the earliest first.
+    pub(crate) scale_times: Vec<ScaleTimes>,
 }
 
 /// The state of a shoot that its next event depends on.
@@ -114,8 +134,81 @@ struct OpenIncident {
     scaled_down: BTreeSet<ResourceRef>,
     scaled_up: BTreeSet<ResourceRef>,
     failed_writes: u32,
+    /// True if a write was applied.
+    written: bool,
+    decided: BTreeMap<Direction, Instant>,
     peak: Option<f64>,
     zones: Vec<(String, u32, u32)>,
+    /// The first write in each direction that mode observe has kept back. A scale-down begins anew.
+    kept_back: BTreeMap<(ResourceRef, Direction), Instant>,
+    /// The same of somebody else.
+    others: BTreeMap<(ResourceRef, Direction), (Instant, String)>,
+}
+
+// === impl IncidentSummary ===
+
+impl IncidentSummary {
+    /// The first scaling by this program and by others. If others left nothing to scale, the decision counts.
+    fn first(&self, direction: Direction) -> (Option<Instant>, Option<&(Instant, String)>) {
+        let times = || {
+            self.scale_times
+                .iter()
+                .filter(|times| times.direction == direction)
+        };
+        let ours = times().filter_map(|times| times.ours).min();
+        let others = times().filter_map(|times| times.others.as_ref());
+        let others = others.min_by_key(|(at, _)| *at);
+        let decided = others.and(self.decided.get(&direction).copied());
+        (ours.or(decided), others)
+    }
+
+    /// The program that scaled first in a direction, or would have; none if nobody did.
+    pub(crate) fn first_to_scale(&self, direction: Direction) -> Option<&str> {
+        match self.first(direction) {
+            (Some(ours), Some((other, writer))) if *other < ours => Some(writer),
+            (Some(_), _) => Some(COORDINATOR_FIELD_MANAGER),
+            (None, other) => other.map(|(_, writer)| &**writer),
+        }
+    }
+
+    /// By how much this program would have been earlier than all others; negative if it would have been later.
+    pub(crate) fn lead_seconds(&self, direction: Direction) -> Option<f64> {
+        let (Some(ours), Some((other, _))) = self.first(direction) else {
+            return None;
+        };
+        let lead = signed_micros(ours, *other) as f64 / 1e6;
+        Some((lead * 1_000.0).round() / 1_000.0)
+    }
+
+    /// One sentence about who was first, for an observed shoot.
+    fn comparison(&self) -> Option<String> {
+        let first = self.first_to_scale(Direction::Down)?;
+        let is_us = first == COORDINATOR_FIELD_MANAGER;
+        Some(match (self.lead_seconds(Direction::Down), is_us) {
+            (Some(lead), true) => {
+                let (_, other) = self.first(Direction::Down);
+                let other = other.map_or("another writer", |(_, writer)| writer);
+                format!("{first} would have scaled down {lead} s before {other}")
+            }
+            (Some(lead), false) => {
+                format!(
+                    "{first} scaled down {} s before {COORDINATOR_FIELD_MANAGER} would have",
+                    -lead
+                )
+            }
+            (None, true) => format!("only {first} would have scaled down"),
+            (None, false) => format!("only {first} scaled down"),
+        })
+    }
+}
+
+/// Microseconds from one instant to another; negative if that is earlier.
+pub(crate) fn signed_micros(from: Instant, to: Instant) -> i64 {
+    let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
+    match to.checked_duration_since(from) {
+        Some(later) => micros(later),
+        None => -micros(from.saturating_duration_since(to)),
+    }
 }
 
 // === impl OpenIncident ===
@@ -132,8 +225,31 @@ impl OpenIncident {
             scaled_down: BTreeSet::new(),
             scaled_up: BTreeSet::new(),
             failed_writes: 0,
+            written: false,
+            decided: BTreeMap::new(),
             peak: None,
             zones: Vec::new(),
+            kept_back: BTreeMap::new(),
+            others: BTreeMap::new(),
+        }
+    }
+
+    /// True if nothing has happened except that somebody else has scaled something, which may be restored.
+    fn is_of_others(&self) -> bool {
+        let is_own = self.others.is_empty() && !self.scaled_up.is_empty();
+        self.outcome.is_none() && self.first_write.is_none() && !is_own
+    }
+
+    fn note_decision(&mut self, now: Instant, direction: Option<Direction>) {
+        match direction {
+            Some(Direction::Down) => {
+                self.decided.remove(&Direction::Up);
+                self.decided.entry(Direction::Down).or_insert(now);
+            }
+            Some(Direction::Up) if self.decided.contains_key(&Direction::Down) => {
+                self.decided.entry(Direction::Up).or_insert(now);
+            }
+            Some(Direction::Up | Direction::Release) | None => {}
         }
     }
 
@@ -149,9 +265,16 @@ impl OpenIncident {
     }
 
     fn note_write(&mut self, now: Instant, action: &Action, outcome: &ActionOutcome) {
-        if *outcome != ActionOutcome::Done {
-            self.failed_writes += u32::from(*outcome != ActionOutcome::Cancelled);
-            return;
+        match outcome {
+            ActionOutcome::Done => self.written = true,
+            ActionOutcome::Observed => {
+                note_first(&mut self.kept_back, &action.reference, action.direction, now);
+            }
+            ActionOutcome::Cancelled => return,
+            ActionOutcome::Conflict | ActionOutcome::Refused { .. } | ActionOutcome::Unknown { .. } => {
+                self.failed_writes += 1;
+                return;
+            }
         }
         match action.direction {
             Direction::Down => {
@@ -181,9 +304,47 @@ impl OpenIncident {
             scaled_up: count(&self.scaled_up),
             failed_writes: self.failed_writes,
             peak_expired_fraction: self.peak,
+            observed: !(self.kept_back.is_empty() && self.others.is_empty()),
+            decided: self.decided,
+            scale_times: scale_times(&self.kept_back, &self.others),
             zones: self.zones,
         }
     }
+}
+
+/// Notes the first scaling of a resource in a direction. One up that a later one down made void does not count.
+fn note_first<T>(
+    first: &mut BTreeMap<(ResourceRef, Direction), T>,
+    reference: &ResourceRef,
+    direction: Direction,
+    scaling: T,
+) {
+    if direction == Direction::Down {
+        first.remove(&(reference.clone(), Direction::Up));
+    }
+    first.entry((reference.clone(), direction)).or_insert(scaling);
+}
+
+fn scale_times(
+    kept_back: &BTreeMap<(ResourceRef, Direction), Instant>,
+    others: &BTreeMap<(ResourceRef, Direction), (Instant, String)>,
+) -> Vec<ScaleTimes> {
+    let keys: BTreeSet<_> = kept_back.keys().chain(others.keys()).collect();
+    let times = keys.into_iter().map(|key| ScaleTimes {
+        resource: key.0.clone(),
+        direction: key.1,
+        ours: kept_back.get(key).copied(),
+        others: others.get(key).cloned(),
+    });
+    let mut times: Vec<_> = times.collect();
+    times.sort_by_key(|times| {
+        times
+            .ours
+            .into_iter()
+            .chain(times.others.as_ref().map(|(at, _)| *at))
+            .min()
+    });
+    times
 }
 
 // === impl ShootHistory ===
@@ -231,13 +392,13 @@ impl ShootHistory {
     ) {
         match outcome.direction() {
             Some(Direction::Down) => {
-                let incident = self.incident.get_or_insert_with(|| {
+                let new = || OpenIncident::new(now, None);
+                let incident = self.incident.get_or_insert_with(new);
+                if incident.is_of_others() {
                     let silent = evidence.and_then(|evidence| evidence.newest_expired_renewal);
-                    OpenIncident {
-                        last_renewal_to_verdict: silent.map(|silent| silent + delay),
-                        ..OpenIncident::new(now, Some(outcome))
-                    }
-                });
+                    incident.last_renewal_to_verdict = silent.map(|silent| silent + delay);
+                    (incident.outcome, incident.started) = (Some(outcome), now);
+                }
                 incident.healthy = None;
             }
             Some(Direction::Up) => {
@@ -254,6 +415,9 @@ impl ShootHistory {
 
     /// The state of the shoot has changed.
     pub(crate) fn published(&mut self, now: Instant, scaling: &ShootScaling) -> Vec<ShootEvent> {
+        if let Some(incident) = &mut self.incident {
+            incident.note_decision(now, scaling.direction);
+        }
         let mut events = Vec::new();
         events.extend(self.direction_changed(now, scaling));
         if self.incident.is_some() {
@@ -325,18 +489,49 @@ impl ShootHistory {
         let settled = scaling.direction == Some(Direction::Up)
             && scaling.status.state == FlowState::Settled
             && scaling.held_down() == 0;
-        let healthy = self.incident.as_ref().filter(|_| settled)?.healthy?;
-        let summary = self.incident.take()?.end(healthy, now);
+        let incident = self.incident.as_ref().filter(|_| settled)?;
+        // Without a verdict of our own it was healthy all the time.
+        let own = incident.is_of_others().then_some(incident.started);
+        let healthy = incident.healthy.or(own)?;
+        let incident = self.incident.take()?;
+        let written = incident.written;
+        let summary = incident.end(healthy, now);
         self.steps.clear();
         let millis = u64::try_from(summary.verdict_to_restored.as_millis()).unwrap_or(u64::MAX);
         let took = watchdog_api::duration::format(Duration::from_millis(millis));
+        let verb = match (summary.observed, written) {
+            (true, true) => "were or would have been",
+            (true, false) => "would have been",
+            (false, _) => "were",
+        };
+        let comparison = summary.comparison().map(|comparison| format!("; {comparison}"));
         Some(ShootEvent {
             at: now,
             message: format!(
-                "The incident has ended after {took}: {} resources were scaled down and {} up.",
-                summary.scaled_down, summary.scaled_up
+                "The incident has ended after {took}: {} resources {verb} scaled down and {} up{}.",
+                summary.scaled_down,
+                summary.scaled_up,
+                comparison.unwrap_or_default()
             ),
             kind: ShootEventKind::IncidentEnded(summary),
+        })
+    }
+
+    /// Somebody else has scaled a resource of an observed shoot. A scale-down begins an incident also without a verdict.
+    pub(crate) fn other_wrote(&mut self, now: Instant, other: &OtherWrite) -> Option<ShootEvent> {
+        if other.direction == Direction::Down {
+            self.incident.get_or_insert_with(|| OpenIncident::new(now, None));
+        }
+        let others = &mut self.incident.as_mut()?.others;
+        let first = (now, other.writer.clone());
+        note_first(others, &other.reference, other.direction, first);
+        Some(ShootEvent {
+            at: now,
+            message: format!(
+                "{}: scaled from {} to {} by {}.",
+                other.reference, other.from, other.to, other.writer
+            ),
+            kind: ShootEventKind::OtherWrote(other.clone()),
         })
     }
 
@@ -366,6 +561,7 @@ impl ShootHistory {
             ActionOutcome::Refused { why, .. } => format!("refused: {why}"),
             ActionOutcome::Unknown { why, .. } => format!("no answer: {why}"),
             ActionOutcome::Cancelled => "not allowed any more".to_owned(),
+            ActionOutcome::Observed => "not sent, because the mode is observe".to_owned(),
         };
         Some(ShootEvent {
             at: now,

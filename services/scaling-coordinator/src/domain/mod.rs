@@ -10,6 +10,8 @@ pub mod flow;
 pub(crate) mod history;
 pub mod next_step;
 pub mod observed;
+pub(crate) mod other_writes;
+pub(crate) mod overlay;
 pub(crate) mod overview;
 pub(crate) mod plan;
 pub(crate) mod status;

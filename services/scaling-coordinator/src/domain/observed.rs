@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use watchdog_api::prober::DependentResource;
-use watchdog_api::workload::RecordedReplicas;
+use watchdog_api::workload::{FieldWriters, RecordedReplicas};
 
 /// A resource that exists, as last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,9 @@ pub struct ResourceState {
     pub ignored: bool,
     /// The text of its annotation ignore-scaling, where that is neither true nor false.
     pub invalid_ignore_scaling: Option<String>,
+    /// The last writers of its replicas and of meltdown-protection-active, where a watchdog scales it or has scaled it.
+    /// Nearly all resources are in memory without them.
+    pub writers: Option<Box<FieldWriters>>,
 }
 
 impl ResourceState {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use watchdog_api::policy::ModeInForce;
 
 use super::Direction;
 use super::decision::HoldReason;
@@ -20,13 +21,15 @@ pub(crate) struct ShootScaling {
     pub(crate) reason: String,
     /// When the direction last changed.
     pub(crate) since: Instant,
+    /// The mode that is in force.
+    pub(crate) mode: ModeInForce,
     pub(crate) status: FlowStatus,
     /// The replica that owns the shoot; empty while nobody does.
     pub(crate) owner: Arc<str>,
 }
 
 impl ShootScaling {
-    /// Resources that the watchdog holds down.
+    /// Resources that a watchdog really holds down.
     pub(crate) fn held_down(&self) -> usize {
         self.status
             .resources

@@ -57,8 +57,10 @@ pub(crate) struct Progress {
     pub(crate) ready: Option<i32>,
     /// Replica count recorded for the restore.
     pub(crate) recorded: Option<i32>,
-    /// True if the resource carries meltdown-protection-active.
+    /// True if the resource really carries meltdown-protection-active.
     pub(crate) protected: bool,
+    /// True if the other fields show what it would be after writes that mode observe has kept back.
+    pub(crate) observed: bool,
     /// Replicas that the direction wants.
     pub(crate) target: Option<i32>,
     /// Tries made in this level so far.

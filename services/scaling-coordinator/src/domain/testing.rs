@@ -64,6 +64,7 @@ pub(crate) fn seen(replicas: i32, ready: i32) -> ResourceState {
         protected: false,
         ignored: false,
         invalid_ignore_scaling: None,
+        writers: None,
     }
 }
 

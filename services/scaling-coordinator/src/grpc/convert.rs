@@ -2,6 +2,7 @@
 
 use prost_types::Timestamp;
 use tokio::time::Instant;
+use watchdog_api::policy::Mode;
 use watchdog_api::prober::ResourceRef;
 use watchdog_client::validity::Validity;
 use watchdog_proto::probe::v1 as probe;
@@ -14,7 +15,10 @@ use watchdog_watch_stream::wire::{self, duration, forward};
 use crate::domain::Direction;
 use crate::domain::decision::{HoldReason, Outcome, ReceivedVerdict};
 use crate::domain::flow::ActionOutcome;
-use crate::domain::history::{EvidenceCounts, IncidentSummary, ShootEvent, ShootEventKind};
+use crate::domain::history::{
+    EvidenceCounts, IncidentSummary, ScaleTimes, ShootEvent, ShootEventKind, signed_micros,
+};
+use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::{Planned, PlannedAction};
 use crate::domain::status::{FlowState, Progress, Step};
@@ -98,6 +102,17 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         owner: scaling.owner.to_string(),
         meltdown_protection_active: scaling.held_down() > 0,
         hold_reason: hold_reason(scaling.held).into(),
+        mode: mode(scaling.mode.mode).into(),
+        mode_of_shoot: scaling.mode.of_shoot,
+        mode_until: scaling.mode.until.map(|until| wire::timestamp(until.0)),
+    }
+}
+
+const fn mode(mode: Mode) -> pb::Mode {
+    match mode {
+        Mode::Protect => pb::Mode::Protect,
+        Mode::Observe => pb::Mode::Observe,
+        Mode::Off => pb::Mode::Off,
     }
 }
 
@@ -140,6 +155,7 @@ const fn hold_reason(held: Option<HoldReason>) -> pb::HoldReason {
         Some(HoldReason::Disagreement) => pb::HoldReason::Disagreement,
         Some(HoldReason::Outdated) => pb::HoldReason::Outdated,
         Some(HoldReason::Verdict) => pb::HoldReason::Verdict,
+        Some(HoldReason::Mode) => pb::HoldReason::Mode,
     }
 }
 
@@ -163,6 +179,7 @@ fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
         target_replicas: progress.target,
         attempts: progress.attempts,
         message: sentence(&progress.message),
+        observed: progress.observed,
     }
 }
 
@@ -276,11 +293,25 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
             result: write_result(outcome).into(),
             error: match outcome {
                 ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => why.clone(),
-                ActionOutcome::Done | ActionOutcome::Conflict | ActionOutcome::Cancelled => String::new(),
+                ActionOutcome::Done
+                | ActionOutcome::Conflict
+                | ActionOutcome::Cancelled
+                | ActionOutcome::Observed => String::new(),
             },
             took: Some(duration(*took)),
         }),
+        ShootEventKind::OtherWrote(other) => Event::OtherWrote(other_wrote(other)),
         ShootEventKind::IncidentEnded(summary) => Event::IncidentEnded(incident(summary, clock)),
+    }
+}
+
+fn other_wrote(other: &OtherWrite) -> pb::OtherWrote {
+    pb::OtherWrote {
+        resource: Some(resource_ref(&other.reference)),
+        direction: direction(Some(other.direction)).into(),
+        from_replicas: other.from,
+        to_replicas: other.to,
+        writer: other.writer.clone(),
     }
 }
 
@@ -301,6 +332,32 @@ fn incident(summary: &IncidentSummary, clock: Clock) -> pb::IncidentEnded {
         failed_writes: summary.failed_writes,
         peak_expired_fraction: summary.peak_expired_fraction,
         zones: zones(&summary.zones),
+        observed: summary.observed,
+        scale_times: summary
+            .scale_times
+            .iter()
+            .map(|times| scale_times(times, summary.started))
+            .collect(),
+        first_to_scale_down: summary
+            .first_to_scale(Direction::Down)
+            .unwrap_or_default()
+            .to_owned(),
+        scale_down_lead_seconds: summary.lead_seconds(Direction::Down),
+    }
+}
+
+fn scale_times(times: &ScaleTimes, started: Instant) -> pb::ScaleTimes {
+    let seconds = |at: Instant| signed_micros(started, at) as f64 / 1e6;
+    pb::ScaleTimes {
+        resource: Some(resource_ref(&times.resource)),
+        direction: direction(Some(times.direction)).into(),
+        would_scale_after_seconds: times.ours.map(seconds),
+        other_scaled_after_seconds: times.others.as_ref().map(|(at, _)| seconds(*at)),
+        other: times
+            .others
+            .as_ref()
+            .map(|(_, writer)| writer.clone())
+            .unwrap_or_default(),
     }
 }
 
@@ -352,6 +409,7 @@ const fn write_result(outcome: &ActionOutcome) -> pb::WriteResult {
         ActionOutcome::Refused { .. } => pb::WriteResult::Refused,
         ActionOutcome::Unknown { .. } => pb::WriteResult::Unknown,
         ActionOutcome::Cancelled => pb::WriteResult::Cancelled,
+        ActionOutcome::Observed => pb::WriteResult::Observed,
     }
 }
 

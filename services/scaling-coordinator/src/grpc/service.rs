@@ -82,12 +82,14 @@ impl ScalingService for ScalingApi {
         let scope = scope(request.scope)?;
         let directions = request::enum_values::<pb::Direction>("directions", &request.directions)?;
         let states = request::enum_values::<pb::FlowState>("states", &request.states)?;
-        let filter = format!("{directions:?} {states:?}");
+        let modes = request::enum_values::<pb::Mode>("modes", &request.modes)?;
+        let filter = format!("{directions:?} {states:?} {modes:?}");
         let filter = ["ListScaling", scope.as_str_name(), &filter];
         let page = PageRequest::read(request.page_size, &request.page_token, &filter)?;
         let asked = |_: &String, scaling: &pb::ShootScaling| {
             (directions.is_empty() || directions.contains(&scaling.direction))
                 && (states.is_empty() || states.contains(&scaling.state))
+                && (modes.is_empty() || modes.contains(&scaling.mode))
         };
         let page = self.scaling.list(scope, &page, asked).await?;
         Ok(Response::new(pb::ListScalingResponse {

@@ -11,7 +11,7 @@ use crate::controller::write_counts::WriteCounts;
 use crate::domain::Direction;
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
-use crate::metrics::{self, ReplicaState, ShootLabels};
+use crate::metrics::{self, ModeLabels, ReplicaState, ShootLabels};
 
 /// Reads the state of the shoots that this replica owns.
 pub(crate) struct Scrape {
@@ -44,6 +44,7 @@ impl Collector for Scrape {
             failed += u32::from(scaling.status.state == FlowState::Failed);
         }
         out.family(&metrics::SHOOTS, shoots);
+        self.collect_modes(out);
         out.family(&metrics::HELD_DOWN, [((), held as f64)]);
         let series = held_of.iter().map(|(shoot, n)| (ShootLabel(shoot), *n));
         out.family(&metrics::HELD_DOWN_OF, series);
@@ -63,5 +64,20 @@ impl Collector for Scrape {
             counts.map(|(labels, n)| ((ShootLabel(shoot), *labels), *n as f64))
         });
         out.family(&metrics::OPERATIONS, series);
+    }
+}
+
+impl Scrape {
+    fn collect_modes(&self, out: &mut Exposition) {
+        let mut modes: BTreeMap<ModeLabels, f64> = BTreeMap::new();
+        for (_, scaling) in self.shoots.snapshot() {
+            let labels = ModeLabels {
+                mode: scaling.mode.mode,
+                of_shoot: scaling.mode.of_shoot,
+                has_end: scaling.mode.until.is_some(),
+            };
+            *modes.entry(labels).or_default() += 1.0;
+        }
+        out.family(&metrics::SHOOTS_BY_MODE, modes);
     }
 }

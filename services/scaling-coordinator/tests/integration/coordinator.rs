@@ -33,8 +33,20 @@ impl Coordinator {
         coordinator
     }
 
+    /// The same with more options.
+    pub async fn start_with(seed: &Seed, probes: &[&Probe], options: &[&str]) -> Self {
+        let coordinator = Self::launch_with(seed, "coordinator-0", probes, options).await;
+        coordinator.until_ready().await;
+        coordinator
+    }
+
     /// Starts a replica.
     pub async fn launch(seed: &Seed, identity: &str, probes: &[&Probe], rate: u32) -> Self {
+        Self::launch_with(seed, identity, probes, &[&format!("--request-rate={rate}")]).await
+    }
+
+    /// The same with more options.
+    pub async fn launch_with(seed: &Seed, identity: &str, probes: &[&Probe], options: &[&str]) -> Self {
         let file = |name: &str| seed.dir.path().join(name).display().to_string();
         let mut args = vec![
             "scaling-coordinator".to_owned(),
@@ -44,8 +56,8 @@ impl Coordinator {
             format!("--identity={identity}"),
             "--grpc-addr=127.0.0.1:0".into(),
             "--admin-addr=127.0.0.1:0".into(),
-            format!("--request-rate={rate}"),
         ];
+        args.extend(options.iter().map(ToString::to_string));
         args.extend(
             probes
                 .iter()
@@ -140,6 +152,16 @@ impl Coordinator {
             .flat_map(|level| level.resources)
             .map(|planned| (planned.resource.clone().unwrap_or_default().name, planned))
             .collect()
+    }
+
+    /// The events of a shoot that this replica remembers, oldest first.
+    pub async fn history(&self, shoot: &str) -> Vec<pb::ShootEvent> {
+        let request = pb::ListShootEventsRequest {
+            shoot: shoot.to_owned(),
+            ..Default::default()
+        };
+        let answer = self.client.clone().list_shoot_events(request).await.unwrap();
+        answer.into_inner().events
     }
 
     /// Waits until the state of a shoot is as wanted.

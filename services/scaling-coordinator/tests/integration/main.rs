@@ -17,6 +17,7 @@ mod faults;
 mod flows;
 mod half_open;
 mod kinds;
+mod observe;
 mod ownership;
 mod probe;
 mod release;

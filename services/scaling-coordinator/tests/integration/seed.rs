@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_sandbox::resource::{ResourceKey, keys};
+use watchdog_sandbox::store::fields::Manager;
 use watchdog_sandbox::store::object::Object;
 use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
 use watchdog_sandbox::{ApiOptions, ApiServer};
@@ -100,6 +101,11 @@ impl Seed {
         self.api
             .create(&keys::NAMESPACES, "", json!({ "metadata": { "name": name } }))
             .unwrap();
+        self.cluster_again(name, spec);
+    }
+
+    /// A Cluster in a namespace that is there.
+    pub fn cluster_again(&self, name: &str, spec: Value) {
         let mut shoot = json!({
             "apiVersion": "core.gardener.cloud/v1beta1",
             "kind": "Shoot",
@@ -117,6 +123,16 @@ impl Seed {
     pub fn change_shoot(&self, name: &str, change: impl FnOnce(&mut Value)) {
         self.modify(&keys::CLUSTERS, "", name, |cluster| {
             change(&mut cluster["spec"]["shoot"])
+        });
+    }
+
+    /// Sets an annotation on the shoot inside the Cluster, or removes it.
+    pub fn annotate_shoot(&self, name: &str, annotation: &str, value: Option<&str>) {
+        self.change_shoot(name, |shoot| {
+            shoot["metadata"]["annotations"] = match value {
+                Some(value) => json!({ annotation: value }),
+                None => json!({}),
+            };
         });
     }
 
@@ -175,6 +191,43 @@ impl Seed {
         self.modify(&keys::DEPLOYMENTS, namespace, name, |object| {
             object["spec"]["replicas"] = replicas.into()
         });
+    }
+
+    /// Scales a Deployment as the Go program does: first the annotations, then the replicas. Up without a count.
+    pub fn scale_as_dwd(&self, namespace: &str, name: &str, down_from: Option<i32>, to: i32) {
+        let annotate = |object: &mut Value| match down_from {
+            Some(from) => {
+                object["metadata"]["annotations"] = json!({ RECORDED: from.to_string(), PROTECTED: "" });
+            }
+            None => object["metadata"]["annotations"] = json!({}),
+        };
+        let scale = |object: &mut Value| object["spec"]["replicas"] = to.into();
+        if down_from.is_some() {
+            self.write_as("dependency-watchdog", namespace, name, annotate);
+            self.write_as("dependency-watchdog", namespace, name, scale);
+        } else {
+            self.write_as("dependency-watchdog", namespace, name, scale);
+            self.write_as("dependency-watchdog", namespace, name, annotate);
+        }
+    }
+
+    fn write_as(&self, manager: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        let options = WriteOptions {
+            manager: Some(Manager {
+                name: manager.to_owned(),
+                subresource: "",
+                api_version: "apps/v1".to_owned(),
+            }),
+            ..WriteOptions::default()
+        };
+        let change = |value: &mut Value| {
+            change(value);
+            Ok(())
+        };
+        self.api
+            .store()
+            .modify(&keys::DEPLOYMENTS, namespace, name, Part::Main, &options, change)
+            .unwrap();
     }
 
     pub fn delete(&self, resource: &ResourceKey, namespace: &str, name: &str) {
@@ -255,6 +308,18 @@ impl Seed {
                     format!("{what}: {}", entry.code)
                 })
             })
+            .collect()
+    }
+
+    /// Everything that the coordinator has written, except its membership Leases.
+    pub fn all_writes(&self) -> Vec<String> {
+        let entries = self.api.audit().into_iter();
+        entries
+            .filter(|entry| entry.user == USER && entry.is_write())
+            .filter(|entry| {
+                !entry.path.contains("/leases") && !entry.path.contains("/selfsubjectaccessreviews")
+            })
+            .map(|entry| format!("{} {}", entry.verb, entry.path))
             .collect()
     }
 

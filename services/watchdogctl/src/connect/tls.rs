@@ -1,16 +1,18 @@
 //! Certificates from files or from a Secret, or issued for this run.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
+use rustls::RootCertStore;
 use watchdog_certificates::{Authorities, Issued, ValidityPeriod};
 use watchdog_client::failure::chain;
 use watchdog_client::setup_error::SetupError;
-use watchdog_client::tls::{ClientTls, authorities, certificates, client_config, read};
+use watchdog_client::tls::{ClientTls, certificates, client_config, read};
 
 use super::port_forward::PortForward;
 use crate::args::ConnectArgs;
@@ -27,16 +29,21 @@ struct NamedAuthority {
 }
 
 impl NamedAuthority {
-    fn issue(&self, names: &[String]) -> Result<Issued, CommandError> {
+    fn issue(&self, names: &[String], now: Timestamp) -> Result<(Issued, Authorities), CommandError> {
         let issued = Authorities::from_pem(&self.ca, &self.key)
-            .and_then(|authorities| authorities.issue(names, Timestamp::now()));
+            .and_then(|authorities| Ok((authorities.issue(names, now)?, authorities)));
         issued.map_err(|error| self.unusable(&error))
     }
 
     /// With a certificate for the names of the programs, which are among those that may call.
     fn tls(&self, names: &[String]) -> Result<Certificates, CommandError> {
-        let issued = self.issue(names)?;
-        let roots = authorities("ca.crt", &self.ca).map_err(|error| self.unusable(&error))?;
+        let now = Timestamp::now();
+        let (issued, authorities) = self.issue(names, now)?;
+        let mut roots = RootCertStore::empty();
+        for authority in authorities.trusted(now) {
+            let added = roots.add(authority.clone());
+            added.map_err(|error| self.unusable(&error))?;
+        }
         let config = client_config(roots.into(), vec![issued.certificate], issued.key);
         let config = config.map_err(|error| self.unusable(&error))?;
         Ok((ClientTls::new(config), Some(issued.validity)))
@@ -69,7 +76,7 @@ pub(crate) async fn write(args: &ConnectArgs, folder: &Path, names: &[String]) -
             ));
         }
     };
-    let issued = authority.issue(names)?;
+    let (issued, _) = authority.issue(names, Timestamp::now())?;
     let (certificate, key) = issued.to_pem();
     let ca = String::from_utf8_lossy(&authority.ca);
     for (name, content) in [
@@ -84,18 +91,23 @@ pub(crate) async fn write(args: &ConnectArgs, folder: &Path, names: &[String]) -
                 "name another folder",
             )
         };
-        let mut options = std::fs::OpenOptions::new();
-        // Nobody else may read the key.
-        let file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path);
-        file.and_then(|mut file| file.write_all(content.as_bytes()))
-            .map_err(unwritable)?;
+        write_private(&path, content).map_err(unwritable)?;
     }
     Ok(())
+}
+
+/// Nobody else may read it, also if the file was there before and others could.
+fn write_private(path: &Path, content: &str) -> std::io::Result<()> {
+    const MODE: u32 = 0o600;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(MODE)
+        .open(path)?;
+    file.set_permissions(Permissions::from_mode(MODE))?;
+    file.write_all(content.as_bytes())
 }
 
 /// The TLS that the options ask for; none for plaintext. `names` are those of the programs.
@@ -184,4 +196,21 @@ fn of_pem([ca, cert, key]: [(&str, &[u8]); 3]) -> Result<Certificates, SetupErro
     let chain = certificates(cert.0, cert.1)?;
     let validity = chain.first().and_then(|own| ValidityPeriod::of(own));
     Ok((ClientTls::from_pem(ca, cert, key)?, validity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_for_its_owner_only_whatever_was_there_before() {
+        let path = std::env::temp_dir().join(format!("watchdogctl-key-{}", std::process::id()));
+        std::fs::write(&path, "longer than what follows").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        write_private(&path, "key").unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        let content = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((mode & 0o777, content.as_str()), (0o600, "key"));
+    }
 }

@@ -8,9 +8,11 @@ use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator};
 use watchdog_client::failure::Failure;
 use watchdog_client::follow::{Received, Update};
 use watchdog_proto::probe::v1::{Outcome, WatchVerdictsRequest};
-use watchdog_proto::scaling::v1::{Direction, FlowState, WatchScalingRequest};
+use watchdog_proto::scaling::v1::{
+    Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, WatchScalingRequest,
+};
 
-use super::{Missing, count, scaling_page, verdict_page};
+use super::{Missing, count, failed, scaling_page, verdict_page};
 use crate::connect::Program;
 use crate::error::CommandError;
 use crate::render::status::{SeedStatus, StatusRow};
@@ -34,8 +36,9 @@ pub(crate) async fn status(
         Ok::<_, CommandError>((*outcome, is_calm, page))
     });
     let moving = [FlowState::Running, FlowState::Failed];
-    let (pages, moving, down) = futures::try_join!(
+    let (pages, unprotected, moving, down) = futures::try_join!(
         try_join_all(verdict_pages),
+        unprotected_page(coordinator, limit),
         scaling_page(coordinator, &[], &moving, limit, String::new()),
         scaling_page(coordinator, &[Direction::Down], &[], limit, String::new()),
     )?;
@@ -57,6 +60,8 @@ pub(crate) async fn status(
             row(&mut rows, &scaling.shoot).scaling = Some(scaling.clone());
         }
     }
+    missing.add(Program::ScalingCoordinator, unprotected.completeness.as_ref());
+    (status.unprotected, status.unprotected_count) = (unprotected.scalings, unprotected.total_size);
     complete_rows(lease_probe, coordinator, &mut rows).await?;
     status.rows = rows.into_values().collect();
     crate::render::status::sort(&mut status.rows);
@@ -65,6 +70,29 @@ pub(crate) async fn status(
     status.rows.truncate(most);
     status.missing = missing.into_names();
     Ok(status)
+}
+
+/// One page of the shoots that are not in mode protect.
+async fn unprotected_page(
+    coordinator: &ScalingCoordinator,
+    page_size: i32,
+) -> Result<ListScalingResponse, CommandError> {
+    let request = ListScalingRequest {
+        page_size,
+        modes: vec![Mode::Observe.into(), Mode::Off.into()],
+        ..ListScalingRequest::default()
+    };
+    let answer = coordinator.list_scaling(request).await;
+    let mut page = answer.map_err(failed(Program::ScalingCoordinator))?.value;
+    // An older coordinator knows no modes, and lists all shoots.
+    if page
+        .scalings
+        .iter()
+        .any(|scaling| scaling.mode() == Mode::Unspecified)
+    {
+        (page.scalings, page.total_size) = (Vec::new(), 0);
+    }
+    Ok(page)
 }
 
 fn row<'a>(rows: &'a mut BTreeMap<String, StatusRow>, shoot: &str) -> &'a mut StatusRow {

@@ -1,7 +1,7 @@
 //! The history of a shoot.
 
 use watchdog_proto::scaling::v1::shoot_event::Event;
-use watchdog_proto::scaling::v1::{IncidentEnded, ShootEvent, WriteResult};
+use watchdog_proto::scaling::v1::{IncidentEnded, OtherWrote, ShootEvent, WriteResult};
 
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
@@ -78,6 +78,11 @@ fn parts(event: &ShootEvent) -> (Cell, String, String) {
                 }
             ),
         ),
+        Some(Event::OtherWrote(other)) => (
+            Cell::styled(Style::Warn, "other wrote"),
+            "-".to_owned(),
+            other_write(other),
+        ),
         Some(Event::IncidentEnded(ended)) => (
             Cell::styled(Style::Good, "incident ended"),
             text::sent_duration(ended.verdict_to_restored.as_ref()),
@@ -85,6 +90,14 @@ fn parts(event: &ShootEvent) -> (Cell, String, String) {
         ),
         None => ("-".into(), "-".to_owned(), "-".to_owned()),
     }
+}
+
+fn other_write(other: &OtherWrote) -> String {
+    let (from, to, writer) = (other.from_replicas, other.to_replicas, &other.writer);
+    format!(
+        "{} {from} -> {to} by {writer}",
+        text::resource(other.resource.as_ref())
+    )
 }
 
 /// From one state to the next; the first one has none before it.
@@ -99,14 +112,24 @@ fn change(before: &str, now: &str) -> String {
 const fn write_style(result: WriteResult) -> Style {
     match result {
         WriteResult::Applied => Style::Plain,
-        WriteResult::Conflict | WriteResult::Cancelled => Style::Warn,
+        WriteResult::Conflict | WriteResult::Cancelled | WriteResult::Observed => Style::Warn,
         _ => Style::Bad,
     }
 }
 
 fn incident(ended: &IncidentEnded) -> String {
+    let observed = if ended.observed {
+        let lead = ended.scale_down_lead_seconds;
+        let lead = lead.map_or_else(
+            || "nobody to compare with".to_owned(),
+            |lead| format!("lead {lead:.1} s"),
+        );
+        format!("; observed, {lead}")
+    } else {
+        String::new()
+    };
     format!(
-        "{} after {}: last write down after {}, healthy after {}; {} down, {} up, {} writes failed",
+        "{} after {}: last write down after {}, healthy after {}; {} down, {} up, {} writes failed{observed}",
         text::outcome(ended.outcome()),
         text::sent_duration(ended.last_renewal_to_verdict.as_ref()),
         text::sent_duration(ended.verdict_to_last_write.as_ref()),
@@ -170,5 +193,42 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
                 .collect()
         };
         assert_eq!(normal(&shown), normal(expected));
+    }
+
+    #[test]
+    fn an_observed_incident_shows_who_was_first() {
+        let other = OtherWrote {
+            resource: testing::resource("kube-controller-manager", 1, Default::default()).resource,
+            from_replicas: 2,
+            writer: "dependency-watchdog".to_owned(),
+            ..Default::default()
+        };
+        let ended = IncidentEnded {
+            observed: true,
+            scale_down_lead_seconds: Some(12.04),
+            ..Default::default()
+        };
+        let of = |event| {
+            parts(&ShootEvent {
+                event: Some(event),
+                ..Default::default()
+            })
+        };
+        let (_, _, details) = of(Event::OtherWrote(other));
+        assert_eq!(
+            details,
+            "Deployment/kube-controller-manager 2 -> 0 by dependency-watchdog"
+        );
+        let (_, _, details) = of(Event::IncidentEnded(ended.clone()));
+        assert!(details.ends_with("; observed, lead 12.0 s"), "{details}");
+        let alone = IncidentEnded {
+            scale_down_lead_seconds: None,
+            ..ended
+        };
+        let (_, _, details) = of(Event::IncidentEnded(alone));
+        assert!(
+            details.ends_with("; observed, nobody to compare with"),
+            "{details}"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Why a shoot is where it is.
 
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
-use watchdog_proto::scaling::v1::{Direction, PlanScalingResponse, ShootEvent, ShootScaling};
+use watchdog_proto::scaling::v1::{Direction, Mode, PlanScalingResponse, ShootEvent, ShootScaling};
 
 use super::status::{outcome_style, valid_cell};
 use super::table::{Style, TextTable};
@@ -184,6 +184,10 @@ fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
         found.owner,
         found.reason,
     );
+    if matches!(found.mode(), Mode::Observe | Mode::Off) {
+        let (mode, source) = (text::mode(found.mode()), text::mode_source(found));
+        out.push_str(&format!("  not protected: mode {mode}, {source}\n"));
+    }
     if let Some(at) = text::timestamp(found.retry_at.as_ref()) {
         out.push_str(&format!("  next try at {}\n", text::clock(at, frame.now)));
     }

@@ -6,6 +6,9 @@ use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling, Step};
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, missing, text};
 
+/// Rows of shoots that are not protected: while a seed is observed, these are all.
+const MOST_UNPROTECTED: usize = 10;
+
 /// One shoot that is not healthy, or whose dependants are on their way.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct StatusRow {
@@ -21,6 +24,10 @@ pub(crate) struct SeedStatus {
     pub(crate) rows: Vec<StatusRow>,
     /// Shoots that are not healthy and not among the rows.
     pub(crate) not_read: i32,
+    /// Shoots that are not in mode protect, the first of them.
+    pub(crate) unprotected: Vec<ShootScaling>,
+    /// All of them.
+    pub(crate) unprotected_count: i32,
     /// Replicas whose items may be absent.
     pub(crate) missing: Vec<String>,
 }
@@ -67,10 +74,13 @@ fn urgency(row: &StatusRow) -> usize {
 pub(crate) fn render(status: &SeedStatus, most_lines: Option<usize>, frame: &Frame) -> String {
     let mut out = summary(status, frame);
     out.push_str(&missing(&status.missing, frame));
+    let unprotected = unprotected(status, frame);
     if status.rows.is_empty() {
         out.push_str("\nEvery shoot that is probed is healthy.\n");
+        out.push_str(&unprotected);
         return out;
     }
+    let most_lines = most_lines.map(|lines| lines.saturating_sub(unprotected.lines().count()));
     // The empty line, the header, and the line about the rest.
     let used = out.lines().count() + 3;
     let most_rows = most_lines.map_or(usize::MAX, |lines| lines.saturating_sub(used).max(1));
@@ -93,6 +103,34 @@ pub(crate) fn render(status: &SeedStatus, most_lines: Option<usize>, frame: &Fra
         status.rows.len().saturating_sub(most_rows) + usize::try_from(status.not_read).unwrap_or(0);
     if not_shown > 0 {
         let rest = format!("{not_shown} more; watchdogctl verdicts --outcome … lists them");
+        out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
+    }
+    out.push_str(&unprotected);
+    out
+}
+
+/// The shoots that are not in mode protect; nothing if there are none.
+fn unprotected(status: &SeedStatus, frame: &Frame) -> String {
+    if status.unprotected.is_empty() {
+        return String::new();
+    }
+    let title = format!("Shoots that are not protected: {}", status.unprotected_count);
+    let mut out = format!("\n{}\n", frame.paint(Style::Warn, &title));
+    let mut table = TextTable::new(["SHOOT", "MODE", "BY", "UNTIL"]);
+    for scaling in status.unprotected.iter().take(MOST_UNPROTECTED) {
+        let until = text::timestamp(scaling.mode_until.as_ref());
+        table.row([
+            scaling.shoot.as_str().into(),
+            text::mode(scaling.mode()).into(),
+            text::mode_source(scaling).into(),
+            until.map_or_else(|| "-".to_owned(), text::day_and_clock).into(),
+        ]);
+    }
+    out.push_str(&table.render(frame));
+    let all = usize::try_from(status.unprotected_count).unwrap_or(0);
+    let not_shown = all.saturating_sub(status.unprotected.len().min(MOST_UNPROTECTED));
+    if not_shown > 0 {
+        let rest = format!("{not_shown} more; ListScaling with modes lists them");
         out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
     }
     out
@@ -188,6 +226,9 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
                 .map_or("?", |reference| &reference.name);
             format!("{name} {}: {}", text::step(resource.step()), resource.message)
         }
+        (FlowState::Settled, _) if scaling.resources.iter().any(|resource| resource.observed) => {
+            "nothing: the mode is observe".to_owned()
+        }
         (FlowState::Settled, _) if scaling.direction() == Direction::Down => {
             "held down until the leases are renewed".to_owned()
         }
@@ -198,6 +239,8 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
 
 #[cfg(test)]
 mod tests {
+    use watchdog_proto::scaling::v1::Mode;
+
     use super::*;
     use crate::render::testing;
 
@@ -259,8 +302,7 @@ mod tests {
                 Outcome::LeasesExpired,
                 Some(testing::scaling_down("shoot--a--b")),
             )],
-            not_read: 0,
-            missing: Vec::new(),
+            ..SeedStatus::default()
         };
         let expected = "\
 2026-11-23 00:40:00Z  4 shoots: 1 LEASES_EXPIRED, 3 HEALTHY
@@ -281,6 +323,47 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
         let text = render(&status, Some(6), &testing::pipe());
         assert_eq!(text.lines().count(), 6, "{text}");
         assert!(text.contains("\n14 more; "), "{text}");
+    }
+
+    #[test]
+    fn the_shoots_that_are_not_protected_are_listed() {
+        let unprotected = |n: usize| ShootScaling {
+            mode: Mode::Observe.into(),
+            ..testing::scaling_down(&format!("shoot--{n}"))
+        };
+        let mut status = SeedStatus {
+            unprotected: (0..12).map(unprotected).collect(),
+            unprotected_count: 15,
+            ..SeedStatus::default()
+        };
+        let shown = render(&status, None, &testing::pipe());
+        assert!(
+            shown.contains("\nShoots that are not protected: 15\nSHOOT"),
+            "{shown}"
+        );
+        assert!(
+            shown.ends_with("\n5 more; ListScaling with modes lists them\n"),
+            "{shown}"
+        );
+        status.unprotected = vec![ShootScaling {
+            mode: Mode::Off.into(),
+            mode_of_shoot: true,
+            mode_until: Some(prost_types::Timestamp {
+                seconds: 1_796_104_800,
+                nanos: 0,
+            }),
+            ..testing::scaling_down("a")
+        }];
+        status.unprotected_count = 1;
+        status.rows = rows();
+        let shown = render(&status, Some(12), &testing::pipe());
+        assert_eq!(shown.lines().count(), 12, "{shown}");
+        let expected = "\
+Shoots that are not protected: 1
+SHOOT  MODE  BY          UNTIL
+a      off   annotation  2026-12-01 06:00:00Z
+";
+        assert!(shown.ends_with(expected), "{shown}");
     }
 
     #[test]

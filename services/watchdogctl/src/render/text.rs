@@ -5,7 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, SkipReason};
-use watchdog_proto::scaling::v1::{Action, Direction, FlowState, HoldReason, ResourceRef, Step};
+use watchdog_proto::scaling::v1::{
+    Action, Direction, FlowState, HoldReason, Mode, ResourceRef, ShootScaling, Step,
+};
 
 /// Outcomes, the most urgent first.
 pub(crate) const OUTCOMES: [Outcome; 9] = [
@@ -35,6 +37,19 @@ pub(crate) fn exclusion(exclusion: Exclusion) -> &'static str {
 
 pub(crate) fn direction(direction: Direction) -> String {
     bare(direction.as_str_name(), "DIRECTION_").to_lowercase()
+}
+
+pub(crate) fn mode(mode: Mode) -> String {
+    bare(mode.as_str_name(), "MODE_").to_lowercase()
+}
+
+/// Says where the mode of a shoot comes from.
+pub(crate) const fn mode_source(scaling: &ShootScaling) -> &'static str {
+    if scaling.mode_of_shoot {
+        "annotation"
+    } else {
+        "default of the seed"
+    }
 }
 
 pub(crate) fn flow_state(state: FlowState) -> String {

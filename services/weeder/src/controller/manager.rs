@@ -88,6 +88,8 @@ struct CrashingPod {
     failures: u32,
     // It is not tried again before then.
     retry_at: UnixTime,
+    // The weeder that would have deleted it, and when.
+    kept_back: Option<(NamespacedName, UnixTime)>,
 }
 
 /// Deletions of the pods of a controller that are under way.
@@ -103,6 +105,8 @@ enum DeletionState {
     None,
     InFlight,
     Deleted,
+    /// Kept back in mode observe.
+    KeptBack,
 }
 
 // === impl WeederManager ===
@@ -232,11 +236,16 @@ impl WeederManager {
 
     pub(crate) fn pod_applied(&mut self, pod: Pod, query: &Arc<PodQuery>, now: UnixTime) {
         self.judge_by(&pod, now);
+        let key = pod.key.clone();
         if pod.crash_loop().is_none() {
-            self.forget_pod(&pod.key);
+            // A pod whose deletion was kept back counts as deleted until it is gone.
+            let known = self.pods.get(&key);
+            if !known.is_some_and(|known| known.kept_back.is_some() && known.pod.uid == pod.uid) {
+                self.find_gone(&key);
+                self.forget_pod(&key);
+            }
             return;
         }
-        let key = pod.key.clone();
         let fresh = match self.pods.get_mut(&key) {
             Some(known) if known.pod.uid == pod.uid => {
                 let newer = known.pod.resource_version != pod.resource_version;
@@ -252,7 +261,9 @@ impl WeederManager {
                     state: DeletionState::None,
                     failures: 0,
                     retry_at: now,
+                    kept_back: None,
                 };
+                self.find_gone(&key);
                 self.pods.insert(key.clone(), crashing);
                 true
             }
@@ -267,6 +278,7 @@ impl WeederManager {
         if let Some(known) = self.pods.get_mut(key) {
             known.queries.remove(query);
             if known.queries.is_empty() {
+                self.find_gone(key);
                 self.forget_pod(key);
             }
         }
@@ -439,6 +451,34 @@ impl WeederManager {
         let successors: Vec<_> = successors.map(|(_, known)| known.pod.clone()).collect();
         for successor in successors {
             self.judge_by(&successor, now);
+        }
+    }
+
+    /// Mode observe has kept back a deletion. It counts as one that was done now.
+    pub(crate) fn kept_back(&mut self, deletion: &Deletion, now: UnixTime) {
+        let second = now.at_multiple_of(Duration::from_secs(1));
+        self.deleted(deletion, &Ok(Some(second)), now);
+        let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
+        if let Some(known) = self.pods.get_mut(&deletion.pod.key).filter(same) {
+            known.state = DeletionState::KeptBack;
+            known.kept_back = Some((deletion.key.clone(), now));
+        }
+        let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
+        if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
+            entry.weeder.mark_observed(&deletion.pod.uid);
+        }
+    }
+
+    /// A pod is gone. Somebody else has deleted it if this program only observes.
+    fn find_gone(&mut self, key: &NamespacedName) {
+        if let Some(known) = self.pods.get(key)
+            && let Some((service, at)) = &known.kept_back
+        {
+            self.findings.push(Finding::DeletedByOthers {
+                key: service.clone(),
+                pod: known.pod.clone(),
+                kept_back_at: *at,
+            });
         }
     }
 

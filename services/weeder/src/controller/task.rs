@@ -49,6 +49,12 @@ pub(crate) enum Finding {
         pod: Arc<Pod>,
         crash: CrashLoop,
     },
+    /// A pod is gone whose deletion mode observe had kept back.
+    DeletedByOthers {
+        key: NamespacedName,
+        pod: Arc<Pod>,
+        kept_back_at: UnixTime,
+    },
     /// Deletions that helped.
     Useful(u64),
     /// A deletion that did not help.

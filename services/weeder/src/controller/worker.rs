@@ -1,11 +1,14 @@
 //! Makes the requests that the manager asks for, a bounded number at a time, and reports what was found.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
+use watchdog_api::policy::Mode;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_kube::events::{EventSink, Notice};
 
 use super::shared::SharedState;
@@ -29,6 +32,7 @@ pub(crate) struct RequestWorker {
     pub(crate) state: Arc<SharedState>,
     pub(crate) client: kube::Client,
     pub(crate) events: EventSink,
+    pub(crate) mode: Mode,
     /// At most [`MAX_REQUESTS`]; fewer when the rate is low, because what is decided now is sent when its turn comes.
     pub(crate) max_requests: usize,
 }
@@ -92,7 +96,10 @@ impl RequestWorker {
         match task {
             Task::Delete(deletion) => {
                 let span = weeder_span(&deletion.key);
-                self.delete(&deletion).instrument(span).await;
+                match self.mode {
+                    Mode::Protect => self.delete(&deletion).instrument(span).await,
+                    Mode::Observe | Mode::Off => span.in_scope(|| self.keep_back(&deletion)),
+                }
             }
             Task::ReadEndpoints(read) => {
                 let span = weeder_span(&read.key);
@@ -115,6 +122,28 @@ impl RequestWorker {
             .update(|state, _, now| state.manager.endpoints_read(&read, answer, now));
     }
 
+    /// In mode observe: the pod counts as deleted from now on, and nothing is sent.
+    fn keep_back(self, deletion: &Deletion) {
+        let now = self.state.update(|state, _, now| {
+            state.manager.kept_back(deletion, now);
+            now
+        });
+        let Deletion { pod, crash, .. } = deletion;
+        let delay = record_delay(deletion, now);
+        tracing::info!(
+            pod = &*pod.key.name,
+            ?delay,
+            service_ready_since = %deletion.service_ready_since,
+            container = crash.container,
+            exit_code = crash.exit_code,
+            exit_reason = crash.reason,
+            restarts = crash.restarts,
+            "crash-looping pod not deleted because the mode is observe; it would have been deleted now"
+        );
+        self.events.publish(observed_notice(deletion));
+        metrics::DELETIONS.inc(DeletionAnswer::Observed);
+    }
+
     async fn delete(self, deletion: &Deletion) {
         let answer = pod_requests::delete(&self.client, &deletion.pod).await;
         let now = self.state.update(|state, _, now| {
@@ -126,13 +155,7 @@ impl RequestWorker {
         let result = match &answer {
             Ok(_) => {
                 let saved = backoff::left(crash.restarts, crash.ended_at, now);
-                let found = if deletion.crashed_later {
-                    Discovered::Later
-                } else {
-                    Discovered::AtStart
-                };
-                let delay = now.since(deletion.waiting_since);
-                metrics::DELETION_DELAY.record(found, delay);
+                let delay = record_delay(deletion, now);
                 metrics::SAVED.add((), saved.as_secs());
                 metrics::count_deleted_pod(&deletion.key.name, crash);
                 tracing::info!(
@@ -163,6 +186,20 @@ impl RequestWorker {
 
     fn report(&self, finding: Finding) {
         match finding {
+            // Nothing was deleted that could have helped.
+            Finding::Useful(_) | Finding::Useless if self.mode != Mode::Protect => {}
+            Finding::DeletedByOthers {
+                key,
+                pod,
+                kept_back_at,
+            } => {
+                let _span = weeder_span(&key).entered();
+                tracing::info!(
+                    pod = &*pod.key.name,
+                    earlier = ?self.state.now().since(kept_back_at),
+                    "pod is gone; the weeder would have deleted it earlier"
+                );
+            }
             Finding::Useful(count) => metrics::OUTCOMES.add(DeletionEffect::Useful, count),
             Finding::Useless => metrics::OUTCOMES.inc(DeletionEffect::Useless),
             Finding::Flapping(key) => {
@@ -186,6 +223,18 @@ impl RequestWorker {
             }
         }
     }
+}
+
+/// Measures the time for which the pod could have been deleted.
+fn record_delay(deletion: &Deletion, now: UnixTime) -> Duration {
+    let discovered = if deletion.crashed_later {
+        Discovered::Later
+    } else {
+        Discovered::AtStart
+    };
+    let delay = now.since(deletion.waiting_since);
+    metrics::DELETION_DELAY.record(discovered, delay);
+    delay
 }
 
 /// The controller, because it outlives the pod.
@@ -221,6 +270,21 @@ fn deleted_notice(deletion: &Deletion) -> Notice {
         action: "Deleted",
         note: format!(
             "Deleted pod {}: {crash} was in CrashLoopBackOff, and service {} is ready since {}.",
+            pod.key.name, key.name, deletion.service_ready_since
+        ),
+    }
+}
+
+fn observed_notice(deletion: &Deletion) -> Notice {
+    let Deletion { pod, crash, key, .. } = deletion;
+    Notice {
+        about: regarding(pod),
+        warning: false,
+        reason: "CrashLoopingPodObserved",
+        action: "Observed",
+        note: format!(
+            "Would delete pod {}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {} is ready since \
+             {}.",
             pod.key.name, key.name, deletion.service_ready_since
         ),
     }

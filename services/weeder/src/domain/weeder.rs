@@ -38,6 +38,8 @@ pub(crate) enum Stop {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeletionResult {
     Deleted,
+    /// It would have been deleted; the mode is observe.
+    Observed,
     /// The pod was gone, replaced or changed: left alone.
     Obsolete,
     /// The API server refused or did not answer; it is tried again.
@@ -89,6 +91,8 @@ pub(crate) struct Weeder {
     pub(crate) left_alone: VecDeque<LeftAlone>,
     /// A sentence for people: the current activity, or why the weeder ended.
     pub(crate) message: String,
+    // Its deletions are kept back.
+    observes: bool,
     // The service is not ready: its dependants crash for good reason, and deleting them would not help.
     paused: bool,
     sequence: u64,
@@ -152,6 +156,7 @@ impl Weeder {
             deletions: VecDeque::new(),
             left_alone: VecDeque::new(),
             message,
+            observes: false,
             paused: false,
             sequence: 0,
         }
@@ -202,10 +207,15 @@ impl Weeder {
 
     pub(crate) fn end(&mut self) {
         self.phase = Phase::Ended;
+        let verb = if self.observes {
+            "would have deleted"
+        } else {
+            "deleted"
+        };
         self.message = match self.deleted {
             0 => "Its time is over; there was nothing to delete.".to_owned(),
-            1 => "Its time is over; it deleted 1 pod.".to_owned(),
-            n => format!("Its time is over; it deleted {n} pods."),
+            1 => format!("Its time is over; it {verb} 1 pod."),
+            n => format!("Its time is over; it {verb} {n} pods."),
         };
     }
 
@@ -265,6 +275,15 @@ impl Weeder {
         };
         let found = self.deletions.iter_mut().rev().find(same);
         found.is_some_and(|deletion| !std::mem::replace(&mut deletion.useless, true))
+    }
+
+    /// The latest deletion of this pod was kept back, because the mode is observe.
+    pub(crate) fn mark_observed(&mut self, uid: &str) {
+        self.observes = true;
+        if let Some(last) = self.deletions.iter_mut().rev().find(|last| last.uid == uid) {
+            last.result = DeletionResult::Observed;
+            last.message = format!("Not deleted, because the mode is observe: {}", last.message);
+        }
     }
 
     /// It gives up a container.

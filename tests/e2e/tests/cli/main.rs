@@ -6,6 +6,7 @@ mod config_files;
 mod demo;
 mod drain;
 mod grpcurl;
+mod observe;
 mod probe_cost;
 mod traces;
 mod watchdogctl;

@@ -6,6 +6,7 @@ mod cost;
 mod crashes;
 mod kubernetes;
 mod kubernetes_half_open;
+mod kubernetes_observe;
 mod kubernetes_restored;
 mod sources;
 mod world;

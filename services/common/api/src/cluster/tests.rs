@@ -1,4 +1,5 @@
 use super::*;
+use crate::policy::{LONGEST, parse_failure_fraction, parse_mode};
 use kube::core::{ObjectList, Resource, WatchEvent};
 use serde_json::json;
 
@@ -41,6 +42,45 @@ fn reads_a_cluster_as_gardener_writes_it() {
         .unwrap()
         .node_conditions;
     assert_eq!(conditions.unwrap(), ["KernelDeadlock", "DiskPressure"]);
+}
+
+#[test]
+fn the_annotations_of_the_policy_are_kept_whatever_they_say() {
+    let annotations = |metadata: serde_json::Value| {
+        let cluster = json!({"metadata": {"name": "a"}, "spec": {"shoot": {"metadata": metadata}}});
+        let cluster: Cluster = serde_json::from_value(cluster).unwrap();
+        let shoot = cluster.spec.shoot.ok().unwrap().clone();
+        (
+            shoot.metadata.annotations.mode,
+            shoot.metadata.annotations.failure_fraction,
+        )
+    };
+    let (mode, fraction) = (names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION);
+    for nothing in [
+        json!({}),
+        json!({"annotations": null}),
+        json!({"annotations": 1}),
+        json!({"annotations": {}}),
+    ] {
+        assert_eq!(annotations(nothing), (None, None));
+    }
+    assert_eq!(
+        annotations(json!({"annotations": {mode: "off", fraction: 0.8, "other": "dropped"}})),
+        (Some("off".into()), Some("0.8".into()))
+    );
+    let long = annotations(json!({"annotations": {mode: "x".repeat(1_000)}}))
+        .0
+        .unwrap();
+    assert_eq!(long.len(), LONGEST + 1, "bounded");
+    let cut = format!("off{}until=2026-12-01T06:00:00Z", " ".repeat(150));
+    let cut = annotations(json!({"annotations": {mode: cut}})).0.unwrap();
+    assert!(
+        parse_mode(&cut).is_err(),
+        "the part that is kept is no mode: {cut:?}"
+    );
+    let cut = format!("0.8{}x", " ".repeat(150));
+    let cut = annotations(json!({"annotations": {fraction: cut}})).1.unwrap();
+    assert!(parse_failure_fraction(&cut).is_err(), "{cut:?}");
 }
 
 #[test]

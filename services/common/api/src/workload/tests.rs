@@ -52,6 +52,38 @@ fn reads_a_deployment() {
 }
 
 #[test]
+fn the_writers_are_those_of_managed_fields() {
+    let protection = format!("f:{}", names::MELTDOWN_PROTECTION_ANNOTATION);
+    let workload = workload(json!({"metadata": {"name": "w", "managedFields": [
+        {"manager": "gardenlet", "time": "2026-11-20T21:14:55Z", "fieldsV1": {
+            "f:metadata": {"f:annotations": {"f:other": {}}}, "f:spec": {"f:replicas": {}, "f:template": {}},
+        }},
+        {"manager": "kube-controller-manager", "fieldsV1": {"f:status": {}}, "subresource": "status"},
+        {"manager": "dependency-watchdog", "time": "2026-11-20T21:15:00Z", "fieldsV1": {
+            "f:metadata": {"f:annotations": {protection: {}}},
+        }},
+        {"manager": "scaler", "time": "2026-11-20T21:15:01Z", "subresource": "scale", "fieldsV1": {
+            "f:spec": {"f:replicas": {}},
+        }},
+        {"manager": 1, "fieldsV1": "none"},
+    ]}}));
+    let expected = FieldWriters {
+        replicas: Some("scaler".into()),
+        protection: Some("dependency-watchdog".into()),
+    };
+    assert_eq!(workload.writers(), expected);
+    assert_eq!(annotated("a", "b").writers(), FieldWriters::default());
+    assert!(PROTECTION_FIELD.ends_with(names::MELTDOWN_PROTECTION_ANNOTATION));
+    assert_eq!(
+        PROTECTION_POINTER,
+        format!(
+            "/f:metadata/f:annotations/{}",
+            PROTECTION_FIELD.replace('/', "~1")
+        )
+    );
+}
+
+#[test]
 fn absent_counts_are_no_malformed_ones() {
     for object in [json!({}), json!({"spec": {}, "status": {}})] {
         let workload = workload(object);

@@ -1,6 +1,5 @@
 use proptest::prelude::*;
-use rustls_pki_types::UnixTime;
-use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+use rcgen::{GeneralSubtree, NameConstraints, date_time_ymd};
 
 use super::*;
 
@@ -21,9 +20,9 @@ fn names() -> Vec<String> {
 /// True if a reader of these authorities takes the certificate at this time, as a server's and as a client's.
 fn trusts(authorities: &Authorities, issued: &Issued, at: Timestamp) -> bool {
     let anchor = |authority| anchor_from_trusted_cert(authority).unwrap().to_owned();
-    let anchors: Vec<_> = authorities.certificates().map(anchor).collect();
+    let anchors: Vec<_> = authorities.trusted(at).map(anchor).collect();
     let certificate = EndEntityCert::try_from(&issued.certificate).unwrap();
-    let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at.as_second().try_into().unwrap()));
+    let at = unix_time(at).unwrap();
     [KeyUsage::server_auth(), KeyUsage::client_auth()]
         .into_iter()
         .all(|usage| {
@@ -54,25 +53,113 @@ fn the_first_authority_issues_at_once() {
 }
 
 #[test]
-fn the_next_authority_is_trusted_for_a_day_before_it_issues() {
+fn the_next_authority_is_trusted_for_three_months_before_it_issues() {
     let first = begun(noon());
-    let late = noon() + AUTHORITY_LIFE - AUTHORITY_RENEW_BEFORE;
-    assert!(
-        first
-            .renewed(late - SignedDuration::from_secs(1))
-            .unwrap()
-            .is_none()
-    );
-    let both = first.renewed(late).unwrap().unwrap();
-    assert_eq!(both.certificates().count(), 2);
-    let before = both
-        .issue(&names(), late + OVERLAP - SignedDuration::from_secs(1))
-        .unwrap();
-    let after = both.issue(&names(), late + OVERLAP).unwrap();
-    let at = late + OVERLAP;
+    let due = noon() + AUTHORITY_LIFE - AUTHORITY_RENEW_BEFORE;
+    let second = SignedDuration::from_secs(1);
+    assert!(first.renewed(due - second).unwrap().is_none());
+    let both = first.renewed(due).unwrap().unwrap();
+    assert_eq!(both.len(), 2);
+    let at = noon() + AUTHORITY_LIFE - HAND_OVER_BEFORE;
+    assert_eq!(at.duration_since(due), 90 * DAY);
+    let before = both.issue(&names(), at - second).unwrap();
+    let after = both.issue(&names(), at).unwrap();
     assert!(trusts(&first, &before, at), "a reader that knows the first only");
     assert!(!trusts(&first, &after, at));
     assert!(trusts(&both, &after, at));
+}
+
+#[test]
+fn an_authority_that_was_made_late_issues_after_a_day() {
+    let first = begun(noon());
+    // The seed was switched off for months.
+    let late = noon() + AUTHORITY_LIFE - 2 * DAY;
+    let both = first.renewed(late).unwrap().unwrap();
+    let issued_after = |time| both.issue(&names(), late + time).unwrap();
+    let before = issued_after(TAKE_OVER_AFTER - SignedDuration::from_secs(1));
+    let after = issued_after(TAKE_OVER_AFTER);
+    assert!(trusts(&first, &before, late + TAKE_OVER_AFTER));
+    assert!(!trusts(&first, &after, late + TAKE_OVER_AFTER));
+}
+
+#[test]
+fn a_certificate_is_replaced_after_a_third_of_its_life() {
+    let authorities = begun(noon());
+    let issued = authorities.issue(&names(), noon()).unwrap();
+    assert_eq!(issued.in_use, noon()..noon() + DAY / 3);
+    // One that ends with its authority lives less.
+    let late = noon() + AUTHORITY_LIFE - DAY / 8;
+    let issued = authorities.issue(&names(), late).unwrap();
+    assert_eq!(issued.in_use, late..late + DAY / 24);
+}
+
+#[test]
+fn the_key_of_an_authority_that_has_ended_opens_nothing() {
+    let old = begun(noon());
+    let at = noon() + AUTHORITY_LIFE + DAY;
+    let both = old.renewed(at).unwrap().unwrap();
+    assert_eq!(both.len(), 2);
+    // A thief of the old key writes any dates into a certificate.
+    let forged = CertificateAuthority {
+        validity: CertificateAuthority::new(at).unwrap().validity,
+        ..old.0[0].clone()
+    };
+    let forged = Authorities(vec![forged]).issue(&names(), at).unwrap();
+    assert!(!trusts(&both, &forged, at));
+    assert!(trusts(&both, &both.issue(&names(), at).unwrap(), at));
+}
+
+#[test]
+fn an_authority_that_is_added_by_hand_issues_nothing_before_all_have_read_it() {
+    let own = begun(noon() - 30 * DAY);
+    let other = begun(noon() - 10 * DAY);
+    for (added, now) in [
+        (begun(noon() - 200 * DAY), noon()),
+        (begun(noon() - 5 * DAY), noon()),
+    ] {
+        let both = Authorities([own.0.clone(), added.0, other.0.clone()].concat());
+        assert!(trusts(&own, &both.issue(&names(), now).unwrap(), now));
+    }
+}
+
+/// An authority of somebody else, with its key.
+fn foreign(change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.not_after = date_time_ymd(2090, 1, 1);
+    change(&mut params);
+    let key = KeyPair::generate().unwrap();
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
+#[test]
+fn an_authority_that_issues_nothing_valid_is_named() {
+    let (certificate, key) = foreign(|params| {
+        params.name_constraints = Some(NameConstraints {
+            permitted_subtrees: vec![GeneralSubtree::DnsName("elsewhere.test".to_owned())],
+            excluded_subtrees: Vec::new(),
+        });
+    });
+    let authorities = Authorities::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap();
+    let error = authorities.issue(&names(), noon()).unwrap_err().to_string();
+    let expected =
+        "certificates that are issued from certificate 1 of ca.crt are not valid: NameConstraintViolation";
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn no_clock_makes_it_panic() {
+    for now in [Timestamp::MIN, Timestamp::UNIX_EPOCH, Timestamp::MAX] {
+        for authorities in [Authorities::default(), begun(noon())] {
+            let renewed = authorities.renewed(now);
+            let issued = authorities.issue(&names(), now);
+            assert!(issued.is_err());
+            if let Ok(Some(renewed)) = renewed {
+                let _ = renewed.issue(&names(), now);
+                assert_eq!(renewed.len(), authorities.len() + 1);
+            }
+        }
+    }
 }
 
 #[test]
@@ -130,41 +217,61 @@ fn a_clock_for_which_no_authority_is_valid_is_named() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Replicas whose clocks differ by less than an hour trust each other for years, though each of them may have read
-    /// the Secret up to half a day ago, and one with a clock that is off by years also writes it.
+    /// Replicas whose clocks differ by less than an hour trust each other for years, though some of them have not read
+    /// the Secret for months, and one with a clock that is off by years also writes it.
     #[test]
     fn replicas_trust_each_other_at_all_times(
         skews in proptest::collection::vec(-1_700_i64..1_700, 3),
-        off in -70_000_i64..70_000,
-        stale in proptest::collection::vec(any::<bool>(), 3 * 90),
+        off in prop_oneof![-9_000_i64..9_000, -70_000_i64..70_000],
+        stale in proptest::collection::vec(any::<bool>(), 3 * 120),
     ) {
-        let step = SignedDuration::from_hours(12);
         let mut secret = begun(noon());
-        let mut read = vec![secret.clone(); 3];
+        let mut read = vec![(noon(), secret.clone()); 3];
         let mut now = noon();
-        // Each turn is twelve hours; between two of them that matter, many days in which nothing happens.
         for (turn, stale) in stale.chunks(3).enumerate() {
-            now += if turn % 4 == 0 { step * 60 } else { step };
+            now += if turn < 12 { SignedDuration::from_hours(1) } else { 8 * DAY };
             if let Some(renewed) = secret.renewed(now + SignedDuration::from_hours(off)).unwrap() {
                 secret = renewed;
             }
             for (replica, stale) in stale.iter().enumerate() {
-                let clock = now + SignedDuration::from_secs(skews[replica]);
-                if turn % 4 == 0 || !stale || read[replica] == secret {
+                // One of them always reads, so that the authorities are renewed in time.
+                let (last, known) = &mut read[replica];
+                if replica == 0 || !stale || now.duration_since(*last) > 75 * DAY {
+                    let clock = now + SignedDuration::from_secs(skews[replica]);
                     if let Some(renewed) = secret.renewed(clock).unwrap() {
                         secret = renewed;
                     }
-                    read[replica] = secret.clone();
+                    (*last, *known) = (now, secret.clone());
                 }
             }
-            for (issuer, skew) in read.iter().zip(&skews) {
+            for ((_, issuer), skew) in read.iter().zip(&skews) {
                 let issued = issuer.issue(&names(), now + SignedDuration::from_secs(*skew)).unwrap();
-                for (reader, skew) in read.iter().zip(&skews) {
+                for ((_, reader), skew) in read.iter().zip(&skews) {
                     prop_assert!(trusts(reader, &issued, now + SignedDuration::from_secs(*skew)), "turn {turn}");
                 }
             }
+        }
+    }
+
+    /// Bytes of the Secret that somebody has damaged are refused or used, and never end the process.
+    #[test]
+    fn a_damaged_authority_is_refused_or_used(
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let (certificate, key) = foreign(|params| {
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+            params.distinguished_name.push(DnType::OrganizationName, "somebody else");
+        });
+        let mut der = pem::parse(&certificate).unwrap().into_contents();
+        for (at, byte) in damage {
+            *at.get_mut(&mut der) = byte;
+        }
+        let damaged = pem::encode(&Pem::new("CERTIFICATE", der));
+        if let Ok(authorities) = Authorities::from_pem(damaged.as_bytes(), key.as_bytes()) {
+            let _ = authorities.issue(&names(), noon()).map_err(|error| error.to_string());
+            let _ = authorities.renewed(noon()).unwrap();
         }
     }
 }

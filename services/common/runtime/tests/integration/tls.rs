@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use rustls::HandshakeKind;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use tonic::{Code, Status};
@@ -311,5 +314,24 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         for secret in ["hunter2", "PRIVATE KEY", "aHVudGVyMg"] {
             assert!(!error.contains(secret), "{error}");
         }
+    }
+}
+
+#[tokio::test]
+async fn every_connection_is_authenticated_anew() {
+    let tls = Authority::new("ours").tls(SERVER);
+    let client = tls.client().current();
+    for _ in 0..3 {
+        let (near, far) = tokio::io::duplex(16 * 1024);
+        let connect = TlsConnector::from(client.clone()).connect(SERVER.try_into().unwrap(), near);
+        let accept = TlsAcceptor::from(tls.server()).accept(far);
+        let (connected, accepted) = tokio::join!(connect, accept);
+        let (mut connected, mut accepted) = (connected.unwrap(), accepted.unwrap());
+        let (_, session) = accepted.get_ref();
+        assert_eq!(session.handshake_kind(), Some(HandshakeKind::Full));
+        // What a session is resumed with comes before the first byte.
+        accepted.write_u8(1).await.unwrap();
+        accepted.flush().await.unwrap();
+        assert_eq!(connected.read_u8().await.unwrap(), 1);
     }
 }

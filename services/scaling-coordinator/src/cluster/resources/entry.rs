@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use watchdog_api::workload::{IgnoreScaling, Workload};
+use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
 
 use crate::cluster::version::IndexMark;
 use crate::domain::observed::{Observed, ResourceState};
@@ -45,6 +45,18 @@ impl ResourceEntry {
         }
     }
 
+    /// Writers that were known stay known: the last annotation of a watchdog may go together with the change of the
+    /// replicas, if the watch is quicker than the reconciliation.
+    pub(super) fn keep_writers(&mut self, old: Option<&Self>, workload: &Workload) {
+        let had = old.is_some_and(|old| old.observed.seen().is_some_and(|seen| seen.writers.is_some()));
+        if let Observed::Present(seen) = &mut self.observed
+            && had
+            && seen.writers.is_none()
+        {
+            seen.writers = Some(Box::new(workload.writers()));
+        }
+    }
+
     pub(super) fn observed(&self) -> Observed {
         match (&self.observed, &self.scale) {
             (Observed::Present(seen), Some(scale))
@@ -79,6 +91,8 @@ fn observed(workload: &Workload, resource_version: Arc<str>) -> Observed {
         Err(why) => return Observed::Unusable(format!("its status cannot be read: {why}")),
     };
     let ignore_scaling = workload.ignore_scaling();
+    let is_scaled =
+        workload.is_meltdown_protected() || workload.recorded_replicas() != RecordedReplicas::Absent;
     Observed::Present(ResourceState {
         resource_version,
         replicas: spec.replicas,
@@ -91,5 +105,6 @@ fn observed(workload: &Workload, resource_version: Arc<str>) -> Observed {
             IgnoreScaling::Invalid(text) => Some(text),
             IgnoreScaling::Yes | IgnoreScaling::No => None,
         },
+        writers: is_scaled.then(|| Box::new(workload.writers())),
     })
 }

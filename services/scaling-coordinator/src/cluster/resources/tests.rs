@@ -116,6 +116,7 @@ fn what_the_rules_read() {
         protected: true,
         ignored: false,
         invalid_ignore_scaling: None,
+        writers: Some(Box::default()),
     };
     assert_eq!(
         resources.observed(&kcm(), "shoot--a"),

@@ -118,6 +118,14 @@ fn says_why_there_is_no_verdict() {
     );
 }
 
+#[test]
+fn a_sentence_that_a_verdict_has_brought_is_not_repeated() {
+    let mut decision = Decision::hold(HoldReason::Verdict, "Because. It is malformed.");
+    decision.explain("It is malformed.");
+    decision.explain("So is that.");
+    assert_eq!(decision.reason, "Because. It is malformed. So is that.");
+}
+
 proptest! {
     #[test]
     fn a_direction_always_has_a_valid_verdict_and_no_valid_contradiction(

@@ -36,7 +36,8 @@ impl Handover {
 
     /// A request on a resource has ended.
     pub(super) fn ended(&mut self, reference: &ResourceRef, outcome: &ActionOutcome) {
-        if !self.earlier.remove(reference) && *outcome == ActionOutcome::Done {
+        let is_newest = matches!(outcome, ActionOutcome::Done | ActionOutcome::Observed);
+        if !self.earlier.remove(reference) && is_newest {
             self.confirmed.insert(reference.clone());
         }
     }

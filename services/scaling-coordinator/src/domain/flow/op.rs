@@ -105,6 +105,8 @@ pub enum ActionOutcome {
     },
     /// Nothing was sent, because it was not allowed any more when its turn came.
     Cancelled,
+    /// Nothing was sent, because the mode of the shoot is observe. It would have been sent, and counts as applied.
+    Observed,
 }
 
 /// The operation on one resource.
@@ -274,7 +276,10 @@ impl Operation {
             wait.read_at = now + wait.pause;
             self.error = match outcome {
                 ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => why,
-                ActionOutcome::Done | ActionOutcome::Conflict | ActionOutcome::Cancelled => String::new(),
+                ActionOutcome::Done
+                | ActionOutcome::Conflict
+                | ActionOutcome::Cancelled
+                | ActionOutcome::Observed => String::new(),
             };
             return;
         }
@@ -288,7 +293,7 @@ impl Operation {
         match outcome {
             ActionOutcome::Cancelled => {}
             ActionOutcome::Done if write.is_none() => self.unconfirmed = None,
-            ActionOutcome::Done => {
+            ActionOutcome::Done | ActionOutcome::Observed => {
                 self.conflicts = 0;
                 self.error.clear();
                 self.unconfirmed = unconfirmed(now + CONFIRM_WITHIN);

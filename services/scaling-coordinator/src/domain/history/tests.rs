@@ -1,3 +1,5 @@
+use watchdog_api::policy::ModeInForce;
+
 use super::*;
 use crate::domain::next_step::ResourceWrite;
 use crate::domain::status::{FlowStatus, Progress};
@@ -58,6 +60,7 @@ fn scaling(direction: Option<Direction>, state: FlowState, step: Step, protected
         ready: None,
         recorded: None,
         protected,
+        observed: false,
         target: None,
         attempts: 0,
         message: "as it is".to_owned(),
@@ -73,6 +76,7 @@ fn scaling(direction: Option<Direction>, state: FlowState, step: Step, protected
             resources: vec![progress],
             retry_at: None,
         },
+        mode: ModeInForce::default(),
         owner: "me".into(),
     }
 }
@@ -173,6 +177,9 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
         failed_writes: 1,
         peak_expired_fraction: Some(1.0),
         zones: evidence(4, &[("a", 2, 2), ("b", 2, 2)]).zones,
+        observed: false,
+        decided: BTreeMap::from([(Direction::Down, t0 + 11 * S), (Direction::Up, t0 + 61 * S)]),
+        scale_times: Vec::new(),
     };
     assert_eq!(*summary, expected);
     assert!(!ended(&history.published(t0 + 80 * S, &up)), "it ends once");
@@ -203,4 +210,189 @@ async fn a_loss_that_comes_back_is_one_incident() {
     };
     assert_eq!((summary.started, summary.verdict_to_healthy), (t0, 5 * S));
     assert_eq!(summary.verdict_to_first_write, None);
+}
+
+fn other(direction: Direction) -> OtherWrite {
+    let (from, to) = if direction == Direction::Down {
+        (1, 0)
+    } else {
+        (0, 1)
+    };
+    OtherWrite {
+        reference: dependent("kube-controller-manager", 0, 0).reference,
+        direction,
+        from,
+        to,
+        writer: "dependency-watchdog".to_owned(),
+    }
+}
+
+/// An incident in mode observe beside another watchdog, which scales down and up this long after the verdicts.
+fn observed(down_after: i32, up_after: u32) -> (IncidentSummary, String) {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    let (loss, healthy) = (t0 + 100 * S, t0 + 200 * S);
+    let others = |history: &mut ShootHistory| {
+        let at = if down_after < 0 {
+            loss - S * down_after.unsigned_abs()
+        } else {
+            loss + S * down_after.unsigned_abs()
+        };
+        history.other_wrote(at, &other(Direction::Down)).unwrap();
+    };
+    if down_after < 0 {
+        others(&mut history);
+    }
+    history.verdict(
+        loss,
+        &verdict(Outcome::LeasesExpired, loss),
+        Some(evidence(3, &[])),
+    );
+    history.write_ended(loss + S, &action(Direction::Down), &ActionOutcome::Observed, S);
+    if down_after >= 0 {
+        others(&mut history);
+    }
+    history.verdict(healthy, &verdict(Outcome::Healthy, healthy), None);
+    history.write_ended(healthy + S, &action(Direction::Up), &ActionOutcome::Observed, S);
+    let held = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, true);
+    let ended = |event: &ShootEvent| matches!(event.kind, ShootEventKind::IncidentEnded(_));
+    assert!(
+        !history.published(healthy + S, &held).iter().any(ended),
+        "the other holds it down"
+    );
+    let restored = healthy + S * up_after;
+    history.other_wrote(restored, &other(Direction::Up)).unwrap();
+    let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
+    let last = history.published(restored, &up).pop().unwrap();
+    let ShootEventKind::IncidentEnded(summary) = last.kind else {
+        panic!("{last:?}")
+    };
+    assert_eq!(
+        (summary.outcome, summary.started),
+        (Some(Outcome::LeasesExpired), loss)
+    );
+    (summary, last.message)
+}
+
+#[tokio::test]
+async fn an_observed_incident_says_who_was_first_and_by_how_much() {
+    let (summary, message) = observed(13, 4);
+    assert!(summary.observed);
+    assert_eq!(
+        (summary.scaled_down, summary.scaled_up, summary.failed_writes),
+        (1, 1, 0)
+    );
+    assert_eq!(summary.verdict_to_first_write, Some(S));
+    assert_eq!(
+        summary.first_to_scale(Direction::Down),
+        Some("scaling-coordinator")
+    );
+    assert_eq!(summary.lead_seconds(Direction::Down), Some(12.0));
+    assert_eq!(summary.lead_seconds(Direction::Up), Some(3.0));
+    let directions: Vec<_> = summary.scale_times.iter().map(|times| times.direction).collect();
+    assert_eq!(directions, [Direction::Down, Direction::Up]);
+    let who = "scaling-coordinator would have scaled down 12 s before dependency-watchdog.";
+    assert!(message.ends_with(who), "{message}");
+}
+
+#[tokio::test]
+async fn another_watchdog_may_be_earlier_than_the_first_verdict() {
+    let (summary, message) = observed(-5, 0);
+    assert_eq!(
+        summary.first_to_scale(Direction::Down),
+        Some("dependency-watchdog")
+    );
+    assert_eq!(summary.lead_seconds(Direction::Down), Some(-6.0));
+    assert_eq!(summary.first_to_scale(Direction::Up), Some("dependency-watchdog"));
+    let who = "dependency-watchdog scaled down 6 s before scaling-coordinator would have.";
+    assert!(message.ends_with(who), "{message}");
+}
+
+#[tokio::test]
+async fn what_only_another_watchdog_holds_down_is_an_incident_too() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    assert_eq!(
+        history.other_wrote(t0, &other(Direction::Up)),
+        None,
+        "nothing has happened"
+    );
+    history.other_wrote(t0, &other(Direction::Down)).unwrap();
+    let held = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, true);
+    history.published(t0, &held);
+    let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
+    let last = history.published(t0 + 60 * S, &up).pop().unwrap();
+    assert!(
+        last.message.ends_with("; only dependency-watchdog scaled down."),
+        "{}",
+        last.message
+    );
+}
+
+fn ended(history: &mut ShootHistory, at: Instant) -> (IncidentSummary, String) {
+    let up = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, false);
+    let last = history.published(at, &up).pop().unwrap();
+    match last.kind {
+        ShootEventKind::IncidentEnded(summary) => (summary, last.message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_watchdog_that_leaves_nothing_to_scale_is_compared_with_the_decision() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    history.other_wrote(t0, &other(Direction::Down)).unwrap();
+    let (loss, healthy) = (t0 + 20 * S, t0 + 60 * S);
+    history.verdict(loss, &verdict(Outcome::LeasesExpired, loss), None);
+    let down = scaling(Some(Direction::Down), FlowState::Settled, Step::Reached, true);
+    history.published(loss, &down);
+    history.other_wrote(t0 + 50 * S, &other(Direction::Up)).unwrap();
+    history.verdict(healthy, &verdict(Outcome::Healthy, healthy), None);
+    let (summary, message) = ended(&mut history, healthy);
+    assert!(summary.observed, "{summary:?}");
+    assert_eq!(
+        summary.first_to_scale(Direction::Down),
+        Some("dependency-watchdog")
+    );
+    assert_eq!(summary.lead_seconds(Direction::Down), Some(-20.0));
+    assert_eq!(summary.lead_seconds(Direction::Up), Some(-10.0));
+    let who = "dependency-watchdog scaled down 20 s before scaling-coordinator would have.";
+    assert!(message.ends_with(who), "{message}");
+}
+
+#[tokio::test]
+async fn a_restore_that_a_later_loss_made_void_is_not_compared() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    let kept_back = |history: &mut ShootHistory, at: Instant, direction| {
+        history.write_ended(at, &action(direction), &ActionOutcome::Observed, S)
+    };
+    history.other_wrote(t0, &other(Direction::Down)).unwrap();
+    kept_back(&mut history, t0, Direction::Up);
+    let (loss, healthy) = (t0 + 5 * S, t0 + 100 * S);
+    history.verdict(loss, &verdict(Outcome::LeasesExpired, loss), None);
+    kept_back(&mut history, loss, Direction::Down);
+    history.verdict(healthy, &verdict(Outcome::Healthy, healthy), None);
+    kept_back(&mut history, healthy, Direction::Up);
+    history
+        .other_wrote(healthy + 4 * S, &other(Direction::Up))
+        .unwrap();
+    let (summary, _) = ended(&mut history, healthy + 5 * S);
+    assert_eq!(
+        (summary.outcome, summary.started),
+        (Some(Outcome::LeasesExpired), loss)
+    );
+    assert_eq!(summary.lead_seconds(Direction::Down), Some(-5.0));
+    assert_eq!(summary.lead_seconds(Direction::Up), Some(4.0));
+}
+
+#[tokio::test]
+async fn an_incident_in_two_modes_says_so() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    history.verdict(t0, &verdict(Outcome::LeasesExpired, t0), None);
+    for outcome in [ActionOutcome::Observed, ActionOutcome::Done] {
+        history.write_ended(t0, &action(Direction::Down), &outcome, S);
+    }
+    history.verdict(t0, &verdict(Outcome::Healthy, t0), None);
+    history.write_ended(t0, &action(Direction::Up), &ActionOutcome::Done, S);
+    let (_, message) = ended(&mut history, t0);
+    let both = "1 resources were or would have been scaled down and 1 up; ";
+    assert!(message.contains(both), "{message}");
 }

@@ -65,6 +65,7 @@ impl Object {
             protected: self.protected,
             ignored: false,
             invalid_ignore_scaling: None,
+            writers: None,
         }
     }
 

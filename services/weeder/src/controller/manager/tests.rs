@@ -1004,3 +1004,57 @@ proptest! {
         prop_assert_eq!(manager.due_phases.next_due().or(manager.attempts.next_due()), None);
     }
 }
+
+#[test]
+fn a_deletion_that_is_kept_back_counts_once_until_its_pod_is_gone() {
+    let mut manager = started();
+    seen(&mut manager, crashing("api", "apiserver", "1", "1"), 1.0);
+    let first = delete(&mut manager, 1.0);
+    manager.kept_back(&first, at(1.0));
+    nothing(&mut manager, 1.0);
+    // It is still there, runs for a while and crashes again.
+    seen(&mut manager, crashing("api", "apiserver", "1", "2"), 15.0);
+    seen(
+        &mut manager,
+        running(crashing("api", "apiserver", "1", "3")),
+        20.0,
+    );
+    seen(&mut manager, crashing("api", "apiserver", "1", "4"), 25.0);
+    nothing(&mut manager, 50.0);
+    let shown = weeder(&manager, "etcd");
+    assert_eq!(
+        (shown.deleted, results(&shown)),
+        (1, vec![(1, DeletionResult::Observed)])
+    );
+    assert!(
+        manager
+            .take_findings()
+            .iter()
+            .all(|found| !matches!(found, Finding::DeletedByOthers { .. }))
+    );
+    // Somebody else deletes it. What comes next has its pause and its limit.
+    manager.pod_gone(&first.pod.key, &query());
+    let found = manager.take_findings();
+    assert!(
+        matches!(&found[..], [Finding::DeletedByOthers { kept_back_at, .. }] if *kept_back_at == at(1.0)),
+        "{found:?}"
+    );
+    for (uid, crashes) in [("2", 51.0), ("3", 90.0)] {
+        let mut successor = crashing("api", "apiserver", uid, "1");
+        successor.created = Some(at(crashes - 1.0));
+        seen(&mut manager, successor, crashes);
+        let next = delete(&mut manager, crashes);
+        manager.kept_back(&next, at(crashes));
+        manager.pod_gone(&next.pod.key, &query());
+    }
+    let mut last = crashing("api", "apiserver", "4", "1");
+    last.created = Some(at(100.0));
+    seen(&mut manager, last, 101.0);
+    nothing(&mut manager, 250.0);
+    assert_eq!(
+        weeder(&manager, "etcd").left_alone.len(),
+        1,
+        "three times in the life of a weeder"
+    );
+    assert_eq!(weeder(&manager, "etcd").deleted, 3);
+}

@@ -1,0 +1,279 @@
+//! The annotations on a Shoot by which people set how the watchdog treats it: pure parsers, which lease-probe and the
+//! scaling-coordinator share.
+//!
+//! A malformed value never changes anything: the default of the seed stays in force, and the reason names the value.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::names;
+use crate::unix_time::UnixTime;
+
+/// Characters of an annotation that are read; a valid one has far fewer, and a longer one is malformed. One more is kept,
+/// so that what is cut off does not make a valid one of it.
+pub(crate) const LONGEST: usize = 128;
+
+/// The longest part of a malformed value that a reason quotes, in characters.
+const QUOTED: usize = 64;
+
+/// The permission that the watchdog has for a shoot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mode {
+    /// Scale and restore its dependants.
+    #[default]
+    Protect,
+    /// Decide all that and write nothing.
+    Observe,
+    /// Leave it alone.
+    Off,
+}
+
+impl Mode {
+    /// As in the annotation, on the command line and in labels.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Protect => "protect",
+            Self::Observe => "observe",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        [Self::Protect, Self::Observe, Self::Off]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
+            .ok_or(())
+    }
+}
+
+/// The mode that a Shoot asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShootMode {
+    /// The mode.
+    pub mode: Mode,
+    /// The default of the seed holds again from this time on.
+    pub until: Option<UnixTime>,
+}
+
+/// The mode that is in force for a shoot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModeInForce {
+    /// The mode.
+    pub mode: Mode,
+    /// True if the Shoot asks for it, false if it is the default of the seed.
+    pub of_shoot: bool,
+    /// When it ends; only a mode of the Shoot does.
+    pub until: Option<UnixTime>,
+}
+
+/// The mode that is in force now.
+#[must_use]
+pub fn mode_in_force(of_shoot: Option<ShootMode>, of_seed: Mode, now: UnixTime) -> ModeInForce {
+    match of_shoot {
+        Some(ShootMode { mode, until }) if until.is_none_or(|until| now < until) => ModeInForce {
+            mode,
+            of_shoot: true,
+            until,
+        },
+        _ => ModeInForce {
+            mode: of_seed,
+            of_shoot: false,
+            until: None,
+        },
+    }
+}
+
+/// Reads [`names::MODE_ANNOTATION`]: `protect`, `observe` or `off`, and optionally `until=` with an RFC 3339 time.
+///
+/// # Errors
+/// A sentence that names the annotation and the value.
+pub fn parse_mode(text: &str) -> Result<ShootMode, String> {
+    let mut words = text.split_ascii_whitespace();
+    let mode = words.next().filter(|_| is_whole(text));
+    let mode = mode.and_then(|word| word.parse().ok());
+    let until = words.next().map(end);
+    match (mode, until, words.next()) {
+        (Some(mode), None, None) => Ok(ShootMode { mode, until: None }),
+        (Some(mode), Some(Some(until)), None) => Ok(ShootMode {
+            mode,
+            until: Some(until),
+        }),
+        _ => Err(malformed(
+            names::MODE_ANNOTATION,
+            text,
+            "protect, observe or off, and optionally an end such as until=2026-12-01T06:00:00Z",
+        )),
+    }
+}
+
+/// Reads the default of a seed: `protect` or `observe`.
+///
+/// # Errors
+/// What else it is.
+pub fn parse_seed_mode(text: &str) -> Result<Mode, String> {
+    match text.parse() {
+        Ok(mode @ (Mode::Protect | Mode::Observe)) => Ok(mode),
+        Ok(Mode::Off) => {
+            Err("a seed is switched off by removing the program: write protect or observe".to_owned())
+        }
+        Err(()) => Err("write protect or observe".to_owned()),
+    }
+}
+
+/// Reads [`names::FAILURE_FRACTION_ANNOTATION`]: a number above 0, at most 1.
+///
+/// # Errors
+/// A sentence that names the annotation and the value.
+pub fn parse_failure_fraction(text: &str) -> Result<f64, String> {
+    let fraction = text.trim().parse::<f64>().ok();
+    fraction
+        .filter(|fraction| is_whole(text) && *fraction > 0.0 && *fraction <= 1.0)
+        .ok_or_else(|| {
+            malformed(
+                names::FAILURE_FRACTION_ANNOTATION,
+                text,
+                "a number above 0, at most 1",
+            )
+        })
+}
+
+/// Returns true if nothing was cut off.
+fn is_whole(text: &str) -> bool {
+    text.chars().nth(LONGEST).is_none()
+}
+
+fn end(word: &str) -> Option<UnixTime> {
+    let time = word.strip_prefix("until=")?.parse::<jiff::Timestamp>().ok()?;
+    Some(UnixTime(time.as_microsecond()))
+}
+
+fn malformed(annotation: &str, text: &str, expected: &str) -> String {
+    let quoted: String = text.chars().take(QUOTED).collect();
+    format!(
+        "The Shoot's annotation {annotation} is {quoted:?}, which is not {expected}; the default of the seed is in force."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOON: UnixTime = UnixTime(1_796_126_400_000_000);
+
+    #[test]
+    fn modes_are_read_with_and_without_an_end() {
+        let mode = |mode, until| Ok(ShootMode { mode, until });
+        assert_eq!(parse_mode("protect"), mode(Mode::Protect, None));
+        assert_eq!(parse_mode(" off\n"), mode(Mode::Off, None));
+        let noon = mode(Mode::Observe, Some(NOON));
+        for text in [
+            "observe until=2026-12-01T12:00:00Z",
+            "observe  until=2026-12-01T13:00:00+01:00",
+        ] {
+            assert_eq!(parse_mode(text), noon, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_mode_is_named_with_its_value() {
+        for text in [
+            "",
+            "Observe",
+            "watch",
+            "observe 2026-12-01T12:00:00Z",
+            "observe until=",
+            "observe until=tomorrow",
+            "observe until=2026-12-01T12:00:00",
+            "observe until=2026-12-01T12:00:00Z please",
+            "until=2026-12-01T12:00:00Z",
+            "observe until=2026-12-01T12:00:00 Europe/Berlin",
+            "observe until=2026-12-01T12:00:00+99:00",
+            "observe until=2026-12-01T12:00:00Z until=2026-12-02T12:00:00Z",
+        ] {
+            let why = parse_mode(text).unwrap_err();
+            assert!(
+                why.contains(names::MODE_ANNOTATION) && why.contains(&format!("{text:?}")),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_end_in_the_past_or_far_away_is_taken_as_it_is() {
+        let in_force = |text: &str| mode_in_force(parse_mode(text).ok(), Mode::Protect, NOON).mode;
+        assert_eq!(in_force("off until=1970-01-01T00:00:00Z"), Mode::Protect);
+        assert_eq!(in_force("off until=-009999-01-02T00:00:00Z"), Mode::Protect);
+        assert_eq!(in_force("off until=9999-12-30T00:00:00Z"), Mode::Off);
+    }
+
+    #[test]
+    fn fractions_are_those_of_the_configuration() {
+        assert_eq!(parse_failure_fraction("0.8"), Ok(0.8));
+        assert_eq!(parse_failure_fraction(" 1 "), Ok(1.0));
+        for text in ["", "0", "-0.1", "1.01", "NaN", "inf", "80%", "0,8"] {
+            let why = parse_failure_fraction(text).unwrap_err();
+            assert!(why.contains(names::FAILURE_FRACTION_ANNOTATION), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_default_of_the_seed_holds_from_the_end_on() {
+        let asked = Some(ShootMode {
+            mode: Mode::Off,
+            until: Some(NOON),
+        });
+        let before = mode_in_force(asked, Mode::Observe, NOON.shifted(-1));
+        assert_eq!(
+            (before.mode, before.of_shoot, before.until),
+            (Mode::Off, true, Some(NOON))
+        );
+        let after = ModeInForce {
+            mode: Mode::Observe,
+            ..ModeInForce::default()
+        };
+        assert_eq!(mode_in_force(asked, Mode::Observe, NOON), after);
+        assert_eq!(mode_in_force(None, Mode::Observe, NOON), after);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gives_a_setting_or_a_bounded_reason(text in "\\PC{0,200}") {
+            for reason in [parse_mode(&text).err(), parse_failure_fraction(&text).err()].into_iter().flatten() {
+                prop_assert!(reason.len() < 2_000, "{reason}");
+            }
+            if let Ok(fraction) = parse_failure_fraction(&text) {
+                prop_assert!(fraction > 0.0 && fraction <= 1.0);
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read_again(second in 0_i64..4_000_000_000, mode in 0_usize..3) {
+            let mode = [Mode::Protect, Mode::Observe, Mode::Off][mode];
+            let until = UnixTime(second * 1_000_000);
+            let expected = ShootMode { mode, until: Some(until) };
+            prop_assert_eq!(parse_mode(&format!("{mode} until={until}")), Ok(expected));
+        }
+
+        #[test]
+        fn only_a_valid_setting_differs_from_the_default(text in "[a-z]{0,8}( [a-z0-9=:TZ-]{0,24})?", now: i64) {
+            let asked = parse_mode(&text);
+            let in_force = mode_in_force(asked.clone().ok(), Mode::Protect, UnixTime(now));
+            if asked.is_err() {
+                prop_assert_eq!(in_force, ModeInForce::default());
+            }
+        }
+    }
+}

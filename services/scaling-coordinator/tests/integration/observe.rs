@@ -1,0 +1,548 @@
+//! Mode observe, and the mode that a Shoot asks for.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+use watchdog_api::names::{FAILURE_FRACTION_ANNOTATION, MODE_ANNOTATION};
+use watchdog_api::unix_time::{UnixTime, micros};
+use watchdog_proto::scaling::v1::shoot_event::Event;
+use watchdog_proto::scaling::v1::{
+    Direction, FlowState, HoldReason, IncidentEnded, ListScalingRequest, Mode, ShootEvent, Step, WriteResult,
+};
+use watchdog_sandbox::resource::keys;
+
+use crate::coordinator::{Coordinator, resource, step, until_written};
+use crate::probe::{Outcome, Probe};
+use crate::seed::{PROTECTED, Seed};
+use crate::{CA, KCM, MCM, SHOOT, eventually, eventually_async};
+
+const OBSERVE: &[&str] = &["--mode=observe"];
+
+/// A seed with one healthy shoot, and a coordinator with these options.
+async fn start(options: &[&str]) -> (Seed, Probe, Coordinator) {
+    let (seed, probe) = (Seed::new().await, Probe::start("p").await);
+    seed.shoot(SHOOT, 2, true).await;
+    let coordinator = Coordinator::start_with(&seed, &[&probe], options).await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    (seed, probe, coordinator)
+}
+
+async fn until_mode(coordinator: &Coordinator, mode: Mode) {
+    coordinator
+        .until(SHOOT, &format!("the mode is {mode:?}"), |s| s.mode() == mode)
+        .await;
+}
+
+fn now() -> UnixTime {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    UnixTime(micros(since_epoch))
+}
+
+/// The number of shoots with this mode.
+async fn listed(coordinator: &Coordinator, mode: Mode) -> i32 {
+    let request = ListScalingRequest {
+        modes: vec![mode.into()],
+        ..Default::default()
+    };
+    let answer = coordinator.client.clone().list_scaling(request).await.unwrap();
+    answer.into_inner().total_size
+}
+
+/// Waits until the incident has ended, and returns its summary.
+async fn incident(coordinator: &Coordinator) -> IncidentEnded {
+    let mut found = None;
+    eventually_async("the incident has ended", async || {
+        let events = coordinator.history(SHOOT).await.into_iter();
+        found = events
+            .filter_map(|event| match event.event {
+                Some(Event::IncidentEnded(ended)) => Some(ended),
+                _ => None,
+            })
+            .next_back();
+        found.is_some()
+    })
+    .await;
+    found.unwrap()
+}
+
+/// The writes in the history, as the name of the resource, the write and its result.
+async fn history_of_writes(coordinator: &Coordinator) -> Vec<(String, String, WriteResult)> {
+    let events = coordinator.history(SHOOT).await.into_iter();
+    let writes = events.filter_map(|event| match event.event {
+        Some(Event::WriteEnded(write)) => Some(write),
+        _ => None,
+    });
+    writes
+        .map(|write| {
+            (
+                write.resource.clone().unwrap().name,
+                write.write.clone(),
+                write.result(),
+            )
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_whole_incident_is_decided_and_nothing_is_written() {
+    let (seed, probe, coordinator) = start(OBSERVE).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!((down.mode(), down.mode_of_shoot), (Mode::Observe, false));
+    assert!(!down.meltdown_protection_active, "nothing is really held down");
+    for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
+        let shown = resource(&down, name);
+        assert_eq!((shown.step(), shown.observed), (Step::Reached, true), "{shown:?}");
+        assert_eq!(
+            (shown.spec_replicas, shown.recorded_replicas),
+            (Some(0), Some(count))
+        );
+    }
+    probe.say(SHOOT, Outcome::Healthy);
+    let up = coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert!(up.resources.iter().all(|shown| !shown.observed), "{up:#?}");
+    assert_eq!(listed(&coordinator, Mode::Observe).await, 1);
+    assert_eq!(listed(&coordinator, Mode::Protect).await, 0);
+    let ended = incident(&coordinator).await;
+    assert_eq!((ended.observed, ended.scaled_down, ended.scaled_up), (true, 3, 3));
+    assert_eq!(ended.first_to_scale_down, "scaling-coordinator");
+    assert_eq!(ended.scale_down_lead_seconds, None, "nobody else has scaled");
+
+    let writes = history_of_writes(&coordinator).await;
+    assert!(
+        writes
+            .iter()
+            .all(|(_, _, result)| *result == WriteResult::Observed),
+        "{writes:?}"
+    );
+    let short: Vec<_> = writes
+        .iter()
+        .map(|(name, write, _)| format!("{name}: {write}"))
+        .collect();
+    assert_eq!(
+        short[2],
+        format!("{KCM}: record 2 replicas and scale to 0"),
+        "after both of the level before"
+    );
+    assert_eq!(
+        short[3..],
+        [
+            format!("{KCM}: scale from 0 to 2"),
+            format!("{KCM}: remove meltdown-protection-active"),
+            format!("{MCM}: scale from 0 to 1"),
+            format!("{MCM}: remove meltdown-protection-active"),
+            format!("{CA}: scale from 0 to 1"),
+            format!("{CA}: remove meltdown-protection-active"),
+        ]
+    );
+    assert_eq!(seed.all_writes(), [""; 0]);
+    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
+    let metrics = coordinator.metrics().await;
+    for line in [
+        &format!(
+            "watchdog_scaling_operations_total{{shoot=\"{SHOOT}\",direction=\"down\",result=\"observed\"}} 3"
+        ),
+        "watchdog_scaling_shoots_by_mode{mode=\"observe\",source=\"seed\",end=\"never\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    coordinator.stop().await;
+    assert_eq!(seed.all_writes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn events_are_written_on_request_and_nothing_else() {
+    let (seed, probe, coordinator) = start(&["--mode=observe", "--observe-events"]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    eventually("Events tell of it", || {
+        [KCM, MCM, CA]
+            .iter()
+            .all(|name| seed.events(SHOOT, name) == ["MeltdownProtectionObserved"])
+    })
+    .await;
+    let writes = seed.all_writes();
+    assert!(writes.iter().all(|write| write.contains("/events")), "{writes:?}");
+}
+
+#[tokio::test]
+async fn beside_another_watchdog_it_says_who_was_first() {
+    let (seed, probe, coordinator) = start(OBSERVE).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    for (name, count) in [(MCM, 1), (CA, 1), (KCM, 2)] {
+        seed.scale_as_dwd(SHOOT, name, Some(count), 0);
+    }
+    coordinator
+        .until(SHOOT, "what is really held down is shown", |s| {
+            s.meltdown_protection_active && s.resources.iter().all(|r| !r.observed)
+        })
+        .await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
+        seed.scale_as_dwd(SHOOT, name, None, count);
+    }
+    let ended = incident(&coordinator).await;
+    assert_eq!(ended.first_to_scale_down, "scaling-coordinator", "{ended:#?}");
+    assert!(ended.scale_down_lead_seconds > Some(0.0), "{ended:#?}");
+    assert_eq!(ended.scale_times.len(), 6, "{ended:#?}");
+    for times in &ended.scale_times {
+        assert_eq!(times.other, "dependency-watchdog");
+        assert!(times.would_scale_after_seconds.is_some() && times.other_scaled_after_seconds.is_some());
+    }
+    let writes = history_of_writes(&coordinator).await;
+    assert_eq!(
+        writes.len(),
+        9,
+        "each once, although another one wrote in between: {writes:?}"
+    );
+    assert_eq!(seed.all_writes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    seed.freeze(SHOOT, MCM);
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator
+        .until(SHOOT, "mcm is waited for", |s| {
+            step(s, MCM) == Step::Waiting && step(s, CA) == Step::Reached
+        })
+        .await;
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("observe until=2126-12-01T06:00:00Z"));
+    until_mode(&coordinator, Mode::Observe).await;
+    let observed = coordinator.get(SHOOT).await.unwrap();
+    let end = observed.mode_until.map(|until| until.seconds);
+    assert_eq!((observed.mode_of_shoot, end), (true, Some(4_951_778_400)));
+    seed.thaw(SHOOT, MCM);
+    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert!(
+        resource(&down, KCM).observed && !resource(&down, MCM).observed,
+        "{down:#?}"
+    );
+    assert_eq!(seed.all(SHOOT), [2, 0, 0], "the next level was kept back");
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
+    assert_eq!(seed.annotation(SHOOT, MCM, PROTECTED), None);
+    let writes = seed.writes(SHOOT);
+    assert!(!writes.iter().any(|write| write.contains(KCM)), "{writes:?}");
+    // The next loss finds nothing that is held down.
+    let before = seed.all_writes().len();
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all_writes().len(), before);
+}
+
+#[tokio::test]
+async fn a_change_to_protect_in_the_middle_of_an_incident_scales_down_in_order() {
+    let (seed, probe, coordinator) = start(OBSERVE).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all_writes(), [""; 0]);
+    seed.freeze(SHOOT, MCM);
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("protect"));
+    until_written(&seed, SHOOT, &format!("down {MCM} 1")).await;
+    let waiting = coordinator
+        .until(SHOOT, "mcm is waited for", |s| {
+            step(s, MCM) == Step::Waiting && step(s, CA) == Step::Reached
+        })
+        .await;
+    assert_eq!((waiting.mode(), waiting.mode_of_shoot), (Mode::Protect, true));
+    assert_eq!(
+        step(&waiting, KCM),
+        Step::Pending,
+        "what was kept back is forgotten"
+    );
+    assert_eq!(seed.all(SHOOT), [2, 0, 0]);
+    seed.thaw(SHOOT, MCM);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, 0]);
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
+}
+
+#[tokio::test]
+async fn off_leaves_everything_as_it_is_until_it_is_removed() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    seed.freeze(SHOOT, MCM);
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator
+        .until(SHOOT, "mcm is waited for", |s| {
+            step(s, MCM) == Step::Waiting && step(s, CA) == Step::Reached
+        })
+        .await;
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("off"));
+    let off = coordinator.until_holding(SHOOT, MODE_ANNOTATION).await;
+    assert_eq!((off.mode(), off.hold_reason()), (Mode::Off, HoldReason::Mode));
+    seed.thaw(SHOOT, MCM);
+    probe.say(SHOOT, Outcome::Healthy);
+    // Another shoot shows that the verdict has arrived.
+    seed.shoot("shoot--other", 1, false).await;
+    probe.say("shoot--other", Outcome::Healthy);
+    coordinator.until_settled("shoot--other", Direction::Up).await;
+    let off = coordinator.get(SHOOT).await.unwrap();
+    assert_eq!((off.mode(), off.state()), (Mode::Off, FlowState::Holding));
+    assert_eq!(seed.all(SHOOT), [2, 0, 0]);
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, None);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
+}
+
+#[tokio::test]
+async fn the_default_of_the_seed_holds_again_after_the_end() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    // In whole seconds.
+    let until = now()
+        .after(Duration::from_secs(5))
+        .at_multiple_of(Duration::from_secs(1));
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(&format!("observe until={until}")));
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    eventually("it is scaled down after the end", || seed.all(SHOOT) == [0, 0, 0]).await;
+    until_mode(&coordinator, Mode::Protect).await;
+    // Also if the annotation came later than the verdict: the Cluster is read before a write.
+    let audit = seed.api.audit().into_iter();
+    let writes = audit.filter(|entry| entry.is_write() && entry.path.contains("/deployments/"));
+    let early: Vec<_> = writes
+        .filter(|entry| entry.done.as_microsecond() < until.0)
+        .collect();
+    assert!(early.is_empty(), "{early:#?}");
+}
+
+#[tokio::test]
+async fn malformed_annotations_are_named_and_change_nothing() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    seed.change_shoot(SHOOT, |shoot| {
+        shoot["metadata"]["annotations"][MODE_ANNOTATION] = "watch".into();
+        shoot["metadata"]["annotations"][FAILURE_FRACTION_ANNOTATION] = "80%".into();
+    });
+    let named = coordinator
+        .until(SHOOT, "they are named", |s| {
+            s.reason.contains("\"watch\"") && s.reason.contains("\"80%\"")
+        })
+        .await;
+    assert_eq!((named.mode(), named.mode_of_shoot), (Mode::Protect, false));
+    eventually("Warnings tell of them", || {
+        seed.events(SHOOT, SHOOT) == ["ShootAnnotationMalformed"; 2]
+    })
+    .await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_crash_in_observe_costs_nothing_but_the_memory() {
+    let (seed, probe, coordinator) = start(OBSERVE).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.kill();
+    let coordinator = Coordinator::start_with(&seed, &[&probe], OBSERVE).await;
+    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert!(resource(&down, KCM).observed, "it is decided again: {down:#?}");
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert!(incident(&coordinator).await.observed);
+    assert_eq!(seed.all_writes(), [""; 0]);
+    coordinator.kill();
+    // And a crash between two modes: what protect has held down, observe restores.
+    let coordinator = Coordinator::start_with(&seed, &[&probe], &[]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.kill();
+    let coordinator = Coordinator::start_with(&seed, &[&probe], OBSERVE).await;
+    probe.say(SHOOT, Outcome::Healthy);
+    let restored = || {
+        let is_free = |name: &&str| seed.annotation(SHOOT, name, PROTECTED).is_none();
+        seed.all(SHOOT) == [2, 1, 1] && [KCM, MCM, CA].iter().all(is_free)
+    };
+    eventually("everything is restored", restored).await;
+    coordinator.stop().await;
+}
+
+/// The position of a write among those of the shoot.
+fn place(seed: &Seed, write: &str) -> usize {
+    let writes = seed.writes(SHOOT);
+    let found = writes.iter().position(|other| other == write);
+    found.unwrap_or_else(|| panic!("{write} is not among {writes:?}"))
+}
+
+#[tokio::test]
+async fn beside_a_faster_watchdog_it_says_by_how_much_it_would_have_been_later() {
+    let (seed, probe, coordinator) = start(OBSERVE).await;
+    probe.say(SHOOT, Outcome::Inconclusive);
+    coordinator.until_holding(SHOOT, "INCONCLUSIVE").await;
+    for (name, count) in [(MCM, 1), (CA, 1), (KCM, 2)] {
+        seed.scale_as_dwd(SHOOT, name, Some(count), 0);
+    }
+    let is_other = |event: &ShootEvent| matches!(event.event, Some(Event::OtherWrote(_)));
+    eventually_async("all three are seen", async || {
+        let events = coordinator.history(SHOOT).await;
+        events.iter().filter(|event| is_other(event)).count() == 3
+    })
+    .await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    probe.say(SHOOT, Outcome::Healthy);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
+        seed.scale_as_dwd(SHOOT, name, None, count);
+    }
+    let ended = incident(&coordinator).await;
+    assert!(ended.observed, "{ended:#?}");
+    assert_eq!(ended.first_to_scale_down, "dependency-watchdog", "{ended:#?}");
+    let lead = ended.scale_down_lead_seconds;
+    assert!(lead.is_some_and(|lead| lead < 0.0), "{ended:#?}");
+    assert_eq!(seed.all_writes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn what_another_watchdog_takes_down_again_is_left_to_it() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("observe"));
+    until_mode(&coordinator, Mode::Observe).await;
+    seed.freeze(SHOOT, KCM);
+    probe.say(SHOOT, Outcome::Healthy);
+    until_written(&seed, SHOOT, &format!("scale {KCM} 2")).await;
+    // The other one sees it otherwise, before the annotation is removed.
+    seed.scale_as_dwd(SHOOT, KCM, Some(2), 0);
+    coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all(SHOOT), [0, 1, 1]);
+    let restores = seed.writes(SHOOT);
+    let restores = restores
+        .iter()
+        .filter(|write| **write == format!("scale {KCM} 2"));
+    assert_eq!(restores.count(), 1);
+    seed.thaw(SHOOT, KCM);
+    seed.scale_as_dwd(SHOOT, KCM, None, 2);
+    coordinator
+        .until(SHOOT, "it is back", |s| {
+            !s.meltdown_protection_active && s.resources.iter().all(|r| !r.observed)
+        })
+        .await;
+    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_mode_that_changes_all_the_time_breaks_no_order() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    let changes = [
+        ("observe", Mode::Observe),
+        ("protect", Mode::Protect),
+        ("off", Mode::Off),
+        ("observe until=2000-01-01T00:00:00Z", Mode::Protect),
+        ("off until=2126-12-01T06:00:00Z", Mode::Off),
+        ("watch", Mode::Protect),
+    ];
+    for (outcome, direction, end) in [
+        (Outcome::LeasesExpired, Direction::Down, [0, 0, 0]),
+        (Outcome::Healthy, Direction::Up, [2, 1, 1]),
+    ] {
+        probe.say(SHOOT, outcome);
+        for (text, mode) in changes.iter().cycle().take(30) {
+            seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(text));
+            until_mode(&coordinator, *mode).await;
+        }
+        seed.annotate_shoot(SHOOT, MODE_ANNOTATION, None);
+        coordinator.until_settled(SHOOT, direction).await;
+        assert_eq!(seed.all(SHOOT), end);
+    }
+    let kcm = place(&seed, &format!("down {KCM} 2"));
+    assert!(kcm > place(&seed, &format!("down {MCM} 1")));
+    assert!(kcm > place(&seed, &format!("down {CA} 1")));
+    let mcm = place(&seed, &format!("scale {MCM} 1"));
+    assert!(place(&seed, &format!("scale {KCM} 2")) < mcm);
+    assert!(mcm < place(&seed, &format!("scale {CA} 1")));
+    let protected = [KCM, MCM, CA].map(|name| seed.annotation(SHOOT, name, PROTECTED));
+    assert_eq!(protected, [None, None, None]);
+}
+
+#[tokio::test]
+async fn an_end_far_away_or_in_the_past_is_taken_as_it_is() {
+    let (seed, _probe, coordinator) = start(&[]).await;
+    let annotate = |value| seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some(value));
+    annotate("off until=9999-12-30T00:00:00Z");
+    until_mode(&coordinator, Mode::Off).await;
+    annotate("off until=1970-01-01T00:00:00Z");
+    let ended = coordinator
+        .until(SHOOT, "it is protected", |s| s.mode() == Mode::Protect)
+        .await;
+    assert_eq!((ended.mode_of_shoot, ended.mode_until), (false, None));
+    annotate("off until=2126-12-01T06:00:00");
+    let named = coordinator
+        .until(SHOOT, "it is named", |s| s.reason.contains("2126-12-01T06:00:00"))
+        .await;
+    assert_eq!(named.mode(), Mode::Protect, "a time without a zone is none");
+}
+
+#[tokio::test]
+async fn a_successor_in_observe_writes_nothing_either() {
+    let (seed, probe, first) = start(OBSERVE).await;
+    let second = Coordinator::launch_with(&seed, "coordinator-1", &[&probe], OBSERVE).await;
+    second.until_ready().await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    let down = first.until_settled(SHOOT, Direction::Down).await;
+    let (owner, successor) = match &*down.owner {
+        "coordinator-0" => (first, second),
+        _ => (second, first),
+    };
+    owner.kill();
+    let taken_over = successor
+        .until(SHOOT, "the successor has decided it again", |s| {
+            s.owner != down.owner && s.direction() == Direction::Down && s.state() == FlowState::Settled
+        })
+        .await;
+    assert!(resource(&taken_over, KCM).observed, "{taken_over:#?}");
+    probe.say(SHOOT, Outcome::Healthy);
+    successor.until_settled(SHOOT, Direction::Up).await;
+    assert_eq!(seed.all_writes(), [""; 0]);
+    successor.stop().await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_goes_takes_what_was_kept_back_along() {
+    let (seed, probe, coordinator) = start(OBSERVE).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    seed.delete(&keys::CLUSTERS, "", SHOOT);
+    eventually_async("it is gone", async || {
+        listed(&coordinator, Mode::Observe).await == 0
+    })
+    .await;
+    let metrics = coordinator.metrics().await;
+    for gone in [SHOOT, "watchdog_scaling_shoots_by_mode{"] {
+        assert!(!metrics.contains(gone), "{gone} is in\n{metrics}");
+    }
+    seed.cluster_again(SHOOT, json!({}));
+    probe.say(SHOOT, Outcome::Healthy);
+    let up = coordinator.until_settled(SHOOT, Direction::Up).await;
+    assert!(up.resources.iter().all(|shown| !shown.observed), "{up:#?}");
+    assert_eq!(seed.all_writes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn off_leaves_what_a_hibernating_shoot_carries_until_it_is_removed() {
+    let (seed, probe, coordinator) = start(&[]).await;
+    probe.say(SHOOT, Outcome::LeasesExpired);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("off"));
+    coordinator.until_holding(SHOOT, MODE_ANNOTATION).await;
+    seed.hibernate(SHOOT);
+    // Another shoot shows that the change has arrived.
+    seed.shoot("shoot--other", 1, false).await;
+    probe.say("shoot--other", Outcome::Healthy);
+    coordinator.until_settled("shoot--other", Direction::Up).await;
+    assert_eq!(seed.writes(SHOOT).len(), 3, "{:?}", seed.writes(SHOOT));
+    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, None);
+    for name in [KCM, MCM, CA] {
+        until_written(&seed, SHOOT, &format!("clean {name}")).await;
+    }
+    assert_eq!(seed.all(SHOOT), [0, 0, 0], "others set the replicas");
+}

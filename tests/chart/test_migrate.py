@@ -1,0 +1,100 @@
+"""Follows docs/migrate.md word for word, on a real kube-apiserver with what gardenlet writes."""
+
+import contextlib
+import re
+
+import yaml
+from chart import NAMESPACE, ROOT, SERVICES
+from test_newcomer import as_deployed
+
+PAGE = (ROOT / "docs" / "migrate.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+# pkg/component/nodemanagement/dependencywatchdog, as files of the ConfigMaps dependency-watchdog-…-config-….
+LEASE = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"name": "dwd-prober-leader-election", "namespace": NAMESPACE},
+    "spec": {
+        "holderIdentity": "dependency-watchdog-prober-5d8f_7c1e",
+        "leaseDurationSeconds": 15,
+        "leaseTransitions": 3,
+        "acquireTime": "2026-11-23T06:00:00.000000Z",
+        "renewTime": "2026-11-23T07:00:00.000000Z",
+    },
+}
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+
+
+def test_the_document_leads_to_the_switch_and_back(seed, releases, kinds, desk):
+    folder, desk_run = desk
+    check, held, observe, seed_setting, weeder, stop, take_over, back = BLOCKS
+    (folder / "prober.yaml").write_text(example("configuration.md", "kubeConfigSecretName:"))
+    (folder / "weeder.yaml").write_text(example("configuration.md", "watchDuration:"))
+    seed.create(LEASES, LEASE)
+    seed.serve("core.gardener.cloud", "v1beta1", "Seed", "Cluster")
+    theirs = {"apiVersion": "core.gardener.cloud/v1beta1", "kind": "Seed", "metadata": {"name": "aws-eu1"}}
+    seed.create("/apis/core.gardener.cloud/v1beta1/seeds", theirs)
+
+    def run(script: str) -> str:
+        # Nobody runs Pods here, so no rollout ends; and nobody else wants the Lease.
+        lines = [line for line in script.splitlines() if "rollout status" not in line and not line.startswith("sleep")]
+        return desk_run("\n".join(lines).replace("seed SEED", "seed aws-eu1"))
+
+    try:
+        run(check)
+        assert run(held) == "", "nothing is held down"
+        run(observe)
+        assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 0}
+        ask("1. Observe", desk_run, seed, folder, "lease-probe")
+        run(seed_setting)
+        run(weeder)
+        assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 0, "weeder": 2}
+        assert run(stop).splitlines()[-1] == "watchdog"
+        lease = seed.request("GET", f"{LEASES}/{LEASE['metadata']['name']}")[1]["spec"]
+        assert lease["leaseDurationSeconds"] > 60 * 365 * 86400, "longer than any seed lives"
+        ask("2. Weeder", desk_run, seed, folder, "weeder")
+        run(take_over)
+        assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 2, "weeder": 2}
+        ask("4. Take over", desk_run, seed, folder, *SERVICES)
+
+        run(back)
+        assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 0, "weeder": 2}
+        lease = seed.request("GET", f"{LEASES}/{LEASE['metadata']['name']}")[1]["spec"]
+        assert (lease.get("holderIdentity", ""), lease["leaseDurationSeconds"]) == ("", 15)
+    finally:
+        seed.request("DELETE", f"{LEASES}/{LEASE['metadata']['name']}")
+        seed.request("DELETE", "/apis/core.gardener.cloud/v1beta1/seeds/aws-eu1")
+
+
+def test_nothing_that_gardenlet_manages_is_changed_by_hand():
+    """Its ManagedResources and what is in them: a change by hand is reverted, or reported as an unhealthy Seed."""
+    changes = re.findall(r"kubectl (?:-n \S+ )?((?:patch|scale|annotate|label|edit|apply|delete) \S+)", "".join(BLOCKS))
+    assert changes == ["patch seed", "patch lease", "patch lease"]
+
+
+def ask(section: str, run, seed, folder, *services) -> None:
+    """Runs what a section has people look at, while these programs and no others run."""
+    text = PAGE.split(f"### {section}\n")[1].split("\n##")[0]
+    commands = re.findall(r"`(watchdogctl [^`]+)`", text)
+    assert commands
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(as_deployed(seed, folder, service)) for service in services]
+        for program in programs:
+            program.wait_until_readyz_says("ready\n")
+        addresses = " ".join(f"--{program.service} 127.0.0.1:{program.grpc}" for program in programs)
+        for command in commands:
+            run(f"{command} {addresses}")
+
+
+def example(document: str, first: str) -> str:
+    """The file in a document that begins so."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL)
+    (found,) = [block for block in blocks if block.startswith(first)]
+    assert yaml.safe_load(found)
+    return found
+
+
+def replicas(seed) -> dict:
+    """Of the Deployments of the release, by program."""
+    found = seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")[1]["items"]
+    return {d["metadata"]["name"].removeprefix("watchdog-"): d["spec"]["replicas"] for d in found}

@@ -1,0 +1,114 @@
+"""A release: what it is made from, and that its signatures hold, without a network."""
+
+import base64
+import hashlib
+import json
+import shutil
+import subprocess
+
+import pytest
+from chart import ROOT
+
+ATTEST = ROOT / "images" / "attest"
+REVISION, SOURCE = "0123456789abcdef0123456789abcdef01234567", "https://git.example.org/watchdog"
+IMAGE = "ab" * 32
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """A private and a public key, and another public one."""
+    for name in "own", "other":
+        private = tmp_path / f"{name}.pem"
+        subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", private], check=True)
+        subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", tmp_path / f"{name}.pub"], check=True)
+    return tmp_path / "own.pem", tmp_path / "own.pub", tmp_path / "other.pub"
+
+
+@pytest.fixture
+def release(tmp_path, keys):
+    """A folder with a few files, signed."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "weeder.oci.tar").write_bytes(b"an image")
+    (folder / "weeder.cdx.json").write_text("{}")
+    (folder / "digests.txt").write_text(f"sha256:{IMAGE}  dependency-watchdog/weeder:0.1.0\n")
+    subprocess.run([ATTEST, "sign", folder, keys[0], "0.1.0", REVISION, SOURCE], check=True)
+    return folder
+
+
+def refusal(folder, key) -> str:
+    """Why it is refused; empty when it is not."""
+    done = subprocess.run([ATTEST, "verify", folder, key], capture_output=True, text=True)
+    assert bool(done.returncode) == bool(done.stderr), done
+    return done.stderr.strip()
+
+
+def test_what_was_signed_is_accepted_and_nothing_else(release, keys):
+    _, public, other = keys
+    assert refusal(release, public) == ""
+    assert refusal(release, other) == "SHA256SUMS is not signed by this key"
+    (release / "weeder.oci.tar").write_bytes(b"another image")
+    assert refusal(release, public) == "weeder.oci.tar is not what SHA256SUMS says"
+    (release / "weeder.oci.tar").write_bytes(b"an image")
+    (release / "added").write_text("")
+    assert refusal(release, public) == "added is not what SHA256SUMS says"
+    (release / "added").unlink()
+    provenance = json.loads((release / "provenance.json").read_text())
+    payload = base64.b64decode(provenance["payload"]).replace(REVISION.encode(), b"f" * 40)
+    provenance["payload"] = base64.b64encode(payload).decode()
+    (release / "provenance.json").write_text(json.dumps(provenance))
+    assert refusal(release, public) == "provenance.json is not signed by this key"
+
+
+def test_the_provenance_has_the_form_of_slsa(release):
+    """https://slsa.dev/spec/v1.0/provenance and https://github.com/in-toto/attestation, v1."""
+    envelope = json.loads((release / "provenance.json").read_text())
+    assert envelope["payloadType"] == "application/vnd.in-toto+json"
+    found = json.loads(base64.b64decode(envelope["payload"]))
+    assert found["_type"] == "https://in-toto.io/Statement/v1"
+    assert found["predicateType"] == "https://slsa.dev/provenance/v1"
+    subjects = {subject["name"]: subject["digest"]["sha256"] for subject in found["subject"]}
+    assert subjects["weeder.oci.tar"] == hashlib.sha256(b"an image").hexdigest()
+    assert subjects["dependency-watchdog/weeder"] == IMAGE, "what a registry has"
+    build, run = found["predicate"]["buildDefinition"], found["predicate"]["runDetails"]
+    assert set(build) == {"buildType", "externalParameters", "internalParameters", "resolvedDependencies"}
+    source, *pinned = build["resolvedDependencies"]
+    assert source == {"uri": f"git+{SOURCE}@refs/tags/v0.1.0", "digest": {"gitCommit": REVISION}}
+    lock = hashlib.sha256((ROOT / "Cargo.lock").read_bytes()).hexdigest()
+    assert {"name": "Cargo.lock", "digest": {"sha256": lock}} in pinned
+    assert run["builder"]["id"].startswith(SOURCE) and build["buildType"].startswith(SOURCE)
+
+
+def test_the_signature_is_one_over_the_encoding_of_dsse(release, keys, tmp_path):
+    """https://github.com/secure-systems-lab/dsse, spelt out here once more."""
+    envelope = json.loads((release / "provenance.json").read_text())
+    payload = base64.b64decode(envelope["payload"])
+    head = f"DSSEv1 28 application/vnd.in-toto+json {len(payload)} ".encode()
+    (signature,) = envelope["signatures"]
+    (tmp_path / "sig").write_bytes(base64.b64decode(signature["sig"]))
+    check = ["openssl", "dgst", "-sha256", "-verify", keys[1], "-signature", tmp_path / "sig"]
+    assert subprocess.run(check, input=head + payload, capture_output=True).returncode == 0
+
+
+def test_a_release_is_made_of_a_tag_alone(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, clone], check=True)
+    for script in "release", "attest":
+        shutil.copy(ROOT / "images" / script, clone / "images" / script)
+    git = ["git", "-C", clone, "-c", "user.name=a", "-c", "user.email=a@b.test"]
+    subprocess.run([*git, "add", "--all"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message", "the scripts as they are"], check=True)
+
+    def refused() -> str:
+        done = subprocess.run([clone / "images" / "release"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "what to do: " in done.stderr
+        return done.stderr
+
+    assert "no tag is checked out" in refused()
+    subprocess.run([*git, "tag", "v9.9.9"], check=True)
+    assert "the tag is v9.9.9, and Cargo.toml has version 0.1.0" in refused()
+    subprocess.run([*git, "tag", "--delete", "v9.9.9"], check=True, capture_output=True)
+    subprocess.run([*git, "tag", "v0.1.0"], check=True)
+    assert "SIGNING_KEY names no file" in refused()
+    (clone / "added").write_text("")
+    assert "not committed" in refused()

@@ -1,0 +1,119 @@
+//! The programs in mode observe through an incident: they report everything and write nothing, until the Shoot asks to be
+//! protected.
+
+use tokio::process::Command;
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
+use watchdog_sandbox::Cut;
+use watchdog_test_support::binaries;
+use watchdog_test_support::log::LogRecord;
+use watchdog_test_support::sandboxed::World;
+use watchdog_test_support::wait::{BOUND, until};
+use watchdog_test_support::watchdog::Service;
+
+const MODE_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/mode";
+
+const SHOOT: &str = "shoot--sandbox--one";
+
+/// Names of the observing programs, which are also their users on the seed.
+const OBSERVERS: [&str; 2] = ["scaling-coordinator-0", "weeder-0"];
+
+/// Everything that the observing programs have written, except their membership Leases.
+fn writes(world: &World) -> Vec<String> {
+    let audit = world.sandbox.seed().audit().into_iter();
+    audit
+        .filter(|entry| entry.is_write() && OBSERVERS.contains(&entry.user.as_str()))
+        .filter(|entry| !entry.path.contains("/leases") && !entry.path.contains("/selfsubjectaccessreviews"))
+        .map(|entry| format!("{} {}", entry.verb, entry.path))
+        .collect()
+}
+
+async fn until_settled(world: &World, coordinator: &Service, direction: Direction) -> ShootScaling {
+    until(&format!("{direction:?} is settled"), BOUND, || async {
+        let scaling = world.scaling(coordinator, SHOOT).await?;
+        let settled = scaling.direction() == direction && scaling.state() == FlowState::Settled;
+        anyhow::ensure!(settled, "{:?}: {}", scaling.state(), scaling.reason);
+        Ok(Some(scaling))
+    })
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_incident_is_observed_and_the_next_one_is_prevented() {
+    let world = World::start("observe", &["one"]).await.unwrap();
+    let kubeconfig = |user: &str| world.sandbox.seed().kubeconfig(user);
+    let [name, weeder] = OBSERVERS;
+    let command = world.setup.coordinator_command(name, &kubeconfig(name)).unwrap();
+    let coordinator = world.setup.custom(command.arg("--mode=observe")).await.unwrap();
+    let command = world.setup.weeder_command(weeder, &kubeconfig(weeder)).unwrap();
+    let weeder = world.setup.custom(command.arg("--mode=observe")).await.unwrap();
+    let lease_probe = world.lease_probe().await.unwrap();
+    for service in [&coordinator, &weeder] {
+        service.wait_ready().await.unwrap();
+    }
+    world
+        .wait_outcome(&lease_probe, SHOOT, Outcome::Healthy, BOUND)
+        .await
+        .unwrap();
+
+    let shoot = world.shoot("one").unwrap();
+    shoot.cut(Cut::All);
+    let down = until_settled(&world, &coordinator, Direction::Down).await;
+    assert_eq!(down.mode(), Mode::Observe);
+    assert!(
+        down.resources.iter().all(|resource| resource.observed),
+        "{down:#?}"
+    );
+    shoot.heal();
+    until_settled(&world, &coordinator, Direction::Up).await;
+    let ended = |record: LogRecord<'_>| {
+        let is_it = record.is_message("an incident has ended");
+        is_it.then(|| record.text.to_owned())
+    };
+    let line = coordinator
+        .process
+        .wait_for_line("the incident has ended", BOUND, ended)
+        .await;
+    let line = line.unwrap();
+    assert!(line.contains("\"observed\":true"), "{line}");
+    assert!(
+        line.contains("\"first_to_scale_down\":\"scaling-coordinator\""),
+        "{line}"
+    );
+    assert_eq!(writes(&world), [""; 0]);
+
+    let files = world.setup.client_files();
+    let status = Command::new(binaries::path(binaries::WATCHDOGCTL).unwrap())
+        .args([
+            "--lease-probe",
+            &lease_probe.grpc,
+            "--scaling-coordinator",
+            &coordinator.grpc,
+        ])
+        .arg("--tls-cert")
+        .arg(&files.cert)
+        .arg("--tls-key")
+        .arg(&files.key)
+        .arg("--tls-ca")
+        .arg(&files.ca)
+        .args(["--tls-server-name", "localhost", "status"])
+        .env_remove("KUBECONFIG")
+        .kill_on_drop(true)
+        .output();
+    let status = tokio::time::timeout(BOUND, status).await.unwrap().unwrap();
+    let shown = String::from_utf8_lossy(&status.stdout);
+    assert!(shown.contains("Shoots that are not protected: 1"), "{status:?}");
+
+    shoot
+        .update_cluster(|cluster| {
+            cluster["spec"]["shoot"]["metadata"]["annotations"][MODE_ANNOTATION] = "protect".into();
+        })
+        .unwrap();
+    shoot.cut(Cut::All);
+    world.wait_replicas(&shoot, 0, BOUND).await.unwrap();
+    shoot.heal();
+    world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+    let protected = until_settled(&world, &coordinator, Direction::Up).await;
+    assert_eq!((protected.mode(), protected.mode_of_shoot), (Mode::Protect, true));
+}
