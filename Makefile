@@ -74,7 +74,7 @@ fmt: ## Format Rust and protos
 build: ## Build every program, optimised
 	cargo build $(LOCKED) --workspace --bins --release
 
-image: ## Build and test an image for each service and for watchdogctl, without a container engine; as root, on Debian
+image: ## Build and test an image for each service, watchdogctl and the drop-in, without a container engine; as root, on Debian
 	images/build
 	cargo build $(LOCKED) --workspace --bins
 	tests/images/check

@@ -21,6 +21,10 @@ IMAGES = ROOT / "target" / "images"
 MOST_BYTES = 25_000_000
 PT_INTERP = 3
 COMMAND_LINE = "watchdogctl"
+DROP_IN = "dependency-watchdog"
+# Gardener's Deployment names the path of the program.
+PATHS = {DROP_IN: f"usr/local/bin/{DROP_IN}"}
+PORTS = {COMMAND_LINE: [], DROP_IN: ["9643", "9644"]}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,7 @@ def buildah(tmp_path_factory):
     run("umount", "--all")
 
 
-@pytest.fixture(scope="module", params=[*SERVICES, COMMAND_LINE])
+@pytest.fixture(scope="module", params=[*SERVICES, COMMAND_LINE, DROP_IN])
 def image(request, buildah):
     """Of one program: its name, its configuration, and a folder that has its files and may be written to."""
     pulled = buildah("pull", "--quiet", f"oci-archive:{IMAGES / request.param}.oci.tar")
@@ -52,17 +56,18 @@ def image(request, buildah):
 def test_small_and_nothing_but_what_is_needed(image):
     service, _, root = image
     files = {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*") if path.is_file()}
-    assert set(files) == {service, "etc/ssl/certs/ca-certificates.crt", f"usr/share/sbom/{service}.cdx.json"}
+    program = PATHS.get(service, service)
+    assert set(files) == {program, "etc/ssl/certs/ca-certificates.crt", f"usr/share/sbom/{service}.cdx.json"}
     assert sum(files.values()) < MOST_BYTES
-    assert (root / service).stat().st_mode & 0o7777 == 0o555
+    assert (root / program).stat().st_mode & 0o7777 == 0o555
 
 
 def test_runs_as_nobody_what_the_chart_expects(image):
     service, inspected, _ = image
     config = inspected["OCIv1"]["config"]
     assert config["User"] == "65532:65532"
-    assert config["Entrypoint"] == [f"/{service}"]
-    assert sorted(config.get("ExposedPorts") or []) == ([] if service == COMMAND_LINE else ["9643", "9645"])
+    assert config["Entrypoint"] == [f"/{PATHS.get(service, service)}"]
+    assert sorted(config.get("ExposedPorts") or []) == PORTS.get(service, ["9643", "9645"])
     assert ("MIMALLOC_PURGE_DELAY=1000" in (config.get("Env") or [])) == (service != COMMAND_LINE)
     labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
     assert labels["licenses"] == "Apache-2.0" and labels["title"] == f"dependency-watchdog/{service}"
@@ -73,7 +78,7 @@ def test_runs_as_nobody_what_the_chart_expects(image):
 
 def test_program_is_static_and_tells_nothing_of_the_machine(image):
     service, _, root = image
-    program = (root / service).read_bytes()
+    program = (root / PATHS.get(service, service)).read_bytes()
     offset, size, count = struct.unpack_from("<Q", program, 32) + struct.unpack_from("<HH", program, 54)
     kinds = {struct.unpack_from("<I", program, offset + size * i)[0] for i in range(count)}
     assert PT_INTERP not in kinds
@@ -157,6 +162,15 @@ def test_command_line_starts_from_the_image(buildah):
     root = Path(buildah("mount", buildah("from", pulled)))
     result = subprocess.run(["chroot", root, f"/{COMMAND_LINE}", "--help"], capture_output=True, text=True, timeout=20)
     assert result.returncode == 0 and "Exit codes:" in result.stdout, result.stderr
+
+
+def test_drop_in_reads_the_file_of_gardenlet(buildah):
+    pulled = buildah("pull", "--quiet", f"oci-archive:{IMAGES / DROP_IN}.oci.tar")
+    root = Path(buildah("mount", buildah("from", pulled)))
+    (root / "dep-config.yaml").write_text(PROBER)
+    command = ["chroot", root, f"/{PATHS[DROP_IN]}", "prober", "--config-file=/dep-config.yaml", "--check-config"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert result.returncode == 0, result.stderr
 
 
 def created_at(archive: tarfile.TarFile) -> int:

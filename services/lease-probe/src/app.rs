@@ -8,12 +8,12 @@ use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_kube::membership::{Share, Timing};
-use watchdog_kube::permissions::of_replica;
 use watchdog_kube::replica::Replica;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
+use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
@@ -34,23 +34,46 @@ use crate::metrics::{self, VerdictCollector};
 /// Name of the service in membership Leases and in its requests.
 pub const SERVICE: &str = "lease-probe";
 
+/// Full name of its gRPC service.
+pub const GRPC_SERVICE: &str = "gardener.watchdog.probe.v1.LeaseProbeService";
+
 /// Binds the sockets and starts all parts.
 ///
 /// # Errors
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
+    let base = ServiceBuilder::bind(config.common.clone(), process).await?;
+    let replica = Replica::<Share>::join(&base, SERVICE, Timing::PRODUCTION).await?;
+    let mut routes = RoutesBuilder::default();
+    let collector = start(&base, &replica, config, &mut routes)?;
+    let api = Api {
+        routes,
+        service_names: &[GRPC_SERVICE],
+        descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
+    };
+    base.serve(api, vec![collector])
+}
+
+/// Starts all parts of this replica except its servers. Adds the gRPC service to the routes; gives what /metrics shows.
+///
+/// # Errors
+/// When the traces cannot be sent.
+pub fn start(
+    base: &ServiceBuilder,
+    replica: &Replica<Share>,
+    config: Config,
+    routes: &mut RoutesBuilder,
+) -> anyhow::Result<Arc<dyn Collector>> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
     let Config {
-        common,
+        common: _,
         otlp_endpoint,
         answer_memory,
         allow_local_addresses,
         file,
     } = config;
-    let base = ServiceBuilder::bind(common, process).await?;
     let rules = base.follow(file);
-    let replica = Replica::<Share>::join(&base, SERVICE, Timing::PRODUCTION).await?;
     let membership = replica.membership.clone();
     let shared = Arc::new(ProbeContext {
         seed: replica.seed.clone(),
@@ -80,9 +103,21 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         .clone()
         .run(rules.clone(), membership.subscribe(), base.draining.clone());
     base.tasks.critical("reconfigure", endless(probing));
-    spawn_watches(&base, &shared.seed, &manager, rules);
-    let view = merge(&base, &replica, &verdicts, &manager, shared.clock);
-    serve(base, manager, verdicts, view, shared)
+    spawn_watches(base, replica, &manager, rules);
+    let service = LeaseProbeApi {
+        verdicts: merge(base, replica, &verdicts, &manager, shared.clock),
+        is_unknown: {
+            let manager = manager.clone();
+            Box::new(move |shoot: &str| manager.is_unknown(shoot))
+        },
+        streams: Streams::new(base.draining.clone()),
+    };
+    routes.add_service(LeaseProbeServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
+    Ok(Arc::new(VerdictCollector {
+        manager,
+        verdicts,
+        shared,
+    }))
 }
 
 /// A task that never fails, as a critical one.
@@ -94,13 +129,13 @@ async fn endless(task: impl Future<Output = ()>) -> anyhow::Result<()> {
 /// Watches the seed, and checks the permissions for that.
 fn spawn_watches(
     base: &ServiceBuilder,
-    seed: &kube::Client,
+    replica: &Replica<Share>,
     manager: &Arc<ProberManager>,
     rules: watch::Receiver<Arc<ProberConfig>>,
 ) {
     let parts = || {
         (
-            seed.clone(),
+            replica.seed.clone(),
             manager.clone(),
             base.readiness.clone(),
             base.draining.clone(),
@@ -120,7 +155,7 @@ fn spawn_watches(
         base.tasks.critical(name, watch);
     }
     let (client, _, readiness, stop) = parts();
-    let preflight = permissions::preflight(client, of_replica(&base.common), rules, readiness, stop);
+    let preflight = permissions::preflight(client, replica.permissions.clone(), rules, readiness, stop);
     base.tasks.critical("permissions", endless(preflight));
 }
 
@@ -147,35 +182,4 @@ fn merge(
     let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
     view.spawn(base, own, peers);
     view
-}
-
-fn serve(
-    base: ServiceBuilder,
-    manager: Arc<ProberManager>,
-    verdicts: VerdictStore,
-    view: MergedView<pb::Verdict>,
-    shared: Arc<ProbeContext>,
-) -> anyhow::Result<Bound> {
-    let is_unknown = {
-        let manager = manager.clone();
-        Box::new(move |shoot: &str| manager.is_unknown(shoot))
-    };
-    let service = LeaseProbeApi {
-        verdicts: view,
-        is_unknown,
-        streams: Streams::new(base.draining.clone()),
-    };
-    let mut routes = RoutesBuilder::default();
-    routes.add_service(LeaseProbeServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
-    let api = Api {
-        routes,
-        service_names: &["gardener.watchdog.probe.v1.LeaseProbeService"],
-        descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
-    };
-    let collector = VerdictCollector {
-        manager,
-        verdicts,
-        shared,
-    };
-    base.serve(api, vec![Arc::new(collector)])
 }

@@ -10,12 +10,13 @@ use tokio::time::{Instant, timeout_at};
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::membership::{Exclusive, ReplicaAddresses};
-use watchdog_kube::replica::Replica;
+use watchdog_kube::replica::{Replica, Rights};
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
+use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::service_builder::ServiceBuilder;
@@ -58,16 +59,51 @@ const LEASE_PROBE: &str = "lease-probe";
 /// Requests that are under way when `--release-all` ends may take this long, as in the drain of the service.
 const DRAIN_GRACE: Duration = Duration::from_secs(20);
 
+/// Full name of its gRPC service.
+pub const GRPC_SERVICE: &str = "gardener.watchdog.scaling.v1.ScalingService";
+
 /// Binds the sockets and starts all parts.
 ///
 /// # Errors
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
+    let base = ServiceBuilder::bind(config.common.clone(), process).await?;
+    let replica = Replica::<Exclusive>::join(&base, SERVICE, config.timing).await?;
+    let addresses = if config.lease_probe.is_empty() {
+        replica.find(&base, "discovery", LEASE_PROBE, config.timing)
+    } else {
+        named(&config.lease_probe)
+    };
+    let dialer = Dialer {
+        tls: base.tls.as_ref().map(Tls::client),
+        server_name: config.server_name.clone(),
+    };
+    let lease_probes = ReplicaEndpoints::new(addresses, dialer);
+    let mut routes = RoutesBuilder::default();
+    let collector = start(&base, &replica, config, lease_probes, &mut routes)?;
+    let api = Api {
+        routes,
+        service_names: &[GRPC_SERVICE],
+        descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
+    };
+    base.serve(api, vec![collector])
+}
+
+/// Starts all parts of this replica except its servers; the verdicts are those of `lease_probes`. Adds the gRPC service to
+/// the routes; gives what /metrics shows.
+///
+/// # Errors
+/// When the traces cannot be sent.
+pub fn start(
+    base: &ServiceBuilder,
+    replica: &Replica<Exclusive>,
+    config: Config,
+    lease_probes: ReplicaEndpoints,
+    routes: &mut RoutesBuilder,
+) -> anyhow::Result<Arc<dyn Collector>> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
-    let base = ServiceBuilder::bind(config.common, process).await?;
     let rules = base.follow(config.file);
-    let replica = Replica::<Exclusive>::join(&base, SERVICE, config.timing).await?;
     let (seed, membership) = (replica.seed.clone(), replica.membership.clone());
     let indexes = Indexes::new(&seed, &base.readiness, &base.tasks);
     let kinds_known = watch::Sender::new(0);
@@ -75,7 +111,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let check = permissions::check(
         seed.clone(),
         indexes.resources.clone(),
-        watchdog_kube::permissions::of_replica(&base.common),
+        replica.rights,
+        replica.permissions.clone(),
         kinds_known.subscribe(),
         base.readiness.clone(),
         base.draining.clone(),
@@ -95,12 +132,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         trace_contexts: trace_contexts.clone(),
         history: history.clone(),
     };
-    let addresses = if config.lease_probe.is_empty() {
-        replica.find(&base, "discovery", LEASE_PROBE, config.timing)
-    } else {
-        named(&config.lease_probe)
-    };
-    observe(&base, addresses, config.server_name, observers);
+    observe(base, lease_probes, observers);
 
     let inputs = indexes.inputs(
         in_force,
@@ -109,27 +141,32 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         Modes::BySeed(config.mode),
         clock,
     );
-    let engine = indexes.engine(inputs.clone(), &base.identity, config.request_rate);
+    let engine = indexes.engine(
+        inputs.clone(),
+        replica.rights,
+        &base.identity,
+        config.request_rate,
+    );
     let engine = engine.observe_events(config.observe_events);
     let (shoots, write_counts) = (engine.states(), engine.write_counts());
     let engine = engine.traced(Traces::new(tracer, trace_contexts));
     base.tasks
         .critical("engine", engine.recorded(history.clone()).run());
 
-    let addresses = replica.find(&base, "peers", SERVICE, config.timing);
+    let addresses = replica.find(base, "peers", SERVICE, config.timing);
     let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
     let service = ScalingApi {
-        scaling: merge_scaling(&base, &shoots, &inputs, clock, peers.clone()),
-        events: merge_events(&base, &history, clock, peers),
+        scaling: merge_scaling(base, &shoots, &inputs, clock, peers.clone()),
+        events: merge_events(base, &history, clock, peers),
         overview: inputs,
         streams: Streams::new(base.draining.clone()),
     };
-    let scrape = Scrape {
+    routes.add_service(ScalingServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
+    Ok(Arc::new(Scrape {
         shoots,
         write_counts,
         verdicts,
-    };
-    base.serve(api(service), vec![Arc::new(scrape)])
+    }))
 }
 
 /// Replicas whose addresses the command line has; the address is the name, too.
@@ -179,30 +216,10 @@ fn merge_events(
     view
 }
 
-fn api(service: ScalingApi) -> Api {
-    let mut routes = RoutesBuilder::default();
-    routes.add_service(ScalingServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
-    Api {
-        routes,
-        service_names: &["gardener.watchdog.scaling.v1.ScalingService"],
-        descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
-    }
-}
-
-/// Follows the verdicts of the lease-probe replicas at these addresses.
-fn observe(
-    base: &ServiceBuilder,
-    addresses: watch::Receiver<ReplicaAddresses>,
-    server_name: String,
-    observers: Observers,
-) {
-    let dialer = Dialer {
-        tls: base.tls.as_ref().map(Tls::client),
-        server_name,
-    };
+/// Follows the verdicts of the lease-probe replicas.
+fn observe(base: &ServiceBuilder, lease_probes: ReplicaEndpoints, observers: Observers) {
     let (readiness, draining) = (base.readiness.clone(), base.draining.clone());
-    let endpoints = ReplicaEndpoints::new(addresses, dialer);
-    let follow = follow_replicas(None, endpoints, observers, readiness, draining);
+    let follow = follow_replicas(None, lease_probes, observers, readiness, draining);
     base.tasks.critical("observers", follow);
 }
 
@@ -289,7 +306,7 @@ async fn release_with(
         Modes::ProtectAll,
         Clock::start(),
     );
-    let engine = indexes.engine(inputs, &identity, config.request_rate);
+    let engine = indexes.engine(inputs, Rights::Chart, &identity, config.request_rate);
     let states = engine.states();
     tasks.critical("engine", engine.run());
     releaser
@@ -371,7 +388,13 @@ impl Indexes {
         })
     }
 
-    fn engine(&self, inputs: Arc<DecisionInputs>, identity: &str, request_rate: u32) -> Controller {
+    fn engine(
+        &self,
+        inputs: Arc<DecisionInputs>,
+        rights: Rights,
+        identity: &str,
+        request_rate: u32,
+    ) -> Controller {
         let (events, publish) = watchdog_kube::events::recorder(
             self.seed.clone(),
             SERVICE,
@@ -380,6 +403,11 @@ impl Indexes {
             self.tasks.draining(),
         );
         self.tasks.critical("events", publish);
+        let events = if rights == Rights::Chart {
+            events
+        } else {
+            events.closed()
+        };
         let writer = ResourceWriter::new(self.seed.clone(), self.clusters.clone(), self.resources.clone());
         Controller::new(inputs, self.work_queue.clone(), writer, events, request_rate)
     }

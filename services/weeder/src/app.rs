@@ -8,12 +8,13 @@ use tonic::service::RoutesBuilder;
 use watchdog_api::policy::Mode;
 use watchdog_kube::events;
 use watchdog_kube::membership::{Share, Timing};
-use watchdog_kube::permissions::{of_replica, preflight};
-use watchdog_kube::replica::Replica;
+use watchdog_kube::permissions::preflight;
+use watchdog_kube::replica::{Replica, Rights};
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
+use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::item::NamePair;
@@ -38,26 +39,46 @@ use crate::metrics::{self, StateCollector};
 /// Name of the service in membership Leases and Kubernetes Events.
 pub const SERVICE: &str = "weeder";
 
+/// Full name of its gRPC service.
+pub const GRPC_SERVICE: &str = "gardener.watchdog.weeder.v1.WeederService";
+
 /// Binds the sockets and starts all parts.
 ///
 /// # Errors
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
+    let base = ServiceBuilder::bind(config.common.clone(), process).await?;
+    let replica = Replica::<Share>::join(&base, SERVICE, Timing::PRODUCTION).await?;
+    let mut routes = RoutesBuilder::default();
+    let collector = start(&base, &replica, config, &mut routes);
+    let api = Api {
+        routes,
+        service_names: &[GRPC_SERVICE],
+        descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
+    };
+    base.serve(api, vec![collector])
+}
+
+/// Starts all parts of this replica except its servers. Adds the gRPC service to the routes; gives what /metrics shows.
+pub fn start(
+    base: &ServiceBuilder,
+    replica: &Replica<Share>,
+    config: Config,
+    routes: &mut RoutesBuilder,
+) -> Arc<dyn Collector> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
     let Config {
-        common,
+        common: _,
         file,
         dependants_annotation,
         mode,
         observe_events,
         request_rate,
     } = config;
-    let base = ServiceBuilder::bind(common, process).await?;
     let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
     let rules = base.follow(file);
     let current = rules.borrow().clone();
-    let replica = Replica::<Share>::join(&base, SERVICE, Timing::PRODUCTION).await?;
     let membership = replica.membership.clone();
     // The membership keeps its own client: renewals must not wait for deletions.
     let seed = paced(replica.seed.clone(), request_rate);
@@ -79,7 +100,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
         draining.clone(),
     );
     tasks.critical("events", publish);
-    let notices = if mode == Mode::Protect || observe_events {
+    let by_chart = replica.rights == Rights::Chart;
+    let notices = if by_chart && (mode == Mode::Protect || observe_events) {
         notices
     } else {
         notices.closed()
@@ -102,17 +124,24 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     };
     tasks.critical("configuration", watches.clone().configuration(rules));
     tasks.critical("pods", watches.clone().pods());
-    tasks.critical("namespaces", watches.clone().namespaces());
+    if by_chart {
+        tasks.critical("namespaces", watches.clone().namespaces());
+    }
     if dependants_annotation {
         tasks.critical("annotations", watches.clone().annotations(notices));
     }
-    let mut needed = of_replica(&base.common);
+    let (mut needed, rights) = (replica.permissions.clone(), replica.rights);
     let stop = draining.clone();
     tasks.critical("services", async move {
         let Some(served) = discover(&seed, &readiness, &undiscovered, &stop).await else {
             return Ok(());
         };
-        needed.extend(permissions::permissions(served, &current, dependants_annotation));
+        needed.extend(permissions::permissions(
+            served,
+            &current,
+            dependants_annotation,
+            rights,
+        ));
         // Both in one critical task, so that a panic of either ends the process.
         let preflight = preflight(seed, needed, readiness, stop);
         // Polled last: by then the watches block.
@@ -124,13 +153,14 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
             .await
             .map(drop)
     });
-    let (readiness, weeders) = merge(&base, &replica, &state);
+    let (readiness, weeders) = merge(base, replica, &state);
     let api = WeederApi {
         readiness,
         weeders,
         streams: Streams::new(draining),
     };
-    serve(base, state, api)
+    routes.add_service(WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES));
+    Arc::new(StateCollector { state })
 }
 
 /// Merges the services and weeders of this replica with those of the others.
@@ -178,17 +208,6 @@ fn merge(
     };
     weeders.spawn(base, own, peers);
     (readiness, weeders)
-}
-
-fn serve(base: ServiceBuilder, state: Arc<SharedState>, service: WeederApi) -> anyhow::Result<Bound> {
-    let mut routes = RoutesBuilder::default();
-    routes.add_service(WeederServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES));
-    let api = Api {
-        routes,
-        service_names: &["gardener.watchdog.weeder.v1.WeederService"],
-        descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
-    };
-    base.serve(api, vec![Arc::new(StateCollector { state })])
 }
 
 /// Updates the state whenever the replicas share the namespaces in another way.

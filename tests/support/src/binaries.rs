@@ -11,6 +11,8 @@ pub const LEASE_PROBE: &str = "lease-probe";
 pub const SCALING_COORDINATOR: &str = "scaling-coordinator";
 /// The service that deletes crash-looping pods.
 pub const WEEDER: &str = "weeder";
+/// The services in the place of Gardener's Go program.
+pub const DEPENDENCY_WATCHDOG: &str = "dependency-watchdog";
 /// The command line.
 pub const WATCHDOGCTL: &str = "watchdogctl";
 /// The in-memory Kubernetes API with its simulated shoots.

@@ -110,6 +110,16 @@ pub fn of_replica(common: &CommonArgs) -> Vec<Permission> {
         .collect()
 }
 
+/// The permissions that a leader election on this Lease needs.
+#[must_use]
+pub fn of_leader(lease: &str, common: &CommonArgs) -> Vec<Permission> {
+    let on_leases = |verb| Permission::new(verb, "coordination.k8s.io", "leases");
+    let named = ["get", "update"].map(|verb| on_leases(verb).named(lease));
+    let all = named.into_iter().chain([on_leases("create")]);
+    all.map(|permission| permission.in_namespace(&common.namespace))
+        .collect()
+}
+
 /// Asks for every permission again and again, until `stop` is cancelled.
 ///
 /// # Errors

@@ -5,8 +5,21 @@ use watchdog_runtime::pod_lock::PodLock;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 use crate::authority::CertificateIssuer;
-use crate::membership::{Discovery, Membership, MembershipConfig, ReplicaAddresses, Timing};
+use crate::membership::{
+    Discovery, ElectionConfig, ElectionTiming, Exclusive, LeaderElection, Membership, MembershipConfig,
+    ReplicaAddresses, Share, Timing,
+};
+use crate::permissions::{Permission, of_leader, of_replica};
 use crate::{client, membership, metrics};
+
+/// The owner of the rights on the seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    /// The chart: all that the programs can use.
+    Chart,
+    /// gardenlet, for the Go program: no Events on dependants, and no namespaces for the weeder (ADR 0032).
+    Gardenlet,
+}
 
 /// Where this process is the only one of its identity in its Pod: the UID of the Pod, and what makes sure of that.
 fn claim(base: &ServiceBuilder, service: &str) -> Option<(String, PodLock)> {
@@ -48,6 +61,21 @@ pub struct Replica<M> {
     pub seed: kube::Client,
     /// Membership among the replicas of the service.
     pub membership: M,
+    /// The owner of the rights on the seed.
+    pub rights: Rights,
+    /// The permissions that its place among the replicas takes.
+    pub permissions: Vec<Permission>,
+}
+
+/// The leader election of a program, on one Lease.
+#[derive(Debug, Clone, Copy)]
+pub struct Election {
+    /// The program whose replicas elect a leader, for metrics and logs.
+    pub service: &'static str,
+    /// Name of the Lease.
+    pub lease: &'static str,
+    /// How long everything takes.
+    pub timing: ElectionTiming,
 }
 
 impl<M: std::fmt::Debug> std::fmt::Debug for Replica<M> {
@@ -110,10 +138,16 @@ impl<M: Membership> Replica<M> {
             stop.cancelled().await;
             Ok(())
         });
-        Ok(Self { seed, membership })
+        Ok(Self {
+            seed,
+            membership,
+            rights: Rights::Chart,
+            permissions: of_replica(&base.common),
+        })
     }
 
-    /// The addresses of the replicas of `service`, by their membership Leases. `task` names the search in logs.
+    /// The addresses of the replicas of `service`, by their membership Leases; none where a leader is elected. `task` names
+    /// the search in logs.
     #[must_use]
     pub fn find(
         &self,
@@ -122,6 +156,9 @@ impl<M: Membership> Replica<M> {
         service: &'static str,
         timing: Timing,
     ) -> watch::Receiver<ReplicaAddresses> {
+        if self.rights == Rights::Gardenlet {
+            return watch::Sender::default().subscribe();
+        }
         let (addresses, discovery) = Discovery::follow(
             self.seed.clone(),
             &base.common.namespace,
@@ -135,5 +172,55 @@ impl<M: Membership> Replica<M> {
             Ok(())
         });
         addresses
+    }
+}
+
+impl Replica<Exclusive> {
+    /// Connects to the seed and takes part in a leader election: the leader owns all keys. The blocker `leader-election`
+    /// stays until the Lease was read, so a standby is ready. The Lease is released at the drain.
+    ///
+    /// # Errors
+    /// When there is no way to the seed.
+    pub async fn elect(base: &ServiceBuilder, election: Election) -> anyhow::Result<Self> {
+        metrics::register();
+        membership::metrics::register();
+        let Election {
+            service,
+            lease,
+            timing,
+        } = election;
+        let agent = format!("dependency-watchdog-{service}/{}", env!("CARGO_PKG_VERSION"));
+        let seed = client::seed(base.common.kubeconfig.as_deref(), &agent).await?;
+        let config = ElectionConfig {
+            client: seed.clone(),
+            namespace: base.common.namespace.clone(),
+            lease,
+            service,
+            identity: base.identity.clone(),
+            readiness: base.readiness.clone(),
+            timing,
+        };
+        let (membership, election) = LeaderElection::join(config, base.draining.clone());
+        base.tasks.critical("leader-election", async move {
+            election.run().await;
+            Ok(())
+        });
+        Ok(Self {
+            seed,
+            membership,
+            rights: Rights::Gardenlet,
+            permissions: of_leader(lease, &base.common),
+        })
+    }
+
+    /// The same replica for a program that may overlap with another for a moment.
+    #[must_use]
+    pub fn share(&self) -> Replica<Share> {
+        Replica {
+            seed: self.seed.clone(),
+            membership: self.membership.as_ref().clone(),
+            rights: self.rights,
+            permissions: self.permissions.clone(),
+        }
     }
 }

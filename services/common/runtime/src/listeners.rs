@@ -44,8 +44,11 @@ impl Listeners {
     }
 }
 
-/// On a kernel without IPv6, all addresses are those of IPv4.
-async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Binds an address. On a kernel without IPv6, all addresses are those of IPv4.
+///
+/// # Errors
+/// When it cannot be bound.
+pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Err(error) => match without_ipv6(address, &error) {
             Some(ipv4) => TcpListener::bind(ipv4).await,

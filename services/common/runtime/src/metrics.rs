@@ -252,10 +252,11 @@ pub(crate) const BLOCKED: Gauge<BlockerName> = Gauge::new(
 
 pub(crate) const LAST_TRY_FAILED: Gauge<(LoopName, Reason)> = Gauge::new(
     "watchdog_last_try_failed",
-    "1 for every loop whose last try failed and that tries again, by loop (membership, discovery, lease-probe, events, \
-     permissions, pods, the watches, and timer, file-descriptors and log, where the process itself lacks something) and \
-     reason: not_found, forbidden, unauthorized, conflict, throttled, server_error, rejected, certificate, server_name, \
-     connection_refused, timeout, connection, local_limit, stalled or other; /readyz has the error.",
+    "1 for every loop whose last try failed and that tries again, by loop (membership, leader-election, discovery, \
+     lease-probe, events, permissions, pods, the watches, and timer, file-descriptors and log, where the process itself \
+     lacks something) and reason: not_found, forbidden, unauthorized, conflict, throttled, server_error, rejected, \
+     certificate, server_name, connection_refused, timeout, connection, local_limit, stalled or other; /readyz has the \
+     error.",
 );
 
 /// A leak in an asynchronous program is first a leak of tasks.

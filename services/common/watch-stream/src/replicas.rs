@@ -26,8 +26,13 @@ pub const MAX_REPLICAS: usize = 64;
 #[derive(Debug, Clone)]
 pub struct ReplicaEndpoints {
     addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
-    dialer: Dialer,
-    open: Arc<Mutex<HashMap<Arc<str>, Weak<Channel>>>>,
+    channels: Channels,
+}
+
+#[derive(Debug, Clone)]
+enum Channels {
+    Dialed(Dialer, Arc<Mutex<HashMap<Arc<str>, Weak<Channel>>>>),
+    Given(Arc<Channel>),
 }
 
 impl ReplicaEndpoints {
@@ -36,19 +41,32 @@ impl ReplicaEndpoints {
     pub fn new(addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>, dialer: Dialer) -> Self {
         Self {
             addresses,
-            dialer,
-            open: Arc::default(),
+            channels: Channels::Dialed(dialer, Arc::default()),
+        }
+    }
+
+    /// One replica, which is reached over this channel.
+    #[must_use]
+    pub fn single(replica: Arc<str>, channel: Channel) -> Self {
+        let addresses = BTreeMap::from([(replica.clone(), replica)]);
+        Self {
+            addresses: watch::Sender::new(addresses).subscribe(),
+            channels: Channels::Given(Arc::new(channel)),
         }
     }
 
     /// The channel to an address. It is closed when nobody holds it any more.
     fn channel(&self, address: &Arc<str>) -> Result<Arc<Channel>, SetupError> {
-        let mut open = self.open.lock();
+        let (dialer, open) = match &self.channels {
+            Channels::Dialed(dialer, open) => (dialer, open),
+            Channels::Given(channel) => return Ok(channel.clone()),
+        };
+        let mut open = open.lock();
         if let Some(channel) = open.get(address).and_then(Weak::upgrade) {
             return Ok(channel);
         }
         open.retain(|_, channel| channel.strong_count() > 0);
-        let channel = Arc::new(self.dialer.channel(address)?);
+        let channel = Arc::new(dialer.channel(address)?);
         open.insert(address.clone(), Arc::downgrade(&channel));
         Ok(channel)
     }
@@ -198,10 +216,9 @@ mod tests {
         drop((first, second));
         let other: Arc<str> = "127.0.0.1:2".into();
         let _other = endpoints.channel(&other).unwrap();
-        assert_eq!(
-            endpoints.open.lock().len(),
-            1,
-            "the one that nobody holds is forgotten"
-        );
+        let Channels::Dialed(_, open) = &endpoints.channels else {
+            panic!("the channels are dialed");
+        };
+        assert_eq!(open.lock().len(), 1, "the one that nobody holds is forgotten");
     }
 }

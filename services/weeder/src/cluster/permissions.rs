@@ -2,20 +2,30 @@
 
 use watchdog_api::weeder::WeederConfig;
 use watchdog_kube::permissions::Permission;
+use watchdog_kube::replica::Rights;
 
 use super::discovery::EndpointsApi;
 
 /// All permissions except those on membership Leases; on Services only where their `annotations` are read.
-pub(crate) fn permissions(source: EndpointsApi, config: &WeederConfig, annotations: bool) -> Vec<Permission> {
+pub(crate) fn permissions(
+    source: EndpointsApi,
+    config: &WeederConfig,
+    annotations: bool,
+    rights: Rights,
+) -> Vec<Permission> {
     let mut needed = vec![
         Permission::new("list", "", "pods"),
         Permission::new("watch", "", "pods"),
         Permission::new("delete", "", "pods"),
-        Permission::new("list", "", "namespaces"),
-        Permission::new("watch", "", "namespaces"),
-        Permission::new("create", "events.k8s.io", "events"),
-        Permission::new("patch", "events.k8s.io", "events"),
     ];
+    if rights == Rights::Chart {
+        needed.extend([
+            Permission::new("list", "", "namespaces"),
+            Permission::new("watch", "", "namespaces"),
+            Permission::new("create", "events.k8s.io", "events"),
+            Permission::new("patch", "events.k8s.io", "events"),
+        ]);
+    }
     for verb in ["list", "watch"] {
         if annotations {
             needed.push(Permission::new(verb, "", "services"));

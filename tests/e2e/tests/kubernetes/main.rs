@@ -15,6 +15,7 @@ mod random;
 mod conformance;
 mod control_plane;
 mod controller_manager;
+mod drop_in;
 mod main_job;
 mod scripted_nodes;
 mod weeder;

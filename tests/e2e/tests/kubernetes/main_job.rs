@@ -22,28 +22,32 @@ use watchdog_test_support::wait;
 use watchdog_test_support::watchdog::{Service, Setup};
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
-const SHOOT: &str = "shoot--real--one";
+pub(crate) const SHOOT: &str = "shoot--real--one";
 
 /// Instead of 40 s; everything else in proportion.
-const GRACE: Duration = Duration::from_secs(16);
+pub(crate) const GRACE: Duration = Duration::from_secs(16);
 
 /// A shoot with its control plane on the seed, all of it real except the kubelets and the Deployment controller.
-struct World {
-    seed: ApiServer,
+pub(crate) struct World {
+    pub(crate) seed: ApiServer,
     shoot: ApiServer,
-    fleet: Fleet,
-    nodes: NodeRecorder,
+    pub(crate) fleet: Fleet,
+    pub(crate) nodes: NodeRecorder,
     controller_manager: Arc<ControllerManager>,
     workloads: WorkloadController,
     // Last, so that its processes outlive what talks to them.
-    plane: RealControlPlane,
+    pub(crate) plane: RealControlPlane,
 }
 
 impl World {
     async fn start(name: &str) -> anyhow::Result<Self> {
+        Self::start_with(name, ApiServerOptions::new("seed")).await
+    }
+
+    pub(crate) async fn start_with(name: &str, seed: ApiServerOptions) -> anyhow::Result<Self> {
         let plane = RealControlPlane::start(name).await?;
         let shoot = ApiServerOptions::new("shoot").user("dependency-watchdog-probe", &[]);
-        let (seed, shoot) = tokio::try_join!(plane.api_server("seed"), plane.api_server_with(shoot))?;
+        let (seed, shoot) = tokio::try_join!(plane.api_server_with(seed), plane.api_server_with(shoot))?;
         install_seed_crds(&seed.client()).await?;
         for namespace in ["garden", SHOOT] {
             create_namespace(&seed.client(), namespace).await?;
@@ -101,14 +105,14 @@ impl World {
     }
 
     /// The object that Gardener creates last: from then on the shoot is probed.
-    async fn hand_over(&self) -> anyhow::Result<()> {
+    pub(crate) async fn hand_over(&self) -> anyhow::Result<()> {
         let kubeconfig = self.shoot.kubeconfig_for("dependency-watchdog-probe")?;
         create_kubeconfig_secret(&self.seed.client(), SHOOT, PROBE_SECRET, &kubeconfig).await?;
         let grace = format!("{}s", GRACE.as_secs());
         create_cluster(&self.seed.client(), SHOOT, fixtures::shoot(&grace)).await
     }
 
-    async fn wait_for(&self, what: &str, replicas: [(&str, i32); 3]) -> anyhow::Result<()> {
+    pub(crate) async fn wait_for(&self, what: &str, replicas: [(&str, i32); 3]) -> anyhow::Result<()> {
         wait::until_true(what, Duration::from_secs(60), || async {
             for (name, wanted) in replicas {
                 if scale_of(&self.seed.client(), SHOOT, name).await? != (wanted, wanted) {
@@ -120,7 +124,7 @@ impl World {
         .await
     }
 
-    async fn annotations(&self, name: &str) -> anyhow::Result<BTreeSet<(String, String)>> {
+    pub(crate) async fn annotations(&self, name: &str) -> anyhow::Result<BTreeSet<(String, String)>> {
         let deployments: Api<Deployment> = Api::namespaced(self.seed.client(), SHOOT);
         let all = deployments
             .get(name)

@@ -21,7 +21,7 @@ const OTHER: &str = "shoot--real--two";
 
 /// Creates a pod of a control plane. `waiting` names the container list in which a container waits in
 /// `CrashLoopBackOff`.
-async fn pod(
+pub(crate) async fn pod(
     seed: &Client,
     namespace: &str,
     name: &str,
@@ -85,7 +85,12 @@ async fn slice(
 }
 
 /// Writes the endpoints of a service as the weeder reads them on this server.
-async fn endpoints(seed: &Client, namespace: &str, service: &str, ready: bool) -> anyhow::Result<()> {
+pub(crate) async fn endpoints(
+    seed: &Client,
+    namespace: &str,
+    service: &str,
+    ready: bool,
+) -> anyhow::Result<()> {
     let params = PatchParams::apply("test").force();
     if fixtures::serves_endpoint_slices(seed).await? {
         return slice(seed, namespace, service, service, json!({"ready": ready})).await;
@@ -99,7 +104,7 @@ async fn endpoints(seed: &Client, namespace: &str, service: &str, ready: bool) -
     Ok(())
 }
 
-async fn pods(seed: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn pods(seed: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
     let pods: Api<Pod> = Api::namespaced(seed.clone(), namespace);
     let list = pods.list(&Default::default()).await?;
     Ok(list

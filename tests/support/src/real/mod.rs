@@ -16,6 +16,7 @@ mod controller_manager;
 mod crds;
 mod etcd;
 mod fleet;
+mod gardenlet;
 mod kubeconfig;
 mod kubelet;
 mod node_recorder;
@@ -35,6 +36,7 @@ pub use controller_manager::{ControllerManager, ControllerManagerOptions};
 pub use crds::{cluster_resource, install_seed_crds, machine_resource};
 pub use etcd::EtcdBackup;
 pub use fleet::{Fleet, FleetOptions, MachineOptions};
+pub use gardenlet::grant_as_gardenlet;
 pub use kubeconfig::kubeconfig;
 pub use node_recorder::{NodeRecorder, NodeTransition, node_readiness};
 pub use seed_objects::{

@@ -62,6 +62,12 @@ impl Deref for Exclusive {
 // === impl Exclusive ===
 
 impl Exclusive {
+    pub(super) const fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            share: Share { shared },
+        }
+    }
+
     /// True if this replica alone may act on `key` now: it owns the key, its own lease is valid, and every live member
     /// knows of it. False on every doubt.
     ///

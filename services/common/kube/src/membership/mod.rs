@@ -67,13 +67,20 @@
 //! the live. The own lease is no condition: a replica that is cut off from the API server keeps reading what it has.
 //! Since it cannot list either, it removes nobody, so it does not take over the keys of all the others.
 //!
+//! # Leader election
+//!
+//! Where only one Lease may be used, one replica leads and owns all keys ([`LeaderElection`], ADR 0032). Its handle is
+//! the same [`Exclusive`].
+//!
 //! # Permissions
 //!
 //! In the namespace of the Leases: `coordination.k8s.io` `leases`: get, list, watch, create, update, delete. For
 //! [`Discovery`] alone: list, watch.
 
 mod discovery;
+mod election;
 mod exclusive;
+mod leader;
 pub mod lease;
 mod leases;
 mod member_table;
@@ -91,7 +98,9 @@ use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
 
 pub use self::discovery::{Discovery, ReplicaAddresses};
+pub use self::election::ElectionTiming;
 pub use self::exclusive::{Exclusive, Permit};
+pub use self::leader::{ElectionConfig, LeaderElection};
 pub use self::record::{Identity, SeenSessions, Session};
 pub use self::run::MembershipTask;
 pub use self::share::{Member, Share};

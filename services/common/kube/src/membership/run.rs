@@ -352,7 +352,7 @@ async fn perform(leases: Arc<Leases>, request: Request) -> Result<LeaseAnswer, R
     }
 }
 
-async fn done<T>(request: &mut Option<BoxFuture<'static, T>>) -> T {
+pub(super) async fn done<T>(request: &mut Option<BoxFuture<'static, T>>) -> T {
     let Some(running) = request else {
         return pending().await;
     };
@@ -361,7 +361,7 @@ async fn done<T>(request: &mut Option<BoxFuture<'static, T>>) -> T {
     result
 }
 
-async fn wait(until: Option<Instant>) {
+pub(super) async fn wait(until: Option<Instant>) {
     match until {
         Some(until) => sleep_until(until).await,
         None => pending().await,

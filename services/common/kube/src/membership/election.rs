@@ -1,0 +1,254 @@
+//! The rules of the leader election, those of client-go: no I/O and no clock.
+//!
+//! One Lease has the name of the leader. The leader renews it; another candidate takes it once it was released or did
+//! not change for its duration, by the candidate's own clock. A leader acts for [`ElectionTiming::renew_deadline`] from
+//! the *start* of its last renewal that succeeded. Every write replaces exactly the version that was read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+use super::member_table::Moment;
+
+/// The largest ratio of two clocks, as in [`Timing`](super::Timing): each is up to 10 % off.
+const CLOCK_DIFFERENCE: f64 = 1.1 / 0.9;
+
+/// After a conflict the Lease is read again this much sooner than it is renewed.
+const CONFLICT_FRACTION: u32 = 20;
+
+/// All durations of an election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ElectionTiming {
+    /// Candidates take a Lease that did not change for this time.
+    pub lease_duration: Duration,
+    /// The leader acts for this time from its last renewal.
+    pub renew_deadline: Duration,
+    /// From one renewal, or one read of a candidate, to the next.
+    pub retry_period: Duration,
+}
+
+impl ElectionTiming {
+    /// Checks that the times fit to each other.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(!self.retry_period.is_zero(), "the retry period must be above 0");
+        ensure!(
+            self.renew_deadline.mul_f64(CLOCK_DIFFERENCE) < self.lease_duration,
+            "the lease duration must be above 1.25 times the renew deadline, because clocks differ"
+        );
+        ensure!(
+            self.retry_period * 2 < self.renew_deadline,
+            "the renew deadline must be above twice the retry period, so that one renewal may fail"
+        );
+        Ok(())
+    }
+
+    /// Deadline of one request: two fit into the renew deadline.
+    pub(super) fn request(&self) -> Duration {
+        (self.renew_deadline / 2).min(Duration::from_secs(3))
+    }
+}
+
+impl Default for ElectionTiming {
+    /// That of client-go and of the Go program. With clocks that are 10 % off, a leader stops after at most 11.1 s and
+    /// another begins after at least 13.6 s.
+    fn default() -> Self {
+        Self {
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+}
+
+/// The next request of a candidate, and when it is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ElectionStep {
+    Read(Moment),
+    Write(Moment),
+}
+
+/// A candidate, and what it knows of the Lease.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    /// In `spec.holderIdentity`: different for every process, so that nobody takes over from its predecessor in time.
+    holder: Arc<str>,
+    timing: ElectionTiming,
+    /// The version that a write replaces; none where it creates the Lease.
+    base: Option<Lease>,
+    /// The last leader that was observed; none before the first answer.
+    leader: Option<ObservedLeader>,
+    act_until: Option<Moment>,
+    step: ElectionStep,
+}
+
+#[derive(Debug)]
+struct ObservedLeader {
+    /// Empty when the Lease was released.
+    holder: Arc<str>,
+    free_at: Moment,
+}
+
+// === impl ElectionStep ===
+
+impl ElectionStep {
+    pub(super) const fn due(self) -> Moment {
+        match self {
+            Self::Read(at) | Self::Write(at) => at,
+        }
+    }
+}
+
+// === impl Candidate ===
+
+impl Candidate {
+    pub(super) const fn new(holder: Arc<str>, timing: ElectionTiming) -> Self {
+        Self {
+            holder,
+            timing,
+            base: None,
+            leader: None,
+            act_until: None,
+            step: ElectionStep::Read(Moment::ZERO),
+        }
+    }
+
+    pub(super) const fn step(&self) -> ElectionStep {
+        self.step
+    }
+
+    /// Until when this process may act, if it may now.
+    pub(super) fn act_until(&self, now: Moment) -> Option<Moment> {
+        self.act_until.filter(|until| now < *until)
+    }
+
+    /// The holder that was seen last, empty if the Lease was released; none before the first answer.
+    pub(super) fn leader(&self) -> Option<&Arc<str>> {
+        self.leader.as_ref().map(|leader| &leader.holder)
+    }
+
+    /// True from the first write until another leader is seen, also while the Lease cannot be renewed.
+    pub(super) fn is_leader(&self) -> bool {
+        self.leader() == Some(&self.holder)
+    }
+
+    /// The Lease was read; none when it does not exist. `poll` is the time to the next read.
+    pub(super) fn read(&mut self, now: Moment, lease: Option<Lease>, poll: Duration) {
+        let changed = lease.as_ref().map(version) != self.base.as_ref().map(version);
+        match &lease {
+            Some(lease) if changed => self.observe(now, lease),
+            // Somebody deleted it: who led believes in it until its end.
+            Some(_) | None => {}
+        }
+        self.base = lease;
+        let is_free = |leader: &ObservedLeader| leader.holder.is_empty() || leader.free_at <= now;
+        self.step = match &self.leader {
+            Some(leader) if leader.holder != self.holder && !is_free(leader) => {
+                ElectionStep::Read((now + poll).min(leader.free_at))
+            }
+            _ => ElectionStep::Write(now),
+        };
+    }
+
+    fn observe(&mut self, now: Moment, lease: &Lease) {
+        let spec = lease.spec.as_ref();
+        let holder = spec
+            .and_then(|spec| spec.holder_identity.as_deref())
+            .unwrap_or_default();
+        let seconds = spec
+            .and_then(|spec| spec.lease_duration_seconds)
+            .unwrap_or_default();
+        let duration = u64::try_from(seconds).map_or(Duration::ZERO, Duration::from_secs);
+        if holder != &*self.holder {
+            self.act_until = None;
+        }
+        self.leader = Some(ObservedLeader {
+            holder: holder.into(),
+            // The one that its holder wrote, if it wrote any.
+            free_at: now
+                + if duration.is_zero() {
+                    self.timing.lease_duration
+                } else {
+                    duration
+                },
+        });
+    }
+
+    /// The Lease as this process writes it to lead, or to go on.
+    pub(super) fn claim(&self, name: &str, at: Timestamp) -> Lease {
+        let mut lease = self.base.clone().unwrap_or_default();
+        lease.metadata.name = Some(name.to_owned());
+        lease.metadata.managed_fields = None;
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        if spec.holder_identity.as_deref() != Some(&*self.holder) {
+            spec.acquire_time = Some(MicroTime(at));
+            let transitions = spec.lease_transitions.map_or(0, |count| count.saturating_add(1));
+            spec.lease_transitions = Some(transitions);
+        }
+        spec.holder_identity = Some(self.holder.to_string());
+        let seconds = self.timing.lease_duration.as_secs_f64().ceil();
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "saturates, and the longest lease is some minutes"
+        )]
+        let seconds = seconds as i32;
+        spec.lease_duration_seconds = Some(seconds.max(1));
+        spec.renew_time = Some(MicroTime(at));
+        lease
+    }
+
+    /// The Lease as this process leaves it to others, if it leads.
+    pub(super) fn release(&self, at: Timestamp) -> Option<Lease> {
+        let mut lease = self.base.clone().filter(|_| self.is_leader())?;
+        lease.metadata.managed_fields = None;
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        spec.holder_identity = Some(String::new());
+        spec.lease_duration_seconds = Some(1);
+        spec.renew_time = Some(MicroTime(at));
+        Some(lease)
+    }
+
+    /// True if a write replaces a Lease, false if it creates one.
+    pub(super) const fn replaces(&self) -> bool {
+        self.base.is_some()
+    }
+
+    /// A write that began at `started` succeeded.
+    pub(super) fn wrote(&mut self, started: Moment, now: Moment, lease: Lease) {
+        self.leader = Some(ObservedLeader {
+            holder: Arc::clone(&self.holder),
+            free_at: now + self.timing.lease_duration,
+        });
+        self.base = Some(lease);
+        self.act_until = Some(started + self.timing.renew_deadline);
+        self.step = ElectionStep::Write(started + self.timing.retry_period);
+    }
+
+    /// A request failed. After a `conflict`, the Lease is not what it was believed to be.
+    pub(super) fn failed(&mut self, now: Moment, conflict: bool) {
+        self.step = if conflict {
+            ElectionStep::Read(now + self.timing.retry_period / CONFLICT_FRACTION)
+        } else if self.is_leader() {
+            ElectionStep::Write(now + self.timing.retry_period)
+        } else {
+            ElectionStep::Read(now + self.timing.retry_period)
+        };
+    }
+}
+
+/// Another object under the same name is another version too.
+fn version(lease: &Lease) -> (Option<&String>, Option<&String>) {
+    (
+        lease.metadata.uid.as_ref(),
+        lease.metadata.resource_version.as_ref(),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! The leader of a program: the replica that has a certain Lease owns all keys, the others own none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::PostParams;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use watchdog_runtime::readiness::{Blocker, Readiness};
+
+use super::election::{Candidate, ElectionStep, ElectionTiming};
+use super::exclusive::Exclusive;
+use super::member_table::Moment;
+use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
+use super::rendezvous::RendezvousHasher;
+use super::share::{Shared, Snapshot};
+use crate::client::{RequestError, request_within};
+
+/// Name of the run loop in /readyz and in metrics.
+const LOOP: &str = "leader-election";
+
+/// Actions that are under way, and then the release of the Lease, may take this time each. The Go program's Pod has 5 s
+/// to stop.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The settings of a leader election.
+#[derive(Clone)]
+pub struct ElectionConfig {
+    /// For the seed.
+    pub client: kube::Client,
+    /// Where the Lease lives.
+    pub namespace: String,
+    /// Name of the Lease.
+    pub lease: &'static str,
+    /// The program whose replicas elect a leader, for metrics and logs.
+    pub service: &'static str,
+    /// Name of this replica.
+    pub identity: Arc<str>,
+    /// Where it is shown why the last request failed.
+    pub readiness: Readiness,
+    /// [`ElectionTiming::default`] unless somebody asks for another.
+    pub timing: ElectionTiming,
+}
+
+impl std::fmt::Debug for ElectionConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ElectionConfig")
+            .field("namespace", &self.namespace)
+            .field("lease", &self.lease)
+            .field("identity", &self.identity)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The part of a leader election that runs.
+pub struct LeaderElection {
+    config: ElectionConfig,
+    leases: Api<Lease>,
+    candidate: Candidate,
+    shared: Arc<Shared>,
+    started: Instant,
+    /// When the request that is under way began.
+    sent: Moment,
+    /// Last renewTime written: a write that changes nothing gets no new version, and others would not see it.
+    renewed: Timestamp,
+    blocker: Option<Blocker>,
+    stop: CancellationToken,
+}
+
+impl std::fmt::Debug for LeaderElection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeaderElection")
+            .field("config", &self.config)
+            .field("candidate", &self.candidate)
+            .finish_non_exhaustive()
+    }
+}
+
+type ElectionRequest = BoxFuture<'static, Result<ElectionAnswer, RequestError>>;
+
+enum ElectionAnswer {
+    Read(Option<Box<Lease>>),
+    Written(Box<Lease>),
+}
+
+// === impl LeaderElection ===
+
+impl LeaderElection {
+    /// Prepares the election. The membership owns every key while this process leads, and no key otherwise. The blocker
+    /// `leader-election` stays until the Lease was read. Spawn [`Self::run`] as a critical task; when `stop` is cancelled
+    /// it releases the Lease and returns.
+    #[must_use]
+    pub fn join(config: ElectionConfig, stop: CancellationToken) -> (Exclusive, Self) {
+        let shared = Arc::new(Shared::new(Arc::clone(&config.identity)));
+        // Never that of a predecessor, even in the same Pod.
+        let holder = format!("{}_{:016x}", config.identity, rand::random::<u64>());
+        let why = format!(
+            "the Lease {}/{} has not been read yet",
+            config.namespace, config.lease
+        );
+        let election = Self {
+            leases: Api::namespaced(config.client.clone(), &config.namespace),
+            candidate: Candidate::new(holder.into(), config.timing),
+            shared: Arc::clone(&shared),
+            started: Instant::now(),
+            sent: Moment::ZERO,
+            renewed: Timestamp::UNIX_EPOCH,
+            blocker: Some(config.readiness.block(LOOP, why)),
+            config,
+            stop,
+        };
+        (Exclusive::new(shared), election)
+    }
+
+    /// Runs until the stop token is cancelled and the Lease is released, or cannot be in time.
+    pub async fn run(mut self) {
+        let mut request: Option<ElectionRequest> = None;
+        let stop = self.stop.clone();
+        loop {
+            let now = self.now();
+            self.show(now);
+            let due = self.candidate.step().due();
+            if request.is_none() && due <= now {
+                self.sent = now;
+                request = Some(self.request());
+            }
+            let idle = request.is_none().then_some(due);
+            let wake = idle.into_iter().chain(self.candidate.act_until(now)).min();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                answer = super::run::done(&mut request) => self.answered(answer),
+                () = super::run::wait(wake.map(|at| self.started + at)) => {}
+            }
+        }
+        drop(request);
+        self.leave().await;
+    }
+
+    fn now(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    fn wall_clock(&mut self) -> Timestamp {
+        let next = self.renewed.as_microsecond().saturating_add(1);
+        let at = Timestamp::now().as_microsecond().max(next);
+        self.renewed = Timestamp::from_microsecond(at).unwrap_or(self.renewed);
+        self.renewed
+    }
+
+    fn request(&mut self) -> ElectionRequest {
+        let (leases, deadline) = (self.leases.clone(), self.config.timing.request());
+        let name = self.config.lease;
+        if matches!(self.candidate.step(), ElectionStep::Read(_)) {
+            let read = async move {
+                let read = request_within(deadline, leases.get_opt(name)).await?;
+                Ok(ElectionAnswer::Read(read.map(Box::new)))
+            };
+            return read.boxed();
+        }
+        let at = self.wall_clock();
+        let lease = self.candidate.claim(name, at);
+        async move {
+            write(&leases, deadline, name, &lease)
+                .await
+                .map(ElectionAnswer::Written)
+        }
+        .boxed()
+    }
+
+    fn answered(&mut self, answer: Result<ElectionAnswer, RequestError>) {
+        let (now, was_leader) = (self.now(), self.candidate.is_leader());
+        let service = ServiceName(self.config.service);
+        match answer {
+            Ok(ElectionAnswer::Read(lease)) => {
+                self.config.readiness.recovered(LOOP);
+                let poll = self
+                    .config
+                    .timing
+                    .retry_period
+                    .mul_f64(rand::random_range(1.0..=1.2));
+                self.candidate.read(now, lease.map(|lease| *lease), poll);
+                // From here on it is known who leads, or that nobody does.
+                self.blocker = None;
+            }
+            Ok(ElectionAnswer::Written(lease)) => {
+                RENEWALS.inc((service, RenewalResult(Ok(()))));
+                self.config.readiness.recovered(LOOP);
+                self.candidate.wrote(self.sent, now, *lease);
+            }
+            Err(error) => self.failed(now, &error),
+        }
+        let Some(leader) = self.candidate.leader().filter(|leader| !leader.is_empty()) else {
+            return;
+        };
+        let lease = self.config.lease;
+        match (was_leader, self.candidate.is_leader()) {
+            (false, true) => tracing::info!(lease, holder = %leader, "this process leads"),
+            (true, false) => {
+                tracing::warn!(lease, %leader, "another process leads, this one has stopped acting")
+            }
+            _ => {}
+        }
+    }
+
+    fn failed(&mut self, now: Moment, error: &RequestError) {
+        let writing = matches!(self.candidate.step(), ElectionStep::Write(_));
+        let deleted = error.is_not_found() && self.candidate.replaces();
+        let conflict = writing && (error.is_conflict() || deleted);
+        let failure = error.failure();
+        let reason = failure.reason.as_str();
+        if writing {
+            RENEWALS.inc((
+                ServiceName(self.config.service),
+                RenewalResult(Err(failure.reason)),
+            ));
+        }
+        let lease = self.config.lease;
+        if conflict {
+            tracing::info!(lease, reason, %error, "the leader election's Lease was changed by another process");
+        } else {
+            tracing::warn!(lease, writing, reason, %error, "a request of the leader election failed, trying again");
+            self.config.readiness.failing(LOOP, failure);
+        }
+        self.candidate.failed(now, conflict);
+    }
+
+    fn show(&self, now: Moment) {
+        let leads = self.candidate.is_leader();
+        let leader = match self.candidate.leader() {
+            Some(_) if leads => Some(Arc::clone(&self.config.identity)),
+            Some(other) if !other.is_empty() => Some(Arc::clone(other)),
+            _ => None,
+        };
+        let act_until = self.candidate.act_until(now).map(|until| self.started + until);
+        let service = ServiceName(self.config.service);
+        MEMBERS.set(service, f64::from(u8::from(leader.is_some())));
+        LEASE_VALID.set(service, f64::from(u8::from(act_until.is_some())));
+        let was_acting = self.shared.snapshot.load().act_until.is_some();
+        let snapshot = Snapshot {
+            ring: RendezvousHasher::new(leader),
+            shares: self.candidate.leader().is_some(),
+            act_until,
+            members: Vec::new(),
+        };
+        if self.shared.show(snapshot) {
+            CHANGES.inc(service);
+        }
+        if was_acting && act_until.is_none() && leads {
+            let lease = self.config.lease;
+            tracing::warn!(lease, "the Lease was not renewed in time, pausing all writes");
+        }
+    }
+
+    /// Owns nothing from now on, and leaves the Lease to others once no action is under way.
+    async fn leave(mut self) {
+        self.shared.show(Snapshot::default());
+        let until = Instant::now() + RELEASE_TIMEOUT;
+        while self.shared.busy_until(true).is_some() {
+            if timeout_at(until, self.shared.returned.notified()).await.is_err() {
+                tracing::warn!("an action is still under way, the Lease runs out by itself");
+                return;
+            }
+        }
+        if !self.candidate.is_leader() {
+            return;
+        }
+        match timeout(RELEASE_TIMEOUT, self.release()).await {
+            Ok(Ok(())) => tracing::info!(lease = self.config.lease, "the Lease is released"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the Lease could not be released, it runs out by itself")
+            }
+            Err(_) => tracing::warn!("the Lease could not be released in time, it runs out by itself"),
+        }
+    }
+
+    async fn release(&mut self) -> Result<(), RequestError> {
+        let (name, deadline) = (self.config.lease, self.config.timing.request());
+        // A renewal may have been under way.
+        let lease = request_within(deadline, self.leases.get_opt(name)).await?;
+        let now = self.now();
+        self.candidate.read(now, lease, Duration::ZERO);
+        let at = self.wall_clock();
+        if let Some(released) = self.candidate.release(at) {
+            write(&self.leases, deadline, name, &released).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Creates the Lease, or replaces exactly that version of it.
+async fn write(
+    leases: &Api<Lease>,
+    deadline: Duration,
+    name: &str,
+    lease: &Lease,
+) -> Result<Box<Lease>, RequestError> {
+    let params = PostParams::default();
+    let written = match &lease.metadata.resource_version {
+        None => request_within(deadline, leases.create(&params, lease)).await?,
+        Some(_) => request_within(deadline, leases.replace(name, &params, lease)).await?,
+    };
+    Ok(Box::new(written))
+}

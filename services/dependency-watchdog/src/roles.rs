@@ -1,0 +1,108 @@
+//! Joins the services of a role in one process.
+
+use std::net::SocketAddr;
+
+use anyhow::Context as _;
+use tonic::service::RoutesBuilder;
+use watchdog_kube::membership::Exclusive;
+use watchdog_kube::replica::{Election, Replica};
+use watchdog_runtime::admin::{self, Admin};
+use watchdog_runtime::grpc_server::Api;
+use watchdog_runtime::listeners::listen;
+use watchdog_runtime::process::{Bound, Process};
+use watchdog_runtime::service_builder::ServiceBuilder;
+use watchdog_runtime::telemetry::LogLevel;
+use watchdog_watch_stream::replicas::ReplicaEndpoints;
+
+use crate::args::{DropInOptions, Services};
+use crate::in_process;
+
+/// The Lease of the Go program's prober, which gardenlet grants by this name.
+const PROBER_LEASE: &str = "dwd-prober-leader-election";
+
+/// That of its weeder.
+const WEEDER_LEASE: &str = "dwd-weeder-leader-election";
+
+/// Binds the sockets and starts the services of the role.
+///
+/// # Errors
+/// When an address cannot be bound or there is no way to the seed.
+pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<Bound> {
+    let DropInOptions {
+        services,
+        health_addr,
+        timing,
+        ignored,
+        check_config: _,
+    } = options;
+    if !ignored.is_empty() {
+        tracing::info!(
+            flags = ignored.join(", "),
+            "flags of the command line have no effect"
+        );
+    }
+    let base = ServiceBuilder::bind(services.common().clone(), process).await?;
+    serve_health(&base, health_addr).await?;
+    let election = |service, lease| Election {
+        service,
+        lease,
+        timing,
+    };
+    let mut routes = RoutesBuilder::default();
+    let (service_names, collectors): (&[&str], _) = match services {
+        Services::Prober(configs) => {
+            let replica = Replica::elect(&base, election("prober", PROBER_LEASE)).await?;
+            let collectors = start_prober(&base, &replica, *configs, &mut routes)?;
+            let names = &[
+                lease_probe::app::GRPC_SERVICE,
+                scaling_coordinator::app::GRPC_SERVICE,
+            ];
+            (names, collectors)
+        }
+        Services::Weeder(config) => {
+            let replica = Replica::elect(&base, election("weeder", WEEDER_LEASE)).await?;
+            let collector = weeder::app::start(&base, &replica.share(), *config, &mut routes);
+            (&[weeder::app::GRPC_SERVICE], vec![collector])
+        }
+    };
+    let api = Api {
+        routes,
+        service_names,
+        descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
+    };
+    base.serve(api, collectors)
+}
+
+type Collectors = Vec<std::sync::Arc<dyn watchdog_runtime::metrics::Collector>>;
+
+/// lease-probe, and scaling-coordinator with its verdicts.
+fn start_prober(
+    base: &ServiceBuilder,
+    replica: &Replica<Exclusive>,
+    configs: (lease_probe::config::Config, scaling_coordinator::config::Config),
+    routes: &mut RoutesBuilder,
+) -> anyhow::Result<Collectors> {
+    let (lease_probe, coordinator) = configs;
+    let verdicts = lease_probe::app::start(base, &replica.share(), lease_probe, routes)?;
+    let channel = in_process::channel(base, routes.clone())?;
+    let lease_probes = ReplicaEndpoints::single(base.identity.clone(), channel);
+    let scaling = scaling_coordinator::app::start(base, replica, coordinator, lease_probes, routes)?;
+    Ok(vec![verdicts, scaling])
+}
+
+/// Serves /healthz and /readyz where the Go program has them.
+async fn serve_health(base: &ServiceBuilder, address: SocketAddr) -> anyhow::Result<()> {
+    let listener = listen(address).await.with_context(|| {
+        format!("cannot listen on {address}: choose another address with --health-bind-addr")
+    })?;
+    tracing::info!(health_addr = %listener.local_addr()?, "serving health");
+    let admin = Admin {
+        readiness: base.readiness.clone(),
+        metrics: None,
+        collectors: Vec::new(),
+        log_level: LogLevel::fixed(),
+    };
+    base.tasks
+        .spawn_critical("health", admin::serve(listener, None, admin));
+    Ok(())
+}

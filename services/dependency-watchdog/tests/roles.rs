@@ -1,0 +1,417 @@
+//! Both roles in process, against a seed in memory that grants what gardenlet grants.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that fails says where"
+)]
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use dependency_watchdog::args::DropInOptions;
+use dependency_watchdog::roles;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Runtime;
+use tokio::time::Instant;
+use watchdog_runtime::process::{Bound, Process};
+use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::{
+    ApiServer, Cut, PROBE_SECRET, Rule, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot,
+};
+
+/// Bound of every wait: generous, because the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const KCM: &str = "kube-controller-manager";
+const MCM: &str = "machine-controller-manager";
+
+/// Gardener's, with shorter times. DELAY is that between the levels of a scale-down.
+const PROBER: &str = "
+probeInterval: 1s
+initialDelay: 0s
+dependentResourceInfos:
+- ref: {kind: Deployment, name: kube-controller-manager, apiVersion: apps/v1}
+  optional: false
+  scaleUp: {level: 0}
+  scaleDown: {level: 1, initialDelay: DELAY}
+- ref: {kind: Deployment, name: machine-controller-manager, apiVersion: apps/v1}
+  optional: false
+  scaleUp: {level: 1}
+  scaleDown: {level: 0}
+";
+
+const WEEDER: &str = "
+servicesAndDependantSelectors:
+  kube-apiserver:
+    podSelectors:
+    - matchExpressions:
+      - {key: gardener.cloud/role, operator: In, values: [controlplane]}
+      - {key: role, operator: NotIn, values: [main, apiserver]}
+";
+
+/// From pkg/component/nodemanagement/dependencywatchdog/bootstrap.go of Gardener.
+fn rights(role: &str) -> Vec<Rule> {
+    let strings = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let rule = |verbs: &[&str], group: &str, resources: &[&str]| Rule {
+        verbs: strings(verbs),
+        groups: strings(&[group]),
+        resources: strings(resources),
+        ..Rule::default()
+    };
+    let in_garden = |rule: Rule| Rule {
+        namespaces: strings(&["garden"]),
+        ..rule
+    };
+    let lease = Rule {
+        names: vec![format!("dwd-{role}-leader-election")],
+        ..rule(&["get", "watch", "update"], "coordination.k8s.io", &["leases"])
+    };
+    let mut rules = vec![
+        in_garden(rule(&["create"], "coordination.k8s.io", &["leases"])),
+        in_garden(lease),
+        in_garden(rule(&["create", "get", "update", "patch"], "", &["events"])),
+    ];
+    let read = &["get", "list", "watch"];
+    if role == "prober" {
+        let scale = &["get", "list", "watch", "update", "patch"];
+        rules.extend([
+            rule(read, "extensions.gardener.cloud", &["clusters"]),
+            rule(read, "", &["namespaces", "secrets"]),
+            rule(scale, "apps", &["deployments", "deployments/scale"]),
+            rule(read, "machine.sapcloud.io", &["machines"]),
+        ]);
+    } else {
+        rules.extend([
+            rule(&["get", "list", "watch", "delete"], "", &["pods"]),
+            rule(read, "discovery.k8s.io", &["endpointslices"]),
+        ]);
+    }
+    rules
+}
+
+struct World {
+    sandbox: Sandbox,
+    dir: TempDir,
+}
+
+impl World {
+    async fn start(delay: &str) -> Self {
+        let config = SandboxConfig {
+            timing: SimTiming {
+                ready_delay: Duration::from_millis(100),
+                stop_delay: Duration::from_millis(100),
+                ..SimTiming::scaled(5.0)
+            },
+            shoots: vec![ShootSpec::new("one", 3)],
+            ..SandboxConfig::default()
+        };
+        let sandbox = Sandbox::start(config).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let prober = format!(
+            "kubeConfigSecretName: {PROBE_SECRET}\n{}",
+            PROBER.replace("DELAY", delay)
+        );
+        std::fs::write(dir.path().join("prober.yaml"), prober).unwrap();
+        std::fs::write(dir.path().join("weeder.yaml"), WEEDER).unwrap();
+        Self { sandbox, dir }
+    }
+
+    fn seed(&self) -> &ApiServer {
+        self.sandbox.seed()
+    }
+
+    fn shoot(&self) -> SimulatedShoot {
+        self.sandbox.shoot("one").unwrap()
+    }
+
+    /// The users whose writes changed a Deployment, in their order.
+    fn scalers(&self) -> Vec<String> {
+        let audit = self.seed().audit().into_iter();
+        let writes = audit.filter(|entry| entry.code < 300 && entry.verb == "patch");
+        let scaling =
+            writes.filter(|entry| entry.path.contains("/deployments/") && entry.user.contains("leader"));
+        scaling.map(|entry| entry.user).collect()
+    }
+
+    fn leader(&self) -> String {
+        let lease = self
+            .seed()
+            .store()
+            .find(&keys::LEASES, "garden", "dwd-prober-leader-election");
+        let holder =
+            lease.and_then(|lease| Some(lease.value()["spec"]["holderIdentity"].as_str()?.to_owned()));
+        holder.unwrap_or_default()
+    }
+}
+
+/// A process of the drop-in image.
+struct DropIn {
+    runtime: Option<Runtime>,
+    bound: Bound,
+}
+
+impl DropIn {
+    /// Starts a role with the rights of gardenlet, as the user of this name, and waits until it is ready.
+    async fn start(world: &World, role: &str, user: &str) -> Self {
+        world.seed().restrict(user, rights(role));
+        let drop_in = Self::launch(world, role, user).await;
+        let mut ready = drop_in.bound.readiness.subscribe();
+        let waited = tokio::time::timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
+        assert!(waited.is_ok(), "not ready: {:?}", drop_in.bound.readiness.lines());
+        drop_in
+    }
+
+    async fn launch(world: &World, role: &str, user: &str) -> Self {
+        let kubeconfig = world.dir.path().join(format!("{user}.kubeconfig"));
+        std::fs::write(&kubeconfig, world.seed().kubeconfig(user)).unwrap();
+        let config = world.dir.path().join(format!("{role}.yaml"));
+        let args = [
+            "dependency-watchdog".to_owned(),
+            role.to_owned(),
+            format!("--config-file={}", config.display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--enable-leader-election=true".to_owned(),
+            "--leader-elect-lease-duration=3s".to_owned(),
+            "--leader-elect-renew-deadline=2s".to_owned(),
+            "--leader-elect-retry-period=400ms".to_owned(),
+            "--metrics-bind-addr=127.0.0.1:0".to_owned(),
+            "--health-bind-addr=127.0.0.1:0".to_owned(),
+            "--grpc-addr=127.0.0.1:0".to_owned(),
+            "--allow-local-addresses".to_owned(),
+        ];
+        let options = DropInOptions::parse(args.map(OsString::from)).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let bound = runtime.spawn(roles::build(options, Process::for_tests()));
+        Self {
+            bound: bound.await.unwrap().unwrap(),
+            runtime: Some(runtime),
+        }
+    }
+
+    /// The process dies at once, whatever it is doing.
+    fn kill(mut self) {
+        self.die();
+    }
+
+    /// The process is asked to stop, and does.
+    async fn stop(self) {
+        let tasks = self.bound.tasks.clone();
+        let drained = self
+            .runtime
+            .as_ref()
+            .unwrap()
+            .spawn(async move { tasks.drain(PATIENCE).await });
+        assert_eq!(drained.await.unwrap(), (vec![], true));
+    }
+
+    fn die(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for DropIn {
+    fn drop(&mut self) {
+        self.die();
+    }
+}
+
+async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !check() {
+        assert!(
+            Instant::now() < deadline,
+            "{what}: did not happen within {PATIENCE:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn wants(shoot: &SimulatedShoot, name: &str) -> i64 {
+    shoot.workload(name).unwrap().spec_replicas
+}
+
+async fn until_all(shoot: &SimulatedShoot, what: &str, replicas: i64) {
+    eventually(what, || {
+        [KCM, MCM].iter().all(|name| wants(shoot, name) == replicas)
+    })
+    .await;
+}
+
+async fn get(address: SocketAddr, path: &str) -> String {
+    let mut tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    tcp.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    tcp.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
+    let world = World::start("0s").await;
+    let shoot = world.shoot();
+    let leader = DropIn::start(&world, "prober", "leader-0").await;
+    eventually("the first process leads", || !world.leader().is_empty()).await;
+    let standby = DropIn::start(&world, "prober", "leader-1").await;
+    shoot.cut(Cut::All);
+    until_all(&shoot, "everything is scaled down", 0).await;
+    shoot.heal();
+    until_all(&shoot, "everything is restored", 1).await;
+    assert!(
+        world.scalers().iter().all(|user| user == "leader-0"),
+        "{:?}",
+        world.scalers()
+    );
+    let answer = get(leader.bound.admin_addr, "/readyz").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let refused = world.seed().audit().into_iter().filter(|entry| entry.code == 403);
+    let refused: Vec<_> = refused
+        .map(|entry| format!("{} {}", entry.verb, entry.path))
+        .collect();
+    assert!(
+        refused.is_empty(),
+        "nothing is asked for that gardenlet does not grant: {refused:?}"
+    );
+
+    let before = world.leader();
+    leader.stop().await;
+    eventually("the standby leads", || {
+        ![before.as_str(), ""].contains(&world.leader().as_str())
+    })
+    .await;
+    shoot.cut(Cut::All);
+    until_all(&shoot, "the standby scales down", 0).await;
+    standby.stop().await;
+    assert_eq!(world.leader(), "", "the Lease is released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
+    // The leader dies before the second level begins.
+    let world = World::start("5s").await;
+    let shoot = world.shoot();
+    let leader = DropIn::start(&world, "prober", "leader-0").await;
+    eventually("the first process leads", || !world.leader().is_empty()).await;
+    let _standby = DropIn::start(&world, "prober", "leader-1").await;
+    shoot.cut(Cut::All);
+    eventually("the first level is scaled down", || wants(&shoot, MCM) == 0).await;
+    leader.kill();
+    let half = wants(&shoot, KCM);
+    until_all(&shoot, "the standby scales the second level down", 0).await;
+    assert_eq!(half, 1, "the leader died in the middle of the flow");
+    assert!(world.scalers().contains(&"leader-1".to_owned()));
+    shoot.heal();
+    until_all(&shoot, "the standby restores what both scaled down", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_rights_are_named() {
+    let world = World::start("0s").await;
+    let without = |resource: &str| {
+        let rules = rights("prober").into_iter();
+        rules
+            .filter(|rule| !rule.resources.iter().any(|of| of == resource))
+            .collect::<Vec<_>>()
+    };
+    for (user, resource, part) in [
+        (
+            "leader-0",
+            "machines",
+            "list machines.machine.sapcloud.io in all namespaces",
+        ),
+        (
+            "leader-1",
+            "leases",
+            "update leases.coordination.k8s.io named dwd-prober-leader-election in namespace garden",
+        ),
+    ] {
+        world.seed().restrict(user, without(resource));
+        let drop_in = DropIn::launch(&world, "prober", user).await;
+        eventually("the missing right is named", || {
+            let lines = drop_in.bound.readiness.lines();
+            lines
+                .iter()
+                .any(|line| line.starts_with("permissions") && line.contains(part))
+        })
+        .await;
+        let answer = get(drop_in.bound.admin_addr, "/readyz").await;
+        assert!(
+            answer.contains(part) && answer.starts_with("HTTP/1.1 503"),
+            "{answer}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_weeder_weeds_with_the_rights_of_gardenlet() {
+    let world = World::start("0s").await;
+    let _weeder = DropIn::start(&world, "weeder", "leader-0").await;
+    let seed = world.seed();
+    let namespace = "shoot--weeded";
+    seed.create(&keys::NAMESPACES, "", json!({"metadata": {"name": namespace}}))
+        .unwrap();
+    let slice = |ready: bool| {
+        json!({
+            "metadata": {"name": "kube-apiserver", "labels": {"kubernetes.io/service-name": "kube-apiserver"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
+        })
+    };
+    let owner =
+        json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "x", "controller": true});
+    let crashing = json!({
+        "name": "main", "image": "none", "imageID": "", "ready": false, "restartCount": 7,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2020-11-21T08:00:00Z"}},
+    });
+    let pod = json!({
+        "metadata": {
+            "name": "scheduler",
+            "labels": {"gardener.cloud/role": "controlplane", "role": "scheduler"},
+            "ownerReferences": [owner],
+        },
+        "spec": {"containers": [{"name": "main", "image": "none"}]},
+        "status": {"containerStatuses": [crashing]},
+    });
+    seed.create(&keys::ENDPOINT_SLICES, namespace, slice(false))
+        .unwrap();
+    seed.create(&keys::PODS, namespace, pod).unwrap();
+    let store = seed.store();
+    let options = watchdog_sandbox::store::WriteOptions::default();
+    let part = watchdog_sandbox::store::Part::All;
+    store
+        .modify(
+            &keys::ENDPOINT_SLICES,
+            namespace,
+            "kube-apiserver",
+            part,
+            &options,
+            |object| {
+                object["endpoints"] = slice(true)["endpoints"].clone();
+                Ok(())
+            },
+        )
+        .unwrap();
+    eventually("the crashing pod is deleted", || {
+        store.find(&keys::PODS, namespace, "scheduler").is_none()
+    })
+    .await;
+    let refused = seed.audit().into_iter().filter(|entry| entry.code == 403);
+    let refused: Vec<_> = refused
+        .map(|entry| format!("{} {}", entry.verb, entry.path))
+        .collect();
+    assert!(
+        refused.is_empty(),
+        "nothing is asked for that gardenlet does not grant: {refused:?}"
+    );
+}

@@ -1,0 +1,385 @@
+//! The drop-in image in the place of the Go program: on a real API server with RBAC, with the rights of gardenlet and
+//! nothing else.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::time::Instant;
+use watchdog_proto::probe::v1 as probe;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_test_support::binaries;
+use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
+use watchdog_test_support::process::{Command, Process};
+use watchdog_test_support::real::{
+    ApiServer, ApiServerOptions, RealControlPlane, create_namespace, grant_as_gardenlet, scale_of,
+};
+use watchdog_test_support::wait::{self, BOUND};
+
+use super::main_job::{GRACE, SHOOT, World};
+use super::weeder;
+
+const LEASE: &str = "dwd-prober-leader-election";
+
+/// The users that share gardenlet's rights: one for each process.
+const USERS: [&str; 2] = ["dropin-0", "dropin-1"];
+
+/// A process of the drop-in image, with the command line of gardenlet. Killed when dropped.
+struct DropIn {
+    process: Process,
+    grpc: String,
+    health: String,
+}
+
+impl DropIn {
+    async fn start(
+        plane: &RealControlPlane,
+        seed: &ApiServer,
+        role: &str,
+        user: &str,
+        config: &Path,
+    ) -> Self {
+        let kubeconfig = seed.kubeconfig_for(user).unwrap();
+        let kubeconfig = plane
+            .scratch()
+            .write(&format!("{user}.kubeconfig"), &kubeconfig)
+            .unwrap();
+        let command = Command::new(user, binaries::path(binaries::DEPENDENCY_WATCHDOG).unwrap())
+            .arg(role)
+            .arg(format!("--config-file={}", config.display()))
+            .args([
+                "--kube-api-qps=20.0",
+                "--kube-api-burst=100",
+                "--zap-log-level=INFO",
+            ])
+            .arg("--enable-leader-election=true")
+            .arg(format!("--kubeconfig={}", kubeconfig.display()))
+            .args([
+                "--metrics-bind-addr=127.0.0.1:0",
+                "--health-bind-addr=127.0.0.1:0",
+            ])
+            .args(["--grpc-addr=127.0.0.1:0", "--allow-local-addresses"]);
+        let process = command.spawn(plane.scratch()).unwrap();
+        let grpc = process
+            .wait_for_field("listening", "grpc_addr", BOUND)
+            .await
+            .unwrap();
+        let health = process
+            .wait_for_field("serving health", "health_addr", BOUND)
+            .await
+            .unwrap();
+        Self {
+            process,
+            grpc,
+            health,
+        }
+    }
+
+    async fn readyz(&self) -> anyhow::Result<String> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut tcp = tokio::net::TcpStream::connect(&self.health).await?;
+        tcp.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            .await?;
+        let mut answer = String::new();
+        tokio::time::timeout(BOUND, tcp.read_to_string(&mut answer)).await??;
+        Ok(answer)
+    }
+
+    async fn wait_ready(&self) {
+        wait::until("the drop-in is ready", BOUND, || async {
+            let answer = self.readyz().await?;
+            anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            Ok(Some(()))
+        })
+        .await
+        .unwrap();
+    }
+
+    /// The outcome of the probes of this process.
+    async fn outcome(&self) -> anyhow::Result<probe::Outcome> {
+        let channel = tonic::transport::Channel::from_shared(format!("http://{}", self.grpc))?;
+        let mut client = LeaseProbeServiceClient::new(channel.connect().await?);
+        let request = probe::GetVerdictRequest {
+            shoot: SHOOT.to_owned(),
+        };
+        let answer = client.get_verdict(request).await?.into_inner();
+        Ok(answer.verdict.unwrap_or_default().outcome())
+    }
+
+    async fn wait_healthy(&self) {
+        wait::until_true("the shoot is healthy", BOUND, || async {
+            Ok(self.outcome().await? == probe::Outcome::Healthy)
+        })
+        .await
+        .unwrap();
+    }
+
+    /// Stops it in the 5 s that gardenlet's Deployment gives it.
+    async fn stop(&self) {
+        self.process.sigterm().unwrap();
+        let status = self.process.wait_exit(Duration::from_secs(5)).await.unwrap();
+        assert_eq!(status.code(), Some(0), "a clean stop");
+    }
+}
+
+async fn world(name: &str, prober: &str) -> (World, std::path::PathBuf) {
+    let group = ["dependency-watchdog"];
+    let seed = USERS.iter().fold(ApiServerOptions::new("seed"), |seed, user| {
+        seed.user(user, &group)
+    });
+    let world = World::start_with(name, seed).await.unwrap();
+    grant_as_gardenlet(&world.seed.client(), "prober", group[0])
+        .await
+        .unwrap();
+    let config = world.plane.scratch().write("dep-config.yaml", prober).unwrap();
+    (world, config)
+}
+
+fn config() -> String {
+    fixtures::prober("probeInterval: 10s\ninitialDelay: 1s", "2s")
+}
+
+async fn holder(seed: &Client) -> anyhow::Result<String> {
+    let lease = Api::<Lease>::namespaced(seed.clone(), "garden")
+        .get_opt(LEASE)
+        .await?;
+    let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
+    Ok(spec.holder_identity.unwrap_or_default())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
+    let (world, config) = world("dropin-main-job", &config()).await;
+    let leader = DropIn::start(&world.plane, &world.seed, "prober", USERS[0], &config).await;
+    leader.wait_ready().await;
+    world.hand_over().await.unwrap();
+    leader.wait_healthy().await;
+    world.fleet.cut_all().await;
+    let cut = Instant::now();
+    let down = world
+        .wait_for("all dependants are at 0", [(KCM, 0), (MCM, 0), (CA, 0)])
+        .await;
+    down.unwrap();
+    let took = cut.elapsed();
+    wait::holds("no node turns Unknown", GRACE * 2, || async {
+        Ok(world.nodes.ever_unknown().is_empty())
+    })
+    .await
+    .unwrap();
+    world.fleet.reconnect_all().await;
+    let up = world
+        .wait_for("everything is restored", [(KCM, 1), (MCM, 2), (CA, 1)])
+        .await;
+    up.unwrap();
+    eprintln!("all dependants at 0 after {took:?}, grace period {GRACE:?}");
+    leader.stop().await;
+    assert_eq!(
+        holder(&world.seed.client()).await.unwrap(),
+        "",
+        "the Lease is released"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
+    // Time to kill the leader between the two levels.
+    let config = config().replace("scaleDown: {level: 1}", "scaleDown: {level: 1, initialDelay: 5s}");
+    let (world, config) = world("dropin-killed", &config).await;
+    let leader = DropIn::start(&world.plane, &world.seed, "prober", USERS[0], &config).await;
+    leader.wait_ready().await;
+    let standby = DropIn::start(&world.plane, &world.seed, "prober", USERS[1], &config).await;
+    standby.wait_ready().await;
+    world.hand_over().await.unwrap();
+    leader.wait_healthy().await;
+    let seed = world.seed.client();
+    world.fleet.cut_all().await;
+    wait::until_true("the first level is scaled down", BOUND, || async {
+        Ok(scale_of(&seed, SHOOT, MCM).await?.0 == 0)
+    })
+    .await
+    .unwrap();
+    leader.process.kill_9().await.unwrap();
+    let killed = Instant::now();
+    assert_eq!(
+        scale_of(&seed, SHOOT, KCM).await.unwrap().0,
+        1,
+        "in the middle of the flow"
+    );
+    let before = holder(&seed).await.unwrap();
+    wait::until_true("the standby leads", BOUND, || async {
+        Ok(holder(&seed).await? != before)
+    })
+    .await
+    .unwrap();
+    let took = killed.elapsed();
+    let down = world
+        .wait_for("the standby ends the flow", [(KCM, 0), (MCM, 0), (CA, 0)])
+        .await;
+    down.unwrap();
+    eprintln!("the standby led {took:?} after the leader was killed");
+    world.fleet.reconnect_all().await;
+    let up = world
+        .wait_for("everything is restored", [(KCM, 1), (MCM, 2), (CA, 1)])
+        .await;
+    up.unwrap();
+}
+
+/// Holds the Lease as the Go program does, until it is asked to release it.
+async fn lead_as_go(seed: Client, mut release: tokio::sync::oneshot::Receiver<()>) {
+    let leases: Api<Lease> = Api::namespaced(seed, "garden");
+    let lease = |holder: &str, seconds| Lease {
+        metadata: ObjectMeta {
+            name: Some(LEASE.to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: Some(seconds),
+            renew_time: Some(MicroTime(Timestamp::now())),
+            ..LeaseSpec::default()
+        }),
+    };
+    let create = PostParams::default();
+    let mut held = leases
+        .create(&create, &lease("dependency-watchdog-prober-0_go", 15))
+        .await
+        .unwrap();
+    let mut renewals = tokio::time::interval(Duration::from_secs(2));
+    loop {
+        let released = tokio::select! {
+            _ = renewals.tick() => false,
+            _ = &mut release => true,
+        };
+        let mut next = if released {
+            lease("", 1)
+        } else {
+            lease("dependency-watchdog-prober-0_go", 15)
+        };
+        next.metadata.resource_version = held.metadata.resource_version;
+        held = leases.replace(LEASE, &create, &next).await.unwrap();
+        if released {
+            return;
+        }
+    }
+}
+
+/// Scales down as the Go program does: the count, then the scale, then the protection.
+async fn scale_down_as_go(seed: &Client, name: &str, replicas: i32) {
+    use k8s_openapi::api::apps::v1::Deployment;
+    let deployments: Api<Deployment> = Api::namespaced(seed.clone(), SHOOT);
+    let annotate = |key: &str, value: String| {
+        let key = format!("dependency-watchdog.gardener.cloud/{key}");
+        Patch::Merge(json!({"metadata": {"annotations": {key: value}}}))
+    };
+    let params = PatchParams::default();
+    let count = annotate("replicas", replicas.to_string());
+    deployments.patch(name, &params, &count).await.unwrap();
+    let zero = Patch::Merge(json!({"spec": {"replicas": 0}}));
+    deployments.patch_scale(name, &params, &zero).await.unwrap();
+    let protection = annotate("meltdown-protection-active", String::new());
+    deployments.patch(name, &params, &protection).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_switch_works_in_both_directions_in_the_middle_of_an_incident() {
+    let (world, config) = world("dropin-switch", &config()).await;
+    let seed = world.seed.client();
+    let (release, released) = tokio::sync::oneshot::channel();
+    let go = tokio::spawn(lead_as_go(seed.clone(), released));
+    world.hand_over().await.unwrap();
+    world.fleet.cut_all().await;
+    // The Go program is in the middle of its flow when its Pod is replaced.
+    scale_down_as_go(&seed, MCM, 2).await;
+    let ours = DropIn::start(&world.plane, &world.seed, "prober", USERS[0], &config).await;
+    ours.wait_ready().await;
+    wait::holds("the standby leaves the rest to the leader", GRACE / 5, || async {
+        Ok(scale_of(&seed, SHOOT, KCM).await?.0 == 1)
+    })
+    .await
+    .unwrap();
+    release.send(()).unwrap();
+    go.await.unwrap();
+    let down = world
+        .wait_for("ours ends the flow", [(KCM, 0), (MCM, 0), (CA, 0)])
+        .await;
+    down.unwrap();
+
+    // And back: the Go program restores the recorded count of what has 0 replicas, and removes the protection.
+    ours.stop().await;
+    assert_eq!(holder(&seed).await.unwrap(), "", "the Go program leads at once");
+    for (name, replicas) in [(KCM, "1"), (MCM, "2"), (CA, "1")] {
+        assert_eq!(scale_of(&seed, SHOOT, name).await.unwrap().0, 0);
+        let found = world.annotations(name).await.unwrap();
+        for (key, value) in [("replicas", replicas), ("meltdown-protection-active", "")] {
+            assert!(
+                found.contains(&(key.to_owned(), value.to_owned())),
+                "{name}: {found:?}"
+            );
+        }
+    }
+
+    // Ours again, after the shoot has recovered.
+    world.fleet.reconnect_all().await;
+    let again = DropIn::start(&world.plane, &world.seed, "prober", USERS[1], &config).await;
+    let up = world
+        .wait_for("everything is restored", [(KCM, 1), (MCM, 2), (CA, 1)])
+        .await;
+    up.unwrap();
+    again.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_weeder_weeds_by_endpoint_slices_or_names_the_missing_right() {
+    let plane = RealControlPlane::start("dropin-weeder").await.unwrap();
+    let options = ApiServerOptions::new("seed").user(USERS[0], &["dependency-watchdog"]);
+    let server = plane.api_server_with(options).await.unwrap();
+    let seed = server.client();
+    for namespace in ["garden", SHOOT] {
+        create_namespace(&seed, namespace).await.unwrap();
+    }
+    grant_as_gardenlet(&seed, "weeder", "dependency-watchdog")
+        .await
+        .unwrap();
+    let config = plane
+        .scratch()
+        .write("dep-config.yaml", fixtures::weeder("1m"))
+        .unwrap();
+    weeder::endpoints(&seed, SHOOT, "etcd-main-client", false)
+        .await
+        .unwrap();
+    let crashing = weeder::pod(
+        &seed,
+        SHOOT,
+        "kube-apiserver",
+        "apiserver",
+        Some("containerStatuses"),
+    );
+    crashing.await.unwrap();
+    let drop_in = DropIn::start(&plane, &server, "weeder", USERS[0], &config).await;
+    if !fixtures::serves_endpoint_slices(&seed).await.unwrap() {
+        wait::until("the missing right is named", BOUND, || async {
+            let answer = drop_in.readyz().await?;
+            let named = answer.contains("list endpoints named etcd-main-client in all namespaces");
+            anyhow::ensure!(named && answer.starts_with("HTTP/1.1 503"), "{answer}");
+            Ok(Some(()))
+        })
+        .await
+        .unwrap();
+        return;
+    }
+    drop_in.wait_ready().await;
+    weeder::endpoints(&seed, SHOOT, "etcd-main-client", true)
+        .await
+        .unwrap();
+    wait::until_true("the pod is weeded", BOUND, || async {
+        Ok(weeder::pods(&seed, SHOOT).await?.is_empty())
+    })
+    .await
+    .unwrap();
+    drop_in.stop().await;
+}
