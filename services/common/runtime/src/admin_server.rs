@@ -62,16 +62,16 @@ struct Accepted {
     from_reserve: bool,
 }
 
-/// Accepts a connection. When no file descriptor is left for anything else, it gets one of those in reserve: the kubelet and
-/// operators still learn that.
+/// Accepts a connection. When no file descriptor is left for anything else, it gets one of those in reserve: the kubelet
+/// and operators still learn that.
 async fn accept(listener: &TcpListener) -> io::Result<Accepted> {
     let mut from_reserve = false;
     let (tcp, address) = poll_fn(|context| {
         let accepted = listener.poll_accept(context);
         from_reserve = matches!(&accepted, Poll::Ready(Err(error)) if is_local_limit(error));
         if from_reserve {
-            // The kernel asks for a file descriptor before it looks for a connection: often there is none, and nothing is
-            // taken.
+            // The kernel asks for a file descriptor before it looks for a connection: often there is none, and nothing
+            // is taken.
             with_reserve(|| listener.poll_accept(context))
         } else {
             accepted

@@ -1,5 +1,5 @@
-//! The limit of open files. Some file descriptors below the hard limit are in reserve: the soft limit keeps everything else
-//! from taking them.
+//! The limit of open files. Some file descriptors below the hard limit are in reserve: the soft limit keeps everything
+//! else from taking them.
 
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
@@ -14,8 +14,8 @@ const RESERVE_DIVISOR: u64 = 8;
 /// One at a time raises the limit and lowers it again.
 static RAISED: Mutex<()> = Mutex::new(());
 
-/// Raises the limit of open files as far as the process may, less the reserve. Container runtimes give 1024 and allow more; a
-/// lease-probe has a connection for each shoot.
+/// Raises the limit of open files as far as the process may, less the reserve. Container runtimes give 1024 and allow
+/// more; a lease-probe has a connection for each shoot.
 pub(crate) fn raise_limit() {
     let before = getrlimit(Resource::Nofile);
     let limit = without_reserve(&before);
@@ -37,8 +37,8 @@ fn without_reserve(limit: &Rlimit) -> Rlimit {
     }
 }
 
-/// Lets `open` take a file descriptor of the reserve. It does not wait: the limit of all threads is raised meanwhile. A number
-/// above the limit that is closed goes back to the reserve.
+/// Lets `open` take a file descriptor of the reserve. It does not wait: the limit of all threads is raised meanwhile. A
+/// number above the limit that is closed goes back to the reserve.
 pub(crate) fn with_reserve<T>(open: impl FnOnce() -> T) -> T {
     let _raised = RAISED.lock();
     let maximum = getrlimit(Resource::Nofile).maximum;
