@@ -235,20 +235,20 @@ impl Process {
         self.signal(Signal::CONT)
     }
 
-    /// Lets it open no file whose number is this or above, or with `None` as many as it may. What is open stays open.
+    /// Lets it open no file whose number is this or above, and returns the limit until now. What is open stays open.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn limit_open_files(&self, limit: Option<u64>) -> anyhow::Result<()> {
-        // It has inherited this.
-        let maximum = getrlimit(Resource::Nofile).maximum;
+    pub fn limit_open_files(&self, limit: u64) -> anyhow::Result<u64> {
         let limited = Rlimit {
-            current: limit.or(maximum),
-            maximum,
+            current: Some(limit),
+            // It has inherited this.
+            maximum: getrlimit(Resource::Nofile).maximum,
         };
         prlimit(Some(self.pid), Resource::Nofile, limited)
-            .with_context(|| format!("limit the open files of {}", self.name))?;
-        Ok(())
+            .map_err(anyhow::Error::from)
+            .and_then(|before| before.current.context("there was no limit"))
+            .with_context(|| format!("limit the open files of {}", self.name))
     }
 
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {

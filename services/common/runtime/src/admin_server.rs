@@ -4,8 +4,10 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -24,10 +26,10 @@ use tower::ServiceExt as _;
 use crate::allowed_clients::AllowedClients;
 use crate::backoff::Backoff;
 use crate::failure::is_local_limit;
-use crate::self_check::{fill_reserve, release_reserve};
+use crate::open_files::with_reserve;
 use crate::tls::Tls;
 
-/// Connections at the same time: a few scrapers and the kubelet.
+/// Connections at the same time: a few scrapers and the kubelet. The reserve of file descriptors has more than that.
 const MAX_CONNECTIONS: usize = 64;
 
 /// A TLS handshake takes at most this time.
@@ -39,11 +41,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection lives at most this long: a client that reads its answer more slowly gets no more of it.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A file descriptor for the reserve is asked for after this time.
-const RESERVE_RETRY: Duration = Duration::from_millis(50);
-
-/// A connection that has the last file descriptor gives it back after this time.
-const LAST_TIMEOUT: Duration = Duration::from_secs(2);
+/// A connection that has a file descriptor of the reserve gives it back after this time, and after its first answer.
+const RESERVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Paths that need no certificate.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
@@ -60,35 +59,30 @@ pub struct AdminTls {
 struct Accepted {
     tcp: TcpStream,
     address: SocketAddr,
-    keep_alive: bool,
+    from_reserve: bool,
 }
 
-/// Accepts a connection. When no file descriptor is left, it gets the one in reserve: the kubelet and operators still learn
-/// that.
+/// Accepts a connection. When no file descriptor is left for anything else, it gets one of those in reserve: the kubelet
+/// and operators still learn that.
 async fn accept(listener: &TcpListener) -> io::Result<Accepted> {
-    let accepted = match accept_and_reserve(listener).await {
-        Err(error) if is_local_limit(&error) && release_reserve() => accept_and_reserve(listener).await,
-        accepted => accepted,
-    };
-    // A connection that has the last file descriptor gives it back after its answer.
-    let keep_alive = fill_reserve();
-    let (tcp, address) = accepted?;
+    let mut from_reserve = false;
+    let (tcp, address) = poll_fn(|context| {
+        let accepted = listener.poll_accept(context);
+        from_reserve = matches!(&accepted, Poll::Ready(Err(error)) if is_local_limit(error));
+        if from_reserve {
+            // The kernel asks for a file descriptor before it looks for a connection: often there is none, and nothing
+            // is taken.
+            with_reserve(|| listener.poll_accept(context))
+        } else {
+            accepted
+        }
+    })
+    .await?;
     Ok(Accepted {
         tcp,
         address: SocketAddr::new(address.ip().to_canonical(), address.port()),
-        keep_alive,
+        from_reserve,
     })
-}
-
-/// Fills the reserve while it waits.
-async fn accept_and_reserve(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
-    loop {
-        match tokio::time::timeout(RESERVE_RETRY, listener.accept()).await {
-            Ok(accepted) => return accepted,
-            Err(_) if fill_reserve() => return listener.accept().await,
-            Err(_) => {}
-        }
-    }
 }
 
 /// Serves until the process ends.
@@ -99,7 +93,7 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: 
         let Accepted {
             tcp,
             address,
-            keep_alive,
+            from_reserve,
         } = match accept(&listener).await {
             Ok(accepted) => {
                 backoff.reset();
@@ -117,21 +111,20 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: 
             let addresses = open.iter().map(|(address, _)| *address).collect::<Vec<_>>();
             open.remove(oldest_of_the_most(&addresses));
         }
-        let connection = connection(tcp, address, tls.clone(), keep_alive, router.clone());
-        if !keep_alive {
-            // Nobody else can have a connection, and nobody else may take its file descriptor when it ends.
-            if tokio::time::timeout(LAST_TIMEOUT, connection).await.is_err() {
-                tracing::debug!(peer = %address, "the last connection to the admin endpoint was too slow, closing it");
-            }
-            fill_reserve();
-            continue;
-        }
+        let limit = if from_reserve {
+            RESERVE_TIMEOUT
+        } else {
+            CONNECTION_TIMEOUT
+        };
+        let connection = connection(tcp, address, tls.clone(), !from_reserve, router.clone());
         let limited = async move {
-            if tokio::time::timeout(CONNECTION_TIMEOUT, connection)
-                .await
-                .is_err()
-            {
-                tracing::debug!(peer = %address, "a connection to the admin endpoint was open for 60 s, closing it");
+            if tokio::time::timeout(limit, connection).await.is_err() {
+                let limit_seconds = limit.as_secs();
+                tracing::debug!(
+                    peer = %address,
+                    limit_seconds,
+                    "a connection to the admin endpoint was open too long, closing it"
+                );
             }
         };
         open.push_back((address.ip(), AbortOnDropHandle::new(tokio::spawn(limited))));
@@ -213,7 +206,34 @@ async fn answer(
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_gets_a_file_descriptor_of_the_reserve_when_no_other_is_left() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = || std::net::TcpStream::connect(address);
+        let _clients = [connect().unwrap(), connect().unwrap()];
+        assert!(!accept(&listener).await.unwrap().from_reserve);
+
+        let all = getrlimit(Resource::Nofile);
+        // Standard input has the only number below this.
+        let none_left = Rlimit {
+            current: Some(1),
+            ..all
+        };
+        setrlimit(Resource::Nofile, none_left).unwrap();
+        let accepted = accept(&listener).await.unwrap();
+        let refused = connect().unwrap_err();
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, all).unwrap();
+
+        assert!(accepted.from_reserve);
+        assert!(is_local_limit(&refused), "{refused}");
+        assert_eq!(limit, none_left);
+    }
 
     #[test]
     fn the_oldest_of_the_address_with_most_connections_gives_way() {

@@ -18,6 +18,7 @@ pub mod grpc_server;
 pub mod listeners;
 mod log_line;
 pub mod metrics;
+mod open_files;
 pub mod pod_lock;
 pub mod process;
 pub mod readiness;

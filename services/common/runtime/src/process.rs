@@ -9,8 +9,8 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::CommonArgs;
+use crate::open_files;
 use crate::readiness::Readiness;
-use crate::self_check;
 use crate::tasks::Tasks;
 use crate::telemetry::{self, LogLevel};
 
@@ -105,7 +105,6 @@ pub fn run_to_end<F>(args: &CommonArgs, job: impl FnOnce(Process) -> F) -> ExitC
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    self_check::fill_reserve();
     let log_level = match telemetry::init(args.log_format, &args.log_level) {
         Ok(log_level) => log_level,
         Err(error) => return usage_error(&format!("--log-level: {error:#}")),
@@ -114,7 +113,7 @@ where
         Ok(metrics) => Some(metrics),
         Err(error) => return usage_error(&format!("{error:#}")),
     };
-    self_check::raise_open_files();
+    open_files::raise_limit();
     // rustls is built with one provider only, but crates that ask for the default one need it installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

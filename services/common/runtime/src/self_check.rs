@@ -7,8 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit};
 use tokio::time::{Instant, sleep_until};
 
 use crate::failure::{Failure, Reason, is_local_limit};
@@ -46,46 +45,11 @@ const NULL_DEVICE: &str = "/dev/null";
 static LOST: AtomicU64 = AtomicU64::new(0);
 static LOST_WITH: AtomicI32 = AtomicI32::new(0);
 
-/// A file descriptor in reserve, for a connection to the admin endpoint when no other is left.
-static RESERVE: Mutex<Option<File>> = Mutex::new(None);
-
-/// Takes a file descriptor into reserve, if there is none. Returns false when none is left. The process does so before
-/// anything else.
-pub(crate) fn fill_reserve() -> bool {
-    let mut reserve = RESERVE.lock();
-    if reserve.is_none() {
-        *reserve = File::open(NULL_DEVICE).ok();
-    }
-    reserve.is_some()
-}
-
-/// Gives the file descriptor in reserve back to the process. Returns false when there is none.
-pub(crate) fn release_reserve() -> bool {
-    RESERVE.lock().take().is_some()
-}
-
 /// A line of the log could not be written.
 pub(crate) fn log_line_lost(error: &io::Error) {
     LOST_WITH.store(error.raw_os_error().unwrap_or_default(), Ordering::Relaxed);
     LOST.fetch_add(1, Ordering::Relaxed);
     LOG_LINES_LOST.inc(());
-}
-
-/// Raises the limit of open files as far as the process may. Container runtimes give 1024 and allow more; a lease-probe has a
-/// connection for each shoot.
-pub(crate) fn raise_open_files() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current == maximum {
-        return;
-    }
-    let all = Rlimit {
-        current: maximum,
-        maximum,
-    };
-    match setrlimit(Resource::Nofile, all) {
-        Ok(()) => tracing::info!(from = current, to = maximum, "limit of open files raised"),
-        Err(error) => tracing::warn!(%error, limit = current, "cannot raise the limit of open files"),
-    }
 }
 
 /// Checks until the process ends.
@@ -254,12 +218,5 @@ mod tests {
         tokio::time::advance(Duration::from_secs(180)).await;
         check_log(&mut before, 3, &readiness);
         assert_eq!(readiness.lines(), [""; 0]);
-    }
-
-    #[test]
-    fn the_limit_of_open_files_is_raised() {
-        raise_open_files();
-        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-        assert_eq!(current, maximum);
     }
 }
