@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Context as _;
+use tokio::net::TcpListener;
 use tonic::service::RoutesBuilder;
 use watchdog_kube::membership::Exclusive;
 use watchdog_kube::replica::{Election, Replica};
@@ -42,7 +43,7 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
         );
     }
     let base = ServiceBuilder::bind(services.common().clone(), process).await?;
-    serve_health(&base, health_addr).await?;
+    let health = bind_health(health_addr).await?;
     let election = |service, lease| Election {
         service,
         lease,
@@ -70,6 +71,8 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
         service_names,
         descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
     };
+    // By now something blocks: no process is ready before it has begun.
+    serve_health(&base, health);
     base.serve(api, collectors)
 }
 
@@ -90,12 +93,17 @@ fn start_prober(
     Ok(vec![verdicts, scaling])
 }
 
-/// Serves /healthz and /readyz where the Go program has them.
-async fn serve_health(base: &ServiceBuilder, address: SocketAddr) -> anyhow::Result<()> {
+/// Binds the port of the Go program's health endpoints.
+async fn bind_health(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = listen(address).await.with_context(|| {
         format!("cannot listen on {address}: choose another address with --health-bind-addr")
     })?;
-    tracing::info!(health_addr = %listener.local_addr()?, "serving health");
+    tracing::info!(health_addr = %listener.local_addr()?, "listening for health probes");
+    Ok(listener)
+}
+
+/// Serves /healthz and /readyz where the Go program has them.
+fn serve_health(base: &ServiceBuilder, listener: TcpListener) {
     let admin = Admin {
         readiness: base.readiness.clone(),
         metrics: None,
@@ -104,5 +112,4 @@ async fn serve_health(base: &ServiceBuilder, address: SocketAddr) -> anyhow::Res
     };
     base.tasks
         .spawn_critical("health", admin::serve(listener, None, admin));
-    Ok(())
 }

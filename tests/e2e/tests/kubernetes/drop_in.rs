@@ -70,7 +70,7 @@ impl DropIn {
             .await
             .unwrap();
         let health = process
-            .wait_for_field("serving health", "health_addr", BOUND)
+            .wait_for_field("listening for health probes", "health_addr", BOUND)
             .await
             .unwrap();
         Self {
@@ -192,11 +192,16 @@ async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
     let (world, config) = world("dropin-killed", &config).await;
     let leader = DropIn::start(&world.plane, &world.seed, "prober", USERS[0], &config).await;
     leader.wait_ready().await;
+    let seed = world.seed.client();
+    wait::until_true("the first process leads", BOUND, || async {
+        Ok(!holder(&seed).await?.is_empty())
+    })
+    .await
+    .unwrap();
     let standby = DropIn::start(&world.plane, &world.seed, "prober", USERS[1], &config).await;
     standby.wait_ready().await;
     world.hand_over().await.unwrap();
     leader.wait_healthy().await;
-    let seed = world.seed.client();
     world.fleet.cut_all().await;
     wait::until_true("the first level is scaled down", BOUND, || async {
         Ok(scale_of(&seed, SHOOT, MCM).await?.0 == 0)
