@@ -4,11 +4,11 @@ import contextlib
 import re
 
 import yaml
-from chart import NAMESPACE, ROOT, SERVICES
+from chart import NAMESPACE, ROOT, SERVICES, of_kind, render
 from test_newcomer import as_deployed
 
 PAGE = (ROOT / "docs" / "migrate.md").read_text()
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(r"^ *```sh\n(.*?)^ *```$", PAGE, re.DOTALL | re.MULTILINE)
 # pkg/component/nodemanagement/dependencywatchdog, as files of the ConfigMaps dependency-watchdog-…-config-….
 LEASE = {
     "apiVersion": "coordination.k8s.io/v1",
@@ -27,7 +27,7 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 def test_the_document_leads_to_the_switch_and_back(seed, releases, kinds, desk):
     folder, desk_run = desk
-    check, held, observe, seed_setting, weeder, stop, take_over, back = BLOCKS
+    check, held, observe, gardeners_weeder, weeder, stop, protect, back, weeder_back, gardeners_weeder_back, _ = BLOCKS
     (folder / "prober.yaml").write_text(example("configuration.md", "kubeConfigSecretName:"))
     (folder / "weeder.yaml").write_text(example("configuration.md", "watchDuration:"))
     seed.create(LEASES, LEASE)
@@ -44,41 +44,56 @@ def test_the_document_leads_to_the_switch_and_back(seed, releases, kinds, desk):
         run(check)
         assert run(held) == "", "nothing is held down"
         run(observe)
-        assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 0}
-        ask("1. Observe", desk_run, seed, folder, "lease-probe")
-        run(seed_setting)
+        assert modes(seed) == {"scaling-coordinator": "observe", "weeder": "observe"}
+        ask("1. Observe", desk_run, seed, folder)
+        run(gardeners_weeder)
+        assert gardeners_weeder_is_enabled(seed) is False
         run(weeder)
-        assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 0, "weeder": 2}
+        assert modes(seed) == {"scaling-coordinator": "observe", "weeder": "protect"}
+        ask("2. Weeder", desk_run, seed, folder)
         assert run(stop).splitlines()[-1] == "watchdog"
         lease = seed.request("GET", f"{LEASES}/{LEASE['metadata']['name']}")[1]["spec"]
         assert lease["leaseDurationSeconds"] > 60 * 365 * 86400, "longer than any seed lives"
-        ask("2. Weeder", desk_run, seed, folder, "weeder")
-        run(take_over)
-        assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 2, "weeder": 2}
-        ask("4. Take over", desk_run, seed, folder, *SERVICES)
+        run(protect)
+        assert modes(seed) == {"scaling-coordinator": "protect", "weeder": "protect"}
+        ask("4. Protect", desk_run, seed, folder)
 
+        # The prober gets its Lease when nothing else scales any more.
+        assert back.index("mode=observe") < back.index("rollout status") < back.index("patch lease")
         run(back)
-        assert replicas(seed) == {"lease-probe": 2, "scaling-coordinator": 0, "weeder": 2}
+        assert modes(seed) == {"scaling-coordinator": "observe", "weeder": "protect"}
         lease = seed.request("GET", f"{LEASES}/{LEASE['metadata']['name']}")[1]["spec"]
         assert (lease.get("holderIdentity", ""), lease["leaseDurationSeconds"]) == ("", 15)
+        run(weeder_back)
+        assert modes(seed) == {"scaling-coordinator": "observe", "weeder": "observe"}
+        run(gardeners_weeder_back)
+        assert gardeners_weeder_is_enabled(seed) is True
     finally:
         seed.request("DELETE", f"{LEASES}/{LEASE['metadata']['name']}")
         seed.request("DELETE", "/apis/core.gardener.cloud/v1beta1/seeds/aws-eu1")
 
 
+def test_on_a_landscape_the_annotation_of_a_seed_switches_both_programs_and_back():
+    (annotation,) = re.findall(r"annotate seed SEED --overwrite (\S+)=protect$", BLOCKS[-1], re.MULTILINE)
+    for mode in "protect", "observe":
+        gardener = {"seed": {"annotations": {annotation: mode}}}
+        deployments = of_kind(render({"mode": "observe", "gardener": gardener}), "Deployment")
+        assert modes_of(deployments.values()) == {"scaling-coordinator": mode, "weeder": mode}
+
+
 def test_nothing_that_gardenlet_manages_is_changed_by_hand():
     """Its ManagedResources and what is in them: a change by hand is reverted, or reported as an unhealthy Seed."""
     changes = re.findall(r"kubectl (?:-n \S+ )?((?:patch|scale|annotate|label|edit|apply|delete) \S+)", "".join(BLOCKS))
-    assert changes == ["patch seed", "patch lease", "patch lease"]
+    assert changes == ["patch seed", "patch lease", "patch lease", "patch seed", "annotate seed"]
 
 
-def ask(section: str, run, seed, folder, *services) -> None:
-    """Runs what a section has people look at, while these programs and no others run."""
+def ask(section: str, run, seed, folder) -> None:
+    """Runs what a section has people look at, while the programs run as they are deployed."""
     text = PAGE.split(f"### {section}\n")[1].split("\n##")[0]
     commands = re.findall(r"`(watchdogctl [^`]+)`", text)
     assert commands
     with contextlib.ExitStack() as stack:
-        programs = [stack.enter_context(as_deployed(seed, folder, service)) for service in services]
+        programs = [stack.enter_context(as_deployed(seed, folder, service)) for service in SERVICES]
         for program in programs:
             program.wait_until_readyz_says("ready\n")
         addresses = " ".join(f"--{program.service} 127.0.0.1:{program.grpc}" for program in programs)
@@ -94,7 +109,21 @@ def example(document: str, first: str) -> str:
     return found
 
 
-def replicas(seed) -> dict:
+def modes(seed) -> dict:
     """Of the Deployments of the release, by program."""
-    found = seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")[1]["items"]
-    return {d["metadata"]["name"].removeprefix("watchdog-"): d["spec"]["replicas"] for d in found}
+    return modes_of(seed.request("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")[1]["items"])
+
+
+def modes_of(deployments) -> dict:
+    found = {}
+    for deployment in deployments:
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        for option in container["args"]:
+            if option.startswith("--mode="):
+                found[container["name"]] = option.removeprefix("--mode=")
+    return found
+
+
+def gardeners_weeder_is_enabled(seed) -> bool:
+    settings = seed.request("GET", "/apis/core.gardener.cloud/v1beta1/seeds/aws-eu1")[1]["spec"]["settings"]
+    return settings["dependencyWatchdog"]["weeder"]["enabled"]
