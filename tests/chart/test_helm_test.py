@@ -27,6 +27,9 @@ def test_helm_test_passes_while_all_replicas_answer_and_fails_when_one_does_not(
                 releases.test(RELEASE)
             assert kubelet.ended == [0, 1], kubelet.shown
             assert "weeder" in kubelet.shown
+    # A Pod that failed stays, for its log.
+    for pod in seed.request("GET", PODS)[1]["items"]:
+        assert seed.request("DELETE", f"{PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")[0] == 200
 
 
 class Kubelet:

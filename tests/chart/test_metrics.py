@@ -30,7 +30,16 @@ RARE = {
     "watchdog_weeder_malformed_objects_total": "objects that cannot be read",
 }
 # Label values that the incident does not bring about.
-RARE_VALUES = {"api_server_unreachable", "external_unreachable", "connect", "malformed", "forbidden", "failed", "observe"}
+RARE_VALUES = {
+    "api_server_unreachable",
+    "external_unreachable",
+    "connect",
+    "malformed",
+    "forbidden",
+    "failed",
+    "observe",
+    "certificate",
+}
 # Of the scraper, and of Prometheus itself.
 FOREIGN = {"pod", "instance", "job", "le", "alertname"}
 # More series than that of one metric, on one replica with three shoots, would mean a label without bounds.
