@@ -1,5 +1,5 @@
-//! The contract of the decoders of foreign bytes for any input: each function takes any bytes and panics when its decoder breaks
-//! a promise. `fuzz/run` drives them with libFuzzer, guided by coverage; the tests here drive them with the seeds and
+//! The contract of the decoders of foreign bytes. Each function takes any bytes and panics when its decoder breaks a
+//! promise. `fuzz/run` drives them with libFuzzer, guided by coverage; the tests here drive them with the seeds and
 //! with what was found once.
 
 #![allow(

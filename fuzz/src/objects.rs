@@ -18,8 +18,8 @@ const LONGEST_QUOTE: usize = 64;
 /// Characters of a termination message that are kept.
 const LONGEST_MESSAGE: usize = 200;
 
-/// An `EndpointSlice` or an Endpoints: no more endpoints are ready than there are, and they are those that Kubernetes' own
-/// type has.
+/// An `EndpointSlice` or an Endpoints: no more endpoints are ready than there are, and they are those that Kubernetes'
+/// own type has.
 ///
 /// # Panics
 /// When that does not hold.
@@ -101,8 +101,8 @@ fn is_crash_looping(container: &ContainerStatus) -> bool {
     waiting == Some("CrashLoopBackOff")
 }
 
-/// The annotations of a scaled resource, and the one of a Service that declares its dependants: they are read as Go reads
-/// them or reported, no others are kept, and text from outside is cut.
+/// The annotations of a scaled resource, and the one of a Service that declares its dependants: they are read as Go
+/// reads them or reported, no others are kept, and text from outside is cut.
 ///
 /// # Panics
 /// When that does not hold.
@@ -159,8 +159,8 @@ fn scaled_resource(workload: &Workload) {
     let _ = (workload.ready_replicas(), workload.is_observed());
 }
 
-/// The membership Lease of a replica, perhaps of another version: it is refused with a reason, or can be written anew without
-/// a difference.
+/// The membership Lease of a replica, perhaps of another version: it is refused with a reason, or can be written anew
+/// without a difference.
 ///
 /// # Panics
 /// When that does not hold.

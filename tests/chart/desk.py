@@ -10,8 +10,8 @@ from programs import binary
 
 
 def on_desk(server, chart, folder):
-    """A function that runs a script in a folder with the repository's chart and documents in it, the tools that documents
-    use, and as somebody who may do everything."""
+    """A function that runs a script as a user who may do everything, in a folder with the repository's chart and
+    documents and the tools that the documents use."""
     (folder / "charts").mkdir()
     (folder / "charts" / CHART.name).symlink_to(chart)
     (folder / "docs").symlink_to(ROOT / "docs")

@@ -1,4 +1,4 @@
-"""`helm test` on a real kube-apiserver. Nobody runs Pods there: what a kubelet does for the Pod of the test stands in."""
+"""`helm test` on a real kube-apiserver. No kubelet runs there: a stand-in runs the Pod of the test."""
 
 import base64
 import contextlib
@@ -33,8 +33,8 @@ def test_helm_test_passes_while_all_replicas_answer_and_fails_when_one_does_not(
 
 
 class Kubelet:
-    """Runs the container of each new Pod of the release as a process: with the Secrets that the Pod mounts, and with the
-    addresses of these programs for its Services. To be used as a context."""
+    """Runs the container of each new Pod of the release as a process, with the Secrets that the Pod mounts, and with the
+    addresses of these programs for its Services. Use it as a context."""
 
     def __init__(self, seed, programs, folder):
         self._seed, self._programs, self._folder = seed, programs, folder

@@ -77,8 +77,8 @@ struct Flags {
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9645")]
     grpc_addr: SocketAddr,
 
-    /// Check the configuration file, print what is wrong with it, and exit: 0 when it is good, 2 when not. Not a flag of
-    /// the Go program.
+    /// Check the configuration file, print what is wrong with it, and exit: 0 when it is good, 2 when not. Not a flag
+    /// of the Go program.
     #[arg(long)]
     check_config: bool,
 
@@ -104,7 +104,7 @@ pub struct DropInOptions {
     pub services: Services,
     /// Where the health endpoints listen.
     pub health_addr: SocketAddr,
-    /// How long everything takes in the leader election.
+    /// The durations of the leader election.
     pub timing: ElectionTiming,
     /// Flags that were given and have no effect.
     pub ignored: Vec<&'static str>,
@@ -112,7 +112,7 @@ pub struct DropInOptions {
     pub check_config: bool,
 }
 
-/// The reason for which the process does not start.
+/// The reason why the process does not start.
 #[derive(Debug)]
 pub enum StartError {
     /// The flags are wrong, or somebody asks for help.
@@ -256,7 +256,7 @@ fn two_dashes(arg: OsString) -> OsString {
     }
 }
 
-/// Reads an address as Go does: without an IP, it is all of them.
+/// Reads an address as Go does. Without an IP, it stands for all addresses.
 fn bind_address(text: &str) -> anyhow::Result<SocketAddr> {
     let port = text.strip_prefix(':').map(|port| format!("[::]:{port}"));
     let address = port.as_deref().unwrap_or(text);

@@ -1,7 +1,8 @@
 //! dependency-watchdog: the services in the place of Gardener's Go program, with its command line and its rights.
 //!
-//! One replica leads, by the Go program's own Lease; the others are warm and do nothing. `prober` is lease-probe and
-//! scaling-coordinator in one process, `weeder` is weeder. Nothing here decides anything about a shoot (ADR 0032).
+//! One replica leads, by the Go program's own Lease. The others watch the same objects, and neither probe nor write.
+//! `prober` is lease-probe and scaling-coordinator in one process, `weeder` is weeder. Nothing here decides anything
+//! about a shoot (ADR 0032).
 
 pub mod args;
 mod in_process;

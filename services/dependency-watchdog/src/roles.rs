@@ -71,7 +71,7 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
         service_names,
         descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
     };
-    // By now something blocks: no process is ready before it has begun.
+    // Not earlier: the election blocks readiness by now, so /readyz never says ready too soon.
     serve_health(&base, health);
     base.serve(api, collectors)
 }

@@ -54,7 +54,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     base.serve(api, vec![collector])
 }
 
-/// Starts all parts of this replica except its servers. Adds the gRPC service to the routes; gives what /metrics shows.
+/// Starts all parts of this replica except its servers. Adds the gRPC service to the routes and returns the collector
+/// of /metrics.
 ///
 /// # Errors
 /// When the traces cannot be sent.

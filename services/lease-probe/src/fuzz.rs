@@ -7,7 +7,7 @@ use watchdog_watch_stream::stream::Streams;
 
 use crate::grpc::service::LeaseProbeApi;
 
-/// The API of a replica that knows of nothing.
+/// The API of a replica without items.
 #[must_use]
 pub fn api() -> impl LeaseProbeService {
     LeaseProbeApi {

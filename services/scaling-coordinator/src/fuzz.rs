@@ -27,7 +27,7 @@ impl Overview for NoShoots {
     }
 }
 
-/// The API of a replica that knows of nothing.
+/// The API of a replica without items.
 #[must_use]
 pub fn api() -> impl ScalingService {
     ScalingApi {

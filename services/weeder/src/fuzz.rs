@@ -52,7 +52,7 @@ pub fn pod(bytes: &[u8]) -> serde_json::Result<Option<PodFacts>> {
     }))
 }
 
-/// The API of a replica that knows of nothing.
+/// The API of a replica without items.
 #[must_use]
 pub fn api() -> impl WeederService {
     WeederApi {

@@ -18,8 +18,8 @@ pub const MELTDOWN_PROTECTION_ANNOTATION: &str =
 /// Source: DWD, `internal/prober/scaler` (`ignoreScalingAnnotationKey`).
 pub const IGNORE_SCALING_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/ignore-scaling";
 
-/// Name under which the scaling-coordinator writes, in `managedFields`. DWD writes as `dependency-watchdog`, so that each
-/// of the two knows what the other has done.
+/// Name under which the scaling-coordinator writes, in `managedFields`. DWD writes as `dependency-watchdog`, so that
+/// each of the two knows what the other has done.
 pub const COORDINATOR_FIELD_MANAGER: &str = "scaling-coordinator";
 
 /// Replicas to restore when no count was recorded and the configuration names none.

@@ -9,14 +9,14 @@ use std::str::FromStr;
 use crate::names;
 use crate::unix_time::UnixTime;
 
-/// Characters of an annotation that are read; a valid one has far fewer, and a longer one is malformed. One more is kept,
-/// so that what is cut off does not make a valid one of it.
+/// The most characters that a valid annotation has. Of a longer one, one more is kept, so that truncation cannot make
+/// it valid.
 pub(crate) const LONGEST: usize = 128;
 
 /// The longest part of a malformed value that a reason quotes, in characters.
 const QUOTED: usize = 64;
 
-/// The permission that the watchdog has for a shoot.
+/// How far the watchdog may act on a shoot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Scale and restore its dependants.
@@ -120,7 +120,7 @@ pub fn parse_mode(text: &str) -> Result<ShootMode, String> {
 /// Reads the default of a seed: `protect` or `observe`.
 ///
 /// # Errors
-/// What else it is.
+/// When it is anything else.
 pub fn parse_seed_mode(text: &str) -> Result<Mode, String> {
     match text.parse() {
         Ok(mode @ (Mode::Protect | Mode::Observe)) => Ok(mode),

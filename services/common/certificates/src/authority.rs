@@ -24,7 +24,7 @@ mod tests;
 /// Life of a certificate. It is not revoked, so it is short.
 const CERTIFICATE_LIFE: SignedDuration = SignedDuration::from_hours(24);
 
-/// A program replaces its certificate after this share of its life: every 8 h.
+/// A program replaces its certificate after one third of its life, every 8 h.
 const RENEW_CERTIFICATE_AFTER_SHARE: i32 = 3;
 
 /// Life of an authority.
@@ -33,8 +33,8 @@ const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// An authority is followed by the next one this long before its end.
 const AUTHORITY_RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(120 * 24);
 
-/// An authority that ends within this time hands over to the one after it. By then all replicas have trusted that one for
-/// three months, even one that could not read the Secret for weeks.
+/// An authority that ends within this time hands over to the one after it. By then all replicas have trusted that one
+/// for three months, even one that could not read the Secret for weeks.
 const HAND_OVER_BEFORE: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// An authority takes over only when it is as old as this. It matters where none was made in time, for example because
@@ -44,11 +44,11 @@ const TAKE_OVER_AFTER: SignedDuration = SignedDuration::from_hours(24);
 /// New certificates are valid from this long ago: the clocks of the others may be behind.
 const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 
-/// Authorities in a Secret at most. Two are in use while one follows the other. A replica whose clock is ahead adds as many
-/// of its own, which others use when they begin: none may go before it has ended.
+/// The most authorities that a Secret holds. Two are in use while one follows the other. A replica whose clock is ahead
+/// adds more, which the others use from their beginning on. So none may be removed before it has ended.
 const MAX_AUTHORITIES: usize = 8;
 
-/// The years of X.509, from which certificates count.
+/// The years that X.509 can write.
 const YEARS: std::ops::RangeInclusive<i32> = 1950..=9999;
 
 /// Characters of a common name at most: RFC 5280, ub-common-name.
@@ -116,7 +116,7 @@ impl fmt::Debug for CertificateAuthority {
 
 impl CertificateAuthority {
     fn new(now: Timestamp) -> Result<Self, AuthorityError> {
-        // Certificates count in seconds: what is read back is then the same.
+        // X.509 counts in seconds. Rounded, the authority equals the one that is read back.
         let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
         let validity = ValidityPeriod {
             not_before: shifted(now, -BACKDATED),
@@ -176,7 +176,7 @@ impl CertificateAuthority {
         Ok(params.signed_by(key, &issuer)?.der().clone())
     }
 
-    /// Checks a certificate as the programs do that trust this authority.
+    /// Verifies a certificate as a program that trusts this authority does.
     fn check(&self, certificate: &CertificateDer<'_>, at: UnixTime) -> Result<(), webpki::Error> {
         let anchor = anchor_from_trusted_cert(&self.certificate)?;
         let (algorithms, usage) = (webpki::ALL_VERIFICATION_ALGS, KeyUsage::server_auth());
@@ -249,7 +249,7 @@ impl Authorities {
     }
 
     /// The authorities to trust: all that have not ended. TLS does not look at the validity of an authority itself, so
-    /// who has the key of an old one could still issue certificates.
+    /// a thief with the key of an old one could still issue certificates.
     pub fn trusted(&self, now: Timestamp) -> impl Iterator<Item = &CertificateDer<'static>> {
         let not_ended = self
             .0
@@ -327,10 +327,11 @@ impl Authorities {
         })
     }
 
-    /// The authority to issue from, and its number for people: the first one that is valid, until it ends soon and one
-    /// after it is known to all.
+    /// The authority to issue from, and its number in error messages. It is the first valid one, until that one ends
+    /// soon and a later one is known to all replicas.
     ///
-    /// The order is that of adding. What a replica adds whose clock is off issues nothing before all have read it.
+    /// They are in the order in which they were added. So an authority that a replica with a wrong clock added issues
+    /// nothing before all replicas have read it.
     fn signer(&self, now: Timestamp) -> Option<(usize, &CertificateAuthority)> {
         let numbered = (1..).zip(&self.0);
         let mut valid = numbered.filter(|(_, authority)| authority.validity.contains(now));
@@ -377,7 +378,7 @@ fn unix_time(at: Timestamp) -> Result<UnixTime, AuthorityError> {
         .map_err(|_| AuthorityError::ImpossibleTime(at))
 }
 
-/// As near as time reaches.
+/// Saturates at the limits of [`Timestamp`].
 fn shifted(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.saturating_add(by).unwrap_or(at)
 }

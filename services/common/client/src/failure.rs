@@ -117,11 +117,12 @@ impl Reason {
     }
 }
 
-/// The error numbers of Linux for what a process or its machine has no more of: ENOMEM, ENFILE, EMFILE, ENOSPC and ENOBUFS.
-/// Not EADDRNOTAVAIL, which may be that no port is left, but also that the address of the server is none.
+/// Linux error numbers for a resource that the process or its machine has run out of: ENOMEM, ENFILE, EMFILE, ENOSPC
+/// and ENOBUFS. EADDRNOTAVAIL is not among them: no port may be left, but the server's address may also be invalid.
 const LOCAL_LIMITS: [i32; 5] = [12, 23, 24, 28, 105];
 
-/// True if an operation failed for want of something here, which says nothing about the other side.
+/// True if an operation failed because this process or its machine lacks a resource. That says nothing about the
+/// server.
 #[must_use]
 pub fn is_local_limit(error: &io::Error) -> bool {
     error

@@ -146,8 +146,8 @@ impl CertificateIssuer {
         }
     }
 
-    /// Reads the Secret, writes it if need be, and issues a certificate if need be: also when the Secret cannot be read,
-    /// written or used.
+    /// Reads the Secret, renews the authority if it is due, and issues a certificate if it is due, even when the Secret
+    /// cannot be read, written or used.
     async fn turn(&self, known: &mut KnownAuthorities) -> anyhow::Result<()> {
         let now = (self.clock)();
         let (read, outcome) = match self.read(now).await {
@@ -203,7 +203,7 @@ impl CertificateIssuer {
                     return Ok((renewed, Ok(())));
                 }
                 Err(error) if error.is_conflict() => {}
-                // What is there is good for months.
+                // The authorities that were read are good for months.
                 Err(error) => return Ok((authorities, Err(error.into()))),
             }
         }
@@ -255,7 +255,7 @@ impl CertificateIssuer {
         Ok(())
     }
 
-    /// Takes a new certificate into use, and says for which time.
+    /// Puts a new certificate into use and returns the time in which it needs no replacement.
     fn issue(&self, authorities: &Authorities, now: Timestamp) -> anyhow::Result<Range<Timestamp>> {
         let issued = authorities.issue(&self.names, now)?;
         self.tls.replace(TlsCredentials {

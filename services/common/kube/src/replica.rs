@@ -12,7 +12,7 @@ use crate::membership::{
 use crate::permissions::{Permission, of_leader, of_replica};
 use crate::{client, membership, metrics};
 
-/// The owner of the rights on the seed.
+/// The grantor of the permissions on the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
     /// The chart: all that the programs can use.
@@ -38,8 +38,8 @@ fn claim(base: &ServiceBuilder, service: &str) -> Option<(String, PodLock)> {
     }
 }
 
-/// With `--tls-authority`: keeps a certificate for the name of the service. Gives whether the process can be called: at
-/// once, or when it has a certificate.
+/// With `--tls-authority`: keeps a certificate for the name of the service. The receiver becomes true when other
+/// replicas can call this process: at once, or with its first certificate.
 fn issue_certificates(base: &ServiceBuilder, service: &str, seed: &kube::Client) -> watch::Receiver<bool> {
     let (Some(secret), Some(tls)) = (&base.common.tls_authority, &base.tls) else {
         return watch::Sender::new(true).subscribe();
@@ -61,9 +61,9 @@ pub struct Replica<M> {
     pub seed: kube::Client,
     /// Membership among the replicas of the service.
     pub membership: M,
-    /// The owner of the rights on the seed.
+    /// The grantor of the permissions on the seed.
     pub rights: Rights,
-    /// The permissions that its place among the replicas takes.
+    /// The permissions that the membership or the election needs.
     pub permissions: Vec<Permission>,
 }
 
@@ -74,7 +74,7 @@ pub struct Election {
     pub service: &'static str,
     /// Name of the Lease.
     pub lease: &'static str,
-    /// How long everything takes.
+    /// The durations of the election.
     pub timing: ElectionTiming,
 }
 
@@ -114,7 +114,8 @@ impl<M: Membership> Replica<M> {
         };
         let stop = base.draining.clone();
         base.tasks.critical("membership", async move {
-            // What a replica owns that nobody can call is not looked after: the others keep it.
+            // Nobody can call a replica without a certificate, so its keys would be without protection. The others keep
+            // them until it has one.
             tokio::select! {
                 _ = callable.wait_for(|callable| *callable) => {}
                 () = stop.cancelled() => {}
@@ -146,8 +147,8 @@ impl<M: Membership> Replica<M> {
         })
     }
 
-    /// The addresses of the replicas of `service`, by their membership Leases; none where a leader is elected. `task` names
-    /// the search in logs.
+    /// The addresses of the replicas of `service`, by their membership Leases; none where a leader is elected. `task`
+    /// names the search in logs.
     #[must_use]
     pub fn find(
         &self,
@@ -176,8 +177,8 @@ impl<M: Membership> Replica<M> {
 }
 
 impl Replica<Exclusive> {
-    /// Connects to the seed and takes part in a leader election: the leader owns all keys. The blocker `leader-election`
-    /// stays until the Lease was read, so a standby is ready. The Lease is released at the drain.
+    /// Connects to the seed and takes part in a leader election: the leader owns all keys. The blocker
+    /// `leader-election` stays until the Lease was read, so a standby is ready. The Lease is released at the drain.
     ///
     /// # Errors
     /// When there is no way to the seed.

@@ -41,7 +41,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection lives at most this long: a client that reads its answer more slowly gets no more of it.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection that has a file descriptor of the reserve gives it back after this time, and after its first answer.
+/// A connection with a file descriptor of the reserve ends after its first answer, and after this time at the latest.
 const RESERVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Paths that need no certificate.
@@ -62,16 +62,16 @@ struct Accepted {
     from_reserve: bool,
 }
 
-/// Accepts a connection. When no file descriptor is left for anything else, it gets one of those in reserve: the kubelet
-/// and operators still learn that.
+/// Accepts a connection. When no other file descriptor is left, it gets one of the reserve, so that the kubelet and
+/// operators still get an answer.
 async fn accept(listener: &TcpListener) -> io::Result<Accepted> {
     let mut from_reserve = false;
     let (tcp, address) = poll_fn(|context| {
         let accepted = listener.poll_accept(context);
         from_reserve = matches!(&accepted, Poll::Ready(Err(error)) if is_local_limit(error));
         if from_reserve {
-            // The kernel asks for a file descriptor before it looks for a connection: often there is none, and nothing
-            // is taken.
+            // The kernel needs a file descriptor even to look for a connection. Often there is none, and the reserve
+            // stays whole.
             with_reserve(|| listener.poll_accept(context))
         } else {
             accepted

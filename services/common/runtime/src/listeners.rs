@@ -44,7 +44,7 @@ impl Listeners {
     }
 }
 
-/// Binds an address. On a kernel without IPv6, all addresses are those of IPv4.
+/// Binds an address. On a kernel without IPv6, `[::]` stands for all addresses of IPv4.
 ///
 /// # Errors
 /// When it cannot be bound.

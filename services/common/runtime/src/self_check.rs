@@ -1,6 +1,6 @@
-//! Finds out whether the process itself lacks something: processor time, file descriptors, or a place for its log. Each is
-//! shown on /readyz and in a metric while it lasts, and blocks nothing: the programs hold by themselves what they cannot
-//! know.
+//! Notices when the process itself lacks CPU time, file descriptors, or a place for its log. /readyz and a metric show
+//! that while it lasts. Readiness is not blocked: a program without current knowledge of a shoot holds that shoot
+//! anyway.
 
 use std::fs::File;
 use std::io;
@@ -73,7 +73,7 @@ pub(crate) async fn run(readiness: Readiness) -> anyhow::Result<()> {
     }
 }
 
-/// The stalls since all was well.
+/// The stalls since timers were last on time.
 #[derive(Debug, Default)]
 struct Stalls {
     longest: Duration,
@@ -135,7 +135,8 @@ fn check_file_descriptors(
     }
 }
 
-/// `before` is how many lines had been lost at the last check. The line on /readyz goes by itself when no more are lost.
+/// `before` is the number of lines that were lost by the last check. The line on /readyz disappears by itself when no
+/// more are lost.
 fn check_log(before: &mut u64, lost: u64, readiness: &Readiness) {
     if std::mem::replace(before, lost) < lost {
         let error = io::Error::from_raw_os_error(LOST_WITH.load(Ordering::Relaxed));

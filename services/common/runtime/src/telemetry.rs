@@ -59,7 +59,8 @@ pub fn init(format: LogFormat, filter: &str) -> anyhow::Result<LogLevel> {
     Ok(log_level)
 }
 
-/// Writes to standard error and counts the lines that it does not take. Nothing waits for them, nothing ends.
+/// Writes to standard error and counts the lines that could not be written. A failed write is not repeated and does not
+/// end the process.
 #[derive(Debug)]
 struct LogWriter;
 

@@ -151,7 +151,7 @@ impl Tls {
                 .with_single_cert(chain.clone(), key.clone_key())
                 .context(unpaired)?;
             config.alpn_protocols = vec![protocol.to_vec()];
-            // Who resumes a session shows no certificate, so it could have expired since.
+            // A client that resumes a session shows no certificate, so an expired one would still count.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             Ok(config)
         };

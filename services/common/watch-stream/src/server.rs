@@ -18,7 +18,7 @@ use crate::message::{Completeness, Event, HEARTBEAT_INTERVAL, Message, Position}
 /// many: a reader that is further behind starts anew, which costs it no more than the removals would.
 const MIN_TOMBSTONES: usize = 1024;
 
-/// ChangeOrder handed to a subscriber per visit to the lock.
+/// Changes that a subscriber gets each time it takes the lock.
 const BATCH: usize = 256;
 
 /// Keyed state with any number of subscribers. Cheap to clone.
@@ -139,8 +139,8 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         })
     }
 
-    /// Updates the value of a key, as its owner did at `set_at`, by what it is now. Returns whether the subscribers were
-    /// notified. The map is searched once: with thousands of keys every step of a search waits for the memory.
+    /// Updates the value of a key, as its owner did at `set_at`, by what it is now. Returns whether the subscribers
+    /// were notified. The map is searched once: with thousands of keys every step of a search waits for the memory.
     pub(crate) fn update(
         &self,
         key: K,
@@ -385,7 +385,7 @@ pub struct Subscription<K, V> {
     changes: CompletenessChanges,
     // As the reader knows it; none before the snapshot.
     completeness: Option<Completeness>,
-    // ChangeOrder up to here were read.
+    // Changes up to here were read.
     cursor: u64,
     snapshot: Option<SnapshotCursor<K>>,
     batch: std::vec::IntoIter<PendingChange<K, V>>,

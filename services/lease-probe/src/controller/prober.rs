@@ -389,8 +389,8 @@ fn count_throttled(failure: &ProbeFailure) {
     }
 }
 
-/// The share of expired leases at which the shoot counts as cut off: its own, or that of the configuration. Fails with
-/// what is wrong with its own.
+/// The share of expired leases at which the shoot counts as cut off: that of its annotation, or else that of the
+/// configuration. The error says what is wrong with the annotation.
 pub(super) fn failure_fraction(inputs: &ProbeInputs) -> Result<f64, String> {
     let own = inputs.settings.failure_fraction.as_deref();
     own.map_or(

@@ -194,7 +194,8 @@ impl ProbeFailure {
         }
     }
 
-    /// Returns true if this process is why there is no answer, so that nothing new is known about the server.
+    /// Returns true if this process is the reason why there is no answer, so that nothing new is known about the
+    /// server.
     #[must_use]
     pub const fn is_own(&self) -> bool {
         matches!(

@@ -53,7 +53,7 @@ struct Renewal {
     arrivals: Arrivals,
     // True if it was there when the lease was first observed: nobody saw it arrive.
     unseen: bool,
-    // The last list that has the lease.
+    // Number of the last list that has the lease.
     listed: u32,
 }
 
@@ -83,7 +83,7 @@ pub struct LeaseAge {
 #[derive(Debug, Clone, Default)]
 pub struct Renewals {
     nodes: HashMap<Arc<str>, Renewal>,
-    // How many lists were taken in.
+    // Number of lists so far.
     lists: u32,
     previous: Option<ListTimes>,
     answered: AnsweredTime,
@@ -236,8 +236,8 @@ impl Renewal {
     }
 
     /// Takes in a new renewal and returns when it was made, by the prober's clock. It was made after the answer to the
-    /// previous list and before the answer to this one: that is certain whatever clock the node has, and an estimate that
-    /// contradicts it is wrong.
+    /// previous list and before the answer to this one. That is certain whatever clock the node has, so an estimate
+    /// that contradicts it is wrong.
     fn note(&mut self, renew_time: UnixTime, previous: ListTimes, times: ListTimes) -> UnixTime {
         if renew_time < self.renew_time {
             self.went_back = Some(renew_time);

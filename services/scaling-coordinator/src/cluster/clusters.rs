@@ -51,12 +51,12 @@ struct ClusterIndex {
     removed: IndexMark,
 }
 
-/// The wishes in the annotations of a Shoot.
+/// The settings in the annotations of a Shoot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ShootPolicy {
     pub(crate) mode: Option<ShootMode>,
     /// Malformed annotations, a sentence each. That of the failure fraction is here too, because lease-probe, which
-    /// heeds it, writes no Events.
+    /// applies it, writes no Events.
     pub(crate) malformed: Vec<String>,
 }
 

@@ -319,8 +319,8 @@ impl Controller {
         }
     }
 
-    /// The record of a shoot in this mode. Another mode is like a restart of the coordinator: what is known of the flow is
-    /// forgotten, and what follows is derived from what is really there.
+    /// The record of a shoot in this mode. Another mode is like a restart of the coordinator: what is known of the flow
+    /// is forgotten, and what follows is derived from what is really there.
     fn record(&mut self, shoot: &Arc<str>, mode: ModeInForce, now: Instant) -> &mut ShootRecord {
         let before = self.shoots.get(shoot).map(|known| known.mode);
         if before != Some(mode.mode) {

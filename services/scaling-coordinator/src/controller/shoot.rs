@@ -24,8 +24,8 @@ use crate::metrics::{FIRST_WRITE, REACHED};
 const LONGEST_TIMER: Duration = Duration::from_secs(3600);
 
 pub(super) struct ShootRecord {
-    /// Unique in this process: a shoot that goes and comes back, or whose mode changes, gets a new generation and starts
-    /// afresh.
+    /// Unique in this process: a shoot that goes and comes back, or whose mode changes, gets a new generation and
+    /// starts afresh.
     pub(super) generation: u64,
     pub(super) mode: Mode,
     flow: Flow,

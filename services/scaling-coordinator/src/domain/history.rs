@@ -83,7 +83,7 @@ pub(crate) struct ScaleTimes {
     pub(crate) resource: ResourceRef,
     pub(crate) direction: Direction,
     pub(crate) ours: Option<Instant>,
-    /// And the writer, by its name in managedFields.
+    /// The first other writer, by its name in managedFields, and when it scaled.
     pub(crate) others: Option<(Instant, String)>,
 }
 
@@ -141,7 +141,7 @@ struct OpenIncident {
     zones: Vec<(String, u32, u32)>,
     /// The first write in each direction that mode observe has kept back. A scale-down begins anew.
     kept_back: BTreeMap<(ResourceRef, Direction), Instant>,
-    /// The same of somebody else.
+    /// The first scaling in each direction by somebody else, with its name in managedFields.
     others: BTreeMap<(ResourceRef, Direction), (Instant, String)>,
 }
 
@@ -517,7 +517,8 @@ impl ShootHistory {
         })
     }
 
-    /// Somebody else has scaled a resource of an observed shoot. A scale-down begins an incident also without a verdict.
+    /// Somebody else has scaled a resource of an observed shoot. A scale-down begins an incident also without a
+    /// verdict.
     pub(crate) fn other_wrote(&mut self, now: Instant, other: &OtherWrite) -> Option<ShootEvent> {
         if other.direction == Direction::Down {
             self.incident.get_or_insert_with(|| OpenIncident::new(now, None));

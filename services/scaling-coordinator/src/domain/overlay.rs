@@ -1,11 +1,13 @@
 //! Shows the resources of a shoot as they would be after the writes that mode observe has kept back.
 //!
 //! The flow of a shoot waits until what it wrote shows in the observed state. In mode observe nothing is written, so an
-//! overlay shows it: a scaled resource has its new replicas, all of them ready, at once. The rules do not know.
+//! overlay shows it: a scaled resource has its new replicas, all of them ready, at once. The rules do not know the
+//! mode.
 //!
 //! An overlay covers a field only as long as that has the value on which the kept-back write rests. When somebody else
-//! changes it, such as another watchdog, the real value counts again. So does it when a later kept-back write leads back
-//! to it. An overlay is therefore bounded by the configured resources, and empty when the shoot is back where it was.
+//! changes the field, such as another watchdog, the real value counts again. It also counts again when a later
+//! kept-back write leads back to it. An overlay is therefore bounded by the configured resources, and empty when the
+//! shoot is back where it was.
 
 use std::collections::BTreeMap;
 

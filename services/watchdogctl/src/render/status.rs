@@ -6,7 +6,7 @@ use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling, Step};
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, missing, text};
 
-/// Rows of shoots that are not protected: while a seed is observed, these are all.
+/// The most rows of shoots that are not in mode protect. On an observed seed, no shoot is.
 const MOST_UNPROTECTED: usize = 10;
 
 /// One shoot that is not healthy, or whose dependants are on their way.

@@ -1,5 +1,5 @@
-//! The programs in mode observe through an incident: they report everything and write nothing, until the Shoot asks to be
-//! protected.
+//! The programs in mode observe through an incident: they report everything and write nothing, until the Shoot asks to
+//! be protected.
 
 use tokio::process::Command;
 use watchdog_proto::probe::v1::Outcome;

@@ -1,5 +1,5 @@
-//! A coordinator is frozen in the middle of a scale-down, and the nodes come back meanwhile. Whatever it had decided, nothing
-//! is scaled down once another replica may act, and everything is restored.
+//! A coordinator is frozen in the middle of a scale-down, and the nodes come back meanwhile. Whatever it had decided,
+//! nothing is scaled down once another replica may act, and everything is restored.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ use super::member_table::Moment;
 /// The largest ratio of two clocks, as in [`Timing`](super::Timing): each is up to 10 % off.
 const CLOCK_DIFFERENCE: f64 = 1.1 / 0.9;
 
-/// After a conflict the Lease is read again this much sooner than it is renewed.
+/// After a conflict the Lease is read again after this part of the retry period.
 const CONFLICT_FRACTION: u32 = 20;
 
 /// All durations of an election.
@@ -32,7 +32,7 @@ pub struct ElectionTiming {
 }
 
 impl ElectionTiming {
-    /// Checks that the times fit to each other.
+    /// Checks that the durations fit together.
     ///
     /// # Errors
     /// When they do not.
@@ -56,7 +56,7 @@ impl ElectionTiming {
 }
 
 impl Default for ElectionTiming {
-    /// That of client-go and of the Go program. With clocks that are 10 % off, a leader stops after at most 11.1 s and
+    /// Those of client-go and of the Go program. With clocks that are 10 % off, a leader stops after at most 11.1 s and
     /// another begins after at least 13.6 s.
     fn default() -> Self {
         Self {
@@ -77,7 +77,8 @@ pub(super) enum ElectionStep {
 /// A candidate, and what it knows of the Lease.
 #[derive(Debug)]
 pub(super) struct Candidate {
-    /// In `spec.holderIdentity`: different for every process, so that nobody takes over from its predecessor in time.
+    /// In `spec.holderIdentity`. It differs for every process, so that none takes the Lease of its predecessor for its
+    /// own.
     holder: Arc<str>,
     timing: ElectionTiming,
     /// The version that a write replaces; none where it creates the Lease.
@@ -143,7 +144,7 @@ impl Candidate {
         let changed = lease.as_ref().map(version) != self.base.as_ref().map(version);
         match &lease {
             Some(lease) if changed => self.observe(now, lease),
-            // Somebody deleted it: who led believes in it until its end.
+            // The Lease was deleted. Its last leader may still act until the duration is over.
             Some(_) | None => {}
         }
         self.base = lease;
@@ -170,7 +171,7 @@ impl Candidate {
         }
         self.leader = Some(ObservedLeader {
             holder: holder.into(),
-            // The one that its holder wrote, if it wrote any.
+            // The duration that its holder wrote, if it wrote one.
             free_at: now
                 + if duration.is_zero() {
                     self.timing.lease_duration

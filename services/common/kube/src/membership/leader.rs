@@ -1,4 +1,4 @@
-//! The leader of a program: the replica that has a certain Lease owns all keys, the others own none.
+//! The leader of a program: the replica that holds its Lease owns all keys, the others own none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The settings of a leader election.
 #[derive(Clone)]
 pub struct ElectionConfig {
-    /// For the seed.
+    /// Client for the seed.
     pub client: kube::Client,
     /// Where the Lease lives.
     pub namespace: String,
@@ -41,9 +41,9 @@ pub struct ElectionConfig {
     pub service: &'static str,
     /// Name of this replica.
     pub identity: Arc<str>,
-    /// Where it is shown why the last request failed.
+    /// Shows why the last request failed.
     pub readiness: Readiness,
-    /// [`ElectionTiming::default`] unless somebody asks for another.
+    /// [`ElectionTiming::default`] unless the command line has others.
     pub timing: ElectionTiming,
 }
 
@@ -57,7 +57,7 @@ impl std::fmt::Debug for ElectionConfig {
     }
 }
 
-/// The part of a leader election that runs.
+/// The run loop of a leader election.
 pub struct LeaderElection {
     config: ElectionConfig,
     leases: Api<Lease>,
@@ -92,8 +92,8 @@ enum ElectionAnswer {
 
 impl LeaderElection {
     /// Prepares the election. The membership owns every key while this process leads, and no key otherwise. The blocker
-    /// `leader-election` stays until the Lease was read. Spawn [`Self::run`] as a critical task; when `stop` is cancelled
-    /// it releases the Lease and returns.
+    /// `leader-election` stays until the Lease was read. Spawn [`Self::run`] as a critical task; when `stop` is
+    /// cancelled it releases the Lease and returns.
     #[must_use]
     pub fn join(config: ElectionConfig, stop: CancellationToken) -> (Exclusive, Self) {
         let shared = Arc::new(Shared::new(Arc::clone(&config.identity)));
@@ -117,7 +117,7 @@ impl LeaderElection {
         (Exclusive::new(shared), election)
     }
 
-    /// Runs until the stop token is cancelled and the Lease is released, or cannot be in time.
+    /// Runs until the stop token is cancelled and the Lease is released, or its release timed out.
     pub async fn run(mut self) {
         let mut request: Option<ElectionRequest> = None;
         let stop = self.stop.clone();
@@ -256,7 +256,7 @@ impl LeaderElection {
         }
     }
 
-    /// Owns nothing from now on, and leaves the Lease to others once no action is under way.
+    /// Gives up all keys, and releases the Lease once no action is under way.
     async fn leave(mut self) {
         self.shared.show(Snapshot::default());
         let until = Instant::now() + RELEASE_TIMEOUT;

@@ -123,7 +123,7 @@ pub(crate) fn render(
     }
 }
 
-/// Writes anew what can be read of a Lease of the service: nothing else of it counts. For the fuzz targets in `fuzz/`.
+/// Reads a membership Lease and writes it again from what was read. For the fuzz targets in `fuzz/`.
 ///
 /// # Errors
 /// Why it is no membership Lease.

@@ -46,7 +46,7 @@ where
     }
 
     fn on_leave(&self, replica: &Arc<str>) {
-        // Before the replica stops to be missing.
+        // Before the replica stops being missing.
         self.view.forget(replica, |_| false, &self.exists);
         self.view.inner.replicas.send_modify(|replicas| {
             replicas.others.remove(replica);
