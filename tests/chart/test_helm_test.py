@@ -33,7 +33,7 @@ def test_helm_test_passes_while_all_replicas_answer_and_fails_when_one_does_not(
 
 
 class Kubelet:
-    """Runs the container of each new Pod of the release as a process, with the Secrets that the Pod mounts, and with the
+    """Runs the container of each new Pod of the release as a process, with the Secrets that the Pod mounts and the
     addresses of these programs for its Services. Use it as a context."""
 
     def __init__(self, seed, programs, folder):

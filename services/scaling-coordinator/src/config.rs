@@ -37,8 +37,8 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     request_rate: u32,
 
-    /// Default mode of the shoots of the seed: protect, or observe. In observe everything is decided, timed, reported and
-    /// counted, and nothing is written. The annotation dependency-watchdog.gardener.cloud/mode of a Shoot takes
+    /// Default mode of the shoots of the seed: protect, or observe. In observe everything is decided, timed, reported
+    /// and counted, and nothing is written. The annotation dependency-watchdog.gardener.cloud/mode of a Shoot takes
     /// precedence.
     #[arg(long, default_value_t = Mode::Protect, value_name = "MODE", value_parser = parse_seed_mode)]
     mode: Mode,

@@ -105,8 +105,9 @@ pub(crate) struct ConnectArgs {
     )]
     pub(crate) name: String,
 
-    /// Secret, in --namespace unless it names another one, read through the API server of the seed: that of the programs' certificate authority
-    /// (ca.crt, ca.key), from which a certificate is issued for this run, or one with tls.crt, tls.key and ca.crt.
+    /// Secret, in --namespace unless it names another one, read through the API server of the seed: that of the
+    /// programs' certificate authority (ca.crt, ca.key), from which a certificate is issued for this run, or one with
+    /// tls.crt, tls.key and ca.crt.
     #[arg(
         long,
         global = true,
