@@ -58,7 +58,7 @@ pub struct ShootMeta {
     pub annotations: ShootAnnotations,
 }
 
-/// The texts of the annotations on a shoot, whatever they say: [`crate::policy`] reads them.
+/// The unparsed texts of a shoot's annotations. [`crate::policy`] parses them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShootAnnotations {
     /// [`names::MODE_ANNOTATION`].
@@ -296,7 +296,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error>
     Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
 }
 
-/// An annotation must not make the whole shoot malformed: what is no text counts by its JSON.
+/// A value that is not text is kept as its JSON, because an annotation must not make the whole shoot malformed.
 fn annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ShootAnnotations, D::Error> {
     let value = Value::deserialize(deserializer)?;
     let text = |name: &str| {

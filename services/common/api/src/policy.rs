@@ -148,7 +148,7 @@ pub fn parse_failure_fraction(text: &str) -> Result<f64, String> {
         })
 }
 
-/// Returns true if nothing was cut off.
+/// Returns true if the text was kept whole.
 fn is_whole(text: &str) -> bool {
     text.chars().nth(LONGEST).is_none()
 }

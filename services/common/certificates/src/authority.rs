@@ -199,7 +199,7 @@ pub struct Issued {
     pub key: PrivateKeyDer<'static>,
     /// From when to when it is valid.
     pub validity: ValidityPeriod,
-    /// Outside of this time, another one must be issued. A clock that was set back comes before it.
+    /// Outside of this range a new certificate must be issued, also when the clock was set back to before its start.
     pub in_use: Range<Timestamp>,
 }
 
@@ -264,7 +264,7 @@ impl Authorities {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// The number of authorities.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

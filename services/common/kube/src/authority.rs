@@ -180,7 +180,7 @@ impl CertificateIssuer {
         Ok(())
     }
 
-    /// The authorities in the Secret, after this replica has renewed them where that was due, and whether it could.
+    /// Returns the authorities in the Secret, renewed if that was due, and the error if they could not be renewed.
     async fn read(&self, now: Timestamp) -> anyhow::Result<(Authorities, anyhow::Result<()>)> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut authorities = Authorities::default();

@@ -96,7 +96,7 @@ pub(crate) async fn write(args: &ConnectArgs, folder: &Path, names: &[String]) -
     Ok(())
 }
 
-/// Nobody else may read it, also if the file was there before and others could.
+/// Writes a file that only its owner may read, even if it existed before and others could read it.
 fn write_private(path: &Path, content: &str) -> std::io::Result<()> {
     const MODE: u32 = 0o600;
     let mut options = std::fs::OpenOptions::new();
