@@ -85,7 +85,9 @@ pub fn start(
     let seed = paced(replica.seed.clone(), request_rate);
     let owns = {
         let membership = membership.clone();
-        move |namespace: &str| membership.owns(namespace)
+        // A leader that cannot renew its Lease soon has a successor, and only that one may delete then.
+        let leads = replica.rights == Rights::Gardenlet;
+        move |namespace: &str| membership.owns(namespace) && (!leads || membership.is_renewed())
     };
     let state = Arc::new(SharedState::new(&current, Clock::start(), owns));
     tasks.critical(

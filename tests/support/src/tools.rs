@@ -9,6 +9,8 @@ use anyhow::{Context, bail};
 pub const GRPCURL: &str = "grpcurl";
 /// promtool, Prometheus' checker of rules and metrics text.
 pub const PROMTOOL: &str = "promtool";
+/// strace, which makes system calls fail.
+pub const STRACE: &str = "strace";
 
 /// A library that, preloaded, shows a program another time of day.
 pub const LIBFAKETIME: &str = "libfaketime.so";

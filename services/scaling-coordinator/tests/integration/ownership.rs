@@ -129,16 +129,17 @@ async fn a_successor_whose_watch_lags_reads_before_it_goes_on() {
     eventually("all are up", || seed.all(SHOOT) == [1, 1, -1]).await;
     let (dying, mut left): (Vec<_>, Vec<_>) =
         replicas.into_iter().partition(|(identity, _)| *identity == owner);
-    for (_, replica) in dying {
-        replica.kill();
-    }
     let (_, successor) = left.pop().unwrap();
+    // Before it owns the shoot: then it reads.
     eventually_async("it sees one of them only", async || {
         let planned = successor.planned(SHOOT, Direction::Down).await;
         assert_eq!(planned[MCM].spec_replicas, Some(0), "this is old");
         planned[KCM].spec_replicas == Some(1)
     })
     .await;
+    for (_, replica) in dying {
+        replica.kill();
+    }
 
     let up = seed.writes(SHOOT).len();
     probe.say(SHOOT, Outcome::LeasesExpired);

@@ -1,11 +1,8 @@
-//! No file descriptor is left, so no connection can be opened or accepted. The kernel answers alike when it lacks memory for
-//! a socket; which errors count as such is in `services/common/client/src/failure.rs`.
+//! No file descriptor is left, so no connection can be opened or accepted.
 
 use std::time::Duration;
 
-use tonic::transport::Channel;
 use watchdog_proto::probe::v1 as pb;
-use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_sandbox::Cut;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
@@ -24,42 +21,20 @@ fn exhaust(service: &Service) -> u64 {
     service.process.limit_open_files(1).unwrap()
 }
 
-async fn verdict(client: &LeaseProbeServiceClient<Channel>, shoot: &str) -> anyhow::Result<pb::Verdict> {
-    let request = pb::GetVerdictRequest {
-        shoot: shoot.to_owned(),
-    };
-    let answer = client.clone().get_verdict(request).await?.into_inner();
-    answer
-        .verdict
-        .ok_or_else(|| anyhow::anyhow!("an answer without a verdict"))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_probe_that_cannot_connect_blames_itself() {
     let fleet = Fleet::start("no-files-lease-probe").await.unwrap();
     // Once none is left, nobody gets a connection.
-    let client = LeaseProbeServiceClient::new(fleet.world.setup.channel(&fleet.lease_probe).unwrap());
-    let shoots = fleet.shoots();
-    verdict(&client, shoots[0].namespace()).await.unwrap();
+    let client = fleet.client_of_lease_probe().await.unwrap();
     let limit = exhaust(&fleet.lease_probe);
     OUT_OF_FILE_DESCRIPTORS
         .until_shown(&[&fleet.lease_probe])
         .await
         .unwrap();
-    for shoot in &shoots {
-        shoot.api().cut_connections();
-    }
-    for shoot in &shoots {
-        let what = format!("the verdict on {} names the cause", shoot.name());
-        wait::until_true(&what, BOUND, || async {
-            let verdict = verdict(&client, shoot.namespace()).await?;
-            let message = &verdict.message;
-            anyhow::ensure!(verdict.outcome() == pb::Outcome::Inconclusive, "{message}");
-            Ok(message.contains("this replica cannot open a connection: Too many open files"))
-        })
+    fleet
+        .check_it_blames_itself(&client, "Too many open files")
         .await
         .unwrap();
-    }
     // Longer than the expiry age.
     fleet.no_false_alarm_for(Duration::from_secs(8)).await.unwrap();
     fleet.lease_probe.process.limit_open_files(limit).unwrap();

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use watchdog_proto::probe::v1::Outcome;
+use tonic::transport::Channel;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::probe::v1::{GetVerdictRequest, Outcome, Verdict};
 use watchdog_sandbox::{Cut, SimulatedShoot};
 use watchdog_test_support::sandboxed::World;
 use watchdog_test_support::wait::{self, BOUND};
@@ -73,6 +75,37 @@ impl Fleet {
         Ok(())
     }
 
+    /// A client that is connected to lease-probe.
+    pub(crate) async fn client_of_lease_probe(&self) -> anyhow::Result<LeaseProbeServiceClient<Channel>> {
+        let client = LeaseProbeServiceClient::new(self.world.setup.channel(&self.lease_probe)?);
+        verdict(&client, self.shoots()[0].namespace()).await?;
+        Ok(client)
+    }
+
+    /// The shoots close their connections, and lease-probe says of each that it cannot open another, because of an error
+    /// of its own.
+    pub(crate) async fn check_it_blames_itself(
+        &self,
+        client: &LeaseProbeServiceClient<Channel>,
+        error: &str,
+    ) -> anyhow::Result<()> {
+        let cause = format!("this replica cannot open a connection: {error}");
+        for shoot in &self.shoots() {
+            shoot.api().cut_connections();
+        }
+        for shoot in &self.shoots() {
+            let what = format!("the verdict on {} names the cause", shoot.name());
+            wait::until_true(&what, BOUND, || async {
+                let verdict = verdict(client, shoot.namespace()).await?;
+                let message = &verdict.message;
+                anyhow::ensure!(verdict.outcome() == Outcome::Inconclusive, "{message}");
+                Ok(message.contains(&cause))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
     /// No loss was ever reported on the other shoots than the first `lost`, and nothing was written to them.
     pub(crate) fn check_no_false_alarm(&self, lost: usize) -> anyhow::Result<()> {
         for shoot in &self.shoots()[lost..] {
@@ -108,6 +141,16 @@ impl Fleet {
         self.world.wait_replicas(shoot, 1, BOUND).await?;
         self.check_no_false_alarm(1)
     }
+}
+
+async fn verdict(client: &LeaseProbeServiceClient<Channel>, shoot: &str) -> anyhow::Result<Verdict> {
+    let request = GetVerdictRequest {
+        shoot: shoot.to_owned(),
+    };
+    let answer = client.clone().get_verdict(request).await?.into_inner();
+    answer
+        .verdict
+        .ok_or_else(|| anyhow::anyhow!("an answer without a verdict"))
 }
 
 // === impl Sign ===

@@ -1,6 +1,6 @@
-//! A program is frozen, or its machine gives it too little: CPU, file descriptors, disk, a clock that nobody sets. There is no
-//! false verdict and no write, the log, /readyz and a metric name the cause while it lasts, and the same process protects
-//! shoots again once it is gone.
+//! A program is frozen, its clock is set, or its machine gives it too little: CPU, file descriptors, memory or disk.
+//! There is no false verdict and no write. The log, /readyz and a metric name the cause while it lasts, and the same
+//! process protects shoots again once it is gone.
 
 #![cfg(test)]
 
@@ -10,3 +10,4 @@ mod disk;
 mod file_descriptors;
 mod fleet;
 mod frozen;
+mod memory;

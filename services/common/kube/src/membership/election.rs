@@ -139,13 +139,24 @@ impl Candidate {
         self.leader() == Some(&self.holder)
     }
 
+    /// For how long another process holds the Lease, from what it wrote; zero if none does.
+    pub(super) fn held_for(&self, now: Moment) -> Duration {
+        let others = |leader: &&ObservedLeader| !leader.holder.is_empty() && leader.holder != self.holder;
+        let leader = self.leader.as_ref().filter(others);
+        leader.map_or(Duration::ZERO, |leader| leader.free_at.saturating_sub(now))
+    }
+
     /// The Lease was read; none when it does not exist. `poll` is the time to the next read.
     pub(super) fn read(&mut self, now: Moment, lease: Option<Lease>, poll: Duration) {
         let changed = lease.as_ref().map(version) != self.base.as_ref().map(version);
-        match &lease {
-            Some(lease) if changed => self.observe(now, lease),
-            // The Lease was deleted. Its last leader may still act until the duration is over.
-            Some(_) | None => {}
+        match (&lease, &mut self.leader) {
+            (Some(lease), _) if changed => self.observe(now, lease),
+            // The Lease was deleted. Its last leader may still act, but not for longer than is usual: a duration that
+            // somebody wrote to keep others out ends with the Lease.
+            (None, Some(leader)) if changed => {
+                leader.free_at = leader.free_at.min(now + self.timing.lease_duration);
+            }
+            _ => {}
         }
         self.base = lease;
         let is_free = |leader: &ObservedLeader| leader.holder.is_empty() || leader.free_at <= now;
@@ -231,8 +242,12 @@ impl Candidate {
         self.step = ElectionStep::Write(started + self.timing.retry_period);
     }
 
-    /// A request failed. After a `conflict`, the Lease is not what it was believed to be.
+    /// A request failed. After a `conflict`, the Lease is not what it was believed to be: somebody deleted or changed it,
+    /// and another process may lead.
     pub(super) fn failed(&mut self, now: Moment, conflict: bool) {
+        if conflict {
+            self.act_until = None;
+        }
         self.step = if conflict {
             ElectionStep::Read(now + self.timing.retry_period / CONFLICT_FRACTION)
         } else if self.is_leader() {

@@ -57,6 +57,9 @@ impl std::fmt::Debug for ElectionConfig {
     }
 }
 
+/// A Lease that is held for this many times the usual duration is one that somebody wrote to keep others out.
+const PARKED_FROM: u32 = 4;
+
 /// The run loop of a leader election.
 pub struct LeaderElection {
     config: ElectionConfig,
@@ -69,6 +72,8 @@ pub struct LeaderElection {
     /// Last renewTime written: a write that changes nothing gets no new version, and others would not see it.
     renewed: Timestamp,
     blocker: Option<Blocker>,
+    /// True while the Lease is held for much longer than its duration.
+    parked: bool,
     stop: CancellationToken,
 }
 
@@ -111,6 +116,7 @@ impl LeaderElection {
             sent: Moment::ZERO,
             renewed: Timestamp::UNIX_EPOCH,
             blocker: Some(config.readiness.block(LOOP, why)),
+            parked: false,
             config,
             stop,
         };
@@ -137,8 +143,10 @@ impl LeaderElection {
                 () = super::run::wait(wake.map(|at| self.started + at)) => {}
             }
         }
+        // A claim that is under way may still arrive.
+        let claiming = request.is_some() && matches!(self.candidate.step(), ElectionStep::Write(_));
         drop(request);
-        self.leave().await;
+        self.leave(claiming).await;
     }
 
     fn now(&self) -> Moment {
@@ -184,8 +192,7 @@ impl LeaderElection {
                     .retry_period
                     .mul_f64(rand::random_range(1.0..=1.2));
                 self.candidate.read(now, lease.map(|lease| *lease), poll);
-                // From here on it is known who leads, or that nobody does.
-                self.blocker = None;
+                self.show_holder(now);
             }
             Ok(ElectionAnswer::Written(lease)) => {
                 RENEWALS.inc((service, RenewalResult(Ok(()))));
@@ -205,6 +212,34 @@ impl LeaderElection {
             }
             _ => {}
         }
+    }
+
+    /// From here on it is known who leads, or that nobody does. Where the Lease is held for longer than a leader needs,
+    /// somebody keeps all processes out: then nobody leads, and this Pod must show that.
+    fn show_holder(&mut self, now: Moment) {
+        let held_for = self.candidate.held_for(now);
+        if held_for <= PARKED_FROM * self.config.timing.lease_duration {
+            self.blocker = None;
+            self.parked = false;
+            return;
+        }
+        if std::mem::replace(&mut self.parked, true) {
+            return;
+        }
+        let holder = self.candidate.leader().map_or("", |holder| holder);
+        let (lease, seconds) = (self.config.lease, held_for.as_secs());
+        let why = format!(
+            "{holder} holds the Lease {}/{lease} for {seconds} s, so no process leads: give it back (docs/migrate.md)",
+            self.config.namespace
+        );
+        tracing::warn!(
+            lease,
+            holder,
+            seconds,
+            "the Lease is held for long, so no process leads: give it back"
+        );
+        self.blocker = None;
+        self.blocker = Some(self.config.readiness.block(LOOP, why));
     }
 
     fn failed(&mut self, now: Moment, error: &RequestError) {
@@ -257,7 +292,7 @@ impl LeaderElection {
     }
 
     /// Gives up all keys, and releases the Lease once no action is under way.
-    async fn leave(mut self) {
+    async fn leave(mut self, claiming: bool) {
         self.shared.show(Snapshot::default());
         let until = Instant::now() + RELEASE_TIMEOUT;
         while self.shared.busy_until(true).is_some() {
@@ -266,7 +301,7 @@ impl LeaderElection {
                 return;
             }
         }
-        if !self.candidate.is_leader() {
+        if !claiming && !self.candidate.is_leader() {
             return;
         }
         match timeout(RELEASE_TIMEOUT, self.release()).await {

@@ -110,6 +110,13 @@ impl Share {
         snapshot.shares && snapshot.ring.owner(key) == Some(&self.shared.me)
     }
 
+    /// True while the Lease of this replica was renewed in time.
+    #[must_use]
+    pub fn is_renewed(&self) -> bool {
+        let until = self.shared.snapshot.load().act_until;
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
     /// The owner of `key`, as far as this replica knows; none when there is no live member.
     #[must_use]
     pub fn owner(&self, key: &str) -> Option<Identity> {

@@ -94,6 +94,37 @@ fn a_released_lease_is_taken_at_once_and_a_deleted_one_is_not() {
 }
 
 #[test]
+fn a_lease_that_is_held_for_years_is_free_soon_after_it_was_deleted() {
+    let mut parked = stored(candidate("nobody").claim(NAME, at(0)), 1);
+    parked.spec.as_mut().unwrap().lease_duration_seconds = Some(i32::MAX);
+    let mut candidate = candidate("a");
+    candidate.read(seconds(1), Some(parked), seconds(2));
+    assert!(candidate.held_for(seconds(1)) > seconds(1_000_000_000));
+    candidate.read(seconds(3), None, seconds(2));
+    assert_eq!(candidate.step(), ElectionStep::Read(seconds(5)));
+    candidate.read(seconds(18), None, seconds(2));
+    assert_eq!(candidate.step(), ElectionStep::Write(seconds(18)));
+    assert_eq!(candidate.held_for(seconds(18)), Duration::ZERO);
+}
+
+#[test]
+fn a_leader_whose_lease_somebody_changed_stops_until_it_has_renewed_it() {
+    let mut leader = candidate("a");
+    leader.read(Moment::ZERO, None, seconds(2));
+    leader.wrote(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    leader.failed(seconds(2), true);
+    assert_eq!(leader.act_until(seconds(2)), None);
+    let changed = stored(leader.claim(NAME, at(1)), 2);
+    leader.read(seconds(3), Some(changed), seconds(2));
+    assert_eq!(
+        (leader.step(), leader.act_until(seconds(3))),
+        (ElectionStep::Write(seconds(3)), None)
+    );
+    leader.wrote(seconds(3), seconds(3), stored(leader.claim(NAME, at(3)), 3));
+    assert_eq!(leader.act_until(seconds(3)), Some(seconds(13)));
+}
+
+#[test]
 fn a_leader_that_sees_another_stops_at_once() {
     let mut leader = candidate("a");
     leader.read(Moment::ZERO, None, seconds(2));
