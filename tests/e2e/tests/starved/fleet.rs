@@ -82,8 +82,8 @@ impl Fleet {
         Ok(client)
     }
 
-    /// The shoots close their connections, and lease-probe says of each that it cannot open another, because of an error
-    /// of its own.
+    /// The shoots close their connections. lease-probe says of each that it cannot open another, because of an error of
+    /// its own.
     pub(crate) async fn check_it_blames_itself(
         &self,
         client: &LeaseProbeServiceClient<Channel>,

@@ -1,5 +1,5 @@
-//! The kernel has no memory for a new socket. strace makes it refuse each one, as it does then. The connections that are
-//! open go on.
+//! The kernel has no memory for a new socket. strace makes it refuse each one, as it does then. Open connections go
+//! on.
 
 use std::time::Duration;
 

@@ -242,8 +242,8 @@ impl Candidate {
         self.step = ElectionStep::Write(started + self.timing.retry_period);
     }
 
-    /// A request failed. After a `conflict`, the Lease is not what it was believed to be: somebody deleted or changed it,
-    /// and another process may lead.
+    /// A request failed. After a `conflict`, the Lease is not what it was believed to be: somebody deleted or changed
+    /// it, and another process may lead.
     pub(super) fn failed(&mut self, now: Moment, conflict: bool) {
         if conflict {
             self.act_until = None;
