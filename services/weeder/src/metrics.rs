@@ -23,7 +23,7 @@ label!(pub(crate) enum DeletionAnswer: "result" {
     Forbidden = "forbidden",
     Throttled = "throttled",
     Failed = "failed",
-    Observed = "observed",
+    KeptBack = "kept_back",
 });
 label!(pub(crate) enum Discovered: "discovered" { AtStart = "at_start", Later = "later" });
 label!(pub(crate) enum DeletionEffect: "outcome" { Useful = "useful", Useless = "useless" });
@@ -63,7 +63,7 @@ pub(crate) const ENDED: Counter<WeederEnd> = Counter::new(
 pub(crate) const DELETIONS: Counter<DeletionAnswer> = Counter::new(
     "watchdog_weeder_deletions_total",
     "Attempts to delete a crash-looping pod, by result: deleted; gone or changed (left alone); forbidden, throttled \
-     or failed (tried again); observed (not sent, because the mode is observe).",
+     or failed (tried again); kept_back (not sent, because the mode is observe).",
 );
 
 pub(crate) const DELETION_DELAY: Histogram<Discovered> = Histogram::new(

@@ -90,7 +90,7 @@ impl ResourceWriter {
             return refused("the membership lease of this replica is about to run out".to_owned());
         }
         if effect == Effect::KeepBack {
-            return ActionOutcome::Observed;
+            return ActionOutcome::KeptBack;
         }
         let within = deadline(within).min(covered);
         match self

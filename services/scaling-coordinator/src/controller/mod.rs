@@ -308,7 +308,7 @@ impl Controller {
         action: &Action,
         outcome: ActionOutcome,
     ) -> ActionOutcome {
-        if outcome != ActionOutcome::Observed {
+        if outcome != ActionOutcome::KeptBack {
             return outcome;
         }
         let observed = self.inputs.resources.observed(&action.reference, shoot);
@@ -471,7 +471,7 @@ impl Controller {
         let about = || self.inputs.resources.about(&action.reference, shoot);
         let notices = match outcome {
             ActionOutcome::Done => events::events(about(), action, write, reason),
-            ActionOutcome::Observed if self.observe_events => vec![events::observed(about(), write, reason)],
+            ActionOutcome::KeptBack if self.observe_events => vec![events::kept_back(about(), write, reason)],
             _ => Vec::new(),
         };
         notices.into_iter().for_each(|notice| self.events.publish(notice));

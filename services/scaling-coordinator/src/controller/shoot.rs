@@ -129,7 +129,7 @@ impl ShootRecord {
         let shown = self.overlay.over(dependents);
         let mut steps = self.flow.next(now, decision.direction, &shown);
         for (progress, dependent) in steps.status.resources.iter_mut().zip(dependents) {
-            progress.observed = self.overlay.covers(&progress.reference);
+            progress.simulated = self.overlay.covers(&progress.reference);
             progress.protected = dependent.observed.seen().is_some_and(|seen| seen.protected);
         }
         steps
@@ -143,7 +143,7 @@ impl ShootRecord {
     /// A write was kept back on a resource that is now in this state.
     pub(super) fn keep_back(&mut self, action: &Action, observed: &Observed) -> ActionOutcome {
         if self.overlay.keep_back(action, observed) {
-            ActionOutcome::Observed
+            ActionOutcome::KeptBack
         } else {
             ActionOutcome::Conflict
         }
@@ -180,7 +180,7 @@ impl ShootRecord {
     pub(super) fn ended(&mut self, now: Instant, action: &Action, reason: String, outcome: ActionOutcome) {
         if matches!(action.kind, ActionKind::Write(_)) {
             match outcome {
-                ActionOutcome::Done | ActionOutcome::Observed => self.record_write(now, action),
+                ActionOutcome::Done | ActionOutcome::KeptBack => self.record_write(now, action),
                 ActionOutcome::Unknown { .. } => {
                     self.unanswered
                         .insert(action.reference.clone(), (action.clone(), reason));

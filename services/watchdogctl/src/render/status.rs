@@ -226,7 +226,7 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
                 .map_or("?", |reference| &reference.name);
             format!("{name} {}: {}", text::step(resource.step()), resource.message)
         }
-        (FlowState::Settled, _) if scaling.resources.iter().any(|resource| resource.observed) => {
+        (FlowState::Settled, _) if scaling.resources.iter().any(|resource| resource.simulated) => {
             "nothing: the mode is observe".to_owned()
         }
         (FlowState::Settled, _) if scaling.direction() == Direction::Down => {

@@ -465,7 +465,7 @@ impl WeederManager {
         }
         let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
         if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
-            entry.weeder.mark_observed(&deletion.pod.uid);
+            entry.weeder.mark_kept_back(&deletion.pod.uid);
         }
     }
 

@@ -140,8 +140,8 @@ impl RequestWorker {
             restarts = crash.restarts,
             "crash-looping pod not deleted because the mode is observe; it would have been deleted now"
         );
-        self.events.publish(observed_notice(deletion));
-        metrics::DELETIONS.inc(DeletionAnswer::Observed);
+        self.events.publish(kept_back_notice(deletion));
+        metrics::DELETIONS.inc(DeletionAnswer::KeptBack);
     }
 
     async fn delete(self, deletion: &Deletion) {
@@ -275,7 +275,7 @@ fn deleted_notice(deletion: &Deletion) -> Notice {
     }
 }
 
-fn observed_notice(deletion: &Deletion) -> Notice {
+fn kept_back_notice(deletion: &Deletion) -> Notice {
     let Deletion { pod, crash, key, .. } = deletion;
     Notice {
         about: regarding(pod),

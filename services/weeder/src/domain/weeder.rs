@@ -39,7 +39,7 @@ pub(crate) enum Stop {
 pub(crate) enum DeletionResult {
     Deleted,
     /// It would have been deleted; the mode is observe.
-    Observed,
+    KeptBack,
     /// The pod was gone, replaced or changed: left alone.
     Obsolete,
     /// The API server refused or did not answer; it is tried again.
@@ -278,10 +278,10 @@ impl Weeder {
     }
 
     /// The latest deletion of this pod was kept back, because the mode is observe.
-    pub(crate) fn mark_observed(&mut self, uid: &str) {
+    pub(crate) fn mark_kept_back(&mut self, uid: &str) {
         self.observes = true;
         if let Some(last) = self.deletions.iter_mut().rev().find(|last| last.uid == uid) {
-            last.result = DeletionResult::Observed;
+            last.result = DeletionResult::KeptBack;
             last.message = format!("Not deleted, because the mode is observe: {}", last.message);
         }
     }

@@ -106,7 +106,7 @@ pub enum ActionOutcome {
     /// Nothing was sent, because it was not allowed any more when its turn came.
     Cancelled,
     /// Nothing was sent, because the mode of the shoot is observe. It would have been sent, and counts as applied.
-    Observed,
+    KeptBack,
 }
 
 /// The operation on one resource.
@@ -279,7 +279,7 @@ impl Operation {
                 ActionOutcome::Done
                 | ActionOutcome::Conflict
                 | ActionOutcome::Cancelled
-                | ActionOutcome::Observed => String::new(),
+                | ActionOutcome::KeptBack => String::new(),
             };
             return;
         }
@@ -293,7 +293,7 @@ impl Operation {
         match outcome {
             ActionOutcome::Cancelled => {}
             ActionOutcome::Done if write.is_none() => self.unconfirmed = None,
-            ActionOutcome::Done | ActionOutcome::Observed => {
+            ActionOutcome::Done | ActionOutcome::KeptBack => {
                 self.conflicts = 0;
                 self.error.clear();
                 self.unconfirmed = unconfirmed(now + CONFIRM_WITHIN);

@@ -43,7 +43,7 @@ fn run(
                 Effect::KeepBack
             );
             assert!(overlay.keep_back(action, &known.observed), "{action:?}");
-            flow.finish(*now, action, ActionOutcome::Observed);
+            flow.finish(*now, action, ActionOutcome::KeptBack);
         }
         if steps.actions.is_empty() {
             match steps.wake {

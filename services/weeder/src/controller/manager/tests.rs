@@ -1024,7 +1024,7 @@ fn a_deletion_that_is_kept_back_counts_once_until_its_pod_is_gone() {
     let shown = weeder(&manager, "etcd");
     assert_eq!(
         (shown.deleted, results(&shown)),
-        (1, vec![(1, DeletionResult::Observed)])
+        (1, vec![(1, DeletionResult::KeptBack)])
     );
     assert!(
         manager
