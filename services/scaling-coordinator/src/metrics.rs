@@ -34,14 +34,14 @@ impl Labels for ShootLabels {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModeLabels {
     pub(crate) mode: Mode,
-    pub(crate) of_shoot: bool,
+    pub(crate) from_annotation: bool,
     pub(crate) has_end: bool,
 }
 
 impl Labels for ModeLabels {
     fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
         add("mode", self.mode.as_str());
-        add("source", if self.of_shoot { "shoot" } else { "seed" });
+        add("source", if self.from_annotation { "shoot" } else { "seed" });
         add("end", if self.has_end { "set" } else { "never" });
     }
 }

@@ -329,7 +329,7 @@ impl Controller {
                 tracing::info!(
                     from,
                     to,
-                    of_shoot = mode.of_shoot,
+                    from_annotation = mode.from_annotation,
                     "the mode of a shoot has changed"
                 );
             }

@@ -103,7 +103,7 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         meltdown_protection_active: scaling.held_down() > 0,
         hold_reason: hold_reason(scaling.held).into(),
         mode: mode(scaling.mode.mode).into(),
-        mode_of_shoot: scaling.mode.of_shoot,
+        mode_from_annotation: scaling.mode.from_annotation,
         mode_until: scaling.mode.until.map(|until| wire::timestamp(until.0)),
     }
 }

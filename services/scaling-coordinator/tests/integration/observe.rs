@@ -89,7 +89,7 @@ async fn a_whole_incident_is_decided_and_nothing_is_written() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
     probe.say(SHOOT, Outcome::LeasesExpired);
     let down = coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert_eq!((down.mode(), down.mode_of_shoot), (Mode::Observe, false));
+    assert_eq!((down.mode(), down.mode_from_annotation), (Mode::Observe, false));
     assert!(!down.meltdown_protection_active, "nothing is really held down");
     for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
         let shown = resource(&down, name);
@@ -222,7 +222,7 @@ async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
     until_mode(&coordinator, Mode::Observe).await;
     let observed = coordinator.get(SHOOT).await.unwrap();
     let end = observed.mode_until.map(|until| until.seconds);
-    assert_eq!((observed.mode_of_shoot, end), (true, Some(4_951_778_400)));
+    assert_eq!((observed.mode_from_annotation, end), (true, Some(4_951_778_400)));
     seed.thaw(SHOOT, MCM);
     let down = coordinator.until_settled(SHOOT, Direction::Down).await;
     assert!(
@@ -259,7 +259,10 @@ async fn a_change_to_protect_in_the_middle_of_an_incident_scales_down_in_order()
             step(s, MCM) == Step::Waiting && step(s, CA) == Step::Reached
         })
         .await;
-    assert_eq!((waiting.mode(), waiting.mode_of_shoot), (Mode::Protect, true));
+    assert_eq!(
+        (waiting.mode(), waiting.mode_from_annotation),
+        (Mode::Protect, true)
+    );
     assert_eq!(
         step(&waiting, KCM),
         Step::Pending,
@@ -333,7 +336,7 @@ async fn malformed_annotations_are_named_and_change_nothing() {
             s.reason.contains("\"watch\"") && s.reason.contains("\"80%\"")
         })
         .await;
-    assert_eq!((named.mode(), named.mode_of_shoot), (Mode::Protect, false));
+    assert_eq!((named.mode(), named.mode_from_annotation), (Mode::Protect, false));
     eventually("Warnings tell of them", || {
         seed.events(SHOOT, SHOOT) == ["ShootAnnotationMalformed"; 2]
     })
@@ -481,7 +484,7 @@ async fn an_end_far_away_or_in_the_past_is_taken_as_it_is() {
     let ended = coordinator
         .until(SHOOT, "it is protected", |s| s.mode() == Mode::Protect)
         .await;
-    assert_eq!((ended.mode_of_shoot, ended.mode_until), (false, None));
+    assert_eq!((ended.mode_from_annotation, ended.mode_until), (false, None));
     annotate("off until=2126-12-01T06:00:00");
     let named = coordinator
         .until(SHOOT, "it is named", |s| s.reason.contains("2126-12-01T06:00:00"))

@@ -347,7 +347,7 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
         );
         status.unprotected = vec![ShootScaling {
             mode: Mode::Off.into(),
-            mode_of_shoot: true,
+            mode_from_annotation: true,
             mode_until: Some(prost_types::Timestamp {
                 seconds: 1_796_104_800,
                 nanos: 0,

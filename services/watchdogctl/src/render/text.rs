@@ -45,7 +45,7 @@ pub(crate) fn mode(mode: Mode) -> String {
 
 /// Says where the mode of a shoot comes from.
 pub(crate) const fn mode_source(scaling: &ShootScaling) -> &'static str {
-    if scaling.mode_of_shoot {
+    if scaling.mode_from_annotation {
         "annotation"
     } else {
         "default of the seed"

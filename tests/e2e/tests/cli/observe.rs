@@ -115,5 +115,8 @@ async fn an_incident_is_observed_and_the_next_one_is_prevented() {
     shoot.heal();
     world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
     let protected = until_settled(&world, &coordinator, Direction::Up).await;
-    assert_eq!((protected.mode(), protected.mode_of_shoot), (Mode::Protect, true));
+    assert_eq!(
+        (protected.mode(), protected.mode_from_annotation),
+        (Mode::Protect, true)
+    );
 }
