@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::membership::{Exclusive, ReplicaAddresses};
-use watchdog_kube::replica::{Replica, Rights};
+use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
 use watchdog_runtime::clock::Clock;
@@ -111,7 +111,7 @@ pub fn start(
     let check = permissions::check(
         seed.clone(),
         indexes.resources.clone(),
-        replica.rights,
+        replica.granted_by,
         replica.permissions.clone(),
         kinds_known.subscribe(),
         base.readiness.clone(),
@@ -143,7 +143,7 @@ pub fn start(
     );
     let engine = indexes.engine(
         inputs.clone(),
-        replica.rights,
+        replica.granted_by,
         &base.identity,
         config.request_rate,
     );
@@ -306,7 +306,7 @@ async fn release_with(
         Modes::ProtectAll,
         Clock::start(),
     );
-    let engine = indexes.engine(inputs, Rights::Chart, &identity, config.request_rate);
+    let engine = indexes.engine(inputs, PermissionGrantor::Chart, &identity, config.request_rate);
     let states = engine.states();
     tasks.critical("engine", engine.run());
     releaser
@@ -391,7 +391,7 @@ impl Indexes {
     fn engine(
         &self,
         inputs: Arc<DecisionInputs>,
-        rights: Rights,
+        granted_by: PermissionGrantor,
         identity: &str,
         request_rate: u32,
     ) -> Controller {
@@ -403,7 +403,7 @@ impl Indexes {
             self.tasks.draining(),
         );
         self.tasks.critical("events", publish);
-        let events = if rights == Rights::Chart {
+        let events = if granted_by == PermissionGrantor::Chart {
             events
         } else {
             events.closed()
