@@ -139,7 +139,7 @@ impl LeaderElection {
             let wake = idle.into_iter().chain(self.candidate.act_until(now)).min();
             tokio::select! {
                 () = stop.cancelled() => break,
-                answer = super::run::done(&mut request) => self.answered(answer),
+                answer = super::run::done(&mut request) => self.on_answer(answer),
                 () = super::run::wait(wake.map(|at| self.started + at)) => {}
             }
         }
@@ -161,7 +161,7 @@ impl LeaderElection {
     }
 
     fn request(&mut self) -> ElectionRequest {
-        let (leases, deadline) = (self.leases.clone(), self.config.timing.request());
+        let (leases, deadline) = (self.leases.clone(), self.config.timing.request_timeout());
         let name = self.config.lease;
         if matches!(self.candidate.step(), ElectionStep::Read(_)) {
             let read = async move {
@@ -180,7 +180,7 @@ impl LeaderElection {
         .boxed()
     }
 
-    fn answered(&mut self, answer: Result<ElectionAnswer, RequestError>) {
+    fn on_answer(&mut self, answer: Result<ElectionAnswer, RequestError>) {
         let (now, was_leader) = (self.now(), self.candidate.is_leader());
         let service = ServiceName(self.config.service);
         match answer {
@@ -191,15 +191,15 @@ impl LeaderElection {
                     .timing
                     .retry_period
                     .mul_f64(rand::random_range(1.0..=1.2));
-                self.candidate.read(now, lease.map(|lease| *lease), poll);
+                self.candidate.on_read(now, lease.map(|lease| *lease), poll);
                 self.show_holder(now);
             }
             Ok(ElectionAnswer::Written(lease)) => {
                 RENEWALS.inc((service, RenewalResult(Ok(()))));
                 self.config.readiness.recovered(LOOP);
-                self.candidate.wrote(self.sent, now, *lease);
+                self.candidate.on_written(self.sent, now, *lease);
             }
-            Err(error) => self.failed(now, &error),
+            Err(error) => self.on_failed(now, &error),
         }
         let Some(leader) = self.candidate.leader().filter(|leader| !leader.is_empty()) else {
             return;
@@ -242,7 +242,7 @@ impl LeaderElection {
         self.blocker = Some(self.config.readiness.block(LOOP, why));
     }
 
-    fn failed(&mut self, now: Moment, error: &RequestError) {
+    fn on_failed(&mut self, now: Moment, error: &RequestError) {
         let writing = matches!(self.candidate.step(), ElectionStep::Write(_));
         let deleted = error.is_not_found() && self.candidate.replaces();
         let conflict = writing && (error.is_conflict() || deleted);
@@ -261,7 +261,7 @@ impl LeaderElection {
             tracing::warn!(lease, writing, reason, %error, "a request of the leader election failed, trying again");
             self.config.readiness.failing(LOOP, failure);
         }
-        self.candidate.failed(now, conflict);
+        self.candidate.on_failed(now, conflict);
     }
 
     fn show(&self, now: Moment) {
@@ -314,11 +314,11 @@ impl LeaderElection {
     }
 
     async fn release(&mut self) -> Result<(), RequestError> {
-        let (name, deadline) = (self.config.lease, self.config.timing.request());
+        let (name, deadline) = (self.config.lease, self.config.timing.request_timeout());
         // A renewal may have been under way.
         let lease = request_within(deadline, self.leases.get_opt(name)).await?;
         let now = self.now();
-        self.candidate.read(now, lease, Duration::ZERO);
+        self.candidate.on_read(now, lease, Duration::ZERO);
         let at = self.wall_clock();
         if let Some(released) = self.candidate.release(at) {
             write(&self.leases, deadline, name, &released).await?;
