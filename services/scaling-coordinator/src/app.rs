@@ -36,7 +36,7 @@ use crate::cluster::{permissions, watches};
 use crate::config::{Config, Release};
 use crate::controller::Controller;
 use crate::controller::history::HistoryStore;
-use crate::controller::inputs::{DecisionInputs, Modes};
+use crate::controller::inputs::{DecisionInputs, ModeSource};
 use crate::controller::releaser::Releaser;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::traces::Traces;
@@ -138,7 +138,7 @@ pub fn start(
         in_force,
         verdicts.clone(),
         membership,
-        Modes::BySeed(config.mode),
+        ModeSource::BySeed(config.mode),
         clock,
     );
     let engine = indexes.engine(
@@ -190,7 +190,7 @@ fn merge_scaling(
         encode: move |shoot: &String, scaling: &ShootScaling| convert::shoot_scaling(shoot, scaling, clock),
         key: String::clone,
         exists: move |shoot: &String| !exists.is_unknown(shoot),
-        is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_ours(has),
+        is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_owned(has),
     };
     view.spawn(base, own, peers);
     view
@@ -303,7 +303,7 @@ async fn release_with(
         in_force,
         verdicts,
         membership.clone(),
-        Modes::ProtectAll,
+        ModeSource::ProtectAll,
         Clock::start(),
     );
     let engine = indexes.engine(inputs, PermissionGrantor::Chart, &identity, config.request_rate);
@@ -371,7 +371,7 @@ impl Indexes {
         config: watch::Receiver<Arc<ProberConfig>>,
         verdicts: Arc<VerdictTable>,
         membership: Exclusive,
-        modes: Modes,
+        mode_source: ModeSource,
         clock: Clock,
     ) -> Arc<DecisionInputs> {
         self.wake_all_on("configuration", config.clone());
@@ -383,7 +383,7 @@ impl Indexes {
             resources: self.resources.clone(),
             membership,
             draining: self.tasks.draining(),
-            modes,
+            mode_source,
             clock,
         })
     }

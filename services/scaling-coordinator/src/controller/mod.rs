@@ -239,11 +239,11 @@ impl Controller {
             let within = known.start(now, &action);
             known.show_started(&action, &mut scaling.status);
             let observed = self.inputs.resources.observed(&action.reference, shoot);
-            let effect = known.effect(&action, &observed);
+            let disposition = known.disposition(&action, &observed);
             let (inputs, writer) = (self.inputs.clone(), self.writer.clone());
             let (of_shoot, to_make, confirmed) = (shoot.clone(), action.clone(), confirmed.clone());
             let request = async move {
-                let authorize = || Some((inputs.authorize(&of_shoot, &to_make, epoch, mode)?, effect));
+                let authorize = || Some((inputs.authorize(&of_shoot, &to_make, epoch, mode)?, disposition));
                 writer
                     .run(&of_shoot, &to_make, within, confirmed, authorize)
                     .await
@@ -348,7 +348,7 @@ impl Controller {
     fn reconcile(&mut self, shoot: &Arc<str>) {
         // At the level of errors, so that no filter takes the field away from a line that it lets pass.
         let _span = tracing::error_span!("reconcile", shoot = &**shoot).entered();
-        if !self.inputs.is_ours(shoot) {
+        if !self.inputs.owns_existing(shoot) {
             self.forget(shoot);
             return;
         }

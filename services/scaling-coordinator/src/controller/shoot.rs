@@ -15,7 +15,7 @@ use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::flow::{Action, ActionKind, ActionOutcome, Flow, Steps};
 use crate::domain::observed::{Dependent, Observed};
 use crate::domain::other_writes::{OtherWrite, OtherWrites};
-use crate::domain::overlay::{Effect, Overlay};
+use crate::domain::overlay::{Overlay, WriteDisposition};
 use crate::domain::status::FlowStatus;
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED};
@@ -135,9 +135,9 @@ impl ShootRecord {
         steps
     }
 
-    /// The effect of a write on a resource in this state.
-    pub(super) fn effect(&self, action: &Action, observed: &Observed) -> Effect {
-        Effect::of(self.mode, action, observed, &self.overlay)
+    /// The disposition of a write on a resource in this state.
+    pub(super) fn disposition(&self, action: &Action, observed: &Observed) -> WriteDisposition {
+        WriteDisposition::of(self.mode, action, observed, &self.overlay)
     }
 
     /// A write was kept back on a resource that is now in this state.
