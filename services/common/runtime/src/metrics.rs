@@ -283,7 +283,7 @@ pub fn install() -> anyhow::Result<PrometheusHandle> {
     crate::tls::CERTIFICATE_EXPIRY.register();
     crate::accept::CONNECTIONS_REFUSED.register();
     crate::rpc_metrics::register();
-    crate::self_check::STALL.register();
+    crate::self_check::STALL_SECONDS.register();
     crate::self_check::LOG_LINES_LOST.register();
     Ok(handle)
 }
