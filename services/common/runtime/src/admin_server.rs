@@ -149,7 +149,7 @@ async fn connection(
     router: Router,
 ) {
     let Some(AdminTls { tls, allowed }) = tls else {
-        speak(tcp, address, None, keep_alive, router).await;
+        serve_http1(tcp, address, None, keep_alive, router).await;
         return;
     };
     let accept = TlsAcceptor::from(tls.admin()).accept(tcp);
@@ -157,7 +157,7 @@ async fn connection(
         Ok(Ok(stream)) => {
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let refused = allowed.check(certificate).err().map(|why| format!("{why}\n"));
-            speak(stream, address, refused, keep_alive, router).await;
+            serve_http1(stream, address, refused, keep_alive, router).await;
         }
         Ok(Err(error)) => {
             tracing::debug!(peer = %address, %error, "TLS handshake of the admin endpoint failed")
