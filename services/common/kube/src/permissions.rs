@@ -149,12 +149,12 @@ pub struct Preflight {
     readiness: Readiness,
     blocker: Option<Blocker>,
     ask_again: Duration,
-    shown: Shown,
+    shown: MissingPermissions,
 }
 
 /// The values of the metric: whether a permission is missing, by verb and resource. Several permissions share one
 /// series where they differ in the name only.
-type Shown = BTreeMap<(&'static str, String), bool>;
+type MissingPermissions = BTreeMap<(&'static str, String), bool>;
 
 impl Preflight {
     /// Blocks readiness until everything that is needed has been asked for and granted.
@@ -165,7 +165,7 @@ impl Preflight {
             client,
             readiness,
             ask_again: ASK_AGAIN,
-            shown: Shown::new(),
+            shown: MissingPermissions::new(),
         }
     }
 
@@ -229,7 +229,7 @@ impl Preflight {
         }
     }
 
-    fn show(&mut self, now: Shown) {
+    fn show(&mut self, now: MissingPermissions) {
         self.shown = after(std::mem::take(&mut self.shown), now);
         for ((verb, resource), missing) in &self.shown {
             let labels = VerbAndResource {
@@ -242,14 +242,14 @@ impl Preflight {
 }
 
 /// The values to show now: a permission that is no longer needed is not missing.
-fn after(before: Shown, now: Shown) -> Shown {
+fn after(before: MissingPermissions, now: MissingPermissions) -> MissingPermissions {
     let before = before.into_keys().map(|series| (series, false));
     before.chain(now).collect()
 }
 
 /// A series is missing something when one of its permissions is.
-fn by_series(needed: &[Permission], missing: &[Permission]) -> Shown {
-    let mut shown = Shown::new();
+fn by_series(needed: &[Permission], missing: &[Permission]) -> MissingPermissions {
+    let mut shown = MissingPermissions::new();
     for permission in needed {
         let series = (permission.verb, permission.full_resource());
         *shown.entry(series).or_default() |= missing.contains(permission);
@@ -298,17 +298,17 @@ mod tests {
             let shown = by_series(&needed, &[missing]);
             let expected = [("list", "secrets", false), ("patch", "deployments.apps", true)];
             let expected = expected.map(|(verb, resource, missing)| ((verb, resource.to_owned()), missing));
-            assert_eq!(shown, Shown::from(expected));
+            assert_eq!(shown, MissingPermissions::from(expected));
         }
     }
 
     #[test]
     fn what_is_not_needed_any_more_is_not_missing() {
         let series = |resource: &str, missing| (("patch", resource.to_owned()), missing);
-        let before = Shown::from([series("statefulsets", true), series("deployments", true)]);
-        let shown = after(before, Shown::from([series("deployments", true)]));
+        let before = MissingPermissions::from([series("statefulsets", true), series("deployments", true)]);
+        let shown = after(before, MissingPermissions::from([series("deployments", true)]));
         let expected = [series("statefulsets", false), series("deployments", true)];
-        assert_eq!(shown, Shown::from(expected));
+        assert_eq!(shown, MissingPermissions::from(expected));
     }
 
     #[test]

@@ -193,7 +193,7 @@ where
         let name = self.name;
         let errors = WATCH_ERRORS.handle(WatchName(name));
         watcher(self.api.clone(), self.config.clone().timeout(WATCH_SECONDS))
-            .backoff(Pace::default())
+            .backoff(WatchBackoff::default())
             .inspect_err(move |error| {
                 errors.increment(1);
                 let failure = failure(error);
@@ -359,15 +359,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_RELIST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The one retry schedule, as kube's watcher takes it.
-struct Pace(Backoff);
+struct WatchBackoff(Backoff);
 
-impl Default for Pace {
+impl Default for WatchBackoff {
     fn default() -> Self {
         Self(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE))
     }
 }
 
-impl Iterator for Pace {
+impl Iterator for WatchBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
@@ -375,7 +375,7 @@ impl Iterator for Pace {
     }
 }
 
-impl kube::runtime::utils::Backoff for Pace {
+impl kube::runtime::utils::Backoff for WatchBackoff {
     fn reset(&mut self) {
         self.0.reset();
     }

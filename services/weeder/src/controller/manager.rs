@@ -19,7 +19,7 @@ use crate::domain::flapping::Recoveries;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
 use crate::domain::pods::Pod;
 use crate::domain::schedule::Schedule;
-use crate::domain::weeder::{Phase, Stop, Weeder};
+use crate::domain::weeder::{Phase, StopReason, Weeder};
 use watchdog_api::unix_time::UnixTime;
 
 mod decision;
@@ -214,7 +214,7 @@ impl WeederManager {
         }
     }
 
-    pub(crate) fn cancel(&mut self, why: Stop, now: UnixTime, which: impl Fn(&NamespacedName) -> bool) {
+    pub(crate) fn cancel(&mut self, why: StopReason, now: UnixTime, which: impl Fn(&NamespacedName) -> bool) {
         for key in self.live().into_iter().filter(|key| which(key)) {
             self.finish(&key, now, |weeder| weeder.cancel(why, now));
         }

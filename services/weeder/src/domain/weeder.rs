@@ -25,7 +25,7 @@ pub(crate) enum Phase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum StopReason {
     /// The namespace is terminating or gone.
     NamespaceEnded,
     NotOwned,
@@ -98,9 +98,9 @@ pub(crate) struct Weeder {
     sequence: u64,
 }
 
-// === impl Stop ===
+// === impl StopReason ===
 
-impl Stop {
+impl StopReason {
     pub(crate) const fn sentence(self) -> &'static str {
         match self {
             Self::NamespaceEnded => "The namespace is terminating or gone.",
@@ -219,7 +219,7 @@ impl Weeder {
         };
     }
 
-    pub(crate) fn cancel(&mut self, why: Stop, now: UnixTime) {
+    pub(crate) fn cancel(&mut self, why: StopReason, now: UnixTime) {
         self.phase = Phase::Cancelled;
         self.ends_at = now;
         why.sentence().clone_into(&mut self.message);

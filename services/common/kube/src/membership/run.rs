@@ -20,7 +20,7 @@ use super::member_table::Moment;
 use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
 use super::record::{Identity, Session};
 use super::share::{Member, PublishedMember, Shared, Snapshot};
-use super::state::{LeaseAnswer, MembershipState, Note, Request};
+use super::state::{LeaseAnswer, MembershipEvent, MembershipState, Request};
 use super::timing::Timing;
 use super::{MembershipConfig, Ownership};
 use crate::client::{RequestError, WATCH_SECONDS};
@@ -264,10 +264,10 @@ impl MembershipTask {
 
     fn log_notes(&mut self) {
         let (service, identity) = (self.service, &self.me);
-        while let Some(note) = self.state.take_note() {
-            match note {
-                Note::Joined => tracing::info!(service, %identity, "joined the membership"),
-                Note::Lapsed => {
+        while let Some(event) = self.state.take_event() {
+            match event {
+                MembershipEvent::Joined => tracing::info!(service, %identity, "joined the membership"),
+                MembershipEvent::Lapsed => {
                     let cause = self.failure.as_ref().map_or_else(
                         || "the process was stopped for longer than the lease is valid".to_owned(),
                         ToString::to_string,
@@ -284,18 +284,18 @@ impl MembershipTask {
                         "membership lease expired before it was renewed: {cause}; {consequence}"
                     );
                 }
-                Note::Overwritten => tracing::warn!(
+                MembershipEvent::Overwritten => tracing::warn!(
                     service,
                     %identity,
                     "the own membership lease was deleted or changed by somebody else, joining anew"
                 ),
-                Note::IdentityConflict(session) => tracing::error!(
+                MembershipEvent::IdentityConflict(session) => tracing::error!(
                     service,
                     %identity,
                     %session,
                     "another process has the identity of this one and took its membership lease"
                 ),
-                Note::HeldByOther(session) => tracing::warn!(
+                MembershipEvent::HeldByOther(session) => tracing::warn!(
                     service,
                     %identity,
                     %session,

@@ -684,12 +684,12 @@ fn a_cancelled_or_paused_weeder_asks_for_nothing() {
     nothing(&mut manager, 0.1);
     let message = "Service etcd is not ready: nothing is deleted until it is.";
     assert_eq!(weeder(&manager, "etcd").message, message);
-    manager.cancel(Stop::NamespaceEnded, at(5.0), |_| true);
+    manager.cancel(StopReason::NamespaceEnded, at(5.0), |_| true);
     nothing(&mut manager, 5.0);
     let weeder = weeder(&manager, "etcd");
     assert_eq!((weeder.phase, weeder.ends_at), (Phase::Cancelled, at(5.0)));
     assert_eq!(manager.next_due(true), Some(at(65.0)));
-    manager.cancel(Stop::NotOwned, at(6.0), |_| true);
+    manager.cancel(StopReason::NotOwned, at(6.0), |_| true);
     assert_eq!(manager.next_due(true), Some(at(65.0)), "once is enough");
 }
 
@@ -926,7 +926,7 @@ proptest! {
                     manager.start(key(service), dependants(service), proof, now);
                 }
                 Step::Pause(service) => manager.pause(&key(service)),
-                Step::Cancel => manager.cancel(Stop::NotOwned, now, |key| &*key.name == "etcd"),
+                Step::Cancel => manager.cancel(StopReason::NotOwned, now, |key| &*key.name == "etcd"),
                 Step::Seen { slot, replaced, version, crashes, role } => {
                     let (number, created) = &mut replicas[slot];
                     if replaced {
