@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use self::answers::Canned;
+pub use self::answers::FixedAnswer;
 use self::tls::Identity;
 
 /// Connections at once; more wait in the listen queue.
@@ -42,7 +42,7 @@ pub enum Behaviour {
     /// Passes answers on byte by byte, with this pause before each.
     Trickle(Duration),
     /// Answers every request itself.
-    Answer(Canned),
+    Answer(FixedAnswer),
 }
 
 /// A running fault proxy. Everything ends when it is dropped.

@@ -15,7 +15,7 @@ use crate::fleet::admin::Loss;
 use crate::fleet::kubelets::RENEW_INTERVAL;
 use crate::fleet::{self, Report, ShootReport};
 use crate::rig::perf::Perf;
-use crate::rig::subscriber::Told;
+use crate::rig::subscriber::ReceivedOutcome;
 use crate::rig::{Rig, RigOptions};
 use crate::usage::load_average;
 
@@ -114,7 +114,7 @@ pub fn recovered(shoot: &ShootReport) -> Option<i64> {
 
 /// How late each verdict was, after the time that the fleet says.
 pub(crate) fn lags<'a>(
-    told: &'a BTreeMap<String, Told>,
+    told: &'a BTreeMap<String, ReceivedOutcome>,
     shoots: &'a [ShootReport],
     moment: impl Fn(&ShootReport) -> Option<i64> + 'a,
 ) -> impl Iterator<Item = i64> + 'a {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::accounting::Toll;
+use super::accounting::OutageCost;
 use super::results::{Results, Row};
 use super::scenarios;
 
@@ -121,11 +121,11 @@ fn outcome(row: &Row) -> String {
 fn account(page: &mut String, backend: &str, row: &Row) {
     let Some(account) = &row.account else { return };
     let unprotected = account.unprotected.as_ref();
-    let pair = |show: &dyn Fn(&Toll) -> String| match unprotected {
+    let pair = |show: &dyn Fn(&OutageCost) -> String| match unprotected {
         Some(toll) => format!("{}, without {}", show(&account.protected), show(toll)),
         None => show(&account.protected),
     };
-    let restored = |toll: &Toll| {
+    let restored = |toll: &OutageCost| {
         let restored = toll.restored;
         restored.map_or_else(
             || "never".to_owned(),

@@ -152,7 +152,7 @@ fn times_that_could_overlap_are_refused() {
 
 /// The fate of a request.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum RequestFate {
     Answered,
     Refused,
     /// It is applied, and its answer is lost.
@@ -165,7 +165,7 @@ enum Fate {
 struct Actor {
     candidate: Candidate,
     speed: f64,
-    sent: Option<(Moment, u64, Fate, Option<Lease>)>,
+    sent: Option<(Moment, u64, RequestFate, Option<Lease>)>,
     frozen_until: u64,
 }
 
@@ -202,26 +202,26 @@ impl Server {
     }
 }
 
-fn fate() -> impl Strategy<Value = Fate> {
+fn fate() -> impl Strategy<Value = RequestFate> {
     prop_oneof![
-        6 => Just(Fate::Answered),
-        1 => Just(Fate::Refused),
-        1 => Just(Fate::AnswerLost),
-        1 => Just(Fate::Late),
+        6 => Just(RequestFate::Answered),
+        1 => Just(RequestFate::Refused),
+        1 => Just(RequestFate::AnswerLost),
+        1 => Just(RequestFate::Late),
     ]
 }
 
 const REQUEST_MILLIS: u64 = 3_000;
 
 /// One turn of an actor: it sends what is due, or handles what has come back.
-fn turn(actor: &mut Actor, server: &mut Server, world: u64, fate: Fate, delay: u64) {
+fn turn(actor: &mut Actor, server: &mut Server, world: u64, fate: RequestFate, delay: u64) {
     let now = actor.clock(world);
     let Some((started, back, fate, request)) = actor.sent.take() else {
         if actor.candidate.step().due() <= now {
             let write = matches!(actor.candidate.step(), ElectionStep::Write(_));
             let at = at(i64::try_from(world).unwrap());
             let request = write.then(|| actor.candidate.claim(NAME, at));
-            let back = if matches!(fate, Fate::Answered | Fate::Refused) {
+            let back = if matches!(fate, RequestFate::Answered | RequestFate::Refused) {
                 delay
             } else {
                 REQUEST_MILLIS
@@ -235,18 +235,20 @@ fn turn(actor: &mut Actor, server: &mut Server, world: u64, fate: Fate, delay: u
         return;
     }
     match (fate, request) {
-        (Fate::Answered, None) => actor
-            .candidate
-            .on_read(now, server.lease.clone(), Duration::from_secs(2)),
-        (Fate::Answered, Some(lease)) => match server.write(&lease) {
+        (RequestFate::Answered, None) => {
+            actor
+                .candidate
+                .on_read(now, server.lease.clone(), Duration::from_secs(2))
+        }
+        (RequestFate::Answered, Some(lease)) => match server.write(&lease) {
             Some(lease) => actor.candidate.on_written(started, now, lease),
             None => actor.candidate.on_failed(now, true),
         },
-        (Fate::AnswerLost, Some(lease)) => {
+        (RequestFate::AnswerLost, Some(lease)) => {
             server.write(&lease);
             actor.candidate.on_failed(now, false);
         }
-        (Fate::Late, Some(lease)) => {
+        (RequestFate::Late, Some(lease)) => {
             server.late.push((world + delay * 20, lease));
             actor.candidate.on_failed(now, false);
         }
