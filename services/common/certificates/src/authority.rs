@@ -61,7 +61,9 @@ pub enum AuthorityError {
     #[error("{0} is not PEM")]
     NotPem(&'static str),
     /// Every certificate needs its key.
-    #[error("ca.crt holds {certificates} certificates and ca.key {keys} keys, they must be as many")]
+    #[error(
+        "ca.crt holds {certificates} certificates and ca.key holds {keys} keys: every certificate needs its key"
+    )]
     Unpaired {
         /// Certificates in ca.crt.
         certificates: usize,

@@ -198,7 +198,7 @@ impl CertificateIssuer {
                         namespace = self.namespace,
                         secret = self.secret,
                         authorities = renewed.len(),
-                        "certificate authority made"
+                        "certificate authority written"
                     );
                     return Ok((renewed, Ok(())));
                 }

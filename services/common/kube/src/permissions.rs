@@ -209,7 +209,7 @@ impl Preflight {
                     let why = format!("grant this service on the seed: {list}");
                     self.blocker = Some(self.readiness.block("permissions", why));
                     if reported.as_ref() != Some(&list) {
-                        tracing::error!(missing = list, "permissions on the seed are missing");
+                        tracing::error!(missing = list, "permissions on the seed are missing: grant them");
                         reported = Some(list);
                     }
                 }

@@ -31,7 +31,7 @@ fn claim(base: &ServiceBuilder, service: &str) -> Option<(String, PodLock)> {
                 service,
                 identity = %base.identity,
                 %error,
-                "another process of this Pod seems to have the identity of this one, not taking it for a predecessor"
+                "another process of this Pod may have this identity; it does not count as the predecessor of this one"
             );
             None
         }

@@ -185,7 +185,7 @@ pub fn accept(
                 }
                 // Out of file descriptors, or the peer was gone already: the listener itself is fine.
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "cannot accept a gRPC connection");
                     tokio::time::sleep(backoff.next_delay()).await;
                     continue;
                 }

@@ -208,7 +208,7 @@ impl LeaderElection {
         match (was_leader, self.candidate.is_leader()) {
             (false, true) => tracing::info!(lease, holder = %leader, "this process leads"),
             (true, false) => {
-                tracing::warn!(lease, %leader, "another process leads, this one has stopped acting")
+                tracing::warn!(lease, %leader, "another process leads; this one has stopped acting")
             }
             _ => {}
         }
@@ -229,14 +229,15 @@ impl LeaderElection {
         let holder = self.candidate.leader().map_or("", |holder| holder);
         let (lease, seconds) = (self.config.lease, held_for.as_secs());
         let why = format!(
-            "{holder} holds the Lease {}/{lease} for {seconds} s, so no process leads: give it back (docs/migrate.md)",
+            "{holder} holds the Lease {}/{lease} for another {seconds} s, so no process leads: give the Lease back \
+             (docs/migrate.md)",
             self.config.namespace
         );
         tracing::warn!(
             lease,
             holder,
             seconds,
-            "the Lease is held for long, so no process leads: give it back"
+            "another holder keeps the Lease for longer than a leader needs, so no process leads: give the Lease back"
         );
         self.blocker = None;
         self.blocker = Some(self.config.readiness.block(LOOP, why));
@@ -256,9 +257,9 @@ impl LeaderElection {
         }
         let lease = self.config.lease;
         if conflict {
-            tracing::info!(lease, reason, %error, "the leader election's Lease was changed by another process");
+            tracing::info!(lease, reason, %error, "another process changed the Lease of the leader election");
         } else {
-            tracing::warn!(lease, writing, reason, %error, "a request of the leader election failed, trying again");
+            tracing::warn!(lease, writing, reason, %error, "a request of the leader election failed; trying again");
             self.config.readiness.failing(LOOP, failure);
         }
         self.candidate.on_failed(now, conflict);
@@ -287,17 +288,21 @@ impl LeaderElection {
         }
         if was_acting && act_until.is_none() && leads {
             let lease = self.config.lease;
-            tracing::warn!(lease, "the Lease was not renewed in time, pausing all writes");
+            tracing::warn!(lease, "the Lease was not renewed in time; all writes are paused");
         }
     }
 
     /// Gives up all keys, and releases the Lease once no action is under way.
     async fn leave(mut self, claiming: bool) {
         self.shared.show(Snapshot::default());
+        let lease = self.config.lease;
         let until = Instant::now() + RELEASE_TIMEOUT;
         while self.shared.busy_until(true).is_some() {
             if timeout_at(until, self.shared.returned.notified()).await.is_err() {
-                tracing::warn!("an action is still under way, the Lease runs out by itself");
+                tracing::warn!(
+                    lease,
+                    "a write is still under way at the end of the drain; the Lease expires by itself"
+                );
                 return;
             }
         }
@@ -305,11 +310,11 @@ impl LeaderElection {
             return;
         }
         match timeout(RELEASE_TIMEOUT, self.release()).await {
-            Ok(Ok(())) => tracing::info!(lease = self.config.lease, "the Lease is released"),
+            Ok(Ok(())) => tracing::info!(lease, "the Lease is released"),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the Lease could not be released, it runs out by itself")
+                tracing::warn!(lease, %error, "the Lease was not released; it expires by itself")
             }
-            Err(_) => tracing::warn!("the Lease could not be released in time, it runs out by itself"),
+            Err(_) => tracing::warn!(lease, "the Lease was not released in time; it expires by itself"),
         }
     }
 
