@@ -150,8 +150,8 @@ def test_dashboards_are_generated():
     assert checked.returncode == 0, checked.stderr
 
 
-# Panels, and what the JSON may have, of each flavour. Grafana 9 has no graph panel for new dashboards any more; Plutono 7.5
-# has no state timeline, no data source that is an object, and no schema above 27.
+# Panels, and what the JSON may have, of each flavour. Grafana 9 has no graph panel for new dashboards any more; Plutono
+# 7.5 has no state timeline, no data source that is an object, and no schema above 27.
 PANELS = {"grafana": {"row", "stat", "table", "timeseries"}, "plutono": {"row", "stat", "table", "graph"}}
 SCHEMAS = {"grafana": 36, "plutono": 27}
 

@@ -56,7 +56,8 @@ SCHEME = {
     "regex": "(https?)",
     "target_label": "__scheme__",
 }
-# pkg/component/observability/monitoring/prometheus/seed/podmonitors.go: for Pods in garden, and for those of extensions.
+# pkg/component/observability/monitoring/prometheus/seed/podmonitors.go: for Pods in garden, and for those of
+# extensions.
 MONITORS = {
     "garden": {
         "scheme": "https",

@@ -116,8 +116,8 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
         }
     });
     let kubeconfig = format!(
-        "{{clusters: [{{name: c, cluster: {{server: \"https://{address}\"}}}}], users: [{{name: u, user: {{token: t}}}}], \
-         contexts: [{{name: x, context: {{cluster: c, user: u}}}}]}}"
+        "{{clusters: [{{name: c, cluster: {{server: \"https://{address}\"}}}}], users: [{{name: u, user: {{token: \
+         t}}}}], contexts: [{{name: x, context: {{cluster: c, user: u}}}}]}}"
     );
     let limiter = limits(AT_ONCE);
     let hang: Vec<_> = (0..SHOOTS)

@@ -50,8 +50,8 @@ pub(crate) const OPERATIONS: Counter<(ShootLabel<'_>, (Direction, WriteResult))>
     "watchdog_scaling_operations_total",
     "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, \
      migrates or is deleted) and result: applied, conflict (somebody else wrote in between), refused, unknown (no \
-     answer, or the API server failed), cancelled (not allowed any more when its turn came), kept_back (not sent, because \
-     the mode is observe).",
+     answer, or the API server failed), cancelled (not allowed any more when its turn came), kept_back (not sent, \
+     because the mode is observe).",
 );
 
 pub(crate) const WRITES: Counter<(Direction, WriteResult)> = Counter::new(
@@ -62,8 +62,8 @@ pub(crate) const WRITES: Counter<(Direction, WriteResult)> = Counter::new(
 
 pub(crate) const FIRST_WRITE: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_first_write_seconds",
-    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was applied, or \
-     would have been sent in mode observe, by direction.",
+    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was \
+     applied, or would have been sent in mode observe, by direction.",
 );
 
 pub(crate) const REACHED: Histogram<Direction> = Histogram::new(

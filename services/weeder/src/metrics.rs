@@ -68,8 +68,8 @@ pub(crate) const DELETIONS: Counter<DeletionAnswer> = Counter::new(
 
 pub(crate) const DELETION_DELAY: Histogram<Discovered> = Histogram::new(
     "watchdog_weeder_deletion_delay_seconds",
-    "Time until a crash-looping pod was deleted, by discovered: at_start (since its service became ready) or later (since \
-     it was seen to crash while the weeder lived).",
+    "Time until a crash-looping pod was deleted, by discovered: at_start (since its service became ready) or later \
+     (since it was seen to crash while the weeder lived).",
 );
 
 pub(crate) const SAVED: Counter = Counter::new(
@@ -130,8 +130,8 @@ pub(crate) const POD_WATCHES: Gauge<WatchScope> = Gauge::new(
 
 pub(crate) const MALFORMED: Counter<ObjectKind> = Counter::new(
     "watchdog_weeder_malformed_objects_total",
-    "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint, no crash loop \
-     and no annotation.",
+    "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint, no crash \
+     loop and no annotation.",
 );
 
 /// Combinations of labels of [`DELETED_PODS`] at most: names of containers are not a closed set.

@@ -142,8 +142,8 @@ pub async fn preflight(
 /// incident that needs it; some twenty small requests in ten minutes are nothing to the seed.
 const ASK_AGAIN: Duration = Duration::from_secs(10 * 60);
 
-/// The preflight of a service whose needs change. While something is missing, the blocker `permissions` names it, and so
-/// do the log and the metric.
+/// The preflight of a service whose needs change. While something is missing, the blocker `permissions` names it, and
+/// so do the log and the metric.
 pub struct Preflight {
     client: kube::Client,
     readiness: Readiness,
@@ -176,8 +176,8 @@ impl Preflight {
         self
     }
 
-    /// Asks for every permission: with growing pauses while some are missing, seldom when all are granted. Never ends; to
-    /// be dropped, at any point, and called again when the needs change.
+    /// Asks for every permission: with growing pauses while some are missing, seldom when all are granted. Never ends;
+    /// to be dropped, at any point, and called again when the needs change.
     pub async fn keep_asking(&mut self, needed: &[Permission]) {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         let mut reported = None;

@@ -75,9 +75,9 @@ where
     /// was deleted meanwhile is found by the next complete list, against what the index holds then. `K` must decode
     /// leniently, so that one bad object cannot stop the watch; a deletion needs nothing but the metadata.
     ///
-    /// A watch that brings nothing for 20 s, not even a bookmark, is opened again where it was. Everything is listed again
-    /// when etcd was restored from a backup: resource versions then start over below the one from which the watch goes
-    /// on, and it would bring nothing.
+    /// A watch that brings nothing for 20 s, not even a bookmark, is opened again where it was. Everything is listed
+    /// again when etcd was restored from a backup: resource versions then start over below the one from which the watch
+    /// goes on, and it would bring nothing.
     ///
     /// From this call on it blocks `readiness`, until everything is listed and whenever the seed refuses access.
     ///
@@ -343,8 +343,8 @@ fn version<K: Resource>(event: &Event<K>) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-/// How often the watch checks that resource versions have not gone back: one list of one object each time. It also checks
-/// at once when a list or watch has failed.
+/// How often the watch checks that resource versions have not gone back: one list of one object each time. It also
+/// checks at once when a list or watch has failed.
 const RESTORE_CHECK: Duration = Duration::from_secs(20);
 
 /// The pause after the first failure; see [`LONGEST_PAUSE`].
@@ -385,8 +385,8 @@ impl kube::runtime::utils::Backoff for WatchBackoff {
 ///
 /// - 410 as a status code: the version is too old, and kube's watcher would ask for the same one again and again.
 ///   Normally the server says so within the stream, and kube's watcher lists again.
-/// - 401 and 403: these block readiness ([`synced_hint`]), and a watch that works again and is quiet would never say so;
-///   a complete list does. A list that is refused needs nothing: kube's watcher tries it again.
+/// - 401 and 403: these block readiness ([`synced_hint`]), and a watch that works again and is quiet would never say
+///   so; a complete list does. A list that is refused needs nothing: kube's watcher tries it again.
 fn must_list_again(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => false,

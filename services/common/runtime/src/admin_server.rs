@@ -1,6 +1,6 @@
-//! The connections of the admin endpoint, with limits. A connection beyond them is accepted all the same, and the oldest of
-//! the address that has most is closed: the kubelet's probes are answered whatever a scraper does, even one that comes from
-//! the same node.
+//! The connections of the admin endpoint, with limits. A connection beyond them is accepted all the same, and the
+//! oldest of the address that has most is closed: the kubelet's probes are answered whatever a scraper does, even one
+//! that comes from the same node.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

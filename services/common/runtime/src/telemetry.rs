@@ -104,8 +104,8 @@ where
     Ok((subscriber, LogLevel { set: Arc::new(set) }))
 }
 
-/// Whatever the filter says: kube's client logs the whole text of an answer that it cannot decode, at WARN, and that may
-/// be a list of Secrets. The error itself comes back to the caller, who logs it.
+/// Whatever the filter says: kube's client logs the whole text of an answer that it cannot decode, at WARN, and that
+/// may be a list of Secrets. The error itself comes back to the caller, who logs it.
 fn tells_no_objects(metadata: &Metadata<'_>) -> bool {
     metadata.target() != "kube_client::client" || *metadata.level() == Level::ERROR
 }

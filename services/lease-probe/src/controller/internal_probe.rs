@@ -15,8 +15,8 @@ use crate::domain::probe_state::{ProbeState, ProbeStep};
 use crate::domain::renewals::expiry_age;
 use crate::domain::schedule;
 
-/// A loss rests on a list of leases that is no older than this when it is reported: lists of nodes and machines may take
-/// long, and the leases may be renewed meanwhile.
+/// A loss rests on a list of leases that is no older than this when it is reported: lists of nodes and machines may
+/// take long, and the leases may be renewed meanwhile.
 const STALE_LIST: Duration = Duration::from_secs(2);
 
 /// The result of one probe.

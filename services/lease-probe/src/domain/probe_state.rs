@@ -20,12 +20,12 @@ use super::schedule::MIN_SPACING;
 const REMEMBER: Duration = Duration::from_secs(120);
 
 /// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with.
-/// The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them before the
-/// kubelet falls silent, and an expired lease has been silent for longer than this.
+/// The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them before
+/// the kubelet falls silent, and an expired lease has been silent for longer than this.
 const FRESH: f64 = 1.25;
 
-/// Nodes and machines that a probe listed itself may have taken longer. Then they are good enough if they were asked for
-/// after the kubelets had missed a renewal.
+/// Nodes and machines that a probe listed itself may have taken longer. Then they are good enough if they were asked
+/// for after the kubelets had missed a renewal.
 fn longest_list(rule: ExpiryRule, renew_interval: Duration) -> Duration {
     rule.expiry_age.saturating_sub(renew_interval)
 }
@@ -187,8 +187,8 @@ impl ProbeState {
         self.judge_by(listed, nodes, rule, now, now)
     }
 
-    /// Judges a list of the leases that was asked for at `now`, after the nodes and machines of the last judgement, which
-    /// had been asked for at `as_of`, took long. Returns none if they took so long that they prove nothing.
+    /// Judges a list of the leases that was asked for at `now`, after the nodes and machines of the last judgement,
+    /// which had been asked for at `as_of`, took long. Returns none if they took so long that they prove nothing.
     pub fn judge_again(
         &mut self,
         listed: &ListedLeases,

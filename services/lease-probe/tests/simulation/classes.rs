@@ -154,7 +154,8 @@ pub(crate) fn all() -> Vec<HistoryClass> {
     ]
 }
 
-/// Histories in which a false verdict is possible, because what happened cannot be known from outside. A test counts them.
+/// Histories in which a false verdict is possible, because what happened cannot be known from outside. A test counts
+/// them.
 pub(crate) fn limits() -> Vec<HistoryClass> {
     let class = |name, generate, why| class(name, generate).may_be_false(why);
     const WRITES: &str = "the API server answers reads and refuses writes, for example with a full etcd";

@@ -85,8 +85,8 @@ pub(crate) fn merge(tables: impl IntoIterator<Item = Table>) -> Table {
 
 /// As Markdown.
 pub(crate) fn markdown(table: &Table) -> String {
-    let mut text = "| class | histories | loss verdicts | false | late (of them never) | healed in time | healed unseen | not restored | \
-                    detection p50 | p99 | max |\n| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
+    let mut text = "| class | histories | loss verdicts | false | late (of them never) | healed in time | healed \
+                    unseen | not restored | detection p50 | p99 | max |\n| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
         .to_owned();
     let mut total = ClassResult::default();
     for ((_, name), result) in table {

@@ -54,8 +54,8 @@ impl ResourceWriter {
     }
 
     /// Makes a request of the flow of a shoot. A write is sent only once the Cluster is `confirmed`, where it needs
-    /// that, and only with the permit that `authorize` gives right before; and not at all if the disposition keeps it back.
-    /// This is the only place where the flow of a shoot writes.
+    /// that, and only with the permit that `authorize` gives right before; and not at all if the disposition keeps it
+    /// back. This is the only place where the flow of a shoot writes.
     pub(crate) async fn run(
         &self,
         shoot: &str,

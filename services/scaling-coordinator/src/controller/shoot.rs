@@ -40,9 +40,9 @@ pub(super) struct ShootRecord {
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
     verdict: Option<Instant>,
     first_write: bool,
-    /// Writes without an answer and their reasons, for the history and the Kubernetes Events: they are reported once the
-    /// resource shows that they were applied. [`Flow`] on its own waits for the effect of every write, answered or not,
-    /// before it decides again.
+    /// Writes without an answer and their reasons, for the history and the Kubernetes Events: they are reported once
+    /// the resource shows that they were applied. [`Flow`] on its own waits for the effect of every write, answered or
+    /// not, before it decides again.
     unanswered: BTreeMap<ResourceRef, (Action, String)>,
     /// Warnings that were published, by resource.
     warnings: BTreeMap<ResourceRef, String>,

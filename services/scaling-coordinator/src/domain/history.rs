@@ -1,8 +1,8 @@
 //! The history of a shoot: the events that an operator asks about later, and the summary of an incident.
 //!
 //! An incident begins with a verdict that wants the dependants down, or with a write. It ends when a verdict is healthy
-//! again, nothing is held down and every resource is where it was. Steps are recorded within an incident only: at a start
-//! every healthy shoot takes the same ones.
+//! again, nothing is held down and every resource is where it was. Steps are recorded within an incident only: at a
+//! start every healthy shoot takes the same ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -56,8 +56,8 @@ struct Covered<T> {
 // === impl WriteDisposition ===
 
 impl WriteDisposition {
-    /// The disposition of a write on a resource. In mode observe only what this program itself holds down is restored, and
-    /// not while an overlay covers it (S6), nor after somebody else has scaled it.
+    /// The disposition of a write on a resource. In mode observe only what this program itself holds down is restored,
+    /// and not while an overlay covers it (S6), nor after somebody else has scaled it.
     pub(crate) fn of(mode: Mode, action: &Action, observed: &Observed, overlay: &Overlay) -> Self {
         let restores = action.direction != Direction::Down
             || matches!(action.kind, ActionKind::Write(ResourceWrite::CleanUp));

@@ -150,8 +150,8 @@ pub(crate) fn day_and_clock(at: Timestamp) -> String {
         .to_string()
 }
 
-/// Time since a moment, and the moment: `2m10s (00:37:50Z)`; `-` when unset. A clock that runs ahead of this one shows as
-/// no time.
+/// Time since a moment, and the moment: `2m10s (00:37:50Z)`; `-` when unset. A clock that runs ahead of this one shows
+/// as no time.
 pub(crate) fn since(sent: Option<&prost_types::Timestamp>, now: Timestamp) -> String {
     timestamp(sent).map_or_else(
         || "-".to_owned(),

@@ -72,7 +72,8 @@ pub(crate) enum OutageProof {
     Observed,
     /// It was ready when it was first seen, in a list that is not complete: it may have more endpoints.
     Listing,
-    /// It was ready when it was first seen; these pods behind its endpoints say since when, and are read when it matters.
+    /// It was ready when it was first seen; these pods behind its endpoints say since when, and are read when it
+    /// matters.
     Unread(BTreeSet<Arc<str>>),
     Reading,
     Read(OutageEvidence),
@@ -543,8 +544,8 @@ impl WeederManager {
         }
     }
 
-    /// True when a pod has been due since before the end of the weeder. Only requests of ours keep it waiting, so the weeder
-    /// does not end before the pod has had its turn.
+    /// True when a pod has been due since before the end of the weeder. Only requests of ours keep it waiting, so the
+    /// weeder does not end before the pod has had its turn.
     fn has_backlog(&self, service: &NamespacedName) -> bool {
         let Some(ManagedWeeder { weeder, .. }) = self.weeders.get(service) else {
             return false;

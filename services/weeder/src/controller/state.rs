@@ -184,8 +184,8 @@ impl WeederState {
         }
     }
 
-    /// Other namespaces belong to this replica now. Of a namespace that comes from another replica the services that are
-    /// ready count as first seen ready.
+    /// Other namespaces belong to this replica now. Of a namespace that comes from another replica the services that
+    /// are ready count as first seen ready.
     pub(crate) fn ownership_changed(&mut self, owns: OwnsNamespace<'_>, now: UnixTime) {
         let (mut gained, mut lost) = (BTreeSet::new(), BTreeSet::new());
         for (namespace, owned) in &mut self.owned_namespaces {

@@ -283,8 +283,8 @@ fn kept_back_notice(deletion: &Deletion) -> Notice {
         reason: "CrashLoopingPodObserved",
         action: "Observed",
         note: format!(
-            "Would delete pod {}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {} is ready since \
-             {}.",
+            "Would delete pod {}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {} is ready \
+             since {}.",
             pod.key.name, key.name, deletion.service_ready_since
         ),
     }

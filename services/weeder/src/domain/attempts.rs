@@ -1,10 +1,10 @@
 //! How often may the pods of a controller be deleted?
 //!
 //! The first deletion helps a pod that crashed because of the service; a successor that crashes too has a reason of its
-//! own. So each controller is remembered, and each of its containers: a container's pods are deleted at once, then after
-//! 10, 20 and 40 s, and the pods of a controller in three rounds of a weeder's life, whichever containers crash. Then they
-//! are left alone. Pods that existed already when the first of them was deleted, the other replicas, belong to the same
-//! round.
+//! own. So each controller is remembered, and each of its containers: a container's pods are deleted at once, then
+//! after 10, 20 and 40 s, and the pods of a controller in three rounds of a weeder's life, whichever containers crash.
+//! Then they are left alone. Pods that existed already when the first of them was deleted, the other replicas, belong
+//! to the same round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -149,8 +149,8 @@ impl ControllerKey {
 // === impl Attempts ===
 
 impl Attempts {
-    /// The answer for a pod that was found to crash at `found_at` and that this weeder could delete. Each of its containers
-    /// that crash must have waited for its time.
+    /// The answer for a pod that was found to crash at `found_at` and that this weeder could delete. Each of its
+    /// containers that crash must have waited for its time.
     pub(crate) fn permit(
         &self,
         controller: &ControllerKey,
@@ -291,8 +291,8 @@ impl Attempts {
 // === impl DeletionRound ===
 
 impl DeletionRound {
-    /// True when a deletion of the pod belongs to the present round. A weeder that took no part in the round joins it only
-    /// while it lasts: another outage begins another round.
+    /// True when a deletion of the pod belongs to the present round. A weeder that took no part in the round joins it
+    /// only while it lasts: another outage begins another round.
     fn joins(&self, pod: &Pod, found_at: UnixTime, weeder: u64, now: UnixTime) -> bool {
         let attempts = self.by_weeder.get(&weeder);
         let takes_part = attempts.is_some_and(|attempts| attempts.last_round == self.round);
@@ -300,10 +300,10 @@ impl DeletionRound {
         (takes_part || !over) && self.includes(pod, Some(found_at))
     }
 
-    /// True when the pod existed already when the first deletion of the round took place. Both times are an API server's;
-    /// another one may have created the pod than deleted its predecessor. A pod that is only little older counts as a
-    /// successor, which waits. While a deletion has no answer the time is not known: then a pod that was found to crash
-    /// before the request left is no successor.
+    /// True when the pod existed already when the first deletion of the round took place. Both times are an API
+    /// server's; another one may have created the pod than deleted its predecessor. A pod that is only little older
+    /// counts as a successor, which waits. While a deletion has no answer the time is not known: then a pod that was
+    /// found to crash before the request left is no successor.
     fn includes(&self, pod: &Pod, found_at: Option<UnixTime>) -> bool {
         let deleted_at = self.deleted_at.filter(|_| self.certain || found_at.is_none());
         let existed = match (pod.created, deleted_at) {

@@ -225,8 +225,8 @@ impl Weeder {
         why.sentence().clone_into(&mut self.message);
     }
 
-    /// Remembers the result of a deletion. A second refusal takes the place of the first, and so does a second state that
-    /// was obsolete, so that retries do not push out what else happened.
+    /// Remembers the result of a deletion. A second refusal takes the place of the first, and so does a second state
+    /// that was obsolete, so that retries do not push out what else happened.
     pub(crate) fn record(
         &mut self,
         pod: &Pod,

@@ -169,8 +169,8 @@ impl Seed {
         );
     }
 
-    /// Creates or changes the pod behind an endpoint: ready since an hour after [`CRASHED_AT`], or not ready since an hour
-    /// before. A `StatefulSet` owns it.
+    /// Creates or changes the pod behind an endpoint: ready since an hour after [`CRASHED_AT`], or not ready since an
+    /// hour before. A `StatefulSet` owns it.
     fn member(&self, namespace: &str, name: &str, ready: bool) -> String {
         if self.api.store().find(&keys::PODS, namespace, name).is_none() {
             self.pod_of(

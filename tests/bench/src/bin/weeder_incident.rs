@@ -179,8 +179,8 @@ fn report(
     )?;
     writeln!(
         out,
-        "  the weeder was ready {:.1} s after its start; last deletion after {:.2} s; {} requests from then on, at most \
-         {} in a second (allowed: {})",
+        "  the weeder was ready {:.1} s after its start; last deletion after {:.2} s; {} requests from then on, at \
+         most {} in a second (allowed: {})",
         ready_after.as_secs_f64(),
         seen.took.as_secs_f64(),
         seen.all_requests,

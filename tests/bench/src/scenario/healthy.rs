@@ -363,8 +363,8 @@ impl std::fmt::Display for Outcomes {
         )?;
         writeln!(
             f,
-            "  the fleet itself: {} us per probe, {} cores, {} MiB; seed requests {:?}; streams: {} messages/s, {} B/s, \
-             {} lost",
+            "  the fleet itself: {} us per probe, {} cores, {} MiB; seed requests {:?}; streams: {} messages/s, {} \
+             B/s, {} lost",
             self.fleet_cpu_micros_per_probe,
             self.fleet_cores,
             self.fleet_resident_mib,
@@ -378,8 +378,8 @@ impl std::fmt::Display for Outcomes {
         };
         writeln!(
             f,
-            "  without the subscribers: {} cores, {} us of CPU per probe, {} MiB resident, lag below {:?} ms (p99), the \
-             fleet {} cores; with them {} cores and {} MiB more",
+            "  without the subscribers: {} cores, {} us of CPU per probe, {} MiB resident, lag below {:?} ms (p99), \
+             the fleet {} cores; with them {} cores and {} MiB more",
             without.cores,
             without.cpu_micros_per_probe,
             without.resident_mib,

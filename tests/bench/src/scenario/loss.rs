@@ -236,8 +236,8 @@ impl std::fmt::Display for Outcomes {
         let show = |millis: &Option<Millis>| millis.map_or("none".to_owned(), |millis| millis.to_string());
         writeln!(
             f,
-            "{} of {} shoots x {} nodes lost, last renewals within {} ms (0: as they come), {} replica(s); load average \
-             before: {}",
+            "{} of {} shoots x {} nodes lost, last renewals within {} ms (0: as they come), {} replica(s); load \
+             average before: {}",
             self.lost, self.shoots, self.nodes, self.within_millis, self.replicas, self.load_average_before
         )?;
         writeln!(

@@ -1,5 +1,5 @@
-//! Any replica answers for the whole seed: a subscriber that keeps the contract of the streams knows every shoot all the
-//! time while every replica is replaced, one after the other, and lists are whole through each of them.
+//! Any replica answers for the whole seed: a subscriber that keeps the contract of the streams knows every shoot all
+//! the time while every replica is replaced, one after the other, and lists are whole through each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use watchdog_watch_stream::item::FeedItem;
 use watchdog_watch_stream::message::Event;
 use watchdog_watch_stream::wire::WatchResponse;
 
-/// How many shoots there are where [`SHOOTS_VARIABLE`] does not say otherwise: `make nightly` has 1,000, which take over a
-/// minute without optimisation.
+/// How many shoots there are where [`SHOOTS_VARIABLE`] does not say otherwise: `make nightly` has 1,000, which take
+/// over a minute without optimisation.
 const SHOOTS: usize = 200;
 const SHOOTS_VARIABLE: &str = "REPLICAS_SHOOTS";
 

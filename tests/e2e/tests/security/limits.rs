@@ -1,5 +1,5 @@
-//! Callers who take more than they may: streams, messages, connections, time. Whatever they do, verdicts keep flowing to
-//! a subscriber who behaves.
+//! Callers who take more than they may: streams, messages, connections, time. Whatever they do, verdicts keep flowing
+//! to a subscriber who behaves.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -242,8 +242,8 @@ fn one_field_by_two_names_is_one_too_many() {
     assert_eq!(
         errors(&both),
         [
-            "22:16: dependentResourceInfos[2].shouldExist: is the older, opposite name of \"optional\", which is given too; \
-          remove it"
+            "22:16: dependentResourceInfos[2].shouldExist: is the older, opposite name of \"optional\", which is \
+          given too; remove it"
         ]
     );
 }

@@ -54,8 +54,8 @@ fn operators_match_as_in_kubernetes() {
     }
 }
 
-/// The rows of Kubernetes' own tests (`TestLabelSelectorAsSelector`, `TestSetMatches` of k8s.io/apimachinery), and one for
-/// each case in which a label is missing: a difference here deletes the wrong pod.
+/// The rows of Kubernetes' own tests (`TestLabelSelectorAsSelector`, `TestSetMatches` of k8s.io/apimachinery), and one
+/// for each case in which a label is missing: a difference here deletes the wrong pod.
 #[test]
 fn selectors_select_what_the_api_server_selects() {
     let expressions = |list: Json| json!({"matchExpressions": list});

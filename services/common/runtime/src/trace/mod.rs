@@ -90,7 +90,8 @@ impl Tracer {
         self.0.is_some()
     }
 
-    /// The first span of a trace, of something that began then. None while traces are off, or when too many began lately.
+    /// The first span of a trace, of something that began then. None while traces are off, or when too many began
+    /// lately.
     #[must_use]
     pub fn root(
         &self,

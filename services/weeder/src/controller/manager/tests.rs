@@ -900,8 +900,8 @@ fn answer(how: u8) -> Result<(), RequestFailure> {
 }
 
 proptest! {
-    /// In any order of events, only dependants of a live weeder are deleted, in at most three rounds of a weeder's life for
-    /// a controller. At the end, nothing is left.
+    /// In any order of events, only dependants of a live weeder are deleted, in at most three rounds of a weeder's life
+    /// for a controller. At the end, nothing is left.
     #[test]
     fn never_a_wrong_task_and_nothing_left_at_the_end(steps in steps()) {
         let mut manager = WeederManager::new(&config());

@@ -1,5 +1,5 @@
-//! Where the scenarios are played: on the sandbox, or on real kube-apiservers. What a [`ShootBackend`] can do is all that a
-//! scenario needs that cannot be done through the Kubernetes API itself.
+//! Where the scenarios are played: on the sandbox, or on real kube-apiservers. What a [`ShootBackend`] can do is all
+//! that a scenario needs that cannot be done through the Kubernetes API itself.
 
 mod machines;
 mod nodes;

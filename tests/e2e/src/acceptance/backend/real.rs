@@ -39,8 +39,8 @@ const TIMES: Times = Times {
     bound: BOUND,
 };
 
-/// API servers beside the seed's. Each takes 5 % of a processor for nothing, and machines are at times three times slower
-/// than at others; more would only be in the way of what is timed.
+/// API servers beside the seed's. Each takes 5 % of a processor for nothing, and machines are at times three times
+/// slower than at others; more would only be in the way of what is timed.
 const POOL: usize = 4;
 
 /// The user that the probe is in a shoot.
