@@ -13,7 +13,9 @@ from test_documents import SOURCES, metrics
 from test_rules import ALERTS, RULES
 
 FLAVOURS = {
-    flavour: {path.stem: json.loads(path.read_text()) for path in sorted((CHART / "dashboards" / flavour).glob("*.json"))}
+    flavour: {
+        path.stem: json.loads(path.read_text()) for path in sorted((CHART / "dashboards" / flavour).glob("*.json"))
+    }
     for flavour in ("grafana", "plutono")
 }
 DASHBOARDS = FLAVOURS["grafana"]

@@ -161,7 +161,8 @@ fn end(word: &str) -> Option<UnixTime> {
 fn malformed(annotation: &str, text: &str, expected: &str) -> String {
     let quoted: String = text.chars().take(QUOTED).collect();
     format!(
-        "The Shoot's annotation {annotation} is {quoted:?}, which is not {expected}; the default of the seed is in force."
+        "The Shoot's annotation {annotation} is {quoted:?}, which is not {expected}; the default of the seed is in \
+         force."
     )
 }
 

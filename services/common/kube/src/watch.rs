@@ -151,7 +151,10 @@ where
                 }
                 event = events.next() => event.with_context(|| format!("the watch of {name} ended"))?,
                 Some(()) = restores.next() => {
-                    tracing::warn!(watch = name, "resource versions went back, etcd was restored from a backup; listing again");
+                    tracing::warn!(
+                        watch = name,
+                        "resource versions went back because etcd was restored from a backup; listing again"
+                    );
                     (progress.hear)(Change::Restored);
                     events = self.open(&readiness);
                     continue;
@@ -230,7 +233,12 @@ where
                     }
                     Err(error) => {
                         let (watch, reason) = (self.name, error.failure().reason.as_str());
-                        tracing::warn!(watch, reason, %error, "could not check whether etcd was restored, trying again");
+                        tracing::warn!(
+                            watch,
+                            reason,
+                            %error,
+                            "could not check whether etcd was restored; trying again"
+                        );
                     }
                 }
                 tokio::select! {

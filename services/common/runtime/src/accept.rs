@@ -34,7 +34,8 @@ label!(pub(crate) enum CloseReason: "reason" {
 
 pub(crate) const CONNECTIONS_REFUSED: Counter<CloseReason> = Counter::new(
     "watchdog_grpc_connections_refused_total",
-    "Connections to the gRPC server that ended before a request, by reason: limit, handshake, identity, timeout or silent.",
+    "Connections to the gRPC server that ended before a request, by reason: limit, handshake, identity, timeout or \
+     silent.",
 );
 
 /// A TLS handshake that takes longer is given up: half-open connections must not pile up.

@@ -409,7 +409,8 @@ impl Controller {
         };
         for other in &found.others {
             let (resource, by, direction) = (&other.reference, &other.writer, other.direction.as_str());
-            tracing::info!(%resource, by, direction, from = other.from, to = other.to, "another writer scaled a resource");
+            let (from, to) = (other.from, other.to);
+            tracing::info!(%resource, by, direction, from, to, "another writer scaled a resource");
             if let Some(history) = &self.history {
                 history.other_wrote(shoot, other);
             }

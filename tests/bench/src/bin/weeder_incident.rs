@@ -190,7 +190,8 @@ fn report(
     writeln!(out, "  from ready to deletion: {spread}")?;
     writeln!(
         out,
-        "  at one time: {} watches, {} deletions and reads; {} new connections, {} lists and reads of pods in a namespace",
+        "  at one time: {} watches, {} deletions and reads; {} new connections, {} lists and reads of pods in a \
+         namespace",
         seen.watches, seen.requests, seen.connections, seen.lists
     )?;
     writeln!(

@@ -87,7 +87,9 @@ async fn set_ready(seed: &Client, service: &str, ready: bool) -> anyhow::Result<
     let member = format!("{service}{MEMBER}");
     if ready {
         let pods: Api<Pod> = Api::namespaced(seed.clone(), LOST);
-        let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": service, "uid": service, "controller": true});
+        let owner = json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "name": service, "uid": service, "controller": true,
+        });
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": member, "ownerReferences": [owner]},
             "spec": {"containers": [{"name": "main", "image": "none"}]},

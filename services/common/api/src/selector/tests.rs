@@ -189,7 +189,10 @@ fn an_empty_selector_is_refused() {
 /// Each would be a selector of something else, or none, to the API server.
 #[test]
 fn what_the_api_server_would_refuse_is_refused() {
-    let expression = |key: &str, operator: &str, values: Json| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+    let expression = |key: &str, operator: &str, values: Json| {
+        let requirement = json!({"key": key, "operator": operator, "values": values});
+        json!({"matchExpressions": [requirement]})
+    };
     for wrong in [
         json!({"matchLabels": {"foo": null}}),
         json!({"matchLabels": {"foo": "a b"}}),

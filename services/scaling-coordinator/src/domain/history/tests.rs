@@ -138,10 +138,10 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
     let [step] = &history.published(t0 + 16 * S, &waiting)[..] else {
         panic!("one step")
     };
-    assert!(
-        matches!(&step.kind, ShootEventKind::StepChanged { previous: Some((Step::Writing, took)), .. } if *took == 5 * S),
-        "{step:?}"
-    );
+    let ShootEventKind::StepChanged { previous, .. } = &step.kind else {
+        panic!("{step:?}")
+    };
+    assert_eq!(*previous, Some((Step::Writing, 5 * S)), "{step:?}");
 
     history.verdict(t0 + 60 * S, &verdict(Outcome::Healthy, t0 + 60 * S), None);
     let protected = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, true);

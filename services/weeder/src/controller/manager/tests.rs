@@ -974,7 +974,9 @@ proptest! {
                         prop_assert!(deletion.pod.crash_loop().is_some());
                     }
                     Task::ReadEndpoints(read) => {
-                        let same = |task: &Task| matches!(task, Task::ReadEndpoints(r) if r.generation == read.generation);
+                        let generation = read.generation;
+                        let same =
+                            |task: &Task| matches!(task, Task::ReadEndpoints(r) if r.generation == generation);
                         prop_assert!(!under_way.iter().any(same), "two reads at one time");
                     }
                 }
