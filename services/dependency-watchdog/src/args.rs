@@ -24,7 +24,7 @@ const IGNORED_FLAGS: [&str; 7] = [
     "zap-time-encoding",
 ];
 
-/// The flags of the Go program that have one, and a few of our own.
+/// The flags of the Go program that have a meaning here, and a few of our own.
 #[derive(Debug, Clone, Args)]
 struct Flags {
     /// Configuration file (YAML), as gardenlet writes it. Fields that this version does not know are left out, with a
@@ -112,10 +112,10 @@ pub struct DropInOptions {
     pub check_config: bool,
 }
 
-/// The reason why the process does not start.
+/// Why the process does not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// The flags are wrong, or somebody asks for help.
+    /// The flags are wrong, or ask for help.
     Usage(clap::Error),
     /// The configuration file or a time is wrong.
     Invalid(anyhow::Error),

@@ -82,7 +82,7 @@ impl HistoryStore {
         self.record(shoot, |history| history.write_ended(now, action, outcome, took));
     }
 
-    /// Somebody else has scaled a resource of an observed shoot.
+    /// Somebody else has scaled a resource of a shoot in mode observe.
     pub(crate) fn other_wrote(&self, shoot: &str, other: &OtherWrite) {
         let now = Instant::now();
         self.record(shoot, |history| history.other_wrote(now, other));

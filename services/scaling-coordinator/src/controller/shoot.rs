@@ -59,7 +59,7 @@ pub(super) struct Reconciled {
     pub(super) applied: Vec<(Action, String)>,
     /// Warnings to publish, by resource.
     pub(super) warnings: Vec<(ResourceRef, String)>,
-    /// Resources of an observed shoot that somebody else has scaled.
+    /// Resources of a shoot in mode observe that somebody else has scaled.
     pub(super) others: Vec<OtherWrite>,
 }
 

@@ -72,12 +72,12 @@ pub(crate) enum ShootEventKind {
         outcome: ActionOutcome,
         took: Duration,
     },
-    /// Somebody else has scaled a resource of an observed shoot.
+    /// Somebody else has scaled a resource of a shoot in mode observe.
     OtherWrote(OtherWrite),
     IncidentEnded(IncidentSummary),
 }
 
-/// When this program would have scaled a resource of an observed shoot, and when another one did.
+/// When this program would have scaled a resource of a shoot in mode observe, and when another one did.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ScaleTimes {
     pub(crate) resource: ResourceRef,
@@ -108,7 +108,7 @@ pub(crate) struct IncidentSummary {
     pub(crate) in_mode_observe: bool,
     /// When the coordinator decided to scale in each direction, whether or not something was left to scale.
     pub(crate) decided: BTreeMap<Direction, Instant>,
-    /// Of the resources of an observed shoot, the earliest first.
+    /// Of the resources of a shoot in mode observe, the earliest first.
     pub(crate) scale_times: Vec<ScaleTimes>,
 }
 
@@ -180,7 +180,7 @@ impl IncidentSummary {
         Some((lead * 1_000.0).round() / 1_000.0)
     }
 
-    /// One sentence about who was first, for an observed shoot.
+    /// One sentence about who was first, for a shoot in mode observe.
     fn comparison(&self) -> Option<String> {
         let first = self.first_to_scale(Direction::Down)?;
         let is_us = first == COORDINATOR_FIELD_MANAGER;
@@ -517,7 +517,7 @@ impl ShootHistory {
         })
     }
 
-    /// Somebody else has scaled a resource of an observed shoot. A scale-down begins an incident also without a
+    /// Somebody else has scaled a resource of a shoot in mode observe. A scale-down begins an incident also without a
     /// verdict.
     pub(crate) fn other_wrote(&mut self, now: Instant, other: &OtherWrite) -> Option<ShootEvent> {
         if other.direction == Direction::Down {

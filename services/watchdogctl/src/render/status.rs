@@ -6,7 +6,7 @@ use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling, Step};
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, missing, text};
 
-/// The most rows of shoots that are not in mode protect. On an observed seed, no shoot is.
+/// The most rows of shoots that are not in mode protect. On a seed in mode observe, no shoot is.
 const MOST_UNPROTECTED: usize = 10;
 
 /// One shoot that is not healthy, or whose dependants are on their way.
