@@ -284,7 +284,7 @@ impl CertificateIssuer {
             reason,
             blocks,
             error = format!("{error:#}"),
-            "cannot follow the certificate authority, trying again"
+            "cannot follow the certificate authority; trying again"
         );
         self.readiness.failing(NAME, failure);
     }

@@ -221,7 +221,7 @@ impl Preflight {
                     }
                     let failure = error.failure();
                     let reason = failure.reason.as_str();
-                    tracing::warn!(reason, %error, "cannot check the permissions on the seed, trying again");
+                    tracing::warn!(reason, %error, "cannot check the permissions on the seed; trying again");
                     self.readiness.failing("permissions", failure);
                 }
             }

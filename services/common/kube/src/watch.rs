@@ -201,7 +201,7 @@ where
                 errors.increment(1);
                 let failure = failure(error);
                 let reason = failure.reason.as_str();
-                tracing::warn!(watch = name, reason, error = %failure, "watch failed, trying again");
+                tracing::warn!(watch = name, reason, error = %failure, "watch failed; trying again");
                 readiness.failing(name, failure);
             })
             .boxed()

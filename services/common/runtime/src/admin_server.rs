@@ -123,7 +123,7 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: 
                 tracing::debug!(
                     peer = %address,
                     limit_seconds,
-                    "a connection to the admin endpoint was open too long, closing it"
+                    "a connection to the admin endpoint was open too long; closing it"
                 );
             }
         };

@@ -211,7 +211,7 @@ impl Tls {
                 Err(error) => {
                     TLS_VALID.set((), 0.0);
                     let error = format!("{error:#}");
-                    tracing::error!(error, "changed TLS files refused, the old ones stay in use");
+                    tracing::error!(error, "changed TLS files refused; the old ones stay in use");
                 }
             }
         }

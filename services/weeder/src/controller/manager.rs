@@ -404,7 +404,7 @@ impl WeederManager {
                 entry.proof = OutageProof::Unread(read.pods.clone());
                 entry.failed_reads = entry.failed_reads.saturating_add(1);
                 entry.weeder.message =
-                    format!("The pods of the service cannot be read, trying again: {failure}.");
+                    format!("The pods of the service cannot be read; trying again: {failure}.");
                 let again = now.after(failure.pause(entry.failed_reads));
                 entry.reads_from = again;
                 self.due_reads.insert(read.key.clone(), again);

@@ -93,7 +93,7 @@ impl SeedWatches {
                 () = replaced(&services, &mut watched) => {}
             }
             stop_watch.cancel();
-            tracing::info!("services with dependants changed, watching the new ones");
+            tracing::info!("services with dependants changed; watching the new ones");
         }
     }
 
@@ -125,7 +125,7 @@ impl SeedWatches {
             if queries.contains(&all) && !open.contains_key(&all) {
                 tracing::warn!(
                     limit = MAX_WATCHES,
-                    "more selectors than watches on pods, watching all pods of the seed; use fewer selectors"
+                    "more selectors than watches on pods; watching all pods of the seed; use fewer selectors"
                 );
             }
             for query in queries {

@@ -248,7 +248,7 @@ impl MembershipTask {
             writing,
             reason,
             %error,
-            "a membership request failed, trying again"
+            "a membership request failed; trying again"
         );
         self.readiness.failing(LOOP, failure.clone());
         self.failure = Some(failure);
@@ -334,7 +334,7 @@ pub(crate) fn report(
     WATCH_ERRORS.inc(WatchName("membership"));
     let failure = watch::failure(error);
     let reason = failure.reason.as_str();
-    tracing::warn!(service, reason, error = %failure, "the watch of the membership leases failed, trying again");
+    tracing::warn!(service, reason, error = %failure, "the watch of the membership leases failed; trying again");
     readiness.failing(name, failure);
 }
 
@@ -347,7 +347,7 @@ async fn perform(leases: Arc<Leases>, request: Request) -> Result<LeaseAnswer, R
             lease_version,
         } => {
             if let Err(error) = leases.delete(&identity, &lease_version).await {
-                tracing::info!(%identity, %error, "an old membership lease could not be deleted, trying again later");
+                tracing::info!(%identity, %error, "an old membership lease could not be deleted; trying again later");
             }
             Ok(LeaseAnswer::Collected)
         }

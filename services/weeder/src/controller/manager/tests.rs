@@ -543,7 +543,7 @@ fn evidence_that_cannot_be_read_is_asked_for_again() {
     );
     assert_eq!(
         weeder(&manager, "etcd").message,
-        "The pods of the service cannot be read, trying again: no answer within 10s."
+        "The pods of the service cannot be read; trying again: no answer within 10s."
     );
     // Neither another pod nor its news make it sooner.
     seen(&mut manager, crashed_at("b", -50.0), 11.5);
