@@ -50,7 +50,7 @@ pub(crate) const OPERATIONS: Counter<(ShootLabel<'_>, (Direction, WriteResult))>
     "watchdog_scaling_operations_total",
     "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, \
      migrates or is deleted) and result: applied, conflict (somebody else wrote in between), refused, unknown (no \
-     answer, or the API server failed), cancelled (not allowed any more when its turn came), kept_back (not sent, \
+     answer, or the API server failed), cancelled (no longer allowed when its turn came), kept_back (not sent, \
      because the mode is observe).",
 );
 

@@ -57,7 +57,7 @@ pub(crate) const STARTED: Counter = Counter::new(
 pub(crate) const ENDED: Counter<WeederEnd> = Counter::new(
     "watchdog_weeders_ended_total",
     "Weeders that ended, by how: ended (lived out their time) or cancelled (their namespace ended, moved to another \
-     replica or is not configured any more). A weeder that a new one replaces is not counted.",
+     replica or is no longer configured). A weeder that a new one replaces is not counted.",
 );
 
 pub(crate) const DELETIONS: Counter<DeletionAnswer> = Counter::new(

@@ -32,7 +32,7 @@ pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
             tracing::info!("a write met a newer version of its resource; deciding again");
         }
         (ActionKind::Write(_), ActionOutcome::Cancelled) => {
-            tracing::info!("a write was cancelled because it is not allowed any more");
+            tracing::info!("a write was cancelled because it is no longer allowed");
         }
         (ActionKind::Write(_), ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. }) => {
             tracing::warn!(

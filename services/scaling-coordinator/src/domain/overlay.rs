@@ -95,7 +95,7 @@ impl Overlay {
         self.resources.contains_key(reference)
     }
 
-    /// The resources as the flow sees them. Forgets what is not covered any more.
+    /// The resources as the flow sees them. Forgets what is no longer covered.
     pub(crate) fn over<'a>(&mut self, dependents: &[Dependent<'a>]) -> Vec<Dependent<'a>> {
         let is_configured =
             |reference: &ResourceRef| dependents.iter().any(|d| d.config.reference == *reference);

@@ -1,5 +1,5 @@
 //! S6 as a promise: from every state, once nothing goes wrong any more and the verdict is healthy, everything is
-//! restored to its recorded count and nothing stays marked. Of a shoot that is not protected any more nothing stays
+//! restored to its recorded count and nothing stays marked. Of a shoot that is no longer protected nothing stays
 //! marked either.
 
 use std::collections::HashSet;

@@ -115,7 +115,7 @@ impl SeedWatches {
                 let keep = queries.contains(query);
                 if !keep {
                     watch.cancel();
-                    // What it saw, and no other watch, is not updated any more.
+                    // What it saw, and no other watch, is no longer updated.
                     self.state
                         .update(|state, _, _| state.manager.pods_synced(query, &Default::default()));
                 }

@@ -29,7 +29,7 @@ pub(crate) enum StopReason {
     /// The namespace is terminating or gone.
     NamespaceEnded,
     NotOwned,
-    /// The configuration does not name the service any more.
+    /// The configuration no longer names the service.
     NotConfigured,
     /// The annotation that declared the dependants is gone.
     NotAnnotated,
@@ -105,8 +105,8 @@ impl StopReason {
         match self {
             Self::NamespaceEnded => "The namespace is terminating or gone.",
             Self::NotOwned => "Another replica owns the namespace now.",
-            Self::NotConfigured => "The configuration does not name the service any more.",
-            Self::NotAnnotated => "The service does not declare dependants any more.",
+            Self::NotConfigured => "The configuration no longer names the service.",
+            Self::NotAnnotated => "The service no longer declares dependants.",
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct SimulatedPod {
     pub(super) ip: String,
     pub(super) labels: BTreeMap<String, String>,
     needs: BTreeSet<String>,
-    /// When it goes, once it is not wanted any more.
+    /// When it goes, once it is no longer wanted.
     leaves: Option<Instant>,
 }
 

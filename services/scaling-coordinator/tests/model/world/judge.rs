@@ -14,7 +14,7 @@ impl World {
             (Direction::Release, _) => because(!self.allowed, "S2: it is still to be protected")?,
             (Direction::Up, CombinedVerdict::Healthy)
             | (Direction::Down, CombinedVerdict::LeasesExpired | CombinedVerdict::ExternalUnreachable) => {}
-            (_, CombinedVerdict::Stale) => return because(false, "S1: a verdict that is not valid any more"),
+            (_, CombinedVerdict::Stale) => return because(false, "S1: a verdict that is no longer valid"),
             _ => return because(false, "S2: no verdict asks for it"),
         }
         because(
