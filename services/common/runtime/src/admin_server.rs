@@ -169,8 +169,13 @@ async fn connection(
 }
 
 /// HTTP/1.1, the only one that scrapers and the kubelet need.
-async fn speak<S>(stream: S, address: SocketAddr, refused: Option<String>, keep_alive: bool, router: Router)
-where
+async fn serve_http1<S>(
+    stream: S,
+    address: SocketAddr,
+    refused: Option<String>,
+    keep_alive: bool,
+    router: Router,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
