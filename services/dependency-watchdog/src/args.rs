@@ -14,7 +14,7 @@ use watchdog_kube::membership::ElectionTiming;
 use watchdog_runtime::args::CommonArgs;
 
 /// Flags of the Go program that have no meaning here.
-const WITHOUT_EFFECT: [&str; 7] = [
+const IGNORED_FLAGS: [&str; 7] = [
     "concurrent-reconciles",
     "kube-api-burst",
     "kube-api-qps",
@@ -24,7 +24,7 @@ const WITHOUT_EFFECT: [&str; 7] = [
     "zap-time-encoding",
 ];
 
-/// The flags of the Go program that have one, and a few of our own.
+/// The flags of the Go program that have a meaning here, and a few of our own.
 #[derive(Debug, Clone, Args)]
 struct Flags {
     /// Configuration file (YAML), as gardenlet writes it. Fields that this version does not know are left out, with a
@@ -112,10 +112,10 @@ pub struct DropInOptions {
     pub check_config: bool,
 }
 
-/// The reason why the process does not start.
+/// Why the process does not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// The flags are wrong, or somebody asks for help.
+    /// The flags are wrong, or ask for help.
     Usage(clap::Error),
     /// The configuration file or a time is wrong.
     Invalid(anyhow::Error),
@@ -216,7 +216,7 @@ impl Flags {
 }
 
 fn command() -> Command {
-    let ignored = WITHOUT_EFFECT.map(|name| {
+    let ignored = IGNORED_FLAGS.map(|name| {
         let arg = Arg::new(name).long(name).value_name("VALUE").num_args(0..=1);
         arg.help("Of the Go program; has no effect.")
     });
@@ -243,7 +243,7 @@ fn command() -> Command {
 fn ignored(matches: &ArgMatches, flags: &Flags) -> Vec<&'static str> {
     let given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
     let disabled = (!flags.enable_leader_election).then_some("enable-leader-election");
-    WITHOUT_EFFECT.into_iter().filter(given).chain(disabled).collect()
+    IGNORED_FLAGS.into_iter().filter(given).chain(disabled).collect()
 }
 
 /// Go's flags may begin with one dash.

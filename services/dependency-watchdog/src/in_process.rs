@@ -10,13 +10,13 @@ use tonic::transport::{Channel, Server};
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
-/// Bytes that a pipe holds in each direction: as many as a stream may send without being read.
+/// Bytes that a pipe holds in each direction: as many as a stream may send before they are read.
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// Pipes that wait for the server. There is one caller, which opens a second one when the first ended.
+/// Pipes that wait for the server. The one caller opens the next pipe when the last one has ended.
 const MAX_PENDING: usize = 4;
 
-/// Serves the routes, and gives a channel to them. Only this process can call.
+/// Serves the routes and returns a channel to them. Only this process can call.
 ///
 /// # Errors
 /// Never; the address of the channel is a constant.

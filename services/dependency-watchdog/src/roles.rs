@@ -21,7 +21,7 @@ use crate::in_process;
 /// The Lease of the Go program's prober, which gardenlet grants by this name.
 const PROBER_LEASE: &str = "dwd-prober-leader-election";
 
-/// That of its weeder.
+/// The Lease of the Go program's weeder.
 const WEEDER_LEASE: &str = "dwd-weeder-leader-election";
 
 /// Binds the sockets and starts the services of the role.
@@ -71,7 +71,7 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
         service_names,
         descriptors: watchdog_proto::FILE_DESCRIPTOR_SET,
     };
-    // Not earlier: the election blocks readiness by now, so /readyz never says ready too soon.
+    // Only now: the election blocks readiness, so /readyz does not say ready too soon.
     serve_health(&base, health);
     base.serve(api, collectors)
 }
@@ -102,7 +102,7 @@ async fn bind_health(address: SocketAddr) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Serves /healthz and /readyz where the Go program has them.
+/// Serves /healthz and /readyz on the Go program's port.
 fn serve_health(base: &ServiceBuilder, listener: TcpListener) {
     let admin = Admin {
         readiness: base.readiness.clone(),

@@ -54,7 +54,7 @@ servicesAndDependantSelectors:
 ";
 
 /// From pkg/component/nodemanagement/dependencywatchdog/bootstrap.go of Gardener.
-fn rights(role: &str) -> Vec<Rule> {
+fn permissions(role: &str) -> Vec<Rule> {
     let strings = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
     let rule = |verbs: &[&str], group: &str, resources: &[&str]| Rule {
         verbs: strings(verbs),
@@ -155,9 +155,9 @@ struct DropIn {
 }
 
 impl DropIn {
-    /// Starts a role with the rights of gardenlet, as the user of this name, and waits until it is ready.
+    /// Starts a role with the permissions that gardenlet grants, as the user of this name, and waits until it is ready.
     async fn start(world: &World, role: &str, user: &str) -> Self {
-        world.seed().restrict(user, rights(role));
+        world.seed().restrict(user, permissions(role));
         let drop_in = Self::launch(world, role, user).await;
         let mut ready = drop_in.bound.readiness.subscribe();
         let waited = tokio::time::timeout(PATIENCE, ready.wait_for(|ready| *ready)).await;
@@ -318,7 +318,7 @@ async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
 async fn missing_rights_are_named() {
     let world = World::start("0s").await;
     let without = |resource: &str| {
-        let rules = rights("prober").into_iter();
+        let rules = permissions("prober").into_iter();
         rules
             .filter(|rule| !rule.resources.iter().any(|of| of == resource))
             .collect::<Vec<_>>()

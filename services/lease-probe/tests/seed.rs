@@ -96,7 +96,7 @@ fn run(task: impl Future<Output = anyhow::Result<()>> + Send + 'static) -> tokio
     tokio::spawn(async move { task.await.unwrap() })
 }
 
-/// The Secret of the external endpoint could not be listed; then it is not wanted any more.
+/// The Secret of the external endpoint could not be listed; then it is no longer wanted.
 #[tokio::test]
 async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();

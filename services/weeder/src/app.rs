@@ -9,7 +9,7 @@ use watchdog_api::policy::Mode;
 use watchdog_kube::events;
 use watchdog_kube::membership::{Share, Timing};
 use watchdog_kube::permissions::preflight;
-use watchdog_kube::replica::{Replica, Rights};
+use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
 use watchdog_runtime::clock::Clock;
@@ -86,7 +86,7 @@ pub fn start(
     let owns = {
         let membership = membership.clone();
         // A leader that cannot renew its Lease soon has a successor, and only that one may delete then.
-        let leads = replica.rights == Rights::Gardenlet;
+        let leads = replica.granted_by == PermissionGrantor::Gardenlet;
         move |namespace: &str| membership.owns(namespace) && (!leads || membership.is_renewed())
     };
     let state = Arc::new(SharedState::new(&current, Clock::start(), owns));
@@ -103,7 +103,7 @@ pub fn start(
         draining.clone(),
     );
     tasks.critical("events", publish);
-    let by_chart = replica.rights == Rights::Chart;
+    let by_chart = replica.granted_by == PermissionGrantor::Chart;
     let notices = if by_chart && (mode == Mode::Protect || observe_events) {
         notices
     } else {
@@ -133,7 +133,7 @@ pub fn start(
     if dependants_annotation {
         tasks.critical("annotations", watches.clone().annotations(notices));
     }
-    let (mut needed, rights) = (replica.permissions.clone(), replica.rights);
+    let (mut needed, granted_by) = (replica.permissions.clone(), replica.granted_by);
     let stop = draining.clone();
     tasks.critical("services", async move {
         let Some(served) = discover(&seed, &readiness, &undiscovered, &stop).await else {
@@ -143,7 +143,7 @@ pub fn start(
             served,
             &current,
             dependants_annotation,
-            rights,
+            granted_by,
         ));
         // Both in one critical task, so that a panic of either ends the process.
         let preflight = preflight(seed, needed, readiness, stop);

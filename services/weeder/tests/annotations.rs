@@ -64,10 +64,7 @@ async fn an_annotation_may_come_and_go() {
     seed.gone("shoot", "user").await;
     seed.annotate("shoot", "queue", None);
     let weeding = weeder.wait("shoot", "queue", "it is cancelled", cancelled).await;
-    assert_eq!(
-        weeding.message,
-        "The service does not declare dependants any more."
-    );
+    assert_eq!(weeding.message, "The service no longer declares dependants.");
     seed.annotate("shoot", "queue", Some(QUEUE_USERS));
     let live = |w: &pb::Weeder| w.state() == pb::WeederState::Active;
     weeder.wait("shoot", "queue", "there is a new one", live).await;

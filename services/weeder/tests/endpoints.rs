@@ -185,7 +185,7 @@ async fn a_slice_that_moves_leaves_one_service_and_makes_the_other_ready() {
     assert!(weeder.find(SHOOT, "etcd").await.is_none());
     seed.slice(SHOOT, "slice", "etcd", &[Some(true)]);
     seed.gone(SHOOT, "kube-apiserver").await;
-    // The service that it has left is not ready any more.
+    // The service that it has left is no longer ready.
     let paused = |w: &pb::Weeder| w.message.contains("is not ready: nothing is deleted");
     weeder.wait(SHOOT, "kube-apiserver", "it pauses", paused).await;
     weeder.stop().await;

@@ -200,7 +200,7 @@ async fn evidence_that_cannot_be_read_is_asked_for_again() {
         seed.api.inject(on_reads(action));
     }
     let mut weeder = seed.start("weeder-0").await;
-    let trying = |w: &pb::Weeder| w.message.contains("cannot be read, trying again");
+    let trying = |w: &pb::Weeder| w.message.contains("cannot be read; trying again");
     weeder.wait("shoot", "etcd", "it says so", trying).await;
     seed.gone("shoot", "kube-apiserver").await;
     weeder.stop().await;

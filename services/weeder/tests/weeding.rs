@@ -313,10 +313,7 @@ async fn a_changed_configuration_takes_effect_without_a_restart() {
     );
     let cancelled = |w: &pb::Weeder| w.state() == pb::WeederState::Cancelled;
     let etcd = weeder.wait("shoot", "etcd", "it is cancelled", cancelled).await;
-    assert_eq!(
-        etcd.message,
-        "The configuration does not name the service any more."
-    );
+    assert_eq!(etcd.message, "The configuration no longer names the service.");
     weeder
         .wait("shoot", "kube-apiserver", "it has other dependants", |w| {
             w.selectors == ["a in (b)"]

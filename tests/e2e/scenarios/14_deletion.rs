@@ -1,6 +1,6 @@
 //! A shoot is deleted
 //!
-//! The deletion of a shoot begins and its nodes go. It is not probed any more and nothing is written; when its Cluster
+//! The deletion of a shoot begins and its nodes go. It is no longer probed and nothing is written; when its Cluster
 //! is gone, nothing is known of it.
 
 use anyhow::ensure;

@@ -114,8 +114,9 @@ impl Waiting {
     }
 }
 
-/// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. When `stop` is
-/// cancelled it goes on until all sinks are gone, for at most [`LAST_EVENTS`]; what is left then is counted and dropped.
+/// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. When `stop`
+/// is cancelled it goes on until all sinks are gone, for at most [`LAST_EVENTS`]; what is left then is counted and
+/// dropped.
 pub fn recorder(
     client: kube::Client,
     controller: &str,

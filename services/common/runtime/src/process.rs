@@ -76,7 +76,7 @@ impl Bound {
             tracing::error!(error, "a task failed while draining");
         }
         if !in_time {
-            tracing::warn!("tasks were still running 20 s after the drain started, they were aborted");
+            tracing::warn!("tasks were still running 20 s after the drain started; they were aborted");
         }
         match failure {
             None => Ok(()),

@@ -143,7 +143,7 @@ impl Tls {
             roots.add(authority).context("an authority cannot be used")?;
         }
         let roots = Arc::new(roots);
-        let unpaired = "the certificate and the key do not go together";
+        let unpaired = "the private key does not belong to the certificate";
         let server = |verifier, protocol: &[u8]| -> anyhow::Result<rustls::ServerConfig> {
             let mut config = rustls::ServerConfig::builder_with_provider(provider())
                 .with_safe_default_protocol_versions()?
@@ -211,7 +211,7 @@ impl Tls {
                 Err(error) => {
                     TLS_VALID.set((), 0.0);
                     let error = format!("{error:#}");
-                    tracing::error!(error, "changed TLS files refused, the old ones stay in use");
+                    tracing::error!(error, "changed TLS files refused; the old ones stay in use");
                 }
             }
         }

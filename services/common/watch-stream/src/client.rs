@@ -29,7 +29,7 @@ pub async fn follow<S: Source>(
                 reconnects.increment(1);
                 let (server, reason) = (readiness.instance(), failure.reason.as_str());
                 let code = failure.code.map(tracing::field::debug);
-                tracing::warn!(feed, server, code, reason, error = %failure, "stream lost, connecting again");
+                tracing::warn!(feed, server, code, reason, error = %failure, "stream lost; connecting again");
                 readiness.failing(feed, failure.clone());
             }
             Update::Upsert(..) | Update::Removed(_) | Update::Completeness(_) => {}

@@ -109,7 +109,7 @@ pub async fn follow_replicas<M: FeedItem>(
                 feed = M::FEED,
                 replicas = current.len(),
                 followed = MAX_REPLICAS,
-                "there are too many replicas, some are not followed"
+                "there are more replicas than one process follows; some are not followed"
             );
         }
         let current: BTreeMap<_, _> = current.into_iter().take(MAX_REPLICAS).collect();

@@ -122,7 +122,7 @@ impl ProberManager {
             Eligibility::Skip(reason) => Err(reason),
         };
         if let Err(SkipReason::Malformed(reason)) = &start {
-            tracing::warn!(shoot, %reason, "the Cluster cannot be used, the shoot is skipped");
+            tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is skipped");
         }
         let facts = ClusterFacts {
             start,

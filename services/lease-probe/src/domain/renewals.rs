@@ -12,20 +12,20 @@ use super::skew::{Arrival, Arrivals, CommonSkew};
 /// Lease duration where a Lease does not name one: kubelet's default `nodeLeaseDurationSeconds`.
 const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
 
-/// Silence of this many renew intervals is more than a connected kubelet's, whatever list it was seen by.
-const SILENT: f64 = 1.5;
+/// A kubelet that is silent for this many renew intervals is not connected, whenever the leases were listed.
+const SILENT_INTERVALS: f64 = 1.5;
 
-/// A lease that was not renewed for this many renew intervals when it is first observed may have outlasted an outage that
-/// ended just before. Its kubelet may still be on its way back, and kube-controller-manager acts first in any case.
-const OUTLASTED: f64 = 2.5;
+/// A lease that is first observed this many renew intervals after its renewal may date from before an outage that has
+/// just ended. Its kubelet may still be reconnecting, and kube-controller-manager acts first in any case.
+const OUTLASTED_INTERVALS: f64 = 2.5;
 
-/// A renewal that was not seen to arrive may have reached the API server this many renew intervals later than its kubelet
-/// sent it: 3 s of 10. The verdict then still comes before kube-controller-manager's.
-const UNSEEN_ARRIVAL: f64 = 0.3;
+/// A renewal whose arrival this replica did not observe may have reached the API server this many renew intervals after
+/// its kubelet sent it: 3 s of 10 s. The verdict still comes before kube-controller-manager's.
+const UNSEEN_ARRIVAL_INTERVALS: f64 = 0.3;
 
-/// A renewal may appear this far outside of the time in which it was observed without refuting the estimated skew:
+/// A renewal may be dated this long before the list that does not have it yet, without refuting the estimated skew: the
 /// clocks of one site differ by milliseconds, and so do their rates.
-const TOLERANCE: Duration = Duration::from_secs(1);
+const SKEW_TOLERANCE: Duration = Duration::from_secs(1);
 
 /// A lease as listed.
 #[derive(Debug, Clone)]
@@ -43,39 +43,39 @@ pub struct ListedLease {
 struct Renewal {
     // The newest.
     renew_time: UnixTime,
-    // The last one that was older than the newest: its clock was set, or the list was stale.
+    // The last one that was older than the newest: the node's clock was set back, or the list was stale.
     went_back: Option<UnixTime>,
-    // When it was made, by the prober's clock.
+    // When the newest was made, by the prober's clock.
     made: UnixTime,
-    // The answered time since then is the silence of its kubelet.
+    // The answered time since then is the silence of the kubelet.
     mark: AnsweredMark,
     renew_interval: Duration,
     arrivals: Arrivals,
-    // True if it was there when the lease was first observed: nobody saw it arrive.
+    // True if the lease had it when it was first observed: this replica did not observe its arrival.
     unseen: bool,
     // Number of the last list that has the lease.
     listed: u32,
 }
 
-/// The age of one lease, and when it expires.
+/// The age of one lease, and when it expires unless it is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseAge {
     /// When it was renewed, by the prober's clock.
     pub renewed: UnixTime,
     /// From then on a connected kubelet would have renewed it.
     pub silent_from: UnixTime,
-    /// From then on it is older than the expiry age, unless it is renewed.
+    /// From then on it is older than the expiry age.
     pub old_from: UnixTime,
-    /// From then on it proves no health, unless it is renewed. Where this replica saw it being renewed, that is when it is
-    /// old. Otherwise it is when a connected kubelet would have renewed it: another replica, which did see it, may have
-    /// found a loss already.
+    /// From then on it no longer proves that its node is connected: [`Self::old_from`] if this replica observed the
+    /// renewal. Otherwise earlier, when a connected kubelet would have renewed it, because another replica that did
+    /// observe it may have reported a loss already.
     pub doubtful_from: UnixTime,
     /// When its kubelet's silence is proven, if the API server answers until then.
     pub silence_proven_at: UnixTime,
-    /// And from then on it is expired: old, and its kubelet's silence is proven. In the future it holds only if the API
-    /// server answers until then.
+    /// From then on it is expired: old, and its kubelet's silence is proven. An instant in the future holds only if the
+    /// API server answers until then.
     pub expired_from: UnixTime,
-    /// True if its kubelet has had no time to renew it since the API server was away.
+    /// True if the kubelet has had no time to renew it since the last outage of the API server.
     pub renewed_before_outage: bool,
 }
 
@@ -106,7 +106,7 @@ impl Renewals {
             let interval = interval(lease);
             // In place: nearly every list has the leases of the list before it.
             let Some(known) = self.nodes.get_mut(&lease.name) else {
-                let outlasted = times.sent.since(renew_time) > interval.mul_f64(OUTLASTED);
+                let outlasted = times.sent.since(renew_time) > interval.mul_f64(OUTLASTED_INTERVALS);
                 let mark = self.answered.first_sight(span, outlasted);
                 let renewal = Renewal::first_seen(renew_time, interval, times, mark, self.lists);
                 self.nodes.insert(lease.name.clone(), renewal);
@@ -139,7 +139,7 @@ impl Renewals {
         let node = self.nodes.get(name)?;
         let old_from = node.made.after(expiry_age);
         let silence_proven_at = self.answered.proven_at(node.mark, node.renew_interval);
-        let silent = node.renew_interval.mul_f64(SILENT);
+        let silent = node.renew_interval.mul_f64(SILENT_INTERVALS);
         Some(LeaseAge {
             renewed: node.made,
             silent_from: node.made.after(silent),
@@ -161,32 +161,32 @@ impl Renewals {
         &self.answered
     }
 
-    /// The same, to note what suggests that it did not answer.
+    /// The same, to record signs of an outage.
     pub const fn answered_mut(&mut self) -> &mut AnsweredTime {
         &mut self.answered
     }
 
-    /// By how much the clocks of the nodes are off, in microseconds.
+    /// The clock skew of each node, in microseconds; negative when its clock runs behind.
     pub fn skews(&self) -> impl Iterator<Item = i64> {
         self.nodes
             .values()
             .map(|node| node.arrivals.skew(node.renew_interval))
     }
 
-    /// The skew that is furthest from zero, in microseconds; negative when that node's clock runs behind.
+    /// The skew that is furthest from zero, in microseconds.
     #[must_use]
     pub fn largest_skew(&self) -> i64 {
         self.skews().max_by_key(|skew| skew.saturating_abs()).unwrap_or(0)
     }
 
-    /// The time in which most live kubelets of the shoot renew.
+    /// The median renew interval of the shoot's kubelets.
     #[must_use]
     pub fn renew_interval(&self) -> Duration {
         self.renew_interval.unwrap_or_else(|| renew_interval(None))
     }
 }
 
-/// The upper one of two; none of nothing.
+/// The upper median; none of no durations.
 fn median(durations: impl Iterator<Item = Duration> + Clone) -> Option<Duration> {
     let first = durations.clone().next()?;
     if durations.clone().all(|duration| duration == first) {
@@ -214,17 +214,17 @@ impl Renewal {
         listed: u32,
     ) -> Self {
         let mut arrivals = Arrivals::default();
-        // The age of a renewal that was not seen to arrive is no evidence. But a time in the future proves a clock that
-        // is ahead.
+        // The age of a renewal whose arrival was not observed is no evidence. But a time in the future proves that the
+        // clock is ahead.
         if renew_time > times.received {
             arrivals.note(arrival(times, renew_time));
         }
         Self {
             renew_time,
             went_back: None,
-            // From the future: as if made now.
+            // A time in the future counts as now.
             made: renew_time
-                .after(renew_interval.mul_f64(UNSEEN_ARRIVAL))
+                .after(renew_interval.mul_f64(UNSEEN_ARRIVAL_INTERVALS))
                 .min(times.received),
             mark,
             renew_interval,
@@ -250,9 +250,9 @@ impl Renewal {
         self.renew_time = renew_time.max(self.renew_time);
         self.unseen = false;
         self.arrivals.note(arrival(times, renew_time));
-        let earliest = previous.sent.before(TOLERANCE);
-        // A clock that is called ahead, but was so no more when this renewal was made. One that is called behind, by
-        // too little, is no contradiction: that estimate falls short on purpose.
+        let earliest = previous.sent.before(SKEW_TOLERANCE);
+        // The estimate says that the clock is ahead, but this renewal shows that it no longer is. An estimate that the
+        // clock is behind is not refuted like this: it is too small on purpose.
         let skew = self.arrivals.skew(self.renew_interval);
         if skew > 0 && renew_time.shifted(skew.saturating_neg()) < earliest {
             self.arrivals.keep_newest();
@@ -287,18 +287,18 @@ pub fn is_notable(skew: i64) -> bool {
     skew.saturating_abs() >= NOTABLE_SKEW
 }
 
-/// A connected kubelet may be silent for a renew interval and this time: NAT or a load balancer on its way silently drops
-/// its connection, and two requests with a timeout of 10 s each and a new connection pass. With the default interval of
-/// 10 s it may also lose two turns, each of up to 10.4 s, and renew at the end of a third.
+/// A connected kubelet may be silent for a renew interval and this time: when NAT or a load balancer silently drops its
+/// connection, two requests time out after 10 s each, and then it reconnects. With the default interval of 10 s it may
+/// also fail to renew twice, 10.4 s each at most, and renew at the end of a third interval.
 const TWO_TIMEOUTS: Duration = Duration::from_secs(22);
 
 /// The least part of the grace period that must be left for the verdict and the scale-down.
-const RESERVE: Duration = Duration::from_secs(7);
+const DETECTION_RESERVE: Duration = Duration::from_secs(7);
 
-/// The expiry age for a grace period of kube-controller-manager. It is three quarters of the grace period, but at least
-/// the time by which a connected kubelet must have renewed. With the default interval, only as far as the grace period
-/// leaves room for that. A kubelet that renews more slowly may be silent for longer than the grace period, and then a
-/// verdict that is right is better than one that is first.
+/// The expiry age for a grace period of kube-controller-manager: three quarters of it, but at least the time within
+/// which a connected kubelet renews. With the default renew interval that minimum ends [`DETECTION_RESERVE`] before the
+/// grace period. A kubelet that renews more slowly may be silent for longer than the grace period, and then a true
+/// verdict is better than a timely one.
 #[must_use]
 pub fn expiry_age(grace: Duration, renew_interval: Duration) -> Duration {
     let three_quarters = Duration::from_micros(micros(grace).unsigned_abs().saturating_mul(3) / 4);
@@ -307,7 +307,7 @@ pub fn expiry_age(grace: Duration, renew_interval: Duration) -> Duration {
     let room = if is_slow {
         Duration::MAX
     } else {
-        grace.saturating_sub(RESERVE)
+        grace.saturating_sub(DETECTION_RESERVE)
     };
     three_quarters.max(connected_but_silent.min(room))
 }

@@ -139,7 +139,7 @@ impl Replica {
             .await
     }
 
-    /// Waits until a shoot is not known any more.
+    /// Waits until a shoot is no longer known.
     pub async fn until_unknown(&self, shoot: &str) -> Status {
         let what = || format!("{shoot} is unknown");
         until(what, async || {

@@ -147,7 +147,7 @@ impl Link for SimLink {
             return Err(broken());
         }
         if path.server.closes_idle(sent).is_some() {
-            // It is not idle any more.
+            // It is no longer idle.
             self.closed = None;
         }
         let exchange = path.request(self.opened, sent, kind);

@@ -129,7 +129,7 @@ impl Clusters {
             let newly_eligible = before.map(|known| &known.write_eligibility) != Some(&write_eligibility);
             let changed = newly_eligible || before.map(|known| &known.policy) != Some(&policy);
             if newly_eligible && let Err(SkipReason::Malformed(reason)) = &write_eligibility {
-                tracing::warn!(shoot, %reason, "the Cluster cannot be used, the shoot is left alone");
+                tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is left alone");
             }
             let taken = inner.next_mark();
             let known = KnownCluster {

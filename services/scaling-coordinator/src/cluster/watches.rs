@@ -135,8 +135,8 @@ impl ResourceWatch {
                 return Ok(());
             }
             let resource = &self.reference;
-            tracing::warn!(%resource, "the seed does not serve the kind of a resource any more; asking again");
-            self.pending("the seed does not serve its kind any more", None);
+            tracing::warn!(%resource, "the seed no longer serves the kind of a resource; asking again");
+            self.pending("the seed no longer serves its kind", None);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 () = tokio::time::sleep(backoff.next_delay()) => {}

@@ -108,7 +108,7 @@ pub enum HoldReason {
     Ownership,
     /// Nobody who is connected reports it.
     Unreported,
-    /// The last verdict is not valid any more.
+    /// The last verdict is no longer valid.
     Expired,
     /// The observers want different things.
     Disagreement,
@@ -270,7 +270,7 @@ fn sentence(verdict: &ReceivedVerdict) -> String {
 
 fn expired(newest: &ReceivedVerdict) -> String {
     let (outcome, observer) = (newest.outcome.as_str(), &newest.observer);
-    format!("The last verdict, {outcome} by {observer}, is not valid any more and was not renewed.")
+    format!("The last verdict, {outcome} by {observer}, is no longer valid and was not renewed.")
 }
 
 fn silence(streams: StreamCounts) -> String {

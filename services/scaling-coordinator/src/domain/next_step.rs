@@ -135,7 +135,7 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
     if dependent.dropped && !is_to_be_restored(direction, &dependent.observed) {
         return plain(
             NextStep::Nothing,
-            "it is not configured any more: it would only be restored".into(),
+            "it is no longer configured: it would only be restored".into(),
         );
     }
     match &dependent.observed {
@@ -176,10 +176,10 @@ fn release(observed: &Observed) -> PlannedStep {
     if observed.seen().is_some_and(|seen| seen.protected) {
         plain(
             NextStep::Write(ResourceWrite::CleanUp),
-            "it carries meltdown-protection-active, and the shoot is not protected any more".into(),
+            "it carries meltdown-protection-active, and the shoot is no longer protected".into(),
         )
     } else {
-        plain(NextStep::Nothing, "the shoot is not protected any more".into())
+        plain(NextStep::Nothing, "the shoot is no longer protected".into())
     }
 }
 

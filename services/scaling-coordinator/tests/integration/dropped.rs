@@ -27,10 +27,7 @@ fn knows(scaling: &ShootScaling, name: &str) -> bool {
 }
 
 fn is_dropped(scaling: &ShootScaling, name: &str) -> bool {
-    knows(scaling, name)
-        && resource(scaling, name)
-            .message
-            .contains("not configured any more")
+    knows(scaling, name) && resource(scaling, name).message.contains("no longer configured")
 }
 
 #[tokio::test]

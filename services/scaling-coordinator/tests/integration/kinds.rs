@@ -219,7 +219,7 @@ async fn a_kind_that_comes_back_is_followed_again() {
         .until(SHOOT, "the level waits for the kind", |s| {
             resource(s, "engine")
                 .message
-                .contains("does not serve its kind any more")
+                .contains("no longer serves its kind")
         })
         .await;
     seed.api.register(engines());

@@ -52,14 +52,14 @@ async fn an_expired_verdict_holds_in_the_middle_of_a_flow() {
     seed.freeze(SHOOT, MCM);
     // Not valid at all.
     probe.say_for(SHOOT, Outcome::LeasesExpired, Duration::ZERO);
-    coordinator.until_holding(SHOOT, "is not valid any more").await;
+    coordinator.until_holding(SHOOT, "is no longer valid").await;
     assert_eq!(seed.writes(SHOOT), [""; 0]);
     // Valid for long enough to begin, but not to end: mcm never becomes unready in that time.
     probe.say_for(SHOOT, Outcome::LeasesExpired, Duration::from_secs(2));
     coordinator
         .until(SHOOT, "mcm is waited for", |s| step(s, MCM) == Step::Waiting)
         .await;
-    let holding = coordinator.until_holding(SHOOT, "is not valid any more").await;
+    let holding = coordinator.until_holding(SHOOT, "is no longer valid").await;
     assert_eq!(holding.state(), FlowState::Holding);
     seed.thaw(SHOOT, MCM);
     coordinator
@@ -172,7 +172,7 @@ async fn an_observation_that_is_too_old_is_none_whatever_validity_it_claims() {
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     let hour = Duration::from_secs(3_600);
     probe.say_of(SHOOT, Outcome::LeasesExpired, hour, hour);
-    coordinator.until_holding(SHOOT, "is not valid any more").await;
+    coordinator.until_holding(SHOOT, "is no longer valid").await;
     until_counted(&coordinator, "expired").await;
     assert_eq!(seed.writes(SHOOT), [""; 0]);
 }

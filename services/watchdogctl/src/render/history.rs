@@ -112,24 +112,24 @@ fn change(before: &str, now: &str) -> String {
 const fn write_style(result: WriteResult) -> Style {
     match result {
         WriteResult::Applied => Style::Plain,
-        WriteResult::Conflict | WriteResult::Cancelled | WriteResult::Observed => Style::Warn,
+        WriteResult::Conflict | WriteResult::Cancelled | WriteResult::KeptBack => Style::Warn,
         _ => Style::Bad,
     }
 }
 
 fn incident(ended: &IncidentEnded) -> String {
-    let observed = if ended.observed {
+    let comparison = if ended.in_mode_observe {
         let lead = ended.scale_down_lead_seconds;
         let lead = lead.map_or_else(
-            || "nobody to compare with".to_owned(),
+            || "no other writer to compare with".to_owned(),
             |lead| format!("lead {lead:.1} s"),
         );
-        format!("; observed, {lead}")
+        format!("; mode observe, {lead}")
     } else {
         String::new()
     };
     format!(
-        "{} after {}: last write down after {}, healthy after {}; {} down, {} up, {} writes failed{observed}",
+        "{} after {}: last write down after {}, healthy after {}; {} down, {} up, {} writes failed{comparison}",
         text::outcome(ended.outcome()),
         text::sent_duration(ended.last_renewal_to_verdict.as_ref()),
         text::sent_duration(ended.verdict_to_last_write.as_ref()),
@@ -196,7 +196,7 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
     }
 
     #[test]
-    fn an_observed_incident_shows_who_was_first() {
+    fn an_incident_in_mode_observe_shows_who_was_first() {
         let other = OtherWrote {
             resource: testing::resource("kube-controller-manager", 1, Default::default()).resource,
             from_replicas: 2,
@@ -204,7 +204,7 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
             ..Default::default()
         };
         let ended = IncidentEnded {
-            observed: true,
+            in_mode_observe: true,
             scale_down_lead_seconds: Some(12.04),
             ..Default::default()
         };
@@ -220,14 +220,14 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
             "Deployment/kube-controller-manager 2 -> 0 by dependency-watchdog"
         );
         let (_, _, details) = of(Event::IncidentEnded(ended.clone()));
-        assert!(details.ends_with("; observed, lead 12.0 s"), "{details}");
+        assert!(details.ends_with("; mode observe, lead 12.0 s"), "{details}");
         let alone = IncidentEnded {
             scale_down_lead_seconds: None,
             ..ended
         };
         let (_, _, details) = of(Event::IncidentEnded(alone));
         assert!(
-            details.ends_with("; observed, nobody to compare with"),
+            details.ends_with("; mode observe, no other writer to compare with"),
             "{details}"
         );
     }

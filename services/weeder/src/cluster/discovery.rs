@@ -45,7 +45,7 @@ pub(crate) async fn discover(
             Err(error) => error.failure(),
         };
         let reason = failure.reason.as_str();
-        tracing::warn!(reason, error = %failure, "cannot discover the APIs of the seed, trying again");
+        tracing::warn!(reason, error = %failure, "cannot discover the APIs of the seed; trying again");
         blocker.because("cannot ask the seed which APIs it serves");
         readiness.failing("discovery", failure);
         tokio::select! {

@@ -147,9 +147,9 @@ impl SharedState {
             metrics::STARTED.inc(());
             if weeder.first_sight {
                 // Thousands at a start.
-                tracing::debug!("service was ready already, weeder started");
+                tracing::debug!("service was ready already; weeder started");
             } else {
-                tracing::info!("service became ready, weeder started");
+                tracing::info!("service became ready; weeder started");
             }
         }
         if !weeder.is_live() && matches!(was, Phase::Queued | Phase::Active) {

@@ -18,8 +18,8 @@ use crate::domain::declared::WatchedServices;
 use crate::domain::dependants::{MAX_WATCHES, PodQuery};
 use crate::domain::namespaces::Namespace;
 
-/// How long changes of the names are gathered: each change takes a list of all slices, and extensions annotate one Service
-/// after the other.
+/// How long changes of the names are gathered: each change takes a list of all slices, and extensions annotate one
+/// Service after the other.
 const GATHER: Duration = Duration::from_secs(1);
 
 /// The watches of one seed.
@@ -54,7 +54,8 @@ impl SeedWatches {
         }
     }
 
-    /// Watches the endpoints of the services that have dependants. All of them are listed again when the services change.
+    /// Watches the endpoints of the services that have dependants. All of them are listed again when the services
+    /// change.
     ///
     /// # Errors
     /// When a watch ends.
@@ -92,15 +93,15 @@ impl SeedWatches {
                 () = replaced(&services, &mut watched) => {}
             }
             stop_watch.cancel();
-            tracing::info!("services with dependants changed, watching the new ones");
+            tracing::info!("services with dependants changed; watching the new ones");
         }
     }
 
     /// Watches the pods in a crash loop.
     ///
-    /// One watch for each selector, over all namespaces and for as long as the weeder runs, so that these pods are known at
-    /// the moment at which their service becomes ready. A list for each recovery would take 20,000 requests when a seed
-    /// with 10,000 shoots recovers.
+    /// One watch for each selector, over all namespaces and for as long as the weeder runs, so that these pods are
+    /// known at the moment at which their service becomes ready. A list for each recovery would take 20,000 requests
+    /// when a seed with 10,000 shoots recovers.
     ///
     /// # Errors
     /// When a watch ends or panics.
@@ -114,7 +115,7 @@ impl SeedWatches {
                 let keep = queries.contains(query);
                 if !keep {
                     watch.cancel();
-                    // What it saw, and no other watch, is not updated any more.
+                    // What it saw, and no other watch, is no longer updated.
                     self.state
                         .update(|state, _, _| state.manager.pods_synced(query, &Default::default()));
                 }
@@ -124,7 +125,7 @@ impl SeedWatches {
             if queries.contains(&all) && !open.contains_key(&all) {
                 tracing::warn!(
                     limit = MAX_WATCHES,
-                    "more selectors than watches on pods, watching all pods of the seed; use fewer selectors"
+                    "more selectors than watches on pods; watching all pods of the seed; use fewer selectors"
                 );
             }
             for query in queries {

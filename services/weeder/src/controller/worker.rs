@@ -113,7 +113,7 @@ impl RequestWorker {
         let result = match &answer {
             Ok(_) => EndpointReadResult::Ok,
             Err(failure) => {
-                tracing::warn!(error = %failure, "endpoint pods cannot be read, trying again");
+                tracing::warn!(error = %failure, "endpoint pods cannot be read; trying again");
                 failure.into()
             }
         };
@@ -140,8 +140,8 @@ impl RequestWorker {
             restarts = crash.restarts,
             "crash-looping pod not deleted because the mode is observe; it would have been deleted now"
         );
-        self.events.publish(observed_notice(deletion));
-        metrics::DELETIONS.inc(DeletionAnswer::Observed);
+        self.events.publish(kept_back_notice(deletion));
+        metrics::DELETIONS.inc(DeletionAnswer::KeptBack);
     }
 
     async fn delete(self, deletion: &Deletion) {
@@ -177,7 +177,7 @@ impl RequestWorker {
                 failure.into()
             }
             Err(failure) => {
-                tracing::warn!(pod = name, error = %failure, "pod cannot be deleted, trying again");
+                tracing::warn!(pod = name, error = %failure, "pod cannot be deleted; trying again");
                 failure.into()
             }
         };
@@ -205,7 +205,7 @@ impl RequestWorker {
             Finding::Flapping(key) => {
                 metrics::FLAPPING.inc(());
                 let _span = weeder_span(&key).entered();
-                tracing::warn!("service became ready four times in a minute, waiting until it stays ready");
+                tracing::warn!("service became ready four times in a minute; waiting until it stays ready");
                 self.events.publish(flapping_notice(&key));
             }
             Finding::LeftAlone { key, pod, crash } => {
@@ -217,7 +217,7 @@ impl RequestWorker {
                     exit_code = crash.exit_code,
                     exit_reason = crash.reason,
                     exit_message = crash.message,
-                    "pod keeps crashing although its service is ready, leaving it alone"
+                    "pod keeps crashing although its service is ready; leaving it alone"
                 );
                 self.events.publish(left_alone_notice(&key, &pod, &crash));
             }
@@ -275,7 +275,7 @@ fn deleted_notice(deletion: &Deletion) -> Notice {
     }
 }
 
-fn observed_notice(deletion: &Deletion) -> Notice {
+fn kept_back_notice(deletion: &Deletion) -> Notice {
     let Deletion { pod, crash, key, .. } = deletion;
     Notice {
         about: regarding(pod),
@@ -283,8 +283,8 @@ fn observed_notice(deletion: &Deletion) -> Notice {
         reason: "CrashLoopingPodObserved",
         action: "Observed",
         note: format!(
-            "Would delete pod {}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {} is ready since \
-             {}.",
+            "Would delete pod {}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {} is ready \
+             since {}.",
             pod.key.name, key.name, deletion.service_ready_since
         ),
     }

@@ -100,7 +100,7 @@ async fn a_shoot_that_is_skipped_during_a_loss_is_held() {
         .wait_outcome(&lease_probe, shoot.namespace(), Outcome::Skipped, BOUND)
         .await
         .unwrap();
-    // A shoot that migrates is not protected any more: the coordinator holds and removes meltdown-protection-active.
+    // A shoot that migrates is no longer protected: the coordinator holds and removes meltdown-protection-active.
     until_true(
         "the coordinator holds and has released the shoot",
         BOUND,

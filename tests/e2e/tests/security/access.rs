@@ -319,7 +319,7 @@ async fn servers_that_cannot_be_trusted_are_not_believed() {
             .args(["--lease-probe", &probe.grpc]);
             let consumer = world.setup.custom(command).await.unwrap();
             let is_told = |line: watchdog_test_support::log::LogRecord<'_>| {
-                let lost = line.is_message("stream lost, connecting again");
+                let lost = line.is_message("stream lost; connecting again");
                 (lost && line.text.contains(why)).then_some(())
             };
             consumer.process.wait_for_line(why, BOUND, is_told).await.unwrap();

@@ -113,7 +113,7 @@ impl Discovery {
                 Err(error) => {
                     let failure = error.failure();
                     let reason = failure.reason.as_str();
-                    tracing::warn!(service = self.service, reason, %error, "cannot list the replicas, trying again");
+                    tracing::warn!(service = self.service, reason, %error, "cannot list the replicas; trying again");
                     self.readiness.failing(LOOP, failure);
                     retry_at = now + backoff.next_delay();
                 }

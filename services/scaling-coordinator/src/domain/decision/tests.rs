@@ -90,7 +90,7 @@ fn observers_that_disagree_hold() {
         if expected.is_none() {
             assert!(decision.reason.contains("disagree"), "{}", decision.reason);
             let after = decide(now + Duration::from_secs(10), [&a, &b], STREAMS);
-            assert_eq!(after.direction, a.outcome.direction(), "b is not valid any more");
+            assert_eq!(after.direction, a.outcome.direction(), "b is no longer valid");
         }
     }
 }
@@ -114,7 +114,7 @@ fn says_why_there_is_no_verdict() {
     let old = verdict(now, "a", Outcome::LeasesExpired, -60, -20);
     assert_eq!(
         decide(now, [&old], STREAMS).reason,
-        "The last verdict, LEASES_EXPIRED by a, is not valid any more and was not renewed."
+        "The last verdict, LEASES_EXPIRED by a, is no longer valid and was not renewed."
     );
 }
 

@@ -1,4 +1,5 @@
-//! The operation on one resource: its tries, its back-off, the request under way, and what is not confirmed yet.
+//! The operation on one resource: its tries, its back-off, the request in flight, and the write that is not confirmed
+//! yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,39 +12,38 @@ use crate::domain::Direction;
 use crate::domain::next_step::{NextStep, ResourceWrite};
 use crate::domain::status::Step;
 
-/// Tries before a level has failed. Design 4.3; the same as in DWD.
+/// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
 pub(super) const MAX_TRIES: u32 = 3;
 
 /// Pause after the first failed try; the second is twice as long. Short, because kube-controller-manager acts a
 /// quarter of its grace period (10 s by default) after the verdict.
 const TRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// Pause after a failed level; it doubles from one failure to the next, up to [`LONGEST_PAUSE`]. Long enough not to
-/// keep an API server busy that has refused three times, short enough that the first repetition may still prevent
-/// the meltdown.
+/// Pause after a failed level; it doubles from one failure to the next, up to [`LONGEST_PAUSE`]. It spares an API
+/// server that has refused three times, and the first repetition may still prevent the meltdown.
 const FAILED_PAUSE: Duration = Duration::from_secs(5);
 
-/// See [`FAILED_PAUSE`]. A thousand shoots that fail for one reason then make 50 requests a second at most.
+/// See [`FAILED_PAUSE`]. A thousand shoots that fail for one reason then make at most 50 requests a second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A server may ask for a longer pause than ours, but not for one that outlasts an incident.
+/// Longest pause that a server may ask for: a longer one would outlast the incident.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// The watch delivers an applied write within milliseconds. After this time without it, the object is read.
+/// The watch delivers an applied write within milliseconds. If it has not after this time, the object is read.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
-/// Time without news of an awaited resource after which it is read, because its watch may be half open. The pause
-/// doubles from one such read to the next, up to [`LONGEST_READ_PAUSE`].
+/// An awaited resource that did not change for this time is read, because its watch may be half open. The pause doubles
+/// from one such read to the next, up to [`LONGEST_READ_PAUSE`].
 const READ_PAUSE: Duration = Duration::from_secs(2);
 
 /// See [`READ_PAUSE`]. A thousand shoots that never become ready then make 33 requests a second.
 const LONGEST_READ_PAUSE: Duration = Duration::from_secs(30);
 
-/// After a conflict the watch delivers the other client's write. After this pause without it, the object is read. The
-/// pause grows with every conflict in a row.
+/// After a conflict the watch delivers the other client's write. If it has not after this pause, the object is read.
+/// The pause grows with every conflict in a row.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Conflicts in a row that make a failed try, because another client keeps writing.
+/// More conflicts in a row count as a failed try, because another client keeps writing.
 const MAX_CONFLICTS: u32 = 5;
 
 /// A request to make.
@@ -66,13 +66,13 @@ pub struct Action {
 pub enum ActionKind {
     /// Write.
     Write(ResourceWrite),
-    /// Read it, and its scale sub-resource where it does not show its replicas itself.
+    /// Read the resource, and its scale sub-resource if the resource itself does not show its replicas.
     Read,
 }
 
 impl ActionKind {
-    /// Returns true if the Cluster must be confirmed right before, because the request changes a replica count or leads
-    /// to such a change (S4).
+    /// Returns true if the Cluster must be confirmed right before the request, because that changes a replica count or
+    /// leads to such a change (S4).
     #[must_use]
     pub const fn needs_cluster(&self) -> bool {
         matches!(
@@ -87,7 +87,7 @@ impl ActionKind {
 pub enum ActionOutcome {
     /// The write was applied, or the read has updated the index.
     Done,
-    /// The precondition did not hold: somebody else wrote in between. Nothing was applied.
+    /// The precondition did not hold: another client wrote in between. Nothing was applied.
     Conflict,
     /// Nothing was applied.
     Refused {
@@ -96,30 +96,30 @@ pub enum ActionOutcome {
         /// The pause that the server asks for.
         retry_after: Option<Duration>,
     },
-    /// It may have been applied or not, or may still be.
+    /// The write may have been applied, or may still be.
     Unknown {
         /// Why that is not known.
         why: String,
         /// The pause that the server asks for.
         retry_after: Option<Duration>,
     },
-    /// Nothing was sent, because it was not allowed any more when its turn came.
+    /// Nothing was sent, because the write was no longer allowed when its turn came.
     Cancelled,
-    /// Nothing was sent, because the mode of the shoot is observe. It would have been sent, and counts as applied.
-    Observed,
+    /// Nothing was sent, because the mode of the shoot is observe. The write counts as applied.
+    KeptBack,
 }
 
 /// The operation on one resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Operation {
-    /// The request under way.
+    /// The request in flight.
     pub(super) sent: Option<Action>,
-    /// A write, answered or not, whose effect has not been observed: the observed state is too old to decide upon. Any
-    /// newer state ends this. The controller reports whether a write without an answer was applied.
+    /// A write, answered or not, that the observed state does not show yet. Nothing is decided until a newer state
+    /// arrives. The controller reports whether a write without an answer was applied.
     pub(super) unconfirmed: Option<Unconfirmed>,
-    /// The wait for something new of the resource.
+    /// The wait for a newer state of the resource.
     pub(super) wait: Option<Wait>,
-    /// When the try began that is under way.
+    /// When the current try began.
     pub(super) since: Option<Instant>,
     /// Why the last try failed.
     pub(super) error: String,
@@ -134,7 +134,7 @@ pub(super) struct Operation {
     not_before: Option<Instant>,
 }
 
-/// A write whose effect has not been seen.
+/// A write that the observed state does not show yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Unconfirmed {
     against: Arc<str>,
@@ -142,7 +142,7 @@ pub(super) struct Unconfirmed {
     pub(super) read_at: Instant,
 }
 
-/// A wait for something new of a resource.
+/// A wait for a newer state of a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Wait {
     version: Arc<str>,
@@ -156,12 +156,12 @@ impl Operation {
         self.sent.is_some() || self.unconfirmed.is_some()
     }
 
-    /// Tries made, the one under way included.
+    /// Tries made, including the current one.
     pub(super) fn attempts(&self) -> u32 {
         self.tries.saturating_add(u32::from(self.since.is_some()))
     }
 
-    /// Notes a request that begins now. Returns how long it may take.
+    /// Records a request that begins now. Returns how long it may take.
     pub(super) fn start(&mut self, now: Instant, action: &Action) -> Duration {
         self.sent = Some(action.clone());
         let since = *self.since.get_or_insert(now);
@@ -174,7 +174,7 @@ impl Operation {
         }
     }
 
-    /// Forgets all but what is still on its way to the resource.
+    /// Keeps only the request in flight and the unconfirmed write.
     pub(super) fn carried_over(self) -> Self {
         Self {
             sent: self.sent,
@@ -183,7 +183,7 @@ impl Operation {
         }
     }
 
-    /// When to read the resource that is waited for unless something newer than this version is seen before.
+    /// When to read the awaited resource, unless a newer version than this one is observed before.
     pub(super) fn read_at(&mut self, now: Instant, version: &Arc<str>) -> Instant {
         match &self.wait {
             Some(wait) if wait.version == *version => wait.read_at,
@@ -199,12 +199,12 @@ impl Operation {
         }
     }
 
-    /// Excludes the time for which the flow was held from the current try.
+    /// The time for which the flow was held does not count for the current try.
     pub(super) fn resume(&mut self, held: Duration) {
         self.since = self.since.map(|since| since + held);
     }
 
-    /// Notes the currently observed version. `next_step` is the step that follows from it.
+    /// Records the version that is observed now. `next_step` is the step that follows from it.
     pub(super) fn observe(&mut self, seen: Option<&Arc<str>>, next_step: Option<&NextStep>) {
         let Some(unconfirmed) = &self.unconfirmed else {
             return;
@@ -212,7 +212,7 @@ impl Operation {
         if seen == Some(&unconfirmed.against) {
             return;
         }
-        // The try that seemed to fail has worked: what comes next need not wait.
+        // The try that seemed to fail was applied, so the next step need not wait.
         let worked = match (&unconfirmed.write, next_step) {
             (Some(write), Some(next_step)) => !matches!(next_step, NextStep::Write(next) if next == write),
             _ => false,
@@ -223,8 +223,8 @@ impl Operation {
         self.unconfirmed = None;
     }
 
-    /// The step and the end of the current pause, if there is one. After the pause that follows a failed level, a new
-    /// round of tries begins.
+    /// The step and the end of the current pause, if there is one. A new round of tries begins after the pause that
+    /// follows a failed level.
     pub(super) fn paused(&mut self, now: Instant) -> Option<(Step, Instant)> {
         let until = self.not_before?;
         if now < until {
@@ -243,7 +243,7 @@ impl Operation {
         None
     }
 
-    /// Notes a failed try.
+    /// Records a failed try.
     pub(super) fn fail(&mut self, now: Instant, why: String, retry_after: Option<Duration>) {
         self.since = None;
         self.tries = self.tries.saturating_add(1);
@@ -261,7 +261,7 @@ impl Operation {
         self.not_before = Some(now + pause.max(asked));
     }
 
-    /// Notes what became of the request under way. `stale`: the direction has turned since.
+    /// Records the outcome of the request in flight. `stale`: the direction has changed since it was sent.
     pub(super) fn finish(&mut self, now: Instant, outcome: ActionOutcome, stale: bool) {
         let Some(sent) = self.sent.take() else {
             return;
@@ -271,7 +271,7 @@ impl Operation {
             ActionKind::Read => (None, sent.against),
         };
         if let (None, Some(wait)) = (&write, &mut self.wait) {
-            // Its failure is no failure of the resource: the wait goes on. The caller logs why it failed.
+            // A failed read is no failure of the resource, so the wait goes on. The caller logs why it failed.
             wait.pause = doubled(wait.pause, 1, LONGEST_READ_PAUSE);
             wait.read_at = now + wait.pause;
             self.error = match outcome {
@@ -279,7 +279,7 @@ impl Operation {
                 ActionOutcome::Done
                 | ActionOutcome::Conflict
                 | ActionOutcome::Cancelled
-                | ActionOutcome::Observed => String::new(),
+                | ActionOutcome::KeptBack => String::new(),
             };
             return;
         }
@@ -293,7 +293,7 @@ impl Operation {
         match outcome {
             ActionOutcome::Cancelled => {}
             ActionOutcome::Done if write.is_none() => self.unconfirmed = None,
-            ActionOutcome::Done | ActionOutcome::Observed => {
+            ActionOutcome::Done | ActionOutcome::KeptBack => {
                 self.conflicts = 0;
                 self.error.clear();
                 self.unconfirmed = unconfirmed(now + CONFIRM_WITHIN);
@@ -305,7 +305,8 @@ impl Operation {
                     self.conflicts = 0;
                     self.fail(
                         now,
-                        "somebody else changes it all the time (409)".to_owned(),
+                        "another client keeps changing it (409); metadata.managedFields names that client"
+                            .to_owned(),
                         None,
                     );
                 }

@@ -330,7 +330,7 @@ fn a_service_that_is_watched_is_known_when_it_is_named() {
         state.set_dependants(&key("queue"), None, at(second + 1.0));
         assert_eq!(changes(&mut state).0, [shown("queue", None)]);
     }
-    // Its slices are forgotten when it is not watched any more.
+    // Its slices are forgotten when it is no longer watched.
     state.keep_services(|service| service == "etcd", at(5.0));
     state.set_dependants(&key("queue"), selectors(), at(6.0));
     assert_eq!(changes(&mut state), (vec![], vec![]));
