@@ -1,7 +1,7 @@
 # The only entry points: people, CI and the documentation call these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint fmt build image release chart-package audit bench bench-fleet bench-check bench-profile pictures \
-  acceptance soak safety coverage nightly
+.PHONY: help demo test fuzz lint fmt build image release chart-package audit bench bench-fleet bench-check \
+  bench-profile pictures acceptance soak safety coverage nightly
 SHELL := /bin/bash
 
 # In CI the lock file is law; at a desk a new dependency may change it.
@@ -9,7 +9,8 @@ LOCKED := $(if $(CI),--locked)
 # Where cargo puts what it builds.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # Where tests/tools/setup puts the tools; they come before others of the same name.
-test lint fmt audit acceptance soak coverage nightly: export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dependency-watchdog/bin:$(PATH)
+TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dependency-watchdog/bin
+test lint fmt audit acceptance soak coverage nightly: export PATH := $(TOOLS):$(PATH)
 
 help: ## Print this
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -47,7 +48,7 @@ safety: ## Judge the verdicts over HISTORIES=100000 simulated histories; writes 
 	  cargo test $(LOCKED) --release -p lease-probe --test simulation -- --nocapture --test-threads 1 \
 	    kube_controller_manager_confirms false_verdicts_that_nobody_can_prevent
 
-nightly: acceptance soak safety fuzz ## What takes long: the suite, ten minutes of soak and of fuzzing, twenty seeds of chaos, a large rollout
+nightly: acceptance soak safety fuzz ## Long tests: the suite, 10 min of soak, 10 min of fuzzing, 20 chaos seeds
 	REPLICAS_SHOOTS=1000 cargo nextest run $(LOCKED) -p watchdog-e2e --test replicas whole_seed
 	CHAOS_SEEDS=$(or $(SEEDS),20) cargo nextest run $(LOCKED) -p watchdog-e2e --no-capture --test nightly chaos
 
@@ -74,12 +75,12 @@ fmt: ## Format Rust and protos
 build: ## Build every program, optimised
 	cargo build $(LOCKED) --workspace --bins --release
 
-image: ## Build and test an image for each service, watchdogctl and the drop-in, without a container engine; as root, on Debian
+image: ## Build and test all images, without a container engine; needs root on Debian
 	images/build
 	cargo build $(LOCKED) --workspace --bins
 	tests/images/check
 
-release: ## Make all of a release from the tag that is checked out: images, SBOMs, chart, provenance, signatures. SIGNING_KEY=…, SOURCE_URL=…
+release: ## Build and sign a release from the checked-out tag. SIGNING_KEY=…, SOURCE_URL=…
 	images/release
 
 chart-package: ## Pack the chart into target/charts: an archive for Helm, and an OCI archive for any registry

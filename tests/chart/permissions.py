@@ -34,7 +34,11 @@ EVERYWHERE = {
         ("create", "events.k8s.io", "events", ""),
         ("patch", "events.k8s.io", "events", ""),
     }
-    | {(verb, "apps", "deployments", name) for name in GARDENER_DEPENDANTS for verb in ("get", "list", "watch", "patch")},
+    | {
+        (verb, "apps", "deployments", name)
+        for name in GARDENER_DEPENDANTS
+        for verb in ("get", "list", "watch", "patch")
+    },
     "weeder": {
         ("list", "discovery.k8s.io", "endpointslices", ""),
         ("watch", "discovery.k8s.io", "endpointslices", ""),

@@ -28,7 +28,16 @@ class Program:
     With `tls`, that folder has its certificate. With `ip`, it has the admin port of a Pod there."""
 
     def __init__(
-        self, folder: Path, service: str, config: str, kubeconfig: str, replica=0, image=None, options=(), tls=None, ip=None
+        self,
+        folder: Path,
+        service: str,
+        config: str,
+        kubeconfig: str,
+        replica=0,
+        image=None,
+        options=(),
+        tls=None,
+        ip=None,
     ):
         self.service, self.replica = service, f"{service}-{replica}"
         self.log = folder / f"{self.replica}.log"

@@ -117,7 +117,14 @@ SELECTORS = [
     ({"matchExpressions": [EXPRESSION | {"operator": "Exists"}]}, False),
     ({"matchExpressions": [EXPRESSION | {"key": "/a"}]}, False),
 ]
-DURATIONS = [("24h", True), ("23h60m", True), ("23h60m0.001s", False), ("1000ms", True), ("1s1ns", True), ("999999us", False)]
+DURATIONS = [
+    ("24h", True),
+    ("23h60m", True),
+    ("23h60m0.001s", False),
+    ("1000ms", True),
+    ("1s1ns", True),
+    ("999999us", False),
+]
 TWICE = {"dependentResourceInfos": [RESOURCE, RESOURCE]}
 JUDGED = [({"servicesAndDependantSelectors": {"x": {"podSelectors": [s]}}}, good) for s, good in SELECTORS]
 JUDGED += [(WEEDER | {"watchDuration": text}, good) for text, good in DURATIONS]

@@ -55,7 +55,9 @@ def test_every_option_is_explained():
         for body in re.findall(r"pub struct (?:Common)?Args {(.*?)\n}", SOURCES[path], re.DOTALL):
             names = re.findall(r"^    (?:pub )?(\w+): ", body, re.MULTILINE)
             found |= {name.replace("_", "-") for name in names if name != "common"}
-    explained = {o for line in re.findall(r"^\|.*", CONFIGURATION, re.MULTILINE) for o in re.findall(r"`--([\w-]+)", line)}
+    explained = {
+        o for line in re.findall(r"^\|.*", CONFIGURATION, re.MULTILINE) for o in re.findall(r"`--([\w-]+)", line)
+    }
     assert found - explained == set(), "not in docs/configuration.md"
     assert explained - found == set(), "not in the sources"
 
@@ -117,7 +119,9 @@ def metrics(source: str) -> dict[str, str]:
 
 
 def test_every_dashboard_has_its_picture():
-    dashboards = {path.stem for path in (ROOT / "charts" / "dependency-watchdog" / "dashboards" / "grafana").glob("*.json")}
+    dashboards = {
+        path.stem for path in (ROOT / "charts" / "dependency-watchdog" / "dashboards" / "grafana").glob("*.json")
+    }
     pictures = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "dashboards").iterdir()}
     assert set(pictures) == dashboards, "run make pictures"
     assert max(pictures.values()) < 150_000

@@ -1,4 +1,4 @@
-"""The chart on a seed of Gardener. What is data here comes from gardener/gardener v1.150, by the paths that are named."""
+"""The chart on a seed of Gardener. The data comes from gardener/gardener v1.150, by the paths that are named."""
 
 import fnmatch
 import hashlib
@@ -59,7 +59,7 @@ def test_versions_of_the_api_do_not_depend_on_what_is_served():
 
 
 def test_an_old_kubernetes_is_refused_with_the_version_that_is_needed(tmp_path):
-    """gardenlet sets the version and does not look at kubeVersion in Chart.yaml, and neither does an offline rendering."""
+    """gardenlet sets the version and does not read kubeVersion in Chart.yaml, and neither does an offline rendering."""
     with helm.Chart.load(CHART) as loaded:
         chart = loaded.save_dir(tmp_path)
     metadata = tmp_path / CHART.name / "Chart.yaml"
@@ -185,8 +185,8 @@ def test_a_vertical_autoscaler_sets_requests_of_memory_alone():
         assert list(policy["minAllowed"]) == ["memory"]
 
 
-# docs/performance.md, most resident MiB of one replica that holds all shoots of 20 nodes, in an incident: lease-probe by
-# shoots; scaling-coordinator with 1,000 shoots, and with 5,000 in an unoptimised build; weeder with 1,000 Services.
+# docs/performance.md, most resident MiB of one replica that holds all shoots of 20 nodes, in an incident: lease-probe
+# by shoots; scaling-coordinator with 1,000 shoots, and with 5,000 in an unoptimised build; weeder with 1,000 Services.
 MEASURED = [("lease-probe", 1_000, 172), ("lease-probe", 5_000, 484), ("lease-probe", 10_000, 1_012)]
 MEASURED += [("scaling-coordinator", 1_000, 53), ("scaling-coordinator", 5_000, 105), ("weeder", 500, 30)]
 
@@ -235,7 +235,7 @@ def test_escape_hatches():
 
 
 def test_logs_are_taken_apart_by_the_logging_of_gardener():
-    """pkg/component/observability/logging: chosen by the label; a tag is kubernetes.<Pod>_<namespace>_<container>-<id>.log."""
+    """pkg/component/observability/logging: chosen by label; tag: kubernetes.<Pod>_<namespace>_<container>-<id>.log."""
     objects = render(MATRIX["operators"])
     filters, (parser,) = of_kind(objects, "ClusterFilter"), of_kind(objects, "ClusterParser").values()
     assert sorted(filters) == sorted(of_kind(objects, "Deployment"))
@@ -254,7 +254,12 @@ def test_logs_are_taken_apart_by_the_logging_of_gardener():
 def test_the_parser_knows_the_lines_of_the_programs(tmp_path):
     config = tmp_path / "weeder.yaml"
     config.write_text("servicesAndDependantSelectors: {x: {podSelectors: [{matchLabels: {a: b}}]}}")
-    options = ["--insecure-plaintext", "--grpc-addr=127.0.0.1:0", "--admin-addr=127.0.0.1:0", "--kubeconfig=/nonexistent"]
+    options = [
+        "--insecure-plaintext",
+        "--grpc-addr=127.0.0.1:0",
+        "--admin-addr=127.0.0.1:0",
+        "--kubeconfig=/nonexistent",
+    ]
     ended = subprocess.run(
         [binary("weeder"), f"--config-file={config}", *options], capture_output=True, text=True, timeout=60
     )

@@ -6,12 +6,16 @@ import pytest
 from chart import ROOT
 
 LINT = "tests/tools/lint-language"
-EXCEPTIONS = 'unread = ["docs/old.md"]\n[names]\n"both are parsers" = ["Reader"]\n'
+EXCEPTIONS = 'unread = ["docs/old.md"]\nlong_lines = ["*.json"]\n[names]\n"both are parsers" = ["Reader"]\n'
 GOOD = {
     "docs/page.md": "So many shoots changed that the queue grew. A 429 cannot be told from a timeout.\n",
     "docs/old.md": "It waits for ever.\n",
+    "docs/long.md": f"| {'x' * 120} |\n\nSee https://example.org/{'x' * 120}\n\n```\n{'x' * 121}\n```\n",
+    "generated.json": f'"{"x" * 120}"\n',
     "a/src/lib.rs": "/// A reader. What it reads is small.\npub struct Reader;\nstruct Once;\n",
-    "b/src/lib.rs": '//! The other one.\nstruct Reader;\nfn f() { info!(%shoot, "stopped the probe"); g("it is ready"); }\n',
+    "b/src/lib.rs": (
+        "//! The other one.\nstruct Reader;\n" 'fn f() { info!(%shoot, "stopped the probe"); g("it is ready"); }\n'
+    ),
     "b/src/lib/tests.rs": "struct Once;\n",
 }
 
@@ -24,9 +28,22 @@ GOOD = {
         ("proto/x.proto", "// At most so many shoots.\n", 'proto/x.proto:1: "so many"'),
         ("a/src/lib.rs", "struct Reader;\n// It is told\n// to stop.\n", 'a/src/lib.rs:2: "is told"'),
         ("a/src/lib.rs", 'struct Reader;\nfn f() { g("gone for ever"); }\n', 'a/src/lib.rs:2: "for ever"'),
-        ("a/src/lib.rs", "struct Reader;\n/// Whether it is.\nfn f() {}\n", 'a/src/lib.rs:2: a doc comment begins with "Whether"'),
-        ("a/src/lib.rs", 'struct Reader;\nfn f() {\n  warn!(\n  "it left");\n}\n', 'a/src/lib.rs:4: a log message begins with "it"'),
-        ("a/src/lib.rs", "struct Reader;\nenum Twice {}\n", "a/src/lib.rs: the name Twice is also defined in c/src/twice.rs"),
+        (
+            "a/src/lib.rs",
+            "struct Reader;\n/// Whether it is.\nfn f() {}\n",
+            'a/src/lib.rs:2: a doc comment begins with "Whether"',
+        ),
+        (
+            "a/src/lib.rs",
+            'struct Reader;\nfn f() {\n  warn!(\n  "it left");\n}\n',
+            'a/src/lib.rs:4: a log message begins with "it"',
+        ),
+        (
+            "a/src/lib.rs",
+            "struct Reader;\nenum Twice {}\n",
+            "a/src/lib.rs: the name Twice is also defined in c/src/twice.rs",
+        ),
+        ("docs/page.md", f"{'é' * 120}\n{'x' * 121}\n", "docs/page.md:2: 121 columns"),
         ("a/src/lib.rs", "", "lint-language.toml: the name Reader is defined once only"),
     ],
 )

@@ -13,7 +13,9 @@ from test_documents import SOURCES, metrics
 from test_rules import ALERTS, RULES
 
 FLAVOURS = {
-    flavour: {path.stem: json.loads(path.read_text()) for path in sorted((CHART / "dashboards" / flavour).glob("*.json"))}
+    flavour: {
+        path.stem: json.loads(path.read_text()) for path in sorted((CHART / "dashboards" / flavour).glob("*.json"))
+    }
     for flavour in ("grafana", "plutono")
 }
 DASHBOARDS = FLAVOURS["grafana"]
@@ -150,8 +152,8 @@ def test_dashboards_are_generated():
     assert checked.returncode == 0, checked.stderr
 
 
-# Panels, and what the JSON may have, of each flavour. Grafana 9 has no graph panel for new dashboards any more; Plutono 7.5
-# has no state timeline, no data source that is an object, and no schema above 27.
+# Panels, and what the JSON may have, of each flavour. Grafana 9 has no graph panel for new dashboards any more; Plutono
+# 7.5 has no state timeline, no data source that is an object, and no schema above 27.
 PANELS = {"grafana": {"row", "stat", "table", "timeseries"}, "plutono": {"row", "stat", "table", "graph"}}
 SCHEMAS = {"grafana": 36, "plutono": 27}
 

@@ -1,5 +1,5 @@
-"""Gardener's monitoring, with a real Prometheus and a real Alertmanager: its relabelling of the chart's Pods, and its route
-for the chart's alerts. What is data here comes from gardener/gardener v1.150, by the paths that are named."""
+"""Gardener's monitoring, with a real Prometheus and a real Alertmanager: its relabelling of the chart's Pods, and its
+route for the chart's alerts. The data comes from gardener/gardener v1.150, by the paths that are named."""
 
 import contextlib
 import json
@@ -56,12 +56,19 @@ SCHEME = {
     "regex": "(https?)",
     "target_label": "__scheme__",
 }
-# pkg/component/observability/monitoring/prometheus/seed/podmonitors.go: for Pods in garden, and for those of extensions.
+# pkg/component/observability/monitoring/prometheus/seed/podmonitors.go: for Pods in garden, and for those of
+# extensions.
 MONITORS = {
     "garden": {
         "scheme": "https",
         "tls_config": {"insecure_skip_verify": True},
-        "relabel_configs": [keep("true;(.+)", "scrape", "port"), NAME, SCHEME, *address("([^:]+)", "(.+:.+:.+)"), LABELS],
+        "relabel_configs": [
+            keep("true;(.+)", "scrape", "port"),
+            NAME,
+            SCHEME,
+            *address("([^:]+)", "(.+:.+:.+)"),
+            LABELS,
+        ],
     },
     "extensions": {
         "relabel_configs": [

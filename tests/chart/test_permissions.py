@@ -1,5 +1,6 @@
-"""The permissions, proven on two real API servers, a seed and a shoot: with what the chart grants on the one and Gardener
-on the other the work is done, and without any one rule the program that needs it says which permission is missing."""
+"""The permissions, proven on two real API servers, a seed and a shoot: with what the chart grants on the one and
+Gardener on the other the work is done, and without any one rule the program that needs it says which permission is
+missing."""
 
 import contextlib
 import json
@@ -32,7 +33,7 @@ VALUES = {
                 for level, name in enumerate(DEPENDANTS)
             ],
         }
-    }
+    },
 }
 ANNOTATED = {"weeder": {"dependantsAnnotation": True}}
 # The seed keeps one or the other, see Source in services/weeder/src/cluster.
@@ -297,7 +298,13 @@ def crash_looping_pod(seed) -> None:
     pods = f"/api/v1/namespaces/{SHOOT}/pods"
     labels = {"gardener.cloud/role": "controlplane", "role": "scheduler"}
     container = {"name": "main", "image": "none"}
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "scheduler", "uid": str(uuid.uuid4()), "controller": True}
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "scheduler",
+        "uid": str(uuid.uuid4()),
+        "controller": True,
+    }
     metadata = {"name": "crashing", "labels": labels, "ownerReferences": [owner]}
     seed.create(pods, {"metadata": metadata, "spec": {"containers": [container]}})
     waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 7, "ready": False, "imageID": ""}

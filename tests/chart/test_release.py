@@ -46,18 +46,18 @@ def refusal(folder, key) -> str:
 def test_what_was_signed_is_accepted_and_nothing_else(release, keys):
     _, public, other = keys
     assert refusal(release, public) == ""
-    assert refusal(release, other) == "SHA256SUMS is not signed by this key"
+    assert refusal(release, other).startswith("SHA256SUMS is not signed by this key: do not install")
     (release / "weeder.oci.tar").write_bytes(b"another image")
-    assert refusal(release, public) == "weeder.oci.tar is not what SHA256SUMS says"
+    assert refusal(release, public).startswith("weeder.oci.tar is not the file that SHA256SUMS lists: ")
     (release / "weeder.oci.tar").write_bytes(b"an image")
     (release / "added").write_text("")
-    assert refusal(release, public) == "added is not what SHA256SUMS says"
+    assert refusal(release, public).startswith("added is not the file that SHA256SUMS lists: ")
     (release / "added").unlink()
     provenance = json.loads((release / "provenance.json").read_text())
     payload = base64.b64decode(provenance["payload"]).replace(REVISION.encode(), b"f" * 40)
     provenance["payload"] = base64.b64encode(payload).decode()
     (release / "provenance.json").write_text(json.dumps(provenance))
-    assert refusal(release, public) == "provenance.json is not signed by this key"
+    assert refusal(release, public).startswith("provenance.json is not signed by this key: ")
 
 
 def test_the_provenance_has_the_form_of_slsa(release):

@@ -53,7 +53,9 @@ FOREIGN = {"monitoring.coreos.com", "cert-manager.io", "autoscaling.k8s.io", "fl
 
 @pytest.mark.parametrize("version", SUPPORTED)
 def test_every_supported_kubernetes_knows_every_field(version):
-    objects = [found for values in ("operators", "everything-set", "without-gardener") for found in render(MATRIX[values])]
+    objects = [
+        found for values in ("operators", "everything-set", "without-gardener") for found in render(MATRIX[values])
+    ]
     # One of each shape: to validate one takes a tenth of a second.
     shapes = {shape(found): found for found in objects if found["apiVersion"].split("/")[0] not in FOREIGN}
     for found in shapes.values():
@@ -509,14 +511,18 @@ def test_the_programs_issue_their_own_certificates_unless_others_do():
             assert secrets[1]["resourceNames"] == ["watchdog-authority"]
     for other in [MATRIX["operators"], MATRIX["plaintext"]]:
         for role in of_kind(render(other), "Role").values():
-            assert not [rule for rule in role["rules"] if "create" in rule["verbs"] and rule["resources"] == ["secrets"]]
+            assert not [
+                rule for rule in role["rules"] if "create" in rule["verbs"] and rule["resources"] == ["secrets"]
+            ]
 
 
 def test_notes_tell_how_to_look():
     text = notes()
     assert "-servername watchdog-weeder.garden.svc localhost:9647" in text
     # All forwards run at once, each to where its call goes.
-    forwards = re.findall(r"port-forward service/(\S+) (\d+):9645 &\n +grpcurl .*-servername (\S+) localhost:(\d+) ", text)
+    forwards = re.findall(
+        r"port-forward service/(\S+) (\d+):9645 &\n +grpcurl .*-servername (\S+) localhost:(\d+) ", text
+    )
     assert [(f"{service}.garden.svc", port) for service, port, _, _ in forwards] == [(n, p) for _, _, n, p in forwards]
     assert [port for _, port, _, _ in forwards] == ["9645", "9646", "9647"]
     assert "WARNING" not in text
@@ -591,9 +597,15 @@ def test_bad_values_are_refused(values, complaint):
     [
         ({"image": {"registry": ""}}, "push them, and set image.registry to that registry"),
         ({"log": {"format": "text"}, "logging": {"gardener": {"enabled": True}}}, "set log.format to json"),
-        ({"weeder": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "weeder.podLabels must not set app.kubernetes.io/name"),
+        (
+            {"weeder": {"podLabels": {"app.kubernetes.io/name": "x"}}},
+            "weeder.podLabels must not set app.kubernetes.io/name",
+        ),
         ({"certificates": {"source": "certManager"}}, "which needs certManager.issuerRef.name"),
-        ({"leaseProbe": {"tlsSecretName": "a"}}, "leaseProbe.tlsSecretName is set, and with certificates.source builtIn"),
+        (
+            {"leaseProbe": {"tlsSecretName": "a"}},
+            "leaseProbe.tlsSecretName is set, and with certificates.source builtIn",
+        ),
         ({"insecurePlaintext": True, "allowedClients": ["a.example.org"]}, "it needs insecurePlaintext to be false"),
         ({"insecurePlaintext": True, "adminTLS": {"enabled": True}}, "adminTLS needs the certificates"),
         ({"insecurePlaintext": True, "tracing": {"otlpEndpoint": "https://a:1"}}, "otlpEndpoint is https"),
@@ -606,8 +618,14 @@ def test_bad_values_are_refused(values, complaint):
             {"leaseProbe": {"autoscaling": {"enabled": True, "podMetric": None, "cpuUtilization": 0}}},
             "leaseProbe.autoscaling is enabled and has nothing to go by",
         ),
-        ({"config": {"prober": {"probeInterval": "0s"}}}, "probeInterval is 0s; it must be at least 1s and at most 24h"),
-        ({"config": {"prober": {"probeTimeout": "0"}}}, "probeTimeout is 0; it must be at least 0.001s and at most 24h"),
+        (
+            {"config": {"prober": {"probeInterval": "0s"}}},
+            "probeInterval is 0s; it must be at least 1s and at most 24h",
+        ),
+        (
+            {"config": {"prober": {"probeTimeout": "0"}}},
+            "probeTimeout is 0; it must be at least 0.001s and at most 24h",
+        ),
         ({"config": {"weeder": {"watchDuration": "24h1ns"}}}, "watchDuration is 24h1ns; it must be"),
     ],
     ids=str,
@@ -632,4 +650,7 @@ def _fields(source: str, struct: str) -> set[str]:
     """The options that a clap parser makes of the fields of a struct."""
     found = re.search(rf"pub(?:\(crate\))? struct {struct} {{(.*?)\n}}", source, re.DOTALL)
     assert found, f"there is no struct {struct}"
-    return {name.replace("_", "-") for name in re.findall(r"^    (?:pub(?:\(crate\))? )?(\w+):", found.group(1), re.MULTILINE)}
+    return {
+        name.replace("_", "-")
+        for name in re.findall(r"^    (?:pub(?:\(crate\))? )?(\w+):", found.group(1), re.MULTILINE)
+    }

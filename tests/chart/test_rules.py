@@ -23,7 +23,9 @@ HEALTHY = {
     'watchdog_tls_files_valid{pod="probe-0"}': "1x300",
     # A certificate that a program issues itself ends within 24 h, and is replaced when 16 h are left.
     'watchdog_certificate_expiry_timestamp_seconds{pod="probe-0",certificate="own",source="issued"}': "57600x300",
-    'watchdog_certificate_expiry_timestamp_seconds{pod="probe-0",certificate="authority",source="issued"}': "9000000x300",
+    'watchdog_certificate_expiry_timestamp_seconds{pod="probe-0",certificate="authority",source="issued"}': (
+        "9000000x300"
+    ),
     'watchdog_certificate_expiry_timestamp_seconds{pod="probe-1",certificate="own",source="files"}': "9000000x300",
     'watchdog_membership_lease_valid{pod="probe-0",service="lease-probe"}': "1x300",
     'watchdog_membership_lease_valid{pod="probe-1",service="lease-probe"}': "1x300",
@@ -98,7 +100,9 @@ def held(series: str, shoot: str, first: int, last: int) -> dict:
 
 def failures(shoot: str, reason: str, first: int, last: int) -> dict:
     """Every probe of a shoot fails, from one sample to another."""
-    series = f'watchdog_shoot_probe_failures_total{{pod="probe-0",shoot="{shoot}",endpoint="internal",reason="{reason}"}}'
+    series = (
+        f'watchdog_shoot_probe_failures_total{{pod="probe-0",shoot="{shoot}",endpoint="internal",reason="{reason}"}}'
+    )
     more = last - first
     return {series: f"{f'_x{first} ' if first else ''}1+1x{more} {1 + more}x{299 - last}"}
 
@@ -219,7 +223,11 @@ CASES = {
     ),
     "shoots-of-nobody": ({HEALTHY_0: "24x20 20x279"}, "15m", "16m", ["WatchdogShootsNotProbed"]),
     "all-shoots-of-nobody": (
-        {series: f"{values.split('x')[0]}x20 _x279" for series, values in HEALTHY.items() if "watchdog_shoots{" in series},
+        {
+            series: f"{values.split('x')[0]}x20 _x279"
+            for series, values in HEALTHY.items()
+            if "watchdog_shoots{" in series
+        },
         "19m",
         "21m",
         ["WatchdogShootsNotProbed"],
@@ -243,7 +251,12 @@ CASES = {
     "the-clocks-of-two-shoots": (clocks(a=-58, b=-52), "20m", "2h", []),
     "the-clocks-of-two-shoots-in-three": (clocks(a=-58, b=-52, c=None), "20m", "2h", []),
     "clocks-that-disagree": (clocks(a=-58, b=40, c=-55), "20m", "2h", []),
-    "stale": ({'watchdog_shoots_without_current_verdict{pod="probe-0"}': "0x20 3x279"}, "12m", "13m", ["WatchdogVerdictsStale"]),
+    "stale": (
+        {'watchdog_shoots_without_current_verdict{pod="probe-0"}': "0x20 3x279"},
+        "12m",
+        "13m",
+        ["WatchdogVerdictsStale"],
+    ),
     "late": (
         {'watchdog_probe_schedule_lag_seconds_bucket{pod="probe-0",le="0.1"}': "0+20x20 400+10x279"},
         "18m",
@@ -415,7 +428,10 @@ def test_shoots_that_are_not_protected_for_a_day(tmp_path, series, raised):
         tmp_path,
         series,
         interval="10m",
-        alert_rule_test=[name | {"eval_time": "22h", "exp_alerts": []}, name | {"eval_time": "25h", "exp_alerts": expected}],
+        alert_rule_test=[
+            name | {"eval_time": "22h", "exp_alerts": []},
+            name | {"eval_time": "25h", "exp_alerts": expected},
+        ],
     )
 
 
@@ -452,7 +468,12 @@ def test_no_replica_is_ready_whoever_scrapes(tmp_path, labels):
     rule = ALERTS["WatchdogNoReplicaReady"]
     series = {}
     for n, (service, ready) in enumerate(
-        [("lease-probe", "0x60"), ("lease-probe", "1x60"), ("scaling-coordinator", "0x60"), ("scaling-coordinator", "0x60")]
+        [
+            ("lease-probe", "0x60"),
+            ("lease-probe", "1x60"),
+            ("scaling-coordinator", "0x60"),
+            ("scaling-coordinator", "0x60"),
+        ]
     ):
         for label in labels:
             label = label.format(n=n, pod=f"{service}-{n}", job=service)
@@ -464,9 +485,10 @@ def test_no_replica_is_ready_whoever_scrapes(tmp_path, labels):
         "exp_labels": {"severity": "critical", "service": "scaling-coordinator"},
         "exp_annotations": rule["annotations"]
         | {
-            "summary": "No replica of scaling-coordinator has been ready for 5 minutes; no shoot of this seed is protected.",
-            "description": f"All {2 * len(labels)} replicas are up and not ready. watchdog_readiness_blocked and /readyz"
-            " say why.",
+            "summary": "No replica of scaling-coordinator has been ready for 5 minutes; "
+            "no shoot of this seed is protected.",
+            "description": f"All {2 * len(labels)} replicas are up and not ready. "
+            "watchdog_readiness_blocked and /readyz say why.",
         },
     }
     run(

@@ -9,8 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAD = """\
 # Coverage
 
-Lines of `services/` and `proto/` that unit and in-process tests execute. `make coverage` writes this page and fails below
-{least} %. End-to-end tests, which run the programs as processes, do not count.
+Lines of `services/` and `proto/` that unit and in-process tests execute. `make coverage` writes this page and fails
+below {least} %. End-to-end tests, which run the programs as processes, do not count.
 
 **{share:.1f} %** of {coverable:,} lines.
 

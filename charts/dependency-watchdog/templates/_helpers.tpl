@@ -9,7 +9,8 @@ and the last part of all names.
 */}}
 {{- define "watchdog.services" -}}
 {{- $services := list }}
-{{- range $component, $key := dict "lease-probe" "leaseProbe" "scaling-coordinator" "scalingCoordinator" "weeder" "weeder" }}
+{{- range $component, $key := dict "lease-probe" "leaseProbe" "scaling-coordinator" "scalingCoordinator"
+    "weeder" "weeder" }}
 {{- $values := index $.Values $key }}
 {{- if $values.enabled }}
 {{- $services = append $services (dict "component" $component "values" $values) }}
@@ -41,7 +42,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{/*
-Metadata of an object; takes a dict of root, component, name, and where they apply annotations, labels and clusterScoped.
+Metadata of an object; takes a dict of root, component and name, and annotations, labels and clusterScoped where they
+apply.
 */}}
 {{- define "watchdog.metadata" -}}
 name: {{ .name }}
@@ -49,7 +51,8 @@ name: {{ .name }}
 namespace: {{ .namespace | default .root.Release.Namespace }}
 {{- end }}
 labels:
-  {{- merge (include "watchdog.labels" (list .root .component) | fromYaml) (.labels | default dict) | toYaml | nindent 2 }}
+  {{- merge (include "watchdog.labels" (list .root .component) | fromYaml) (.labels | default dict) | toYaml
+      | nindent 2 }}
 {{- with merge dict (.annotations | default dict) .root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
@@ -64,7 +67,8 @@ annotations:
 {{- $repository := $own.repository }}
 {{- if not $repository }}
 {{- if not $image.registry }}
-{{- fail (printf "there is no image of %s: build the images with make image, push them, and set image.registry to that registry, or <service>.image.repository to the name of each" $component) }}
+{{- fail (print "there is no image of " $component ": build the images with make image, push them, and set "
+    "image.registry to that registry, or <service>.image.repository to the name of each") }}
 {{- end }}
 {{- $repository = printf "%s/%s/%s" $image.registry $image.repository $component }}
 {{- end }}
@@ -75,7 +79,8 @@ annotations:
 {{/* Secret with the certificate of a service; takes (root, service). */}}
 {{- define "watchdog.tlsSecret" -}}
 {{- $service := index . 1 -}}
-{{ $service.values.tlsSecretName | default (printf "%s-tls" (include "watchdog.fullname" (list (index . 0) $service.component))) }}
+{{ $service.values.tlsSecretName | default (printf "%s-tls"
+    (include "watchdog.fullname" (list (index . 0) $service.component))) }}
 {{- end }}
 
 {{/* Where certificates come from: plaintext (nowhere), builtIn, certManager or secrets. */}}
@@ -114,7 +119,8 @@ gardenlet renders the chart, with one set of values for all seeds.
 
 {{/* Components that a service calls: the replicas ask each other for the whole seed; takes the service. */}}
 {{- define "watchdog.calls" -}}
-{{ eq .component "scaling-coordinator" | ternary (list "scaling-coordinator" "lease-probe") (list .component) | toJson }}
+{{ eq .component "scaling-coordinator" | ternary (list "scaling-coordinator" "lease-probe") (list .component)
+    | toJson }}
 {{- end }}
 
 {{/* Components that call a service; takes the service. */}}
@@ -125,7 +131,8 @@ gardenlet renders the chart, with one set of values for all seeds.
 {{/* ConfigMap of a service; takes (root, component). lease-probe and scaling-coordinator read the same file. */}}
 {{- define "watchdog.configMap" -}}
 {{- $file := eq (index . 1) "weeder" | ternary "weeder" "prober" -}}
-{{ get (index . 0).Values.existingConfigMap $file | default (printf "%s-%s-config" (include "watchdog.name" (index . 0)) $file) }}
+{{ get (index . 0).Values.existingConfigMap $file
+    | default (printf "%s-%s-config" (include "watchdog.name" (index . 0)) $file) }}
 {{- end }}
 
 {{/* True if the file of a service may hold fields that this version does not know; takes (root, component). */}}
@@ -155,12 +162,13 @@ gardenlet renders the chart, with one set of values for all seeds.
 {{- end }}
 
 {{/*
-Requests and limits of a service; takes (root, service). What the values do not set of memory follows from expectedShoots
+Requests and limits of a service; takes (root, service). Memory that the values do not set follows from expectedShoots
 and the measurements of docs/performance.md, so that one replica can hold all shoots: base + perShoot in MiB.
 */}}
 {{- define "watchdog.resources" -}}
 {{- $shoots := float64 (index . 0).Values.expectedShoots }}
-{{- $perShoot := get (dict "lease-probe" (list 0.1 0.15) "scaling-coordinator" (list 0.02 0.04) "weeder" (list 0.02 0.04)) (index . 1).component }}
+{{- $perShoot := get (dict "lease-probe" (list 0.1 0.15) "scaling-coordinator" (list 0.02 0.04)
+    "weeder" (list 0.02 0.04)) (index . 1).component }}
 {{- $request := printf "%dMi" (addf 32.0 (mulf $shoots (first $perShoot)) | ceil | int) }}
 {{- $limit := printf "%dMi" (addf 64.0 (mulf $shoots (last $perShoot)) | ceil | int) }}
 {{- $sized := dict "requests" (dict "memory" $request) "limits" (dict "memory" $limit) }}

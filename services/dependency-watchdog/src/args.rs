@@ -14,7 +14,7 @@ use watchdog_kube::membership::ElectionTiming;
 use watchdog_runtime::args::CommonArgs;
 
 /// Flags of the Go program that have no meaning here.
-const WITHOUT_EFFECT: [&str; 7] = [
+const IGNORED_FLAGS: [&str; 7] = [
     "concurrent-reconciles",
     "kube-api-burst",
     "kube-api-qps",
@@ -216,7 +216,7 @@ impl Flags {
 }
 
 fn command() -> Command {
-    let ignored = WITHOUT_EFFECT.map(|name| {
+    let ignored = IGNORED_FLAGS.map(|name| {
         let arg = Arg::new(name).long(name).value_name("VALUE").num_args(0..=1);
         arg.help("Of the Go program; has no effect.")
     });
@@ -243,7 +243,7 @@ fn command() -> Command {
 fn ignored(matches: &ArgMatches, flags: &Flags) -> Vec<&'static str> {
     let given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
     let disabled = (!flags.enable_leader_election).then_some("enable-leader-election");
-    WITHOUT_EFFECT.into_iter().filter(given).chain(disabled).collect()
+    IGNORED_FLAGS.into_iter().filter(given).chain(disabled).collect()
 }
 
 /// Go's flags may begin with one dash.

@@ -102,8 +102,8 @@ pub(crate) const VERDICT_AGE: Gauge<ShootLabel<'_>> = Gauge::new(
 
 pub(crate) const UNPROTECTED: Gauge<(ShootLabel<'_>, &Outcome)> = Gauge::new(
     "watchdog_shoot_unprotected",
-    "1 for each shoot whose nodes cannot be judged, so that nothing would be scaled down if they were cut off, by shoot \
-     and outcome: pending, api_server_unreachable, throttled or inconclusive.",
+    "1 for each shoot whose nodes cannot be judged, so that nothing would be scaled down if they were cut off, by \
+     shoot and outcome: pending, api_server_unreachable, throttled or inconclusive.",
 );
 
 pub(crate) const OUTCOME_CHANGED: Gauge<ShootLabel<'_>> = Gauge::new(

@@ -32,7 +32,7 @@ const CONTEXT: AssessmentContext = AssessmentContext {
 
 /// The traits of one node by which its lease is excluded. A lease counts if none of them is set.
 #[derive(Debug, Clone, Copy)]
-struct Traits {
+struct NodeTraits {
     not_managed: bool,
     unhealthy: bool,
     in_place: bool,
@@ -56,12 +56,12 @@ prop_compose! {
         ],
         exists in prop::bool::weighted(0.9), renew_time in prop::bool::weighted(0.9), fresh: bool,
         zone in 0..ZONES.len(),
-    ) -> Traits {
-        Traits { not_managed, unhealthy, in_place, machine, exists, renew_time, fresh, zone }
+    ) -> NodeTraits {
+        NodeTraits { not_managed, unhealthy, in_place, machine, exists, renew_time, fresh, zone }
     }
 }
 
-impl Traits {
+impl NodeTraits {
     fn node(self, name: &str) -> NodeItem {
         let condition = |kind: &str, reason: &str| NodeCondition {
             kind: kind.into(),
@@ -126,12 +126,14 @@ proptest! {
         fleet in prop::collection::vec(traits(), 0..12), leaseless in 0_usize..3, malformed in 0_u32..3,
     ) {
         let name = |i: usize| format!("node-{i}");
-        let mut nodes: Vec<_> = fleet.iter().enumerate().filter(|(_, t)| t.exists).map(|(i, t)| t.node(&name(i))).collect();
+        let existing = fleet.iter().enumerate().filter(|(_, t)| t.exists);
+        let mut nodes: Vec<_> = existing.map(|(i, t)| t.node(&name(i))).collect();
         let mut machines: Vec<_> =
             fleet.iter().enumerate().filter_map(|(i, t)| Some(machine(&name(i), t.machine?))).collect();
         for i in 0..leaseless {
             let name = format!("without-lease-{i}");
-            nodes.push(NodeItem { name: name.as_str().into(), ..nodes.first().cloned().unwrap_or_else(|| bare(&name)) });
+            let like = nodes.first().cloned().unwrap_or_else(|| bare(&name));
+            nodes.push(NodeItem { name: name.as_str().into(), ..like });
             machines.push(machine(&name, MachinePhase::Other));
         }
         let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
@@ -158,8 +160,9 @@ proptest! {
         prop_assert_eq!(excluded + evidence.candidates, evidence.leases, "every lease is counted once");
         prop_assert_eq!(evidence.excluded.get(&Exclusion::MalformedLease).copied().unwrap_or(0), malformed);
         for (number, zone) in ZONES.iter().enumerate() {
-            let of = |t: &&&Traits| t.zone == number;
-            let (all, gone) = (counting.iter().filter(of).count(), counting.iter().filter(of).filter(|t| !t.fresh).count());
+            let of = |t: &&&NodeTraits| t.zone == number;
+            let all = counting.iter().filter(of).count();
+            let gone = counting.iter().filter(of).filter(|t| !t.fresh).count();
             let count = evidence.zones.get(*zone).copied().unwrap_or_default();
             prop_assert_eq!((count.candidates as usize, count.expired as usize), (all, gone), "zone {}", zone);
         }

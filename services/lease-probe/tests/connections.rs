@@ -35,11 +35,11 @@ const LIMIT: Duration = Duration::from_secs(5);
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 /// While this value exists, a paused clock advances only when the test advances it, however long sockets take.
-struct Still {
+struct FrozenClock {
     _until: std::sync::mpsc::Sender<()>,
 }
 
-impl Still {
+impl FrozenClock {
     fn stand() -> Self {
         let (until, dropped) = std::sync::mpsc::channel();
         // The runtime does not skip time while somebody may be computing.
@@ -101,7 +101,7 @@ fn access_to(server: &ApiServer) -> Access {
 /// second. Shoots queued behind them wait for that second, not until the hanging connections time out.
 #[tokio::test(start_paused = true)]
 async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
-    let _still = Still::stand();
+    let _still = FrozenClock::stand();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let accepted = Arc::new(AtomicUsize::new(0));
@@ -116,8 +116,8 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
         }
     });
     let kubeconfig = format!(
-        "{{clusters: [{{name: c, cluster: {{server: \"https://{address}\"}}}}], users: [{{name: u, user: {{token: t}}}}], \
-         contexts: [{{name: x, context: {{cluster: c, user: u}}}}]}}"
+        "{{clusters: [{{name: c, cluster: {{server: \"https://{address}\"}}}}], users: [{{name: u, user: {{token: \
+         t}}}}], contexts: [{{name: x, context: {{cluster: c, user: u}}}}]}}"
     );
     let limiter = limits(AT_ONCE);
     let hang: Vec<_> = (0..SHOOTS)
@@ -162,7 +162,7 @@ async fn a_request_that_queues_has_asked_nobody() {
 /// A server that takes 4 s is in time although the wait for a permit took as long before.
 #[tokio::test(start_paused = true)]
 async fn the_time_of_the_server_begins_with_the_permit() {
-    let _still = Still::stand();
+    let _still = FrozenClock::stand();
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let limiter: Arc<SharedLimits> = limits(1);
     for (takes, expected) in [

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::membership::{Exclusive, ReplicaAddresses};
-use watchdog_kube::replica::{Replica, Rights};
+use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
 use watchdog_runtime::clock::Clock;
@@ -36,7 +36,7 @@ use crate::cluster::{permissions, watches};
 use crate::config::{Config, HistoryLimits, Release};
 use crate::controller::Controller;
 use crate::controller::history::HistoryStore;
-use crate::controller::inputs::{DecisionInputs, Modes};
+use crate::controller::inputs::{DecisionInputs, ModeSource};
 use crate::controller::releaser::Releaser;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::traces::Traces;
@@ -121,12 +121,12 @@ pub fn start(
         in_force,
         verdicts.clone(),
         replica.membership.clone(),
-        Modes::BySeed(config.mode),
+        ModeSource::BySeed(config.mode),
         clock,
     );
     let engine = indexes.engine(
         inputs.clone(),
-        replica.rights,
+        replica.granted_by,
         &base.identity,
         config.request_rate,
     );
@@ -181,7 +181,7 @@ fn spawn_watches(
     let check = permissions::check(
         replica.seed.clone(),
         indexes.resources.clone(),
-        replica.rights,
+        replica.granted_by,
         replica.permissions.clone(),
         kinds_known.subscribe(),
         base.readiness.clone(),
@@ -206,7 +206,7 @@ fn merge_scaling(
         encode: move |shoot: &String, scaling: &ShootScaling| convert::shoot_scaling(shoot, scaling, clock),
         key: String::clone,
         exists: move |shoot: &String| !exists.is_unknown(shoot),
-        is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_ours(has),
+        is_filled: move |has: &dyn Fn(&String) -> bool| filled.all_owned(has),
     };
     view.spawn(base, own, peers);
     view
@@ -305,10 +305,10 @@ async fn release_with(
         in_force,
         verdicts,
         membership.clone(),
-        Modes::ProtectAll,
+        ModeSource::ProtectAll,
         Clock::start(),
     );
-    let engine = indexes.engine(inputs, Rights::Chart, &identity, config.request_rate);
+    let engine = indexes.engine(inputs, PermissionGrantor::Chart, &identity, config.request_rate);
     let states = engine.states();
     tasks.critical("engine", engine.run());
     releaser
@@ -403,7 +403,7 @@ impl Indexes {
         config: watch::Receiver<Arc<ProberConfig>>,
         verdicts: Arc<VerdictTable>,
         membership: Exclusive,
-        modes: Modes,
+        mode_source: ModeSource,
         clock: Clock,
     ) -> Arc<DecisionInputs> {
         self.wake_all_on("configuration", config.clone());
@@ -415,7 +415,7 @@ impl Indexes {
             resources: self.resources.clone(),
             membership,
             draining: self.tasks.draining(),
-            modes,
+            mode_source,
             clock,
         })
     }
@@ -423,13 +423,13 @@ impl Indexes {
     fn engine(
         &self,
         inputs: Arc<DecisionInputs>,
-        rights: Rights,
+        granted_by: PermissionGrantor,
         identity: &str,
         request_rate: u32,
     ) -> Controller {
         let events =
             watchdog_kube::events::start(self.seed.clone(), SERVICE, identity, &self.readiness, &self.tasks);
-        let events = events.open_if(rights == Rights::Chart);
+        let events = events.open_if(granted_by == PermissionGrantor::Chart);
         let writer = ResourceWriter::new(self.seed.clone(), self.clusters.clone(), self.resources.clone());
         Controller::new(inputs, self.work_queue.clone(), writer, events, request_rate)
     }

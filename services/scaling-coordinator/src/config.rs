@@ -52,7 +52,12 @@ pub struct Args {
     history_per_shoot: u16,
 
     /// Events of all shoots that this replica keeps, about 1 KiB each.
-    #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        default_value_t = 20_000,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     history_total: u32,
 
     /// Restore everything that the watchdog holds down, level by level, print what was restored, and exit: 0 when

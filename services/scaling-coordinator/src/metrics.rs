@@ -34,14 +34,14 @@ impl Labels for ShootLabels {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModeLabels {
     pub(crate) mode: Mode,
-    pub(crate) of_shoot: bool,
+    pub(crate) from_annotation: bool,
     pub(crate) has_end: bool,
 }
 
 impl Labels for ModeLabels {
     fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
         add("mode", self.mode.as_str());
-        add("source", if self.of_shoot { "shoot" } else { "seed" });
+        add("source", if self.from_annotation { "shoot" } else { "seed" });
         add("end", if self.has_end { "set" } else { "never" });
     }
 }
@@ -50,8 +50,8 @@ pub(crate) const OPERATIONS: Counter<(ShootLabel<'_>, (Direction, WriteResult))>
     "watchdog_scaling_operations_total",
     "Writes on the resources of a shoot, by shoot, direction (down, up, or release: of a shoot that hibernates, \
      migrates or is deleted) and result: applied, conflict (somebody else wrote in between), refused, unknown (no \
-     answer, or the API server failed), cancelled (not allowed any more when its turn came), observed (not sent, because \
-     the mode is observe).",
+     answer, or the API server failed), cancelled (not allowed any more when its turn came), kept_back (not sent, \
+     because the mode is observe).",
 );
 
 pub(crate) const WRITES: Counter<(Direction, WriteResult)> = Counter::new(
@@ -62,8 +62,8 @@ pub(crate) const WRITES: Counter<(Direction, WriteResult)> = Counter::new(
 
 pub(crate) const FIRST_WRITE: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_first_write_seconds",
-    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was applied, or \
-     would have been sent in mode observe, by direction.",
+    "Time from the verdict that changed the direction of a shoot, when it was sent, until the first write was \
+     applied, or would have been sent in mode observe, by direction.",
 );
 
 pub(crate) const REACHED: Histogram<Direction> = Histogram::new(

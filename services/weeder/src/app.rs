@@ -11,7 +11,7 @@ use watchdog_api::weeder::WeederConfig;
 use watchdog_kube::events::{self, EventSink};
 use watchdog_kube::membership::{Share, Timing};
 use watchdog_kube::permissions::preflight;
-use watchdog_kube::replica::{Replica, Rights};
+use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
 use watchdog_runtime::clock::Clock;
@@ -76,7 +76,7 @@ pub fn start(
     let owns = {
         let membership = membership.clone();
         // A leader that cannot renew its Lease soon has a successor, and only that one may delete then.
-        let leads = replica.rights == Rights::Gardenlet;
+        let leads = replica.granted_by == PermissionGrantor::Gardenlet;
         move |namespace: &str| membership.owns(namespace) && (!leads || membership.is_renewed())
     };
     let state = Arc::new(SharedState::new(&rules.borrow(), Clock::start(), owns));
@@ -94,7 +94,7 @@ pub fn start(
         &base.tasks,
     );
     let may_publish = config.mode == Mode::Protect || config.observe_events;
-    let events = events.open_if(may_publish && replica.rights == Rights::Chart);
+    let events = events.open_if(may_publish && replica.granted_by == PermissionGrantor::Chart);
     let rate = usize::try_from(config.request_rate.get()).unwrap_or(MAX_REQUESTS);
     let worker = RequestWorker {
         state: state.clone(),
@@ -133,11 +133,11 @@ fn spawn_watches(
 ) {
     let undiscovered = base.readiness.block("discovery", "not asked yet");
     let (current, annotated) = (rules.borrow().clone(), annotations.is_some());
-    let (mut needed, rights) = (replica.permissions.clone(), replica.rights);
+    let (mut needed, granted_by) = (replica.permissions.clone(), replica.granted_by);
     let tasks = &base.tasks;
     tasks.critical("configuration", watches.clone().configuration(rules));
     tasks.critical("pods", watches.clone().pods());
-    if rights == Rights::Chart {
+    if granted_by == PermissionGrantor::Chart {
         tasks.critical("namespaces", watches.clone().namespaces());
     }
     if let Some(events) = annotations {
@@ -152,7 +152,7 @@ fn spawn_watches(
         let Some(served) = discover(&seed, &readiness, &undiscovered, &stop).await else {
             return Ok(());
         };
-        needed.extend(permissions::permissions(served, &current, annotated, rights));
+        needed.extend(permissions::permissions(served, &current, annotated, granted_by));
         // Both in one critical task, so that a panic of either ends the process.
         let preflight = preflight(seed, needed, readiness, stop);
         // Polled last: by then the watches block.

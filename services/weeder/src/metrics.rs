@@ -23,7 +23,7 @@ label!(pub(crate) enum DeletionAnswer: "result" {
     Forbidden = "forbidden",
     Throttled = "throttled",
     Failed = "failed",
-    Observed = "observed",
+    KeptBack = "kept_back",
 });
 label!(pub(crate) enum Discovered: "discovered" { AtStart = "at_start", Later = "later" });
 label!(pub(crate) enum DeletionEffect: "outcome" { Useful = "useful", Useless = "useless" });
@@ -63,13 +63,13 @@ pub(crate) const ENDED: Counter<WeederEnd> = Counter::new(
 pub(crate) const DELETIONS: Counter<DeletionAnswer> = Counter::new(
     "watchdog_weeder_deletions_total",
     "Attempts to delete a crash-looping pod, by result: deleted; gone or changed (left alone); forbidden, throttled \
-     or failed (tried again); observed (not sent, because the mode is observe).",
+     or failed (tried again); kept_back (not sent, because the mode is observe).",
 );
 
 pub(crate) const DELETION_DELAY: Histogram<Discovered> = Histogram::new(
     "watchdog_weeder_deletion_delay_seconds",
-    "Time until a crash-looping pod was deleted, by discovered: at_start (since its service became ready) or later (since \
-     it was seen to crash while the weeder lived).",
+    "Time until a crash-looping pod was deleted, by discovered: at_start (since its service became ready) or later \
+     (since it was seen to crash while the weeder lived).",
 );
 
 pub(crate) const SAVED: Counter = Counter::new(
@@ -130,8 +130,8 @@ pub(crate) const POD_WATCHES: Gauge<WatchScope> = Gauge::new(
 
 pub(crate) const MALFORMED: Counter<ObjectKind> = Counter::new(
     "watchdog_weeder_malformed_objects_total",
-    "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint, no crash loop \
-     and no annotation.",
+    "Objects that could not be read, each time they were seen, by kind. They count as having no endpoint, no crash \
+     loop and no annotation.",
 );
 
 /// Combinations of labels of [`DELETED_PODS`] at most: names of containers are not a closed set.

@@ -33,7 +33,7 @@ async fn nothing_is_deleted_and_what_would_have_been_is_shown() {
     };
     assert_eq!(
         (deletion.pod.as_str(), deletion.result()),
-        ("kube-apiserver", pb::DeletionResult::Observed)
+        ("kube-apiserver", pb::DeletionResult::KeptBack)
     );
     assert!(
         deletion.message.contains("the mode is observe"),

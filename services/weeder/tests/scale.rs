@@ -105,7 +105,8 @@ async fn a_thousand_services_become_ready_at_once() {
         delays[crashing - 1],
     );
     println!(
-        "{crashing} pods in {took:?}: p50 {p50:?}, p99 {p99:?}, max {max:?}; {connections} connections, {most_watches} watches"
+        "{crashing} pods in {took:?}: p50 {p50:?}, p99 {p99:?}, max {max:?}; {connections} connections, \
+         {most_watches} watches"
     );
     weeder.stop().await;
 }

@@ -8,7 +8,7 @@ use lease_probe::domain::answered::ListTimes;
 use lease_probe::domain::assessment::{ExpiryRule, ListedLeases};
 use lease_probe::domain::candidates::NodeIndex;
 use lease_probe::domain::outcome::Outcome;
-use lease_probe::domain::probe_state::{Next, ProbeState};
+use lease_probe::domain::probe_state::{ProbeState, ProbeStep};
 use lease_probe::domain::renewals::ListedLease;
 use lease_probe::domain::verdict::{Streak, Thresholds, VerdictBuilder, sentence};
 use scaling_coordinator::domain::Direction;
@@ -216,7 +216,7 @@ fn probe(nodes: usize) -> Work {
                 .collect(),
             malformed: 0,
         };
-        if let Next::Done(found) = state.leases(listing(now.0), &leases, RULE) {
+        if let ProbeStep::Done(found) = state.leases(listing(now.0), &leases, RULE) {
             let result = streak.note(
                 &found.outcome,
                 &Outcome::Healthy,
@@ -327,9 +327,10 @@ mod tests {
     fn a_probe_of_a_healthy_shoot_needs_no_nodes() {
         let leases = listed(&names(20), STEP / 2);
         let mut state = ProbeState::default();
-        assert!(
-            matches!(state.leases(listing(STEP), &leases, RULE), Next::Done(found) if found.evidence.candidates == 20)
-        );
+        let ProbeStep::Done(found) = state.leases(listing(STEP), &leases, RULE) else {
+            panic!("the nodes need not be listed")
+        };
+        assert_eq!(found.evidence.candidates, 20);
         assert_eq!(gardener().len(), 3);
     }
 }

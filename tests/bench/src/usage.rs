@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn the_soft_limit_counts() {
-        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files\n";
+        let limits = "Limit  Soft Limit  Hard Limit  Units\n\
+                      Max open files            1024                 524288               files\n";
         assert_eq!(parse_open_files(limits), Some(1_024));
         assert!(open_files_limit().unwrap() > 0);
     }

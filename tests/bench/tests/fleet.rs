@@ -15,14 +15,14 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_bench::fleet::listener::Listener;
-use watchdog_bench::fleet::seeding::Reached;
+use watchdog_bench::fleet::seeding::ShootEndpoint;
 use watchdog_bench::fleet::{Fleet, OutageMode};
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::wait;
 
 struct Served {
     fleet: Arc<Fleet>,
-    reached: Reached,
+    reached: ShootEndpoint,
     _serving: AbortOnDropHandle<()>,
 }
 
@@ -30,7 +30,7 @@ fn serve(shoots: usize, nodes: usize) -> Served {
     let scratch = Scratch::new("fleet-test").unwrap();
     let fleet = Arc::new(Fleet::new(shoots, nodes));
     let listener = Listener::bind(&scratch, 0).unwrap();
-    let reached = Reached {
+    let reached = ShootEndpoint {
         host: None,
         port: listener.port,
         ca_pem: listener.ca_pem.clone(),

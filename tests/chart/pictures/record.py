@@ -110,7 +110,9 @@ def main(file: Path) -> None:
         for path in sorted((CHART / "dashboards" / "grafana").glob("*.json")):
             dashboard = json.loads(path.read_text())
             found = {p["id"]: [recording.answers(t, end) for t in p.get("targets", [])] for p in dashboard["panels"]}
-            marks = [mark for annotation in dashboard["annotations"]["list"] for mark in recording.marks(annotation, end)]
+            marks = [
+                mark for annotation in dashboard["annotations"]["list"] for mark in recording.marks(annotation, end)
+            ]
             dashboards[path.stem] = found | {"marks": sorted(set(marks))}
         whole = {"began": recording.began, "end": end, "shoot": recording.shoots[0], "dashboards": dashboards}
     file.write_text(json.dumps(whole))

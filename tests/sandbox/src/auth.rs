@@ -11,7 +11,7 @@ use crate::status::{self, ApiError};
 /// The credentials that an API server accepts.
 #[derive(Default)]
 pub(crate) struct Credentials {
-    inner: RwLock<Known>,
+    inner: RwLock<KnownUsers>,
 }
 
 impl std::fmt::Debug for Credentials {
@@ -22,7 +22,7 @@ impl std::fmt::Debug for Credentials {
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownUsers {
     user_of_token: HashMap<String, String>,
     token_of_user: HashMap<String, String>,
     user_of_certificate: HashMap<Vec<u8>, String>,

@@ -2,8 +2,8 @@
 //!
 //! [`ApiServer`] is one API server on loopback: generic objects of the kinds that the watchdog has to do with,
 //! watches, scale sub-resources, authentication and rules as the real one has them, plus faults on command and
-//! an audit log. [`Sandbox`] is a seed with any number of [`SimulatedShoot`]s: each has an API server of its own, and its
-//! kubelets, controllers and control-plane pods are simulated by one task that writes to both stores.
+//! an audit log. [`Sandbox`] is a seed with any number of [`SimulatedShoot`]s: each has an API server of its own, and
+//! its kubelets, controllers and control-plane pods are simulated by one task that writes to both stores.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), watchdog_sandbox::SandboxError> {

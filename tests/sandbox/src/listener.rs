@@ -42,7 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The state of every connection; outlives listeners.
 #[derive(Debug)]
-pub(crate) struct Front {
+pub(crate) struct ConnectionContext {
     pub(crate) state: Arc<ApiState>,
     pub(crate) tls: Arc<ServerConfig>,
     pub(crate) gate: Arc<Gate>,
@@ -50,7 +50,7 @@ pub(crate) struct Front {
     connections: Arc<Semaphore>,
 }
 
-impl Front {
+impl ConnectionContext {
     pub(crate) fn new(state: Arc<ApiState>, tls: Arc<ServerConfig>) -> Self {
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         Self {
@@ -81,7 +81,7 @@ impl Drop for Listener {
 
 impl Listener {
     /// Accepts connections on `socket`.
-    pub(crate) fn start(front: Arc<Front>, socket: TcpListener) -> Self {
+    pub(crate) fn start(front: Arc<ConnectionContext>, socket: TcpListener) -> Self {
         let all = CancellationToken::new();
         let current = Arc::new(Mutex::new(all.child_token()));
         let tasks = TaskTracker::new();
@@ -109,7 +109,7 @@ impl Listener {
 }
 
 async fn accept(
-    front: Arc<Front>,
+    front: Arc<ConnectionContext>,
     socket: TcpListener,
     all: CancellationToken,
     current: Arc<Mutex<CancellationToken>>,
@@ -144,7 +144,7 @@ async fn accept(
     }
 }
 
-async fn connection(front: Arc<Front>, acceptor: TlsAcceptor, stream: TcpStream) {
+async fn connection(front: Arc<ConnectionContext>, acceptor: TlsAcceptor, stream: TcpStream) {
     // Without this, small watch events wait for the client's acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "set_nodelay failed");

@@ -20,7 +20,7 @@ use crate::{
     error::SandboxError,
     faults::{Fault, FaultId, Faults},
     kubeconfig::{self, Proof},
-    listener::{Front, Listener},
+    listener::{ConnectionContext, Listener},
     resource::{self, ResourceKey, ResourceType, keys},
     store::{Backup, Store, WriteOptions},
     tls::Pki,
@@ -86,7 +86,7 @@ pub struct ApiServer {
 
 #[derive(Debug)]
 struct ServerState {
-    front: Arc<Front>,
+    front: Arc<ConnectionContext>,
     pki: Pki,
     address: SocketAddr,
     /// Bound but not listening: keeps the port ours while the server is stopped.
@@ -133,7 +133,7 @@ impl ApiServer {
         let pki = Pki::new(&options.name)?;
         let server = Self {
             shared: Arc::new(ServerState {
-                front: Arc::new(Front::new(state, pki.server())),
+                front: Arc::new(ConnectionContext::new(state, pki.server())),
                 pki,
                 address,
                 _reservation: reservation,

@@ -73,7 +73,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 type Contents = BTreeMap<ObjectKey, u64>;
 
 /// A client with a copy of what it is allowed to see.
-struct Watcher {
+struct StoreClient {
     query: ListQuery,
     watch: StoreWatch,
     copy: Contents,
@@ -81,7 +81,7 @@ struct Watcher {
     seen: u64,
 }
 
-impl Watcher {
+impl StoreClient {
     fn join(store: &Arc<Store>, query: ListQuery) -> Self {
         let page = store.list(&keys::CONFIG_MAPS, &query).unwrap();
         let copy = page
@@ -186,7 +186,7 @@ proptest! {
         for name in ["default", "kube-system"] {
             store.create(&keys::NAMESPACES, "", json!({ "metadata": { "name": name } }), &options).unwrap();
         }
-        let mut watchers: Vec<Watcher> = Vec::new();
+        let mut watchers: Vec<StoreClient> = Vec::new();
         // What the store held at each revision that a write ended at.
         let mut past: BTreeMap<u64, Contents> = BTreeMap::new();
         for (nonce, step) in steps.into_iter().enumerate() {
@@ -211,7 +211,7 @@ proptest! {
                         labels: LabelSelector::parse(labels).unwrap(),
                         ..ListQuery::default()
                     };
-                    watchers.push(Watcher::join(&store, query));
+                    watchers.push(StoreClient::join(&store, query));
                 }
                 Step::Read { watcher } => {
                     if let Some(watcher) = watchers.get_mut(watcher) {

@@ -1,6 +1,6 @@
 //! A server that stands before another one and misbehaves on command: what networks, load balancers and broken API
-//! servers do to their clients. Before an API server it ends TLS with a certificate of its own, so that it can also answer
-//! itself.
+//! servers do to their clients. Before an API server it ends TLS with a certificate of its own, so that it can also
+//! answer itself.
 
 mod answers;
 mod relay;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use self::answers::Canned;
+pub use self::answers::FixedAnswer;
 use self::tls::Identity;
 
 /// Connections at once; more wait in the listen queue.
@@ -42,7 +42,7 @@ pub enum Behaviour {
     /// Passes answers on byte by byte, with this pause before each.
     Trickle(Duration),
     /// Answers every request itself.
-    Answer(Canned),
+    Answer(FixedAnswer),
 }
 
 /// A running fault proxy. Everything ends when it is dropped.
@@ -133,7 +133,8 @@ impl FaultProxy {
         self.address
     }
 
-    /// Changes its behaviour. Connections that are open break, save that [`Behaviour::Silent`] keeps them, mute, until it ends.
+    /// Changes its behaviour. Connections that are open break, save that [`Behaviour::Silent`] keeps them, mute, until
+    /// it ends.
     pub fn set(&self, behaviour: Behaviour) {
         self.behaviour
             .send_if_modified(|old| std::mem::replace(old, behaviour.clone()) != behaviour);

@@ -105,8 +105,8 @@ impl WatchProxy {
             )
     }
 
-    /// Silences the open watches whose path has one of these parts, all at one instant. Returns false, and does nothing,
-    /// while there is none for one of the parts: API servers end watches, and they are opened again.
+    /// Silences the open watches whose path has one of these parts, all at one instant. Returns false, and does
+    /// nothing, while there is none for one of the parts: API servers end watches, and they are opened again.
     #[must_use]
     pub fn silence(&self, parts: &[&str]) -> bool {
         let mut watches = self.watches.lock();

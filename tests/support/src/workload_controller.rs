@@ -82,8 +82,8 @@ pub struct WorkloadOptions {
 // === impl WorkloadOptions ===
 
 impl WorkloadOptions {
-    /// The Deployments of all namespaces. `delay` passes from a change of the wanted replicas to the change of the ready
-    /// ones, in both directions.
+    /// The Deployments of all namespaces. `delay` passes from a change of the wanted replicas to the change of the
+    /// ready ones, in both directions.
     #[must_use]
     pub fn new(delay: Duration) -> Self {
         Self {

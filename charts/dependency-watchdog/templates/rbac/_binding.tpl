@@ -8,14 +8,16 @@ for at its start: see the functions named permissions in its sources.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
-  {{- include "watchdog.metadata" (dict "root" $root "component" $component "name" (include "watchdog.clusterRole" (list $root $component)) "clusterScoped" true) | nindent 2 }}
+  {{- include "watchdog.metadata" (dict "root" $root "component" $component
+      "name" (include "watchdog.clusterRole" (list $root $component)) "clusterScoped" true) | nindent 2 }}
 rules:
   {{- index . 2 | trim | nindent 2 }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata:
-  {{- include "watchdog.metadata" (dict "root" $root "component" $component "name" (include "watchdog.clusterRole" (list $root $component)) "clusterScoped" true) | nindent 2 }}
+  {{- include "watchdog.metadata" (dict "root" $root "component" $component
+      "name" (include "watchdog.clusterRole" (list $root $component)) "clusterScoped" true) | nindent 2 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole

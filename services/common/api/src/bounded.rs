@@ -3,8 +3,8 @@
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use std::{fmt, marker::PhantomData};
 
-/// At most `MOST` entries. A longer list is refused before more of it is kept: an entry can take many times the memory of
-/// its text.
+/// At most `MOST` entries. A longer list is refused before more of it is kept: an entry can take many times the memory
+/// of its text.
 pub(crate) struct Bounded<T, const MOST: usize>(pub(crate) Vec<T>);
 
 impl<T, const MOST: usize> Default for Bounded<T, MOST> {

@@ -22,7 +22,7 @@ pub type LeaseList = ItemList<LeaseItem>;
 
 #[derive(Deserialize)]
 struct Raw {
-    metadata: text::Named,
+    metadata: text::NameOnly,
     #[serde(default)]
     spec: Option<RawSpec>,
 }

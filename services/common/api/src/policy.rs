@@ -72,7 +72,7 @@ pub struct ModeInForce {
     /// The mode.
     pub mode: Mode,
     /// True if the Shoot asks for it, false if it is the default of the seed.
-    pub of_shoot: bool,
+    pub from_annotation: bool,
     /// When it ends; only a mode of the Shoot does.
     pub until: Option<UnixTime>,
 }
@@ -83,12 +83,12 @@ pub fn mode_in_force(of_shoot: Option<ShootMode>, of_seed: Mode, now: UnixTime) 
     match of_shoot {
         Some(ShootMode { mode, until }) if until.is_none_or(|until| now < until) => ModeInForce {
             mode,
-            of_shoot: true,
+            from_annotation: true,
             until,
         },
         _ => ModeInForce {
             mode: of_seed,
-            of_shoot: false,
+            from_annotation: false,
             until: None,
         },
     }
@@ -161,7 +161,8 @@ fn end(word: &str) -> Option<UnixTime> {
 fn malformed(annotation: &str, text: &str, expected: &str) -> String {
     let quoted: String = text.chars().take(QUOTED).collect();
     format!(
-        "The Shoot's annotation {annotation} is {quoted:?}, which is not {expected}; the default of the seed is in force."
+        "The Shoot's annotation {annotation} is {quoted:?}, which is not {expected}; the default of the seed is in \
+         force."
     )
 }
 
@@ -237,7 +238,7 @@ mod tests {
         });
         let before = mode_in_force(asked, Mode::Observe, NOON.shifted(-1));
         assert_eq!(
-            (before.mode, before.of_shoot, before.until),
+            (before.mode, before.from_annotation, before.until),
             (Mode::Off, true, Some(NOON))
         );
         let after = ModeInForce {

@@ -12,7 +12,7 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 /// Metadata of which only the name matters; it must be there.
 #[derive(Deserialize)]
-pub(crate) struct Named {
+pub(crate) struct NameOnly {
     #[serde(deserialize_with = "shared")]
     pub(crate) name: Arc<str>,
 }

@@ -25,7 +25,7 @@ mod tests;
 const CERTIFICATE_LIFE: SignedDuration = SignedDuration::from_hours(24);
 
 /// A program replaces its certificate after one third of its life, every 8 h.
-const RENEW_CERTIFICATE_AFTER_SHARE: i32 = 3;
+const RENEW_CERTIFICATE_DIVISOR: i32 = 3;
 
 /// Life of an authority.
 const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
@@ -61,7 +61,9 @@ pub enum AuthorityError {
     #[error("{0} is not PEM")]
     NotPem(&'static str),
     /// Every certificate needs its key.
-    #[error("ca.crt holds {certificates} certificates and ca.key {keys} keys, they must be as many")]
+    #[error(
+        "ca.crt holds {certificates} certificates and ca.key holds {keys} keys: every certificate needs its key"
+    )]
     Unpaired {
         /// Certificates in ca.crt.
         certificates: usize,
@@ -323,7 +325,7 @@ impl Authorities {
             certificate,
             key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
             validity,
-            in_use: now..shifted(now, life / RENEW_CERTIFICATE_AFTER_SHARE),
+            in_use: now..shifted(now, life / RENEW_CERTIFICATE_DIVISOR),
         })
     }
 

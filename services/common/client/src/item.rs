@@ -6,8 +6,8 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::weeder::v1 as weeder;
 
-/// Two names, in the order of the first and then of the second: namespace and service, or shoot and id. Its copies share
-/// the text: a view of thousands of items keeps several.
+/// Two names, in the order of the first and then of the second: namespace and service, or shoot and id. Its copies
+/// share the text: a view of thousands of items keeps several.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamePair(pub Arc<str>, pub Arc<str>);
 

@@ -23,7 +23,7 @@ pub enum SetupError {
     #[error("{0}: bad authority")]
     BadAuthority(String, #[source] rustls::Error),
     /// The private key does not belong to the certificate.
-    #[error("{cert} and {key} do not go together")]
+    #[error("{key} is not the private key of {cert}")]
     Mismatch {
         /// Name of the certificate.
         cert: String,

@@ -1,5 +1,5 @@
-//! The certificate authority that all programs of a seed share, in a Secret, and the certificate that this process issues
-//! for itself from it. The rules are those of [`watchdog_certificates`].
+//! The certificate authority that all programs of a seed share, in a Secret, and the certificate that this process
+//! issues for itself from it. The rules are those of [`watchdog_certificates`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -100,9 +100,9 @@ impl CertificateIssuer {
         }
     }
 
-    /// Makes the authority if there is none, follows it, and replaces the certificate in time, until `stop` is cancelled.
-    /// Once the authority is known, an API server that does not answer changes nothing. From this call on it blocks
-    /// readiness until the first certificate is issued.
+    /// Makes the authority if there is none, follows it, and replaces the certificate in time, until `stop` is
+    /// cancelled. Once the authority is known, an API server that does not answer changes nothing. From this call on it
+    /// blocks readiness until the first certificate is issued.
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
@@ -198,7 +198,7 @@ impl CertificateIssuer {
                         namespace = self.namespace,
                         secret = self.secret,
                         authorities = renewed.len(),
-                        "certificate authority made"
+                        "certificate authority written"
                     );
                     return Ok((renewed, Ok(())));
                 }

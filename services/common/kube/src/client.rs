@@ -258,9 +258,9 @@ mod tests {
     }
 
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for Kept {
+    impl std::io::Write for CapturedLog {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -286,7 +286,7 @@ mod tests {
             let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             stream.write_all(answer.as_bytes()).await.unwrap();
         });
-        let kept = Kept::default();
+        let kept = CapturedLog::default();
         let writer = kept.clone();
         let (subscriber, _) =
             telemetry::subscriber(LogFormat::Text, "trace", move || writer.clone()).unwrap();

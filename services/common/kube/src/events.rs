@@ -128,8 +128,9 @@ pub fn start(
     sink
 }
 
-/// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. When `stop` is
-/// cancelled it goes on until all sinks are gone, for at most [`LAST_EVENTS`]; what is left then is counted and dropped.
+/// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. When `stop`
+/// is cancelled it goes on until all sinks are gone, for at most [`LAST_EVENTS`]; what is left then is counted and
+/// dropped.
 pub fn recorder(
     client: kube::Client,
     controller: &str,

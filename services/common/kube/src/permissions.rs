@@ -142,19 +142,19 @@ pub async fn preflight(
 /// incident that needs it; some twenty small requests in ten minutes are nothing to the seed.
 const ASK_AGAIN: Duration = Duration::from_secs(10 * 60);
 
-/// The preflight of a service whose needs change. While something is missing, the blocker `permissions` names it, and so
-/// do the log and the metric.
+/// The preflight of a service whose needs change. While something is missing, the blocker `permissions` names it, and
+/// so do the log and the metric.
 pub struct Preflight {
     client: kube::Client,
     readiness: Readiness,
     blocker: Option<Blocker>,
     ask_again: Duration,
-    shown: Shown,
+    shown: MissingPermissions,
 }
 
 /// The values of the metric: whether a permission is missing, by verb and resource. Several permissions share one
 /// series where they differ in the name only.
-type Shown = BTreeMap<(&'static str, String), bool>;
+type MissingPermissions = BTreeMap<(&'static str, String), bool>;
 
 impl Preflight {
     /// Blocks readiness until everything that is needed has been asked for and granted.
@@ -165,7 +165,7 @@ impl Preflight {
             client,
             readiness,
             ask_again: ASK_AGAIN,
-            shown: Shown::new(),
+            shown: MissingPermissions::new(),
         }
     }
 
@@ -176,8 +176,8 @@ impl Preflight {
         self
     }
 
-    /// Asks for every permission: with growing pauses while some are missing, seldom when all are granted. Never ends; to
-    /// be dropped, at any point, and called again when the needs change.
+    /// Asks for every permission: with growing pauses while some are missing, seldom when all are granted. Never ends;
+    /// to be dropped, at any point, and called again when the needs change.
     pub async fn keep_asking(&mut self, needed: &[Permission]) {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         let mut reported = None;
@@ -209,7 +209,7 @@ impl Preflight {
                     let why = format!("grant this service on the seed: {list}");
                     self.blocker = Some(self.readiness.block("permissions", why));
                     if reported.as_ref() != Some(&list) {
-                        tracing::error!(missing = list, "permissions on the seed are missing");
+                        tracing::error!(missing = list, "permissions on the seed are missing: grant them");
                         reported = Some(list);
                     }
                 }
@@ -229,7 +229,7 @@ impl Preflight {
         }
     }
 
-    fn show(&mut self, now: Shown) {
+    fn show(&mut self, now: MissingPermissions) {
         self.shown = after(std::mem::take(&mut self.shown), now);
         for ((verb, resource), missing) in &self.shown {
             let labels = VerbAndResource {
@@ -242,14 +242,14 @@ impl Preflight {
 }
 
 /// The values to show now: a permission that is no longer needed is not missing.
-fn after(before: Shown, now: Shown) -> Shown {
+fn after(before: MissingPermissions, now: MissingPermissions) -> MissingPermissions {
     let before = before.into_keys().map(|series| (series, false));
     before.chain(now).collect()
 }
 
 /// A series is missing something when one of its permissions is.
-fn by_series(needed: &[Permission], missing: &[Permission]) -> Shown {
-    let mut shown = Shown::new();
+fn by_series(needed: &[Permission], missing: &[Permission]) -> MissingPermissions {
+    let mut shown = MissingPermissions::new();
     for permission in needed {
         let series = (permission.verb, permission.full_resource());
         *shown.entry(series).or_default() |= missing.contains(permission);
@@ -298,17 +298,17 @@ mod tests {
             let shown = by_series(&needed, &[missing]);
             let expected = [("list", "secrets", false), ("patch", "deployments.apps", true)];
             let expected = expected.map(|(verb, resource, missing)| ((verb, resource.to_owned()), missing));
-            assert_eq!(shown, Shown::from(expected));
+            assert_eq!(shown, MissingPermissions::from(expected));
         }
     }
 
     #[test]
     fn what_is_not_needed_any_more_is_not_missing() {
         let series = |resource: &str, missing| (("patch", resource.to_owned()), missing);
-        let before = Shown::from([series("statefulsets", true), series("deployments", true)]);
-        let shown = after(before, Shown::from([series("deployments", true)]));
+        let before = MissingPermissions::from([series("statefulsets", true), series("deployments", true)]);
+        let shown = after(before, MissingPermissions::from([series("deployments", true)]));
         let expected = [series("statefulsets", false), series("deployments", true)];
-        assert_eq!(shown, Shown::from(expected));
+        assert_eq!(shown, MissingPermissions::from(expected));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::{client, membership, metrics};
 
 /// The grantor of the permissions on the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rights {
+pub enum PermissionGrantor {
     /// The chart: all that the programs can use.
     Chart,
     /// gardenlet, for the Go program: no Events on dependants, and no namespaces for the weeder (ADR 0032).
@@ -31,7 +31,7 @@ fn claim(base: &ServiceBuilder, service: &str) -> Option<(String, PodLock)> {
                 service,
                 identity = %base.identity,
                 %error,
-                "another process of this Pod seems to have the identity of this one, not taking it for a predecessor"
+                "another process of this Pod may have this identity; it does not count as the predecessor of this one"
             );
             None
         }
@@ -62,7 +62,7 @@ pub struct Replica<M> {
     /// Membership among the replicas of the service.
     pub membership: M,
     /// The grantor of the permissions on the seed.
-    pub rights: Rights,
+    pub granted_by: PermissionGrantor,
     /// The permissions that the membership or the election needs.
     pub permissions: Vec<Permission>,
 }
@@ -142,7 +142,7 @@ impl<M: Membership> Replica<M> {
         Ok(Self {
             seed,
             membership,
-            rights: Rights::Chart,
+            granted_by: PermissionGrantor::Chart,
             permissions: of_replica(&base.common),
         })
     }
@@ -157,7 +157,7 @@ impl<M: Membership> Replica<M> {
         service: &'static str,
         timing: Timing,
     ) -> watch::Receiver<ReplicaAddresses> {
-        if self.rights == Rights::Gardenlet {
+        if self.granted_by == PermissionGrantor::Gardenlet {
             return watch::Sender::default().subscribe();
         }
         let (addresses, discovery) = Discovery::follow(
@@ -209,7 +209,7 @@ impl Replica<Exclusive> {
         Ok(Self {
             seed,
             membership,
-            rights: Rights::Gardenlet,
+            granted_by: PermissionGrantor::Gardenlet,
             permissions: of_leader(lease, &base.common),
         })
     }
@@ -220,7 +220,7 @@ impl Replica<Exclusive> {
         Replica {
             seed: self.seed.clone(),
             membership: self.membership.as_ref().clone(),
-            rights: self.rights,
+            granted_by: self.granted_by,
             permissions: self.permissions.clone(),
         }
     }

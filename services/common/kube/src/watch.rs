@@ -75,9 +75,9 @@ where
     /// was deleted meanwhile is found by the next complete list, against what the index holds then. `K` must decode
     /// leniently, so that one bad object cannot stop the watch; a deletion needs nothing but the metadata.
     ///
-    /// A watch that brings nothing for 20 s, not even a bookmark, is opened again where it was. Everything is listed again
-    /// when etcd was restored from a backup: resource versions then start over below the one from which the watch goes
-    /// on, and it would bring nothing.
+    /// A watch that brings nothing for 20 s, not even a bookmark, is opened again where it was. Everything is listed
+    /// again when etcd was restored from a backup: resource versions then start over below the one from which the watch
+    /// goes on, and it would bring nothing.
     ///
     /// From this call on it blocks `readiness`, until everything is listed and whenever the seed refuses access.
     ///
@@ -151,7 +151,10 @@ where
                 }
                 event = events.next() => event.with_context(|| format!("the watch of {name} ended"))?,
                 Some(()) = restores.next() => {
-                    tracing::warn!(watch = name, "resource versions went back, etcd was restored from a backup; listing again");
+                    tracing::warn!(
+                        watch = name,
+                        "resource versions went back because etcd was restored from a backup; listing again"
+                    );
                     (progress.hear)(Change::Restored);
                     events = self.open(&readiness);
                     continue;
@@ -193,7 +196,7 @@ where
         let name = self.name;
         let errors = WATCH_ERRORS.handle(WatchName(name));
         watcher(self.api.clone(), self.config.clone().timeout(WATCH_SECONDS))
-            .backoff(Pace::default())
+            .backoff(WatchBackoff::default())
             .inspect_err(move |error| {
                 errors.increment(1);
                 let failure = failure(error);
@@ -230,7 +233,12 @@ where
                     }
                     Err(error) => {
                         let (watch, reason) = (self.name, error.failure().reason.as_str());
-                        tracing::warn!(watch, reason, %error, "could not check whether etcd was restored, trying again");
+                        tracing::warn!(
+                            watch,
+                            reason,
+                            %error,
+                            "could not check whether etcd was restored; trying again"
+                        );
                     }
                 }
                 tokio::select! {
@@ -343,8 +351,8 @@ fn version<K: Resource>(event: &Event<K>) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-/// How often the watch checks that resource versions have not gone back: one list of one object each time. It also checks
-/// at once when a list or watch has failed.
+/// How often the watch checks that resource versions have not gone back: one list of one object each time. It also
+/// checks at once when a list or watch has failed.
 const RESTORE_CHECK: Duration = Duration::from_secs(20);
 
 /// The pause after the first failure; see [`LONGEST_PAUSE`].
@@ -359,15 +367,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_RELIST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The one retry schedule, as kube's watcher takes it.
-struct Pace(Backoff);
+struct WatchBackoff(Backoff);
 
-impl Default for Pace {
+impl Default for WatchBackoff {
     fn default() -> Self {
         Self(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE))
     }
 }
 
-impl Iterator for Pace {
+impl Iterator for WatchBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
@@ -375,7 +383,7 @@ impl Iterator for Pace {
     }
 }
 
-impl kube::runtime::utils::Backoff for Pace {
+impl kube::runtime::utils::Backoff for WatchBackoff {
     fn reset(&mut self) {
         self.0.reset();
     }
@@ -385,8 +393,8 @@ impl kube::runtime::utils::Backoff for Pace {
 ///
 /// - 410 as a status code: the version is too old, and kube's watcher would ask for the same one again and again.
 ///   Normally the server says so within the stream, and kube's watcher lists again.
-/// - 401 and 403: these block readiness ([`synced_hint`]), and a watch that works again and is quiet would never say so;
-///   a complete list does. A list that is refused needs nothing: kube's watcher tries it again.
+/// - 401 and 403: these block readiness ([`synced_hint`]), and a watch that works again and is quiet would never say
+///   so; a complete list does. A list that is refused needs nothing: kube's watcher tries it again.
 fn must_list_again(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => false,

@@ -34,7 +34,8 @@ label!(pub(crate) enum CloseReason: "reason" {
 
 pub(crate) const CONNECTIONS_REFUSED: Counter<CloseReason> = Counter::new(
     "watchdog_grpc_connections_refused_total",
-    "Connections to the gRPC server that ended before a request, by reason: limit, handshake, identity, timeout or silent.",
+    "Connections to the gRPC server that ended before a request, by reason: limit, handshake, identity, timeout or \
+     silent.",
 );
 
 /// A TLS handshake that takes longer is given up: half-open connections must not pile up.
@@ -185,7 +186,7 @@ pub fn accept(
                 }
                 // Out of file descriptors, or the peer was gone already: the listener itself is fine.
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "cannot accept a gRPC connection");
                     tokio::time::sleep(backoff.next_delay()).await;
                     continue;
                 }

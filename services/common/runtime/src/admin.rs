@@ -181,7 +181,7 @@ async fn set_log_level(
     filter: String,
 ) -> (StatusCode, String) {
     if !caller.ip().to_canonical().is_loopback() {
-        tracing::warn!(%caller, "a change of the log level was refused");
+        tracing::warn!(%caller, "a change of the log level from another host was refused");
         let why = "the log level is changed from localhost only: kubectl port-forward to the Pod, then PUT \
                    localhost:9643/log-level\n";
         return (StatusCode::FORBIDDEN, why.to_owned());

@@ -1,6 +1,6 @@
-//! The connections of the admin endpoint, with limits. A connection beyond them is accepted all the same, and the oldest of
-//! the address that has most is closed: the kubelet's probes are answered whatever a scraper does, even one that comes from
-//! the same node.
+//! The connections of the admin endpoint, with limits. A connection beyond them is accepted all the same, and the
+//! oldest of the address that has most is closed: the kubelet's probes are answered whatever a scraper does, even one
+//! that comes from the same node.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -149,7 +149,7 @@ async fn connection(
     router: Router,
 ) {
     let Some(AdminTls { tls, allowed }) = tls else {
-        speak(tcp, address, None, keep_alive, router).await;
+        serve_http1(tcp, address, None, keep_alive, router).await;
         return;
     };
     let accept = TlsAcceptor::from(tls.admin()).accept(tcp);
@@ -157,7 +157,7 @@ async fn connection(
         Ok(Ok(stream)) => {
             let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let refused = allowed.check(certificate).err().map(|why| format!("{why}\n"));
-            speak(stream, address, refused, keep_alive, router).await;
+            serve_http1(stream, address, refused, keep_alive, router).await;
         }
         Ok(Err(error)) => {
             tracing::debug!(peer = %address, %error, "TLS handshake of the admin endpoint failed")
@@ -169,8 +169,13 @@ async fn connection(
 }
 
 /// HTTP/1.1, the only one that scrapers and the kubelet need.
-async fn speak<S>(stream: S, address: SocketAddr, refused: Option<String>, keep_alive: bool, router: Router)
-where
+async fn serve_http1<S>(
+    stream: S,
+    address: SocketAddr,
+    refused: Option<String>,
+    keep_alive: bool,
+    router: Router,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = hyper::service::service_fn(|request: Request<Incoming>| {

@@ -34,8 +34,8 @@ pub struct CommonArgs {
     #[arg(long, value_name = "FILE")]
     pub config_file: PathBuf,
 
-    /// Leave out fields of the configuration file that this version does not know, with a warning, instead of refusing the
-    /// file. For a file that somebody else writes.
+    /// Leave out fields of the configuration file that this version does not know, with a warning, instead of refusing
+    /// the file. For a file that somebody else writes.
     #[arg(long)]
     pub ignore_unknown_fields: bool,
 
@@ -56,8 +56,8 @@ pub struct CommonArgs {
     #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid)]
     pub pod_uid: Option<String>,
 
-    /// Where the gRPC API listens. [::] is all addresses, also those of IPv4. Port 0 takes a free one; the address bound is
-    /// logged.
+    /// Where the gRPC API listens. [::] is all addresses, also those of IPv4. Port 0 takes a free one; the address
+    /// bound is logged.
     #[arg(long, default_value = "[::]:9645", value_name = "IP:PORT")]
     pub grpc_addr: SocketAddr,
 
@@ -70,8 +70,8 @@ pub struct CommonArgs {
     #[arg(long, default_value = "[::]:9643", value_name = "IP:PORT")]
     pub admin_addr: SocketAddr,
 
-    /// Serve /metrics, /healthz, /readyz and /log-level over TLS, with the certificate of the gRPC API. Probes of the kubelet
-    /// need no certificate; all other paths need one that may also call the gRPC API.
+    /// Serve /metrics, /healthz, /readyz and /log-level over TLS, with the certificate of the gRPC API. Probes of the
+    /// kubelet need no certificate; all other paths need one that may also call the gRPC API.
     #[arg(long, conflicts_with = "insecure_plaintext")]
     pub admin_tls: bool,
 

@@ -50,7 +50,8 @@ impl<C: PartialEq> ConfigFile<C> {
         self.current.subscribe()
     }
 
-    /// Takes up changes until `stop` is cancelled, those since the file was loaded too. A bad change is refused and reported, and the old one stays.
+    /// Takes up changes until `stop` is cancelled, those since the file was loaded too. A bad change is refused and
+    /// reported, and the old one stays.
     ///
     /// # Errors
     /// Never; the type is that of a critical task.

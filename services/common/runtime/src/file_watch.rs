@@ -21,13 +21,13 @@ const LOOK_ANYWAY: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct FileWatch {
     paths: Vec<PathBuf>,
-    seen: Vec<Stamp>,
+    seen: Vec<FileVersion>,
     events: mpsc::Receiver<()>,
     // Stops watching when dropped.
     _watcher: Option<notify::RecommendedWatcher>,
 }
 
-type Stamp = Option<(SystemTime, u64)>;
+type FileVersion = Option<(SystemTime, u64)>;
 
 impl FileWatch {
     /// Starts to follow `paths`. Their folders are watched, not the files: Kubernetes replaces a mounted Secret or
@@ -49,7 +49,7 @@ impl FileWatch {
         let watcher = watcher
             .inspect_err(|error| tracing::warn!(%error, "cannot watch files, looking every 30 s instead"))
             .ok();
-        let seen = paths.iter().map(|path| stamp(path)).collect();
+        let seen = paths.iter().map(|path| file_version(path)).collect();
         Self {
             paths,
             seen,
@@ -70,7 +70,7 @@ impl FileWatch {
                 }
                 () = tokio::time::sleep(LOOK_ANYWAY) => {}
             }
-            let now: Vec<Stamp> = self.paths.iter().map(|path| stamp(path)).collect();
+            let now: Vec<FileVersion> = self.paths.iter().map(|path| file_version(path)).collect();
             if now != self.seen {
                 self.seen = now;
                 return;
@@ -87,7 +87,7 @@ fn folders(paths: &[PathBuf]) -> std::collections::BTreeSet<PathBuf> {
     paths.iter().map(parent).collect()
 }
 
-fn stamp(path: &Path) -> Stamp {
+fn file_version(path: &Path) -> FileVersion {
     let meta = std::fs::metadata(path).ok()?;
     Some((meta.modified().ok()?, meta.len()))
 }

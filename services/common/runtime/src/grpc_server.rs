@@ -102,7 +102,7 @@ pub async fn serve(
         result = server => Ok(result?),
         () = health => Ok(()),
         () = deadline => {
-            tracing::warn!("gRPC connections were still open 5 s after the drain started, cutting them");
+            tracing::warn!("gRPC connections were still open 5 s after the drain started; closing them");
             Ok(())
         }
     }

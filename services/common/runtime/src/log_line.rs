@@ -158,7 +158,7 @@ mod tests {
     use tracing::field::Empty;
 
     use super::*;
-    use crate::telemetry::tests::{Kept, logged};
+    use crate::telemetry::tests::{CapturedLog, logged};
 
     /// The lines of a span for a shoot, one for a resource in it, and events in them.
     fn lines(format: LogFormat) -> Vec<String> {
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn records_of_the_log_crate_keep_their_target() {
-        let kept = Kept::default();
+        let kept = CapturedLog::default();
         let writer = kept.clone();
         let (subscriber, _) =
             crate::telemetry::subscriber(LogFormat::Json, "info", move || writer.clone()).unwrap();

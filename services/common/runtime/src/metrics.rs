@@ -1,7 +1,7 @@
 //! The one way to declare and export a metric.
 //!
-//! A crate lists its metrics as constants in its `metrics.rs`; nothing else names a metric. A metric takes labels of its
-//! own type only, so a label cannot be misspelt, forgotten or given a value outside its set.
+//! A crate lists its metrics as constants in its `metrics.rs`; nothing else names a metric. A metric takes labels of
+//! its own type only, so a label cannot be misspelt, forgotten or given a value outside its set.
 
 use std::fmt::Write as _;
 use std::marker::PhantomData;
@@ -30,8 +30,8 @@ pub type Gauge<L = ()> = Metric<metrics::Gauge, L>;
 /// Distribution of durations, in seconds.
 pub type Histogram<L = ()> = Metric<metrics::Histogram, L>;
 
-/// The labels of a metric. The number of their values is bounded, or they are shoots and go with their shoot. [`label!`]
-/// makes a type a label; a pair has the labels of both.
+/// The labels of a metric. The number of their values is bounded, or they are shoots and go with their shoot.
+/// [`label!`] makes a type a label; a pair has the labels of both.
 pub trait Labels {
     /// Hands over each label with its value.
     fn each(&self, add: &mut dyn FnMut(&'static str, &str));
@@ -253,10 +253,10 @@ pub(crate) const BLOCKED: Gauge<BlockerName> = Gauge::new(
 pub(crate) const LAST_TRY_FAILED: Gauge<(LoopName, Reason)> = Gauge::new(
     "watchdog_last_try_failed",
     "1 for every loop whose last try failed and that tries again, by loop (membership, leader-election, discovery, \
-     lease-probe, events, permissions, pods, the watches, and timer, file-descriptors and log, where the process itself \
-     lacks something) and reason: not_found, forbidden, unauthorized, conflict, throttled, server_error, rejected, \
-     certificate, server_name, connection_refused, timeout, connection, local_limit, stalled or other; /readyz has the \
-     error.",
+     lease-probe, events, permissions, pods, the watches, and timer, file-descriptors and log, where the process \
+     itself lacks something) and reason: not_found, forbidden, unauthorized, conflict, throttled, server_error, \
+     rejected, certificate, server_name, connection_refused, timeout, connection, local_limit, stalled or other; \
+     /readyz has the error.",
 );
 
 /// A leak in an asynchronous program is first a leak of tasks.
@@ -283,7 +283,7 @@ pub fn install() -> anyhow::Result<PrometheusHandle> {
     crate::tls::CERTIFICATE_EXPIRY.register();
     crate::accept::CONNECTIONS_REFUSED.register();
     crate::rpc_metrics::register();
-    crate::self_check::STALL.register();
+    crate::self_check::STALL_SECONDS.register();
     crate::self_check::LOG_LINES_LOST.register();
     Ok(handle)
 }

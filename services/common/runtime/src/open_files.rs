@@ -6,13 +6,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 /// File descriptors in reserve: twice as many as the admin endpoint has connections. Another thread may take one in the
 /// microseconds in which the limit is raised, and keeps it.
-const RESERVE: u64 = 128;
+const RESERVED_FILE_DESCRIPTORS: u64 = 128;
 
 /// At most this part of all is in reserve.
 const RESERVE_DIVISOR: u64 = 8;
 
 /// One at a time raises the limit and lowers it again.
-static RAISED: Mutex<()> = Mutex::new(());
+static RAISED_LIMIT_LOCK: Mutex<()> = Mutex::new(());
 
 /// Raises the limit of open files as far as the process may, less the reserve. Container runtimes give 1024 and allow
 /// more; a lease-probe has a connection for each shoot.
@@ -32,7 +32,7 @@ pub(crate) fn raise_limit() {
 fn without_reserve(limit: &Rlimit) -> Rlimit {
     let maximum = limit.maximum;
     Rlimit {
-        current: maximum.map(|all| all - RESERVE.min(all / RESERVE_DIVISOR)),
+        current: maximum.map(|all| all - RESERVED_FILE_DESCRIPTORS.min(all / RESERVE_DIVISOR)),
         maximum,
     }
 }
@@ -40,7 +40,7 @@ fn without_reserve(limit: &Rlimit) -> Rlimit {
 /// Lets `open` take a file descriptor of the reserve. It does not wait: the limit of all threads is raised meanwhile. A
 /// number above the limit that is closed goes back to the reserve.
 pub(crate) fn with_reserve<T>(open: impl FnOnce() -> T) -> T {
-    let _raised = RAISED.lock();
+    let _raised = RAISED_LIMIT_LOCK.lock();
     let maximum = getrlimit(Resource::Nofile).maximum;
     let raised = Rlimit {
         current: maximum,

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Reason, is_local_limit};
 use crate::metrics::{Counter, Histogram};
 use crate::readiness::Readiness;
 
-pub(crate) const STALL: Histogram = Histogram::new(
+pub(crate) const STALL_SECONDS: Histogram = Histogram::new(
     "watchdog_stall_seconds",
     "How late a timer was, if by at least 1 s: the process was frozen, or got too little CPU.",
 );
@@ -30,25 +30,25 @@ const FILE_DESCRIPTORS: &str = "file-descriptors";
 const LOG: &str = "log";
 
 /// How often everything is checked.
-const TICK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A timer that is later by this has stalled: a probe that is due in between is late, too.
 const SHORTEST_STALL: Duration = Duration::from_secs(1);
 
 /// A stall, or a lack of file descriptors, is over when it has not come again for this time.
-const QUIET: Duration = Duration::from_secs(10);
+const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 
 /// Opening it needs a file descriptor and nothing else.
 const NULL_DEVICE: &str = "/dev/null";
 
 /// The log lines that were lost, and the error number of the last.
-static LOST: AtomicU64 = AtomicU64::new(0);
-static LOST_WITH: AtomicI32 = AtomicI32::new(0);
+static LOST_LOG_LINES: AtomicU64 = AtomicU64::new(0);
+static LAST_LOG_ERRNO: AtomicI32 = AtomicI32::new(0);
 
 /// A line of the log could not be written.
 pub(crate) fn log_line_lost(error: &io::Error) {
-    LOST_WITH.store(error.raw_os_error().unwrap_or_default(), Ordering::Relaxed);
-    LOST.fetch_add(1, Ordering::Relaxed);
+    LAST_LOG_ERRNO.store(error.raw_os_error().unwrap_or_default(), Ordering::Relaxed);
+    LOST_LOG_LINES.fetch_add(1, Ordering::Relaxed);
     LOG_LINES_LOST.inc(());
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn log_line_lost(error: &io::Error) {
 pub(crate) async fn run(readiness: Readiness) -> anyhow::Result<()> {
     let (mut stalls, mut out_of_files, mut lost) = (Stalls::default(), None, 0);
     loop {
-        let due = Instant::now() + TICK;
+        let due = Instant::now() + CHECK_INTERVAL;
         sleep_until(due).await;
         let now = Instant::now();
         check_timer(&mut stalls, now, now.saturating_duration_since(due), &readiness);
@@ -69,7 +69,7 @@ pub(crate) async fn run(readiness: Readiness) -> anyhow::Result<()> {
             File::open(NULL_DEVICE).map(drop),
             &readiness,
         );
-        check_log(&mut lost, LOST.load(Ordering::Relaxed), &readiness);
+        check_log(&mut lost, LOST_LOG_LINES.load(Ordering::Relaxed), &readiness);
     }
 }
 
@@ -82,7 +82,7 @@ struct Stalls {
 
 fn check_timer(stalls: &mut Stalls, now: Instant, late: Duration, readiness: &Readiness) {
     if late >= SHORTEST_STALL {
-        STALL.record((), late);
+        STALL_SECONDS.record((), late);
         // One line for each doubling.
         if late >= 2 * stalls.longest {
             let late_seconds = late.as_secs_f64();
@@ -99,7 +99,7 @@ fn check_timer(stalls: &mut Stalls, now: Instant, late: Duration, readiness: &Re
             stalls.longest.as_secs_f64()
         );
         readiness.failing(TIMER, Failure::new(Reason::Stalled, &text));
-    } else if stalls.last.is_some_and(|last| now >= last + QUIET) {
+    } else if stalls.last.is_some_and(|last| now >= last + RECOVERED_AFTER) {
         *stalls = Stalls::default();
         readiness.recovered(TIMER);
         tracing::info!("timers are on time again");
@@ -126,7 +126,7 @@ fn check_file_descriptors(
             readiness.failing(FILE_DESCRIPTORS, Failure::new(Reason::LocalLimit, &text));
             *out = Some(now);
         }
-        (_, Some(last)) if now >= last + QUIET => {
+        (_, Some(last)) if now >= last + RECOVERED_AFTER => {
             *out = None;
             readiness.recovered(FILE_DESCRIPTORS);
             tracing::info!("file descriptors are available again");
@@ -139,7 +139,7 @@ fn check_file_descriptors(
 /// more are lost.
 fn check_log(before: &mut u64, lost: u64, readiness: &Readiness) {
     if std::mem::replace(before, lost) < lost {
-        let error = io::Error::from_raw_os_error(LOST_WITH.load(Ordering::Relaxed));
+        let error = io::Error::from_raw_os_error(LAST_LOG_ERRNO.load(Ordering::Relaxed));
         let text =
             format!("{lost} lines could not be written to standard error so far, the last one with: {error}");
         readiness.failing(LOG, Failure::new(Reason::of_transport(&error), &text));
@@ -179,7 +179,7 @@ mod tests {
             );
         }
         assert!(*readiness.subscribe().borrow(), "it blocks nothing");
-        tokio::time::advance(QUIET).await;
+        tokio::time::advance(RECOVERED_AFTER).await;
         check_timer(&mut stalls, Instant::now(), Duration::ZERO, &readiness);
         assert_eq!(readiness.lines(), [""; 0]);
     }
@@ -195,7 +195,7 @@ mod tests {
         assert!(failure.to_string().contains("Raise the limit"), "{failure}");
         check_file_descriptors(&mut out, Instant::now(), Ok(()), &readiness);
         assert_eq!(readiness.lines().len(), 1, "there is one for a moment");
-        tokio::time::advance(QUIET).await;
+        tokio::time::advance(RECOVERED_AFTER).await;
         check_file_descriptors(&mut out, Instant::now(), Ok(()), &readiness);
         assert_eq!(readiness.lines(), [""; 0]);
         let absent = Err(io::ErrorKind::NotFound.into());

@@ -10,14 +10,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// The name of a task, and how it ended.
-type Ended = (&'static str, anyhow::Result<()>);
+type TaskResult = (&'static str, anyhow::Result<()>);
 
 /// Spawns the critical tasks of the process and tells them when to stop. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {
-    set: Arc<Mutex<JoinSet<Ended>>>,
+    set: Arc<Mutex<JoinSet<TaskResult>>>,
     /// Those that outlive the drain.
-    last: Arc<Mutex<JoinSet<Ended>>>,
+    last: Arc<Mutex<JoinSet<TaskResult>>>,
     draining: CancellationToken,
 }
 

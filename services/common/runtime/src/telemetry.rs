@@ -104,8 +104,8 @@ where
     Ok((subscriber, LogLevel { set: Arc::new(set) }))
 }
 
-/// Whatever the filter says: kube's client logs the whole text of an answer that it cannot decode, at WARN, and that may
-/// be a list of Secrets. The error itself comes back to the caller, who logs it.
+/// Whatever the filter says: kube's client logs the whole text of an answer that it cannot decode, at WARN, and that
+/// may be a list of Secrets. The error itself comes back to the caller, who logs it.
 fn tells_no_objects(metadata: &Metadata<'_>) -> bool {
     metadata.target() != "kube_client::client" || *metadata.level() == Level::ERROR
 }
@@ -124,15 +124,15 @@ pub(crate) mod tests {
 
     /// Keeps what is written to it.
     #[derive(Clone, Default)]
-    pub(crate) struct Kept(Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-    impl Kept {
+    impl CapturedLog {
         pub(crate) fn text(&self) -> String {
             String::from_utf8(self.0.lock().clone()).unwrap()
         }
     }
 
-    impl std::io::Write for Kept {
+    impl std::io::Write for CapturedLog {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -145,7 +145,7 @@ pub(crate) mod tests {
 
     /// The lines that are written while something runs, with the filter `info` at first.
     pub(crate) fn logged(format: LogFormat, run: impl FnOnce(&LogLevel)) -> Vec<String> {
-        let kept = Kept::default();
+        let kept = CapturedLog::default();
         let writer = kept.clone();
         let (subscriber, level) = subscriber(format, "info", move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || run(&level));

@@ -143,7 +143,7 @@ impl Tls {
             roots.add(authority).context("an authority cannot be used")?;
         }
         let roots = Arc::new(roots);
-        let unpaired = "the certificate and the key do not go together";
+        let unpaired = "the private key does not belong to the certificate";
         let server = |verifier, protocol: &[u8]| -> anyhow::Result<rustls::ServerConfig> {
             let mut config = rustls::ServerConfig::builder_with_provider(provider())
                 .with_safe_default_protocol_versions()?

@@ -266,8 +266,8 @@ impl<M: FeedItem> MergedView<M> {
         });
     }
 
-    /// Publishes the report that counts; a renewal only when subscribers need it. Under the lock of the reports, so that
-    /// two changes keep their order.
+    /// Publishes the report that counts; a renewal only when subscribers need it. Under the lock of the reports, so
+    /// that two changes keep their order.
     fn publish(&self, key: &M::Key, reports: &mut Reports<M>, now: Instant) {
         let merged = &self.inner.merged;
         let Some(newest) = reports.newest().cloned() else {

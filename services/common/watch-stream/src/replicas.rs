@@ -156,7 +156,7 @@ fn at_most<M: FeedItem>(mut replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<
             feed = M::FEED,
             replicas = replicas.len(),
             followed = MAX_REPLICAS,
-            "there are too many replicas, some are not followed"
+            "there are more replicas than one process follows; some are not followed"
         );
     }
     while replicas.len() > MAX_REPLICAS {

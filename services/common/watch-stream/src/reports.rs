@@ -1,5 +1,5 @@
-//! The reports of the replicas on one key. A change of owner does not withdraw what the previous owner reported: it stands
-//! until another replica has a report, or for a while.
+//! The reports of the replicas on one key. A change of owner does not withdraw what the previous owner reported: it
+//! stands until another replica has a report, or for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,8 +93,8 @@ impl<M: FeedItem> Reports<M> {
         }
     }
 
-    /// Removes the report of a replica. With `keep`, it is left behind if no other replica has one. Returns true if there
-    /// was one.
+    /// Removes the report of a replica. With `keep`, it is left behind if no other replica has one. Returns true if
+    /// there was one.
     pub(crate) fn remove(&mut self, replica: &str, keep: bool, now: Instant) -> bool {
         let Some(at) = self.by_replica.iter().position(|(of, _)| **of == *replica) else {
             return false;

@@ -294,7 +294,8 @@ impl<K: Ord + Clone, V> State<K, V> {
         self.items.get(key)?.value.as_ref()
     }
 
-    /// Forgets the oldest removals once there are twice as many as are kept: finding them takes a pass over all changes.
+    /// Forgets the oldest removals once there are twice as many as are kept: finding them takes a pass over all
+    /// changes.
     fn forget_removals(&mut self) {
         let keep = MIN_TOMBSTONES.max(self.items.len() - self.changes.tombstones);
         if self.changes.tombstones <= 2 * keep {

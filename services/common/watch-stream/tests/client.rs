@@ -16,9 +16,9 @@ use watchdog_watch_stream::message::{Completeness, Event, Message, Position};
 type Sent = Result<Message<String, u32>, Status>;
 
 /// Hands out one stream.
-struct Once(Option<mpsc::Receiver<Sent>>);
+struct SingleStream(Option<mpsc::Receiver<Sent>>);
 
-impl Source for Once {
+impl Source for SingleStream {
     type Key = String;
     type Value = u32;
     type Stream = ReceiverStream<Sent>;
@@ -44,7 +44,7 @@ async fn a_follower_that_is_aborted_is_not_connected_any_more() {
     let (sender, stream) = mpsc::channel(16);
     let (heard, mut updates) = mpsc::unbounded_channel();
     let follower = tokio::spawn(async move {
-        let mut source = Once(Some(stream));
+        let mut source = SingleStream(Some(stream));
         let hear = |update| drop(heard.send(update));
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
         follow("test", &mut source, &readiness, &stop, hear).await;

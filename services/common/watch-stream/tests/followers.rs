@@ -58,12 +58,12 @@ impl Server {
 }
 
 /// Opens streams of the server of that moment; reads no faster than `pace` allows.
-struct Dial {
+struct PacedSource {
     server: Arc<Mutex<Server>>,
     pace: Arc<Mutex<Duration>>,
 }
 
-impl Source for Dial {
+impl Source for PacedSource {
     type Key = String;
     type Value = u32;
     type Stream = Responses<Line>;
@@ -102,12 +102,12 @@ impl Source for Dial {
 
 /// The state that one follower has received.
 #[derive(Default)]
-struct Believed {
+struct FollowerState {
     items: BTreeMap<String, u32>,
     synced: bool,
 }
 
-impl Believed {
+impl FollowerState {
     fn hear(&mut self, update: Update<String, u32>) {
         match update {
             Update::Snapshot(items, _) => {
@@ -161,9 +161,9 @@ async fn play(steps: Vec<Step>) {
         .map(|_| {
             let (pace, believed) = (
                 Arc::new(Mutex::new(Duration::ZERO)),
-                Arc::new(Mutex::new(Believed::default())),
+                Arc::new(Mutex::new(FollowerState::default())),
             );
-            let mut dial = Dial {
+            let mut dial = PacedSource {
                 server: server.clone(),
                 pace: pace.clone(),
             };

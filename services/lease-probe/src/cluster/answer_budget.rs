@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::connect_limiter::ConnectLimiter;
-use crate::domain::answer_ledger::{AnswerId, AnswerKind, AnswerLedger, Growth};
+use crate::domain::answer_ledger::{AnswerId, AnswerKind, AnswerLedger, GrowAnswer};
 use crate::domain::outcome::ProbeFailure;
 use crate::metrics::{ANSWER_BYTES, ANSWERS_REFUSED, RefusalReason};
 
@@ -143,15 +143,15 @@ impl AnswerBudget {
             {
                 let mut state = self.state.lock();
                 match state.ledger.grow(id, bytes) {
-                    Growth::Granted => {
+                    GrowAnswer::Granted => {
                         self.in_use.set(state.ledger.used() as f64);
                         return Ok(());
                     }
-                    Growth::Wait(asked) => {
+                    GrowAnswer::Wait(asked) => {
                         let tokens = asked.iter().filter_map(|id| state.open.get(id));
                         tokens.for_each(CancellationToken::cancel);
                     }
-                    Growth::Refused => return Err(self.no_memory()),
+                    GrowAnswer::Refused => return Err(self.no_memory()),
                 }
             }
             freed.await;
@@ -328,13 +328,13 @@ impl RememberedLeases {
         let (id, held) = self.share.unwrap_or_else(|| (ledger.open(AnswerKind::Leases), 0));
         self.share = Some((id, held));
         match ledger.grow(id, wanted.saturating_sub(held)) {
-            Growth::Granted => {
+            GrowAnswer::Granted => {
                 ledger.shrink(id, wanted);
                 self.share = Some((id, wanted));
                 Ok(())
             }
-            Growth::Wait(_) => Err(self.limits.answers.no_memory()),
-            Growth::Refused => {
+            GrowAnswer::Wait(_) => Err(self.limits.answers.no_memory()),
+            GrowAnswer::Refused => {
                 ledger.close(id);
                 self.share = None;
                 let limit = budget.capacity;

@@ -173,8 +173,8 @@ impl Connector for HttpConnector {
 }
 
 impl HttpConnector {
-    /// Resolves the host, for each connection anew, and connects to the first of its addresses that answers. Each has an
-    /// equal part of the time that is left of [`CONNECT_TIMEOUT`].
+    /// Resolves the host, for each connection anew, and connects to the first of its addresses that answers. Each has
+    /// an equal part of the time that is left of [`CONNECT_TIMEOUT`].
     async fn connect(&self, target: &HttpTarget) -> Result<TcpStream, ProbeFailure> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         let resolved = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
@@ -265,8 +265,8 @@ impl LastRead {
         }
     }
 
-    /// Until when the server was alive on a connection that ended now, and how the connection ended. A server that closes
-    /// a connection may have hung before: it was alive at the close only if no ping was waiting for an answer.
+    /// Until when the server was alive on a connection that ended now, and how the connection ended. A server that
+    /// closes a connection may have hung before: it was alive at the close only if no ping was waiting for an answer.
     fn end(self, pings: bool, now: Instant) -> (Instant, End) {
         let waited = now.saturating_duration_since(self.bytes);
         if now.saturating_duration_since(self.anything) >= PING_TIMEOUT {

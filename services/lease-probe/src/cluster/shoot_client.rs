@@ -526,7 +526,8 @@ async fn is_denied<C: Connector>(
     }
     let resource = match permission {
         ShootPermission::ListLeases => {
-            json!({"verb": "list", "group": "coordination.k8s.io", "resource": "leases", "namespace": NODE_LEASE_NAMESPACE})
+            let namespace = NODE_LEASE_NAMESPACE;
+            json!({"verb": "list", "group": "coordination.k8s.io", "resource": "leases", "namespace": namespace})
         }
         ShootPermission::ListNodes => json!({"verb": "list", "group": "", "resource": "nodes"}),
     };

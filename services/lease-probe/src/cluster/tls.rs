@@ -64,7 +64,7 @@ pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, ProbeFailure> {
                 .map_err(|_| unusable("client-key-data holds no private key in PEM"))?;
             builder
                 .with_client_auth_cert(chain, key)
-                .map_err(|_| unusable("client-certificate-data and client-key-data do not go together"))?
+                .map_err(|_| unusable("client-key-data is not the private key of client-certificate-data"))?
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

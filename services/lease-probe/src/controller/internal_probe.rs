@@ -11,12 +11,12 @@ use crate::domain::answered::ListTimes;
 use crate::domain::assessment::{Assessment, ExpiryRule};
 use crate::domain::candidates::NodeIndex;
 use crate::domain::outcome::ProbeFailure;
-use crate::domain::probe_state::{Next, ProbeState};
+use crate::domain::probe_state::{ProbeState, ProbeStep};
 use crate::domain::renewals::expiry_age;
 use crate::domain::schedule;
 
-/// A loss rests on a list of leases that is no older than this when it is reported: lists of nodes and machines may take
-/// long, and the leases may be renewed meanwhile.
+/// A loss rests on a list of leases that is no older than this when it is reported: lists of nodes and machines may
+/// take long, and the leases may be renewed meanwhile.
 const STALE_LIST: Duration = Duration::from_secs(2);
 
 /// The result of one probe.
@@ -76,9 +76,9 @@ pub(super) async fn ask_internal<S: ShootClient>(
             received: shared.now(),
         };
         let ahead = match state.leases(times, &leases, rule) {
-            Next::Done(assessment) => return Ok(done(assessment)),
-            Next::ListNodes => None,
-            Next::Ahead(assessment) => Some(assessment),
+            ProbeStep::Done(assessment) => return Ok(done(assessment)),
+            ProbeStep::ListNodes => None,
+            ProbeStep::Ahead(assessment) => Some(assessment),
         };
         if let Some(asked) = slow.take()
             && let Some(assessment) = state.judge_again(&leases, rule, asked, times.sent)

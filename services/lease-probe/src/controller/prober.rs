@@ -19,7 +19,7 @@ use crate::cluster::kubeconfig::Access;
 use crate::cluster::shoot_client::{Budget, ExternalEndpoint, ShootClient};
 use crate::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use crate::domain::probe_state::ProbeState;
-use crate::domain::schedule::{self, FailureStreak, Recent, ScheduleInputs};
+use crate::domain::schedule::{self, FailureStreak, RecentStarts, ScheduleInputs};
 use crate::domain::verdict::{self, Streak, Thresholds, Verdict, VerdictBuilder};
 use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTTLED};
 
@@ -74,7 +74,7 @@ pub struct Prober<R, S, E> {
     state: ProbeState,
     streak: Streak,
     verdicts: VerdictBuilder,
-    recent: Recent,
+    recent: RecentStarts,
     failures: u32,
     // The trace that the last change of the outcome began.
     traceparent: Option<Arc<str>>,
@@ -110,7 +110,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             state: ProbeState::default(),
             streak: Streak::default(),
             verdicts,
-            recent: Recent::default(),
+            recent: RecentStarts::default(),
             failures: 0,
             traceparent: None,
             failing: None,

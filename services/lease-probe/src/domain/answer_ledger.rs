@@ -55,7 +55,7 @@ pub type AnswerId = u64;
 
 /// The reply to an answer that asks for more bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Growth {
+pub enum GrowAnswer {
     /// They are its own.
     Granted,
     /// They will be free when these answers, or others that were asked before, have given way. Then it must ask again.
@@ -106,20 +106,20 @@ impl AnswerLedger {
     }
 
     /// An answer needs `bytes` more.
-    pub fn grow(&mut self, id: AnswerId, bytes: usize) -> Growth {
+    pub fn grow(&mut self, id: AnswerId, bytes: usize) -> GrowAnswer {
         let fits = self.used.saturating_add(bytes) <= self.capacity;
         match self.shares.get_mut(&id) {
             Some(share) if fits && !share.gives_way => {
                 share.bytes += bytes;
                 self.used += bytes;
-                Growth::Granted
+                GrowAnswer::Granted
             }
             Some(share) if !share.gives_way => self.make_room(id, bytes),
-            _ => Growth::Refused,
+            _ => GrowAnswer::Refused,
         }
     }
 
-    fn make_room(&mut self, id: AnswerId, bytes: usize) -> Growth {
+    fn make_room(&mut self, id: AnswerId, bytes: usize) -> GrowAnswer {
         let leaving = self.shares.values().filter(|share| share.gives_way);
         let mut leaving: usize = leaving.map(|share| share.bytes).sum();
         let mut asked = Vec::new();
@@ -142,11 +142,11 @@ impl AnswerLedger {
                             share.gives_way = false;
                         }
                     }
-                    return Growth::Refused;
+                    return GrowAnswer::Refused;
                 }
             }
         }
-        Growth::Wait(asked)
+        GrowAnswer::Wait(asked)
     }
 
     /// Gives back all but `bytes` of what an answer holds.
@@ -182,17 +182,25 @@ mod tests {
     fn the_largest_gives_way_and_nobody_in_vain() {
         let mut ledger = AnswerLedger::new(100);
         let [large, small, asking] = [0; 3].map(|_| ledger.open(AnswerKind::Leases));
-        assert_eq!(ledger.grow(large, 60), Growth::Granted);
-        assert_eq!(ledger.grow(small, 30), Growth::Granted);
-        assert_eq!(ledger.grow(asking, 20), Growth::Wait(vec![large]));
-        assert_eq!(ledger.grow(large, 1), Growth::Refused, "it was asked to give way");
+        assert_eq!(ledger.grow(large, 60), GrowAnswer::Granted);
+        assert_eq!(ledger.grow(small, 30), GrowAnswer::Granted);
+        assert_eq!(ledger.grow(asking, 20), GrowAnswer::Wait(vec![large]));
+        assert_eq!(
+            ledger.grow(large, 1),
+            GrowAnswer::Refused,
+            "it was asked to give way"
+        );
         assert_eq!(ledger.used(), 90, "until it has");
         ledger.close(large);
-        assert_eq!(ledger.grow(asking, 20), Growth::Granted);
-        assert_eq!(ledger.grow(small, 80), Growth::Refused, "it would be the largest");
+        assert_eq!(ledger.grow(asking, 20), GrowAnswer::Granted);
+        assert_eq!(
+            ledger.grow(small, 80),
+            GrowAnswer::Refused,
+            "it would be the largest"
+        );
         ledger.shrink(small, 10);
         assert_eq!(ledger.used(), 30);
-        assert_eq!(ledger.grow(asking, 50), Growth::Granted);
+        assert_eq!(ledger.grow(asking, 50), GrowAnswer::Granted);
     }
 
     #[test]
@@ -200,9 +208,9 @@ mod tests {
         let mut ledger = AnswerLedger::new(100);
         let nodes = ledger.open(AnswerKind::Nodes);
         let leases = ledger.open(AnswerKind::Leases);
-        assert_eq!(ledger.grow(nodes, 40), Growth::Granted);
-        assert_eq!(ledger.grow(leases, 60), Growth::Granted);
-        assert_eq!(ledger.grow(leases, 10), Growth::Wait(vec![nodes]));
+        assert_eq!(ledger.grow(nodes, 40), GrowAnswer::Granted);
+        assert_eq!(ledger.grow(leases, 60), GrowAnswer::Granted);
+        assert_eq!(ledger.grow(leases, 10), GrowAnswer::Wait(vec![nodes]));
     }
 
     const CAPACITY: usize = 10_000;
@@ -225,8 +233,8 @@ mod tests {
                 prop_assert!(ledger.used() <= CAPACITY);
                 let honest_asked = step >= honest_at && !has;
                 match growth {
-                    Growth::Granted => has |= honest_asked,
-                    Growth::Wait(asked) => {
+                    GrowAnswer::Granted => has |= honest_asked,
+                    GrowAnswer::Wait(asked) => {
                         prop_assert!(!asked.contains(&honest), "an equal share gave way");
                         for id in asked {
                             ledger.close(id);
@@ -234,11 +242,11 @@ mod tests {
                             open[place] = ledger.open(AnswerKind::Leases);
                         }
                         if honest_asked {
-                            prop_assert_eq!(ledger.grow(honest, share), Growth::Granted);
+                            prop_assert_eq!(ledger.grow(honest, share), GrowAnswer::Granted);
                             has = true;
                         }
                     }
-                    Growth::Refused => {
+                    GrowAnswer::Refused => {
                         prop_assert!(!honest_asked, "an equal share was refused");
                         ledger.close(open[who]);
                         open[who] = ledger.open(AnswerKind::Leases);

@@ -108,7 +108,8 @@ pub enum ProbeFailure {
     #[error("The API server did not answer within {}.", format(*.0))]
     Timeout(Duration),
     /// Queueing in this process, which is no evidence about the API server.
-    #[error("The API server was not asked: the request waited for {} until this replica could open a connection.", format(*.0))]
+    #[error("The API server was not asked: the request waited for {} until this replica could open a \
+             connection.", format(*.0))]
     ConnectQueueTimeout(Duration),
     /// A limit of this process or machine, which is no evidence about the API server.
     #[error(
@@ -117,11 +118,12 @@ pub enum ProbeFailure {
     )]
     LocalLimit(String),
     /// Of more than this many bytes, even in small pages.
-    #[error("An answer of the API server is larger than {} KiB. Look for large annotations of Leases and nodes.", .0 / 1024)]
+    #[error("An answer of the API server is larger than {} KiB. Look for large annotations of Leases and \
+             nodes.", .0 / 1024)]
     AnswerTooLarge(usize),
     /// Memory of this process, which is no evidence about the API server. All answers share this many bytes.
-    #[error("The API server's answer was given up: this replica has {} MiB for the answers of all shoots, and they were \
-             taken.", .0 / (1024 * 1024))]
+    #[error("The API server's answer was given up: this replica has {} MiB for the answers of all shoots, and they \
+             were taken.", .0 / (1024 * 1024))]
     NoAnswerMemory(usize),
     /// More than its share of the memory for leases, which is this many bytes for all shoots.
     #[error("The shoot has more leases than its share of the {} MiB that this replica has for them. Look for leases \

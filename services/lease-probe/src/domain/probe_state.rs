@@ -20,12 +20,12 @@ use super::schedule::MIN_SPACING;
 const REMEMBER: Duration = Duration::from_secs(120);
 
 /// Nodes and machines that were listed at most this many renew intervals ago are good enough to turn a verdict with.
-/// The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them before the
-/// kubelet falls silent, and an expired lease has been silent for longer than this.
+/// The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them before
+/// the kubelet falls silent, and an expired lease has been silent for longer than this.
 const FRESH: f64 = 1.25;
 
-/// Nodes and machines that a probe listed itself may have taken longer. Then they are good enough if they were asked for
-/// after the kubelets had missed a renewal.
+/// Nodes and machines that a probe listed itself may have taken longer. Then they are good enough if they were asked
+/// for after the kubelets had missed a renewal.
 fn longest_list(rule: ExpiryRule, renew_interval: Duration) -> Duration {
     rule.expiry_age.saturating_sub(renew_interval)
 }
@@ -36,14 +36,14 @@ const GOOD_ENOUGH: f64 = 3.0;
 
 /// Why expired leases were excluded when the nodes were last listed, and when each had been renewed.
 #[derive(Debug, Clone)]
-struct Remembered {
+struct LastExclusions {
     excluded: HashMap<Arc<str>, (Exclusion, UnixTime)>,
     as_of: UnixTime,
 }
 
 /// The last verdict that settled whether the nodes are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Settled {
+enum LastSettledOutcome {
     /// None yet: another replica may have reported a loss.
     #[default]
     Unknown,
@@ -55,10 +55,10 @@ enum Settled {
 #[derive(Debug, Clone, Default)]
 pub struct ProbeState {
     renewals: Renewals,
-    remembered: Option<Remembered>,
+    remembered: Option<LastExclusions>,
     // As of `remembered`; only while something is suspicious.
     nodes: Option<NodeIndex>,
-    settled: Settled,
+    settled: LastSettledOutcome,
     external: Option<ExternalOutage>,
     external_failures: u32,
     // Until then the seed's API server wants to be left alone.
@@ -67,7 +67,7 @@ pub struct ProbeState {
 
 /// The next step after a list of the leases.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Next {
+pub enum ProbeStep {
     /// No lease is expired or about to, or enough is known of the nodes: they need not be listed.
     Done(Assessment),
     /// The nodes and machines must be listed; then [`ProbeState::judge`].
@@ -80,7 +80,7 @@ pub enum Next {
 impl ProbeState {
     /// Takes in a complete list of the leases and judges them as of when it was asked for: a lease that expired since
     /// then may have been renewed in the meantime.
-    pub fn leases(&mut self, times: ListTimes, listed: &ListedLeases, rule: ExpiryRule) -> Next {
+    pub fn leases(&mut self, times: ListTimes, listed: &ListedLeases, rule: ExpiryRule) -> ProbeStep {
         self.renewals.observe(times, &listed.leases);
         let now = times.sent;
         let context = self.context(rule);
@@ -107,10 +107,10 @@ impl ProbeState {
         let exact = assessment.crossing.filter(|_| context.external.is_some());
         assessment.crossing = [exact, assessment.next_expiry].into_iter().flatten().min();
         match self.by_nodes(listed, context, now) {
-            Some(judged) => Next::Done(judged),
-            None if suspicious || assessment.outcome.is_loss() => Next::ListNodes,
-            None if ahead => Next::Ahead(assessment),
-            None => Next::Done(assessment),
+            Some(judged) => ProbeStep::Done(judged),
+            None if suspicious || assessment.outcome.is_loss() => ProbeStep::ListNodes,
+            None if ahead => ProbeStep::Ahead(assessment),
+            None => ProbeStep::Done(assessment),
         }
     }
 
@@ -160,7 +160,7 @@ impl ProbeState {
         }
         let excluded = |lease: &str| nodes.exclusion(lease);
         let judged = assess(listed, &self.renewals, excluded, Some(nodes), context, now);
-        let turns = judged.outcome.is_loss() && self.settled != Settled::Lost;
+        let turns = judged.outcome.is_loss() && self.settled != LastSettledOutcome::Lost;
         (!turns || self.is_within(FRESH, remembered.as_of, now)).then_some(judged)
     }
 
@@ -187,8 +187,8 @@ impl ProbeState {
         self.judge_by(listed, nodes, rule, now, now)
     }
 
-    /// Judges a list of the leases that was asked for at `now`, after the nodes and machines of the last judgement, which
-    /// had been asked for at `as_of`, took long. Returns none if they took so long that they prove nothing.
+    /// Judges a list of the leases that was asked for at `now`, after the nodes and machines of the last judgement,
+    /// which had been asked for at `as_of`, took long. Returns none if they took so long that they prove nothing.
     pub fn judge_again(
         &mut self,
         listed: &ListedLeases,
@@ -217,7 +217,7 @@ impl ProbeState {
             let renewed = age.map(|age| age.renewed).unwrap_or_default();
             Some((lease.name.clone(), (exclusion, renewed)))
         });
-        self.remembered = Some(Remembered {
+        self.remembered = Some(LastExclusions {
             excluded: excluded.collect(),
             as_of,
         });
@@ -231,7 +231,7 @@ impl ProbeState {
     fn context(&self, rule: ExpiryRule) -> AssessmentContext {
         AssessmentContext {
             rule,
-            loss_may_stand: self.settled != Settled::Connected,
+            loss_may_stand: self.settled != LastSettledOutcome::Connected,
             external: self.external,
         }
     }
@@ -275,8 +275,8 @@ impl ProbeState {
     /// A verdict was reported.
     pub fn reported(&mut self, outcome: &Outcome) {
         match outcome {
-            Outcome::Healthy => self.settled = Settled::Connected,
-            outcome if outcome.is_loss() => self.settled = Settled::Lost,
+            Outcome::Healthy => self.settled = LastSettledOutcome::Connected,
+            outcome if outcome.is_loss() => self.settled = LastSettledOutcome::Lost,
             _ => {}
         }
     }
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn a_healthy_probe_needs_no_nodes() {
         let mut state = ProbeState::default();
-        let Next::Done(assessment) = state.leases(listing(5), &listed(&[0, 1, 2]), RULE) else {
+        let ProbeStep::Done(assessment) = state.leases(listing(5), &listed(&[0, 1, 2]), RULE) else {
             panic!("asked for the nodes")
         };
         assert_eq!(assessment.outcome, Outcome::Healthy);
@@ -373,7 +373,7 @@ mod tests {
             sent: at(15),
             received: at(44),
         };
-        let Next::Done(assessment) = state.leases(slow, &listed(&[12, 13, 14]), RULE) else {
+        let ProbeStep::Done(assessment) = state.leases(slow, &listed(&[12, 13, 14]), RULE) else {
             panic!("asked for the nodes")
         };
         assert_eq!(assessment.outcome, Outcome::Healthy);
@@ -392,7 +392,7 @@ mod tests {
             received: at(29).shifted(1),
         };
         let leases = listed(&[0, 21, 22]);
-        assert_eq!(state.leases(almost, &leases, RULE), Next::ListNodes);
+        assert_eq!(state.leases(almost, &leases, RULE), ProbeStep::ListNodes);
         let judged = state.judge(&leases, index(&["n0", "n1", "n2"]), RULE, almost.sent);
         assert_eq!(judged.outcome, Outcome::Healthy);
         assert_eq!(judged.crossing, Some(at(48)), "the second of three");
@@ -403,18 +403,18 @@ mod tests {
         let mut state = ProbeState::default();
         state.leases(listing(5), &listed(&[0, 1, 2]), RULE);
         let later = listed(&[0, 31, 32]);
-        assert_eq!(state.leases(listing(35), &later, RULE), Next::ListNodes);
+        assert_eq!(state.leases(listing(35), &later, RULE), ProbeStep::ListNodes);
         let judged = state.judge(&later, index(&["n1", "n2"]), RULE, at(35));
         assert_eq!(judged.outcome, Outcome::Healthy);
         assert_eq!(judged.evidence.excluded, [(Exclusion::NoNode, 1)].into());
-        let Next::Done(next) = state.leases(listing(45), &listed(&[0, 41, 42]), RULE) else {
+        let ProbeStep::Done(next) = state.leases(listing(45), &listed(&[0, 41, 42]), RULE) else {
             panic!("forgot what it had found out")
         };
         assert_eq!(next.evidence.excluded, [(Exclusion::NoNode, 1)].into());
         // But only for `REMEMBER`.
         assert_eq!(
             state.leases(listing(160), &listed(&[0, 151, 152]), RULE),
-            Next::ListNodes
+            ProbeStep::ListNodes
         );
     }
 
@@ -431,7 +431,7 @@ mod tests {
         for second in [45, 55] {
             state.leases(listing(second), &lost, RULE);
         }
-        assert_eq!(state.leases(listing(65), &lost, RULE), Next::ListNodes);
+        assert_eq!(state.leases(listing(65), &lost, RULE), ProbeStep::ListNodes);
         let judged = state.judge(&lost, index(&["n0", "n1", "n2"]), RULE, at(65));
         assert_eq!(judged.outcome, Outcome::LeasesExpired);
         assert_eq!(
@@ -446,9 +446,9 @@ mod tests {
         state.judge(listed, index(&ALL), RULE, at(seconds));
     }
 
-    fn done(next: Next) -> Outcome {
+    fn done(next: ProbeStep) -> Outcome {
         match next {
-            Next::Done(assessment) => assessment.outcome,
+            ProbeStep::Done(assessment) => assessment.outcome,
             next => panic!("not done: {next:?}"),
         }
     }
@@ -457,7 +457,7 @@ mod tests {
     fn the_nodes_are_listed_ahead_of_a_loss() {
         let mut state = ProbeState::default();
         let leases = listed(&[0, 1, 2]);
-        let Next::Done(healthy) = state.leases(listing(5), &leases, RULE) else {
+        let ProbeStep::Done(healthy) = state.leases(listing(5), &leases, RULE) else {
             panic!("not done")
         };
         state.reported(&healthy.outcome);
@@ -469,13 +469,13 @@ mod tests {
         );
         // Of a longer pause than 14.5 s too little counts: the loss would be proven after the crossing.
         assert_eq!(ahead.list_by, at(19).after(Duration::from_millis(500)));
-        let Next::Ahead(near) = state.leases(listing(23), &leases, RULE) else {
+        let ProbeStep::Ahead(near) = state.leases(listing(23), &leases, RULE) else {
             panic!("did not look ahead")
         };
         assert_eq!((near.outcome, near.crossing), (Outcome::Healthy, Some(at(30))));
         judged(&mut state, &leases, 23);
         // Known now: neither shortly before nor at the crossing are they listed again.
-        let Next::Done(known) = state.leases(listing(25), &leases, RULE) else {
+        let ProbeStep::Done(known) = state.leases(listing(25), &leases, RULE) else {
             panic!("asked again")
         };
         assert_eq!(known.crossing, Some(at(31)));
@@ -495,7 +495,7 @@ mod tests {
         }
         judged(&mut state, &leases, 19);
         state.leases(listing(25), &leases, RULE);
-        assert_eq!(state.leases(listing(32), &leases, RULE), Next::ListNodes);
+        assert_eq!(state.leases(listing(32), &leases, RULE), ProbeStep::ListNodes);
         state.reported(&Outcome::LeasesExpired);
         assert_eq!(
             done(state.leases(listing(32), &leases, RULE)),
@@ -504,7 +504,7 @@ mod tests {
         );
         assert_eq!(
             state.leases(listing(50), &leases, RULE),
-            Next::ListNodes,
+            ProbeStep::ListNodes,
             "but not once the list of the nodes is too old"
         );
         judged(&mut state, &leases, 50);
@@ -520,7 +520,7 @@ mod tests {
         judged(&mut state, &leases, 29);
         assert_eq!(
             state.leases(listing(31), &listed(&[0, 1, 2, 30]), RULE),
-            Next::ListNodes
+            ProbeStep::ListNodes
         );
     }
 

@@ -15,12 +15,13 @@ const DEFAULT_LEASE_DURATION_SECONDS: i32 = 40;
 /// Silence of this many renew intervals is more than a connected kubelet's, whatever list it was seen by.
 const SILENT: f64 = 1.5;
 
-/// A lease that was not renewed for this many renew intervals when it is first observed may have outlasted an outage that
-/// ended just before. Its kubelet may still be on its way back, and kube-controller-manager acts first in any case.
+/// A lease that was not renewed for this many renew intervals when it is first observed may have outlasted an outage
+/// that ended just before. Its kubelet may still be on its way back, and kube-controller-manager acts first in any
+/// case.
 const OUTLASTED: f64 = 2.5;
 
-/// A renewal that was not seen to arrive may have reached the API server this many renew intervals later than its kubelet
-/// sent it: 3 s of 10. The verdict then still comes before kube-controller-manager's.
+/// A renewal that was not seen to arrive may have reached the API server this many renew intervals later than its
+/// kubelet sent it: 3 s of 10. The verdict then still comes before kube-controller-manager's.
 const UNSEEN_ARRIVAL: f64 = 0.3;
 
 /// A renewal may appear this far outside of the time in which it was observed without refuting the estimated skew:
@@ -66,9 +67,9 @@ pub struct LeaseAge {
     pub silent_from: UnixTime,
     /// From then on it is older than the expiry age, unless it is renewed.
     pub old_from: UnixTime,
-    /// From then on it proves no health, unless it is renewed. Where this replica saw it being renewed, that is when it is
-    /// old. Otherwise it is when a connected kubelet would have renewed it: another replica, which did see it, may have
-    /// found a loss already.
+    /// From then on it proves no health, unless it is renewed. Where this replica saw it being renewed, that is when it
+    /// is old. Otherwise it is when a connected kubelet would have renewed it: another replica, which did see it, may
+    /// have found a loss already.
     pub doubtful_from: UnixTime,
     /// When its kubelet's silence is proven, if the API server answers until then.
     pub silence_proven_at: UnixTime,
@@ -282,9 +283,9 @@ pub fn is_notable(skew: i64) -> bool {
     skew.saturating_abs() >= NOTABLE_SKEW
 }
 
-/// A connected kubelet may be silent for a renew interval and this time: NAT or a load balancer on its way silently drops
-/// its connection, and two requests with a timeout of 10 s each and a new connection pass. With the default interval of
-/// 10 s it may also lose two turns, each of up to 10.4 s, and renew at the end of a third.
+/// A connected kubelet may be silent for a renew interval and this time: NAT or a load balancer on its way silently
+/// drops its connection, and two requests with a timeout of 10 s each and a new connection pass. With the default
+/// interval of 10 s it may also lose two turns, each of up to 10.4 s, and renew at the end of a third.
 const TWO_TIMEOUTS: Duration = Duration::from_secs(22);
 
 /// The least part of the grace period that must be left for the verdict and the scale-down.

@@ -96,12 +96,12 @@ pub(crate) fn tick(interval: Duration, shoots: usize) -> Duration {
 
 /// When the last few probes of a shoot started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Recent {
+pub(crate) struct RecentStarts {
     // Newest first.
     starts: [Option<UnixTime>; CLOSE_PROBES],
 }
 
-impl Recent {
+impl RecentStarts {
     /// A probe starts now.
     pub(crate) fn note(&mut self, start: UnixTime) {
         self.starts.rotate_right(1);
@@ -173,7 +173,7 @@ pub(crate) fn after_assessment(
     now: UnixTime,
     pace: ProbePace,
     seen: ScheduleInputs<'_>,
-    recent: &Recent,
+    recent: &RecentStarts,
     random: f64,
 ) -> UnixTime {
     let mut due = now.after(jittered(pace.interval, pace.jitter, random));
@@ -327,7 +327,7 @@ mod tests {
 
     fn next(outcome: &Outcome, counting: bool, crossing: Option<i64>) -> UnixTime {
         let seen = seen(outcome, counting, crossing.map(at));
-        after_assessment(at(0), PACE, seen, &Recent::default(), 0.0)
+        after_assessment(at(0), PACE, seen, &RecentStarts::default(), 0.0)
     }
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
             at(0),
             PACE,
             seen(&Outcome::Healthy, false, None),
-            &Recent::default(),
+            &RecentStarts::default(),
             0.5,
         );
         assert_eq!(jittered, at(33), "jitter only adds");
@@ -374,7 +374,7 @@ mod tests {
                 look_ahead: look_ahead(list_by),
                 ..seen(&Outcome::Healthy, false, Some(at(25)))
             };
-            after_assessment(at(0), PACE, seen, &Recent::default(), random)
+            after_assessment(at(0), PACE, seen, &RecentStarts::default(), random)
         };
         assert_eq!((ahead(0.0, 20), ahead(1.0, 20)), (at(19), at(16)));
         assert_eq!(
@@ -408,7 +408,7 @@ mod tests {
     fn probes_of_different_shoots_meet() {
         let due = |now: i64, crossing| {
             let seen = seen(&Outcome::Healthy, false, crossing);
-            after_assessment(UnixTime(now), PACE, seen, &Recent::default(), 0.0)
+            after_assessment(UnixTime(now), PACE, seen, &RecentStarts::default(), 0.0)
         };
         assert_eq!(due(120_000, None), at(30), "120 ms before the interval is over");
         assert_eq!(due(249_999, None), at(30));
@@ -427,7 +427,7 @@ mod tests {
             }),
             ..seen(&Outcome::Healthy, false, Some(first_expiry))
         };
-        let due = |now| after_assessment(now, PACE, healthy, &Recent::default(), 0.0);
+        let due = |now| after_assessment(now, PACE, healthy, &RecentStarts::default(), 0.0);
         assert_eq!(
             due(at(1)),
             at(20),
@@ -439,9 +439,9 @@ mod tests {
 
     #[test]
     fn a_crossing_waits_for_nobody_but_a_storm_is_bounded() {
-        let mut recent = Recent::default();
+        let mut recent = RecentStarts::default();
         let soon = UnixTime(5);
-        let due = |recent: &Recent, now: UnixTime| {
+        let due = |recent: &RecentStarts, now: UnixTime| {
             after_assessment(now, PACE, seen(&Outcome::Healthy, false, Some(soon)), recent, 0.0)
         };
         for start in [-300_000, -200_000, -100_000].map(UnixTime) {
@@ -564,7 +564,7 @@ mod tests {
             crossings in prop::collection::vec(prop::option::of(-100_i64..40_000), 1..60), random in 0.0_f64..1.0,
             counting: bool, known: bool,
         ) {
-            let (mut now, mut recent, mut starts) = (at(0), Recent::default(), vec![]);
+            let (mut now, mut recent, mut starts) = (at(0), RecentStarts::default(), vec![]);
             for millis in crossings {
                 recent.note(now);
                 starts.push(now);

@@ -83,14 +83,15 @@ const MEMORY: Duration = Duration::from_secs(300);
 /// Clocks of one site are closer than this.
 const CLOSE_CLOCKS: Duration = Duration::from_millis(500);
 
-/// The clocks are called behind by at most this much. All kubelets may be in step with the lists, after a restart of their
-/// API server for example, and then no renewal looks young: a loss must be reported before kube-controller-manager acts.
+/// The clocks are called behind by at most this much. All kubelets may be in step with the lists, after a restart of
+/// their API server for example, and then no renewal looks young: a loss must be reported before
+/// kube-controller-manager acts.
 const MOST: Duration = Duration::from_secs(3);
 
 /// How far the clocks of all nodes are behind the prober's, or the prober's is ahead of theirs, below a renew interval.
 ///
-/// Between two lists each kubelet renews at a time of its own, so some renewal is always young. If none is, the clocks are
-/// behind, and each renewal is younger than it looks.
+/// Between two lists each kubelet renews at a time of its own, so some renewal is always young. If none is, the clocks
+/// are behind, and each renewal is younger than it looks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CommonSkew {
     seen: u32,

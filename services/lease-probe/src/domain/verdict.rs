@@ -120,8 +120,8 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
             e.excused
         ),
         Outcome::Pending => format!(
-            "{} of {} eligible leases are overdue. They are not expired: their kubelets may have had no API server to renew \
-             them at, or this replica has not seen them being renewed yet.",
+            "{} of {} eligible leases are overdue. They are not expired: their kubelets may have had no API server to \
+             renew them at, or this replica has not seen them being renewed yet.",
             e.expired + e.unconfirmed,
             e.candidates
         ),
@@ -129,8 +129,8 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
             "The only eligible lease has not been renewed for {age}. One lease is too little to scale down on."
         ),
         Outcome::ExternalUnreachable => format!(
-            "The external endpoint of the API server does not answer, and since then none of {} eligible leases has been \
-             renewed.",
+            "The external endpoint of the API server does not answer, and since then none of {} eligible leases has \
+             been renewed.",
             e.candidates
         ),
         _ => format!(

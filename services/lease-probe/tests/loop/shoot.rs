@@ -101,9 +101,9 @@ impl Observed {
 /// Gardener's configuration with this interval.
 pub(crate) fn config(interval: &str) -> ProberConfig {
     let text = format!(
-        "kubeConfigSecretName: probe\nprobeInterval: {interval}\ndependentResourceInfos:\n- ref: {{apiVersion: apps/v1, \
-         kind: Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  scaleDown: \
-         {{level: 0}}\n"
+        "kubeConfigSecretName: probe\nprobeInterval: {interval}\ndependentResourceInfos:\n- ref: {{apiVersion: \
+         apps/v1, kind: Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  \
+         scaleDown: {{level: 0}}\n"
     );
     let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
     parsed.unwrap().config

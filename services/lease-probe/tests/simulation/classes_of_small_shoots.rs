@@ -60,7 +60,8 @@ pub(crate) fn anything(class: &'static str, seed: u64) -> History {
     many_things(small(class, seed))
 }
 
-/// A hang too short for pings to end the connection, a restart too short for a long outage, and then reads before writes.
+/// A hang too short for pings to end the connection, a restart too short for a long outage, and then reads before
+/// writes.
 pub(crate) fn hang_and_restart(class: &'static str, seed: u64) -> History {
     let mut history = Builder::new(class, seed);
     let nodes = 2 + history.random.below(5);

@@ -63,7 +63,8 @@ fn leases(shoot: &PlayedShoot, at: Micros) -> String {
         let write = last_write(&shoot.history.nodes[i].kubelet.writes, at)?;
         let renew_time = jiff::Timestamp::from_microsecond(EPOCH + write.renew_time).unwrap();
         Some(format!(
-            r#"{{"metadata":{{"name":"{}","namespace":"kube-node-lease"}},"spec":{{"holderIdentity":"{}","leaseDurationSeconds":{},"renewTime":"{renew_time:.6}"}}}}"#,
+            r#"{{"metadata":{{"name":"{}","namespace":"kube-node-lease"}},
+                "spec":{{"holderIdentity":"{}","leaseDurationSeconds":{},"renewTime":"{renew_time:.6}"}}}}"#,
             name(i),
             name(i),
             node.kubelet.lease_duration / 1_000_000,
@@ -87,7 +88,10 @@ fn nodes(shoot: &PlayedShoot, at: Micros) -> String {
             false => "",
         };
         format!(
-            r#"{{"metadata":{{"name":"{}","labels":{{"worker.gardener.cloud/pool":"pool","topology.kubernetes.io/zone":"z{}"}}{annotations}}},"status":{{"conditions":[{conditions}]}}}}"#,
+            r#"{{"metadata":{{
+                "name":"{}","labels":{{
+                "worker.gardener.cloud/pool":"pool","topology.kubernetes.io/zone":"z{}"}}{annotations}
+                }},"status":{{"conditions":[{conditions}]}}}}"#,
             name(i),
             i % 3
         )
@@ -95,19 +99,24 @@ fn nodes(shoot: &PlayedShoot, at: Micros) -> String {
 }
 
 fn machines(shoot: &PlayedShoot, at: Micros) -> String {
-    list(existing(shoot, at).filter(|(_, node)| !node.has(NodeFact::NoMachine, at)).map(|(i, node)| {
-        let phase = if node.has(NodeFact::MachineTerminating, at) {
-            "Terminating"
-        } else if node.has(NodeFact::MachineFailed, at) {
-            "Failed"
-        } else {
-            "Running"
-        };
-        format!(
-            r#"{{"metadata":{{"name":"machine-{i}","labels":{{"node":"{}"}}}},"status":{{"currentStatus":{{"phase":"{phase}"}}}}}}"#,
-            name(i)
-        )
-    }))
+    list(
+        existing(shoot, at)
+            .filter(|(_, node)| !node.has(NodeFact::NoMachine, at))
+            .map(|(i, node)| {
+                let phase = if node.has(NodeFact::MachineTerminating, at) {
+                    "Terminating"
+                } else if node.has(NodeFact::MachineFailed, at) {
+                    "Failed"
+                } else {
+                    "Running"
+                };
+                format!(
+                    r#"{{"metadata":{{"name":"machine-{i}","labels":{{"node":"{}"}}}},
+                "status":{{"currentStatus":{{"phase":"{phase}"}}}}}}"#,
+                    name(i)
+                )
+            }),
+    )
 }
 
 /// A client for the seed, which knows nothing but machines.

@@ -85,9 +85,11 @@ pub(crate) fn merge(tables: impl IntoIterator<Item = Table>) -> Table {
 
 /// As Markdown.
 pub(crate) fn markdown(table: &Table) -> String {
-    let mut text = "| class | histories | loss verdicts | false | late (of them never) | healed in time | healed unseen | not restored | \
-                    detection p50 | p99 | max |\n| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
-        .to_owned();
+    let mut text =
+        "| class | histories | loss verdicts | false | late (of them never) | healed in time | healed \
+                    unseen | not restored | detection p50 | p99 | max |\n\
+                    | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
+            .to_owned();
     let mut total = ClassResult::default();
     for ((_, name), result) in table {
         let mut result = result.clone();
@@ -139,6 +141,7 @@ fn row(name: &str, result: &mut ClassResult) -> String {
         ..
     } = result;
     format!(
-        "| {name} | {histories} | {losses} | {falses} | {late} ({never}) | {healed} | {unseen} | {stuck} | {p50} | {p99} | {max} |"
+        "| {name} | {histories} | {losses} | {falses} | {late} ({never}) | {healed} | {unseen} | {stuck} | {p50} | \
+         {p99} | {max} |"
     )
 }

@@ -120,9 +120,9 @@ fn config(interval: Micros, external: bool) -> Arc<ProberConfig> {
         ""
     };
     let text = format!(
-        "kubeConfigSecretName: probe\n{external}probeInterval: {}s\ndependentResourceInfos:\n- ref: {{apiVersion: apps/v1, \
-         kind: Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  scaleDown: \
-         {{level: 0}}\n",
+        "kubeConfigSecretName: probe\n{external}probeInterval: {}s\ndependentResourceInfos:\n- ref: {{apiVersion: \
+         apps/v1, kind: Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  \
+         scaleDown: {{level: 0}}\n",
         interval / SECOND
     );
     let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
@@ -203,8 +203,8 @@ impl ProberProcess<'_> {
 fn kubeconfig() -> Access {
     static ACCESS: std::sync::OnceLock<Arc<Kubeconfig>> = std::sync::OnceLock::new();
     let text = "apiVersion: v1\nkind: Config\ncurrent-context: shoot\ncontexts:\n- name: shoot\n  context: {cluster: \
-                shoot, user: probe}\nclusters:\n- name: shoot\n  cluster: {server: 'https://shoot:443'}\nusers:\n- name: \
-                probe\n  user: {token: none}\n";
+                shoot, user: probe}\nclusters:\n- name: shoot\n  cluster: {server: 'https://shoot:443'}\nusers:\n- \
+                name: probe\n  user: {token: none}\n";
     Ok(ACCESS
         .get_or_init(|| access(Ok(Some(text.as_bytes()))).unwrap())
         .clone())

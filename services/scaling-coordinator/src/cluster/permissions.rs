@@ -5,19 +5,19 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::permissions::{Permission, Preflight};
-use watchdog_kube::replica::Rights;
+use watchdog_kube::replica::PermissionGrantor;
 use watchdog_runtime::readiness::Readiness;
 
 use super::resources::Resources;
 use crate::domain::next_step::has_spec_replicas;
 
 /// The permissions for these resources, those of the membership not included.
-pub(crate) fn permissions(resources: &Resources, rights: Rights) -> Vec<Permission> {
+pub(crate) fn permissions(resources: &Resources, granted_by: PermissionGrantor) -> Vec<Permission> {
     let mut needed: Vec<Permission> = ["get", "list", "watch"]
         .into_iter()
         .map(|verb| Permission::new(verb, watchdog_api::names::CLUSTER_GROUP, "clusters"))
         .collect();
-    if rights == Rights::Chart {
+    if granted_by == PermissionGrantor::Chart {
         needed.extend(["create", "patch"].map(|verb| Permission::new(verb, "events.k8s.io", "events")));
     }
     for (reference, served) in resources.all_served() {
@@ -40,7 +40,7 @@ pub(crate) fn permissions(resources: &Resources, rights: Rights) -> Vec<Permissi
 pub(crate) async fn check(
     seed: kube::Client,
     resources: Arc<Resources>,
-    rights: Rights,
+    granted_by: PermissionGrantor,
     others: Vec<Permission>,
     mut kinds_known: watch::Receiver<u64>,
     readiness: Readiness,
@@ -49,7 +49,7 @@ pub(crate) async fn check(
     let mut preflight = Preflight::new(seed, readiness);
     loop {
         kinds_known.mark_unchanged();
-        let mut needed = permissions(&resources, rights);
+        let mut needed = permissions(&resources, granted_by);
         needed.extend(others.iter().cloned());
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -79,7 +79,7 @@ mod tests {
         resources.add(&reference);
         let served = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
         resources.listing(&reference, ListState::Listed, Some(served));
-        let asked = permissions(&resources, Rights::Chart);
+        let asked = permissions(&resources, PermissionGrantor::Chart);
         let on = |resource: &str| {
             let named = asked
                 .iter()

@@ -23,7 +23,7 @@ use super::resources::{ObservedScale, Resources};
 use super::version::Origin;
 use crate::domain::flow::{Action, ActionKind, ActionOutcome};
 use crate::domain::next_step::{ResourceWrite, has_spec_replicas};
-use crate::domain::overlay::Effect;
+use crate::domain::overlay::WriteDisposition;
 
 /// The shortest deadline of a request, even if less of its timeout is left: a shorter one would only make it fail.
 const LEAST_DEADLINE: Duration = Duration::from_millis(500);
@@ -54,15 +54,15 @@ impl ResourceWriter {
     }
 
     /// Makes a request of the flow of a shoot. A write is sent only once the Cluster is `confirmed`, where it needs
-    /// that, and only with the permit that `authorize` gives right before; and not at all if the effect keeps it back.
-    /// This is the only place where the flow of a shoot writes.
+    /// that, and only with the permit that `authorize` gives right before; and not at all if the disposition keeps it
+    /// back. This is the only place where the flow of a shoot writes.
     pub(crate) async fn run(
         &self,
         shoot: &str,
         action: &Action,
         within: Duration,
         confirmed: impl Future<Output = Result<(), ActionOutcome>>,
-        authorize: impl FnOnce() -> Option<(Permit, Effect)>,
+        authorize: impl FnOnce() -> Option<(Permit, WriteDisposition)>,
     ) -> ActionOutcome {
         let reference = &action.reference;
         if action.kind == ActionKind::Read && self.resources.is_not_served(reference) {
@@ -82,15 +82,15 @@ impl ResourceWriter {
         {
             return outcome;
         }
-        let Some((permit, effect)) = authorize() else {
+        let Some((permit, disposition)) = authorize() else {
             return ActionOutcome::Cancelled;
         };
         let covered = permit.until().saturating_duration_since(Instant::now());
         if covered < LEAST_DEADLINE {
             return refused("the membership lease of this replica is about to run out".to_owned());
         }
-        if effect == Effect::KeepBack {
-            return ActionOutcome::Observed;
+        if disposition == WriteDisposition::KeepBack {
+            return ActionOutcome::KeptBack;
         }
         let within = deadline(within).min(covered);
         match self

@@ -25,7 +25,7 @@ pub(super) fn span(shoot: &str, action: &Action) -> tracing::Span {
 pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
     match (kind, outcome) {
         (ActionKind::Write(_), ActionOutcome::Done) => tracing::info!("a write was applied"),
-        (ActionKind::Write(_), ActionOutcome::Observed) => {
+        (ActionKind::Write(_), ActionOutcome::KeptBack) => {
             tracing::info!("a write was not sent because the mode is observe; it would have been sent now");
         }
         (ActionKind::Write(_), ActionOutcome::Conflict) => {
@@ -49,7 +49,7 @@ pub(super) fn ended(kind: &ActionKind, outcome: &ActionOutcome) {
             ActionOutcome::Done
             | ActionOutcome::Conflict
             | ActionOutcome::Cancelled
-            | ActionOutcome::Observed,
+            | ActionOutcome::KeptBack,
         ) => {}
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn events(
 }
 
 /// The Kubernetes Event about a write that mode observe has kept back.
-pub(super) fn observed(about: ObjectReference, write: &ResourceWrite, reason: &str) -> Notice {
+pub(super) fn kept_back(about: ObjectReference, write: &ResourceWrite, reason: &str) -> Notice {
     Notice {
         about,
         warning: false,

@@ -166,7 +166,7 @@ fn log_incident(shoot: &str, summary: &IncidentSummary) {
         failed_writes = summary.failed_writes,
         peak_expired_fraction = summary.peak_expired_fraction,
         zones = zones.join(","),
-        observed = summary.observed,
+        in_mode_observe = summary.in_mode_observe,
         first_to_scale_down = summary.first_to_scale(Direction::Down),
         scale_down_lead_seconds = summary.lead_seconds(Direction::Down),
         first_to_scale_up = summary.first_to_scale(Direction::Up),

@@ -44,13 +44,13 @@ pub(crate) struct DecisionInputs {
     pub(crate) membership: Exclusive,
     /// Cancelled when the process drains: no write begins after that.
     pub(crate) draining: CancellationToken,
-    pub(crate) modes: Modes,
+    pub(crate) mode_source: ModeSource,
     pub(crate) clock: Clock,
 }
 
 /// Where the modes of the shoots come from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Modes {
+pub(crate) enum ModeSource {
     /// From the annotations of the Shoots; this one for those that do not say.
     BySeed(Mode),
     /// All shoots are protected, whatever they say.
@@ -59,29 +59,29 @@ pub(crate) enum Modes {
 
 impl DecisionInputs {
     /// Returns true if the shoot exists and this replica owns it, even if it must not act on it now.
-    pub(crate) fn is_ours(&self, shoot: &str) -> bool {
+    pub(crate) fn owns_existing(&self, shoot: &str) -> bool {
         self.exists(shoot) && self.membership.owns(shoot)
     }
 
     /// Returns true if the Clusters have been listed and `has` holds for every shoot of this replica.
-    pub(crate) fn all_ours(&self, has: &dyn Fn(&String) -> bool) -> bool {
+    pub(crate) fn all_owned(&self, has: &dyn Fn(&String) -> bool) -> bool {
         let ready = self.membership.has_joined() && self.clusters.is_listed();
-        let mut ours = self
+        let mut owned = self
             .clusters
             .names()
             .into_iter()
-            .filter(|shoot| self.is_ours(shoot));
-        ready && ours.all(|shoot| has(&shoot.to_string()))
+            .filter(|shoot| self.owns_existing(shoot));
+        ready && owned.all(|shoot| has(&shoot.to_string()))
     }
 
     /// The mode of a shoot that is in force now.
     pub(crate) fn mode(&self, shoot: &str, now: Instant) -> ModeInForce {
-        match self.modes {
-            Modes::BySeed(of_seed) => {
+        match self.mode_source {
+            ModeSource::BySeed(of_seed) => {
                 let now = UnixTime(self.clock.micros_at(now));
                 mode_in_force(self.clusters.policy(shoot).mode, of_seed, now)
             }
-            Modes::ProtectAll => ModeInForce::default(),
+            ModeSource::ProtectAll => ModeInForce::default(),
         }
     }
 

@@ -33,7 +33,7 @@ use watchdog_watch_stream::server::StateStore;
 
 use self::history::HistoryStore;
 use self::inputs::DecisionInputs;
-use self::request_queue::{RequestQueue, Turn};
+use self::request_queue::{RequestBatch, RequestQueue};
 use self::shoot::{Reconciled, ShootRecord};
 use self::traces::Traces;
 use self::write_counts::WriteCounts;
@@ -64,7 +64,7 @@ pub(crate) struct Controller {
     queue: RequestQueue,
     bucket: TokenBucket,
     requests: JoinSet<ActionOutcome>,
-    under_way: HashMap<Id, UnderWay>,
+    under_way: HashMap<Id, InFlightRequest>,
     traces: Traces,
     history: Option<Arc<HistoryStore>>,
     /// Kubernetes Events also about shoots in mode observe.
@@ -82,7 +82,7 @@ fn requests_for(actions: &[Action]) -> u32 {
 }
 
 /// A request under way, and why it is made.
-struct UnderWay {
+struct InFlightRequest {
     shoot: Arc<str>,
     /// [`ShootRecord::generation`].
     generation: u64,
@@ -211,10 +211,10 @@ impl Controller {
                 next_token = Some(at);
                 break;
             }
-            let Some((shoot, turn)) = self.queue.pop() else {
+            let Some((shoot, batch)) = self.queue.pop() else {
                 break;
             };
-            self.send(&shoot, turn);
+            self.send(&shoot, batch);
         }
         // Counts below 2^52.
         WAITING.set((), self.queue.len() as f64);
@@ -223,36 +223,36 @@ impl Controller {
     }
 
     /// Sends the requests of a turn. Each write is checked once more right before it is sent.
-    fn send(&mut self, shoot: &Arc<str>, turn: Turn) {
+    fn send(&mut self, shoot: &Arc<str>, batch: RequestBatch) {
         let (Some(known), Some(scaling)) = (self.shoots.get_mut(shoot), self.states.get(&shoot.to_string()))
         else {
             return;
         };
-        self.bucket.take(requests_for(&turn.actions));
+        self.bucket.take(requests_for(&batch.actions));
         let confirmed = {
             let (writer, of_shoot) = (self.writer.clone(), shoot.clone());
             async move { writer.confirm(&of_shoot).await }.boxed().shared()
         };
-        let (now, epoch, generation, mode) = (Instant::now(), turn.epoch, known.generation, known.mode);
+        let (now, epoch, generation, mode) = (Instant::now(), batch.epoch, known.generation, known.mode);
         let mut scaling = ShootScaling::clone(&scaling);
-        for action in turn.actions {
+        for action in batch.actions {
             let within = known.start(now, &action);
             known.show_started(&action, &mut scaling.status);
             let observed = self.inputs.resources.observed(&action.reference, shoot);
-            let effect = known.effect(&action, &observed);
+            let disposition = known.disposition(&action, &observed);
             let (inputs, writer) = (self.inputs.clone(), self.writer.clone());
             let (of_shoot, to_make, confirmed) = (shoot.clone(), action.clone(), confirmed.clone());
             let request = async move {
-                let authorize = || Some((inputs.authorize(&of_shoot, &to_make, epoch, mode)?, effect));
+                let authorize = || Some((inputs.authorize(&of_shoot, &to_make, epoch, mode)?, disposition));
                 writer
                     .run(&of_shoot, &to_make, within, confirmed, authorize)
                     .await
             };
             let request = request.instrument(events::span(shoot, &action));
-            let under_way = UnderWay {
+            let under_way = InFlightRequest {
                 shoot: shoot.clone(),
                 generation,
-                reason: turn.reason.clone(),
+                reason: batch.reason.clone(),
                 sent: now,
                 span: self.traces.request(shoot, &action),
                 action,
@@ -272,7 +272,7 @@ impl Controller {
             };
             (error.id(), outcome)
         });
-        let Some(UnderWay {
+        let Some(InFlightRequest {
             shoot,
             generation,
             action,
@@ -308,7 +308,7 @@ impl Controller {
         action: &Action,
         outcome: ActionOutcome,
     ) -> ActionOutcome {
-        if outcome != ActionOutcome::Observed {
+        if outcome != ActionOutcome::KeptBack {
             return outcome;
         }
         let observed = self.inputs.resources.observed(&action.reference, shoot);
@@ -329,7 +329,7 @@ impl Controller {
                 tracing::info!(
                     from,
                     to,
-                    of_shoot = mode.of_shoot,
+                    from_annotation = mode.from_annotation,
                     "the mode of a shoot has changed"
                 );
             }
@@ -348,7 +348,7 @@ impl Controller {
     fn reconcile(&mut self, shoot: &Arc<str>) {
         // At the level of errors, so that no filter takes the field away from a line that it lets pass.
         let _span = tracing::error_span!("reconcile", shoot = &**shoot).entered();
-        if !self.inputs.is_ours(shoot) {
+        if !self.inputs.owns_existing(shoot) {
             self.forget(shoot);
             return;
         }
@@ -373,13 +373,13 @@ impl Controller {
         match decision.direction {
             Some(direction) if !actions.is_empty() && !waits => {
                 let reason = decision.reason.clone();
-                let turn = Turn {
+                let batch = RequestBatch {
                     actions,
                     direction,
                     epoch,
                     reason,
                 };
-                self.queue.push(shoot, turn);
+                self.queue.push(shoot, batch);
             }
             _ => self.queue.remove(shoot),
         }
@@ -409,7 +409,8 @@ impl Controller {
         };
         for other in &found.others {
             let (resource, by, direction) = (&other.reference, &other.writer, other.direction.as_str());
-            tracing::info!(%resource, by, direction, from = other.from, to = other.to, "another writer scaled a resource");
+            let (from, to) = (other.from, other.to);
+            tracing::info!(%resource, by, direction, from, to, "another writer scaled a resource");
             if let Some(history) = &self.history {
                 history.other_wrote(shoot, other);
             }
@@ -471,7 +472,7 @@ impl Controller {
         let about = || self.inputs.resources.about(&action.reference, shoot);
         let notices = match outcome {
             ActionOutcome::Done => events::events(about(), action, write, reason),
-            ActionOutcome::Observed if self.observe_events => vec![events::observed(about(), write, reason)],
+            ActionOutcome::KeptBack if self.observe_events => vec![events::kept_back(about(), write, reason)],
             _ => Vec::new(),
         };
         notices.into_iter().for_each(|notice| self.events.publish(notice));

@@ -13,7 +13,7 @@ const UP_EVERY: u32 = 4;
 
 /// The requests that a shoot makes in its turn: those of one level that can go out together.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct RequestBatch {
     pub(super) actions: Vec<Action>,
     pub(super) direction: Direction,
     /// The epoch in which the requests were decided on.
@@ -28,20 +28,20 @@ pub(super) struct Turn {
 pub(super) struct RequestQueue {
     down: VecDeque<Arc<str>>,
     up: VecDeque<Arc<str>>,
-    turns: HashMap<Arc<str>, Turn>,
+    batches: HashMap<Arc<str>, RequestBatch>,
     taken: u32,
 }
 
 impl RequestQueue {
     pub(super) fn len(&self) -> usize {
-        self.turns.len()
+        self.batches.len()
     }
 
     /// Replaces the turn of a shoot. The shoot keeps its place if its direction is the same, and otherwise goes to the
     /// end.
-    pub(super) fn push(&mut self, shoot: &Arc<str>, turn: Turn) {
-        let direction = turn.direction;
-        let before = self.turns.insert(shoot.clone(), turn);
+    pub(super) fn push(&mut self, shoot: &Arc<str>, batch: RequestBatch) {
+        let direction = batch.direction;
+        let before = self.batches.insert(shoot.clone(), batch);
         match before.map(|before| before.direction) {
             Some(same) if same == direction => return,
             Some(other) => self.row(other).retain(|waiting| waiting != shoot),
@@ -51,13 +51,13 @@ impl RequestQueue {
     }
 
     pub(super) fn remove(&mut self, shoot: &str) {
-        if let Some(turn) = self.turns.remove(shoot) {
-            self.row(turn.direction).retain(|waiting| **waiting != *shoot);
+        if let Some(batch) = self.batches.remove(shoot) {
+            self.row(batch.direction).retain(|waiting| **waiting != *shoot);
         }
     }
 
     /// Takes the next turn.
-    pub(super) fn pop(&mut self) -> Option<(Arc<str>, Turn)> {
+    pub(super) fn pop(&mut self) -> Option<(Arc<str>, RequestBatch)> {
         self.taken = self.taken.wrapping_add(1);
         let (first, second) = if self.taken.is_multiple_of(UP_EVERY) {
             (&mut self.up, &mut self.down)
@@ -65,8 +65,8 @@ impl RequestQueue {
             (&mut self.down, &mut self.up)
         };
         let shoot = first.pop_front().or_else(|| second.pop_front())?;
-        let turn = self.turns.remove(&shoot)?;
-        Some((shoot, turn))
+        let batch = self.batches.remove(&shoot)?;
+        Some((shoot, batch))
     }
 
     const fn row(&mut self, direction: Direction) -> &mut VecDeque<Arc<str>> {
@@ -82,8 +82,8 @@ mod tests {
     use super::*;
     use crate::domain::Direction::{Down as DOWN, Up as UP};
 
-    fn turn(direction: Direction, reason: &str) -> Turn {
-        Turn {
+    fn batch(direction: Direction, reason: &str) -> RequestBatch {
+        RequestBatch {
             actions: Vec::new(),
             direction,
             epoch: OwnershipEpoch::default(),
@@ -94,7 +94,7 @@ mod tests {
     fn queue(turns: &[(&str, Direction)]) -> RequestQueue {
         let mut queue = RequestQueue::default();
         for (shoot, direction) in turns {
-            queue.push(&(*shoot).into(), turn(*direction, "old"));
+            queue.push(&(*shoot).into(), batch(*direction, "old"));
         }
         queue
     }
@@ -109,8 +109,8 @@ mod tests {
     fn shoots_take_turns_and_wait_once() {
         let mut queue = queue(&[("a", DOWN), ("b", DOWN), ("a", DOWN), ("c", DOWN)]);
         assert_eq!(queue.len(), 3);
-        let (first, turn) = queue.pop().unwrap();
-        queue.push(&first, turn);
+        let (first, batch) = queue.pop().unwrap();
+        queue.push(&first, batch);
         queue.remove("c");
         assert_eq!(drain(&mut queue), ["b", "a"]);
         assert_eq!(queue.len(), 0);
@@ -119,9 +119,9 @@ mod tests {
     #[test]
     fn a_shoot_that_waits_keeps_its_place_and_makes_its_newest_requests() {
         let mut queue = queue(&[("a", DOWN), ("b", DOWN)]);
-        queue.push(&"a".into(), turn(DOWN, "new"));
-        let (first, turn) = queue.pop().unwrap();
-        assert_eq!((&*first, &*turn.reason), ("a", "new"));
+        queue.push(&"a".into(), batch(DOWN, "new"));
+        let (first, batch) = queue.pop().unwrap();
+        assert_eq!((&*first, &*batch.reason), ("a", "new"));
     }
 
     #[test]

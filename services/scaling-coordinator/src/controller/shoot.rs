@@ -15,7 +15,7 @@ use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::flow::{Action, ActionKind, ActionOutcome, Flow, Steps};
 use crate::domain::observed::{Dependent, Observed};
 use crate::domain::other_writes::{OtherWrite, OtherWrites};
-use crate::domain::overlay::{Effect, Overlay};
+use crate::domain::overlay::{Overlay, WriteDisposition};
 use crate::domain::status::FlowStatus;
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED};
@@ -40,9 +40,9 @@ pub(super) struct ShootRecord {
     // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
     verdict: Option<Instant>,
     first_write: bool,
-    /// Writes without an answer and their reasons, for the history and the Kubernetes Events: they are reported once the
-    /// resource shows that they were applied. [`Flow`] on its own waits for the effect of every write, answered or not,
-    /// before it decides again.
+    /// Writes without an answer and their reasons, for the history and the Kubernetes Events: they are reported once
+    /// the resource shows that they were applied. [`Flow`] on its own waits for the effect of every write, answered or
+    /// not, before it decides again.
     unanswered: BTreeMap<ResourceRef, (Action, String)>,
     /// Warnings that were published, by resource.
     warnings: BTreeMap<ResourceRef, String>,
@@ -129,21 +129,21 @@ impl ShootRecord {
         let shown = self.overlay.over(dependents);
         let mut steps = self.flow.next(now, decision.direction, &shown);
         for (progress, dependent) in steps.status.resources.iter_mut().zip(dependents) {
-            progress.observed = self.overlay.covers(&progress.reference);
+            progress.simulated = self.overlay.covers(&progress.reference);
             progress.protected = dependent.observed.seen().is_some_and(|seen| seen.protected);
         }
         steps
     }
 
-    /// The effect of a write on a resource in this state.
-    pub(super) fn effect(&self, action: &Action, observed: &Observed) -> Effect {
-        Effect::of(self.mode, action, observed, &self.overlay)
+    /// The disposition of a write on a resource in this state.
+    pub(super) fn disposition(&self, action: &Action, observed: &Observed) -> WriteDisposition {
+        WriteDisposition::of(self.mode, action, observed, &self.overlay)
     }
 
     /// A write was kept back on a resource that is now in this state.
     pub(super) fn keep_back(&mut self, action: &Action, observed: &Observed) -> ActionOutcome {
         if self.overlay.keep_back(action, observed) {
-            ActionOutcome::Observed
+            ActionOutcome::KeptBack
         } else {
             ActionOutcome::Conflict
         }
@@ -180,7 +180,7 @@ impl ShootRecord {
     pub(super) fn ended(&mut self, now: Instant, action: &Action, reason: String, outcome: ActionOutcome) {
         if matches!(action.kind, ActionKind::Write(_)) {
             match outcome {
-                ActionOutcome::Done | ActionOutcome::Observed => self.record_write(now, action),
+                ActionOutcome::Done | ActionOutcome::KeptBack => self.record_write(now, action),
                 ActionOutcome::Unknown { .. } => {
                     self.unanswered
                         .insert(action.reference.clone(), (action.clone(), reason));

@@ -16,7 +16,7 @@ label!(pub(crate) enum WriteResult: "result" {
     Refused = "refused",
     Unknown = "unknown",
     Cancelled = "cancelled",
-    Observed = "observed",
+    KeptBack = "kept_back",
 });
 
 pub(crate) const fn result(outcome: &ActionOutcome) -> WriteResult {
@@ -26,7 +26,7 @@ pub(crate) const fn result(outcome: &ActionOutcome) -> WriteResult {
         ActionOutcome::Refused { .. } => WriteResult::Refused,
         ActionOutcome::Unknown { .. } => WriteResult::Unknown,
         ActionOutcome::Cancelled => WriteResult::Cancelled,
-        ActionOutcome::Observed => WriteResult::Observed,
+        ActionOutcome::KeptBack => WriteResult::KeptBack,
     }
 }
 

@@ -1,8 +1,8 @@
 //! The history of a shoot: the events that an operator asks about later, and the summary of an incident.
 //!
 //! An incident begins with a verdict that wants the dependants down, or with a write. It ends when a verdict is healthy
-//! again, nothing is held down and every resource is where it was. Steps are recorded within an incident only: at a start
-//! every healthy shoot takes the same ones.
+//! again, nothing is held down and every resource is where it was. Steps are recorded within an incident only: at a
+//! start every healthy shoot takes the same ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -105,7 +105,7 @@ pub(crate) struct IncidentSummary {
     /// The zones at the peak.
     pub(crate) zones: Vec<(String, u32, u32)>,
     /// True if the mode was observe, and writes were kept back or somebody else scaled.
-    pub(crate) observed: bool,
+    pub(crate) in_mode_observe: bool,
     /// When the coordinator decided to scale in each direction, whether or not something was left to scale.
     pub(crate) decided: BTreeMap<Direction, Instant>,
     /// Of the resources of an observed shoot, the earliest first.
@@ -267,7 +267,7 @@ impl OpenIncident {
     fn note_write(&mut self, now: Instant, action: &Action, outcome: &ActionOutcome) {
         match outcome {
             ActionOutcome::Done => self.written = true,
-            ActionOutcome::Observed => {
+            ActionOutcome::KeptBack => {
                 note_first(&mut self.kept_back, &action.reference, action.direction, now);
             }
             ActionOutcome::Cancelled => return,
@@ -304,7 +304,7 @@ impl OpenIncident {
             scaled_up: count(&self.scaled_up),
             failed_writes: self.failed_writes,
             peak_expired_fraction: self.peak,
-            observed: !(self.kept_back.is_empty() && self.others.is_empty()),
+            in_mode_observe: !(self.kept_back.is_empty() && self.others.is_empty()),
             decided: self.decided,
             scale_times: scale_times(&self.kept_back, &self.others),
             zones: self.zones,
@@ -499,7 +499,7 @@ impl ShootHistory {
         self.steps.clear();
         let millis = u64::try_from(summary.verdict_to_restored.as_millis()).unwrap_or(u64::MAX);
         let took = watchdog_api::duration::format(Duration::from_millis(millis));
-        let verb = match (summary.observed, written) {
+        let verb = match (summary.in_mode_observe, written) {
             (true, true) => "were or would have been",
             (true, false) => "would have been",
             (false, _) => "were",
@@ -562,7 +562,7 @@ impl ShootHistory {
             ActionOutcome::Refused { why, .. } => format!("refused: {why}"),
             ActionOutcome::Unknown { why, .. } => format!("no answer: {why}"),
             ActionOutcome::Cancelled => "not allowed any more".to_owned(),
-            ActionOutcome::Observed => "not sent, because the mode is observe".to_owned(),
+            ActionOutcome::KeptBack => "not sent, because the mode is observe".to_owned(),
         };
         Some(ShootEvent {
             at: now,

@@ -23,7 +23,7 @@ use super::observed::{Dependent, Observed, ResourceState};
 
 /// The fate of a write whose turn has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum WriteDisposition {
     /// It is sent.
     Send,
     /// It is kept back.
@@ -53,18 +53,20 @@ struct Covered<T> {
     shown: T,
 }
 
-// === impl Effect ===
+// === impl WriteDisposition ===
 
-impl Effect {
-    /// The effect of a write on a resource. In mode observe only what this program itself holds down is restored, and
-    /// not while an overlay covers it (S6), nor after somebody else has scaled it.
+impl WriteDisposition {
+    /// The disposition of a write on a resource. In mode observe only what this program itself holds down is restored,
+    /// and not while an overlay covers it (S6), nor after somebody else has scaled it.
     pub(crate) fn of(mode: Mode, action: &Action, observed: &Observed, overlay: &Overlay) -> Self {
         let restores = action.direction != Direction::Down
             || matches!(action.kind, ActionKind::Write(ResourceWrite::CleanUp));
-        let is_ours = observed.seen().is_some_and(|seen| is_ours(seen, &action.kind));
+        let is_own_write = observed
+            .seen()
+            .is_some_and(|seen| was_written_by_coordinator(seen, &action.kind));
         match mode {
             Mode::Protect => Self::Send,
-            Mode::Observe if restores && is_ours && !overlay.covers(&action.reference) => Self::Send,
+            Mode::Observe if restores && is_own_write && !overlay.covers(&action.reference) => Self::Send,
             Mode::Observe | Mode::Off => Self::KeepBack,
         }
     }
@@ -72,7 +74,7 @@ impl Effect {
 
 /// Returns true if the protection, and the replicas that this write would change, are this program's own. Another
 /// watchdog that scales down what is being restored finds the annotation there, and changes only the replicas.
-fn is_ours(seen: &ResourceState, kind: &ActionKind) -> bool {
+fn was_written_by_coordinator(seen: &ResourceState, kind: &ActionKind) -> bool {
     let Some(writers) = seen.writers.as_deref().filter(|_| seen.protected) else {
         return false;
     };

@@ -60,7 +60,7 @@ pub(crate) struct Progress {
     /// True if the resource really carries meltdown-protection-active.
     pub(crate) protected: bool,
     /// True if the other fields show what it would be after writes that mode observe has kept back.
-    pub(crate) observed: bool,
+    pub(crate) simulated: bool,
     /// Replicas that the direction wants.
     pub(crate) target: Option<i32>,
     /// Tries made in this level so far.

@@ -103,7 +103,7 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
         meltdown_protection_active: scaling.held_down() > 0,
         hold_reason: hold_reason(scaling.held).into(),
         mode: mode(scaling.mode.mode).into(),
-        mode_of_shoot: scaling.mode.of_shoot,
+        mode_from_annotation: scaling.mode.from_annotation,
         mode_until: scaling.mode.until.map(|until| wire::timestamp(until.0)),
     }
 }
@@ -179,7 +179,7 @@ fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
         target_replicas: progress.target,
         attempts: progress.attempts,
         message: sentence(&progress.message),
-        observed: progress.observed,
+        simulated: progress.simulated,
     }
 }
 
@@ -326,7 +326,7 @@ fn incident(summary: &IncidentSummary, clock: Clock) -> pb::IncidentEnded {
         failed_writes: summary.failed_writes,
         peak_expired_fraction: summary.peak_expired_fraction,
         zones: zones(&summary.zones),
-        observed: summary.observed,
+        in_mode_observe: summary.in_mode_observe,
         scale_times: summary
             .scale_times
             .iter()
@@ -403,7 +403,7 @@ const fn write_result(outcome: &ActionOutcome) -> pb::WriteResult {
         ActionOutcome::Refused { .. } => pb::WriteResult::Refused,
         ActionOutcome::Unknown { .. } => pb::WriteResult::Unknown,
         ActionOutcome::Cancelled => pb::WriteResult::Cancelled,
-        ActionOutcome::Observed => pb::WriteResult::Observed,
+        ActionOutcome::KeptBack => pb::WriteResult::KeptBack,
     }
 }
 

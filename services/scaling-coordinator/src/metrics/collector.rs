@@ -73,7 +73,7 @@ impl Scrape {
         for (_, scaling) in self.shoots.snapshot() {
             let labels = ModeLabels {
                 mode: scaling.mode.mode,
-                of_shoot: scaling.mode.of_shoot,
+                from_annotation: scaling.mode.from_annotation,
                 has_end: scaling.mode.until.is_some(),
             };
             *modes.entry(labels).or_default() += 1.0;

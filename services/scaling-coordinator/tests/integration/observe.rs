@@ -89,11 +89,15 @@ async fn a_whole_incident_is_decided_and_nothing_is_written() {
     let (seed, probe, coordinator) = start(OBSERVE).await;
     probe.say(SHOOT, Outcome::LeasesExpired);
     let down = coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert_eq!((down.mode(), down.mode_of_shoot), (Mode::Observe, false));
+    assert_eq!((down.mode(), down.mode_from_annotation), (Mode::Observe, false));
     assert!(!down.meltdown_protection_active, "nothing is really held down");
     for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
         let shown = resource(&down, name);
-        assert_eq!((shown.step(), shown.observed), (Step::Reached, true), "{shown:?}");
+        assert_eq!(
+            (shown.step(), shown.simulated),
+            (Step::Reached, true),
+            "{shown:?}"
+        );
         assert_eq!(
             (shown.spec_replicas, shown.recorded_replicas),
             (Some(0), Some(count))
@@ -101,11 +105,14 @@ async fn a_whole_incident_is_decided_and_nothing_is_written() {
     }
     probe.say(SHOOT, Outcome::Healthy);
     let up = coordinator.until_settled(SHOOT, Direction::Up).await;
-    assert!(up.resources.iter().all(|shown| !shown.observed), "{up:#?}");
+    assert!(up.resources.iter().all(|shown| !shown.simulated), "{up:#?}");
     assert_eq!(listed(&coordinator, Mode::Observe).await, 1);
     assert_eq!(listed(&coordinator, Mode::Protect).await, 0);
     let ended = incident(&coordinator).await;
-    assert_eq!((ended.observed, ended.scaled_down, ended.scaled_up), (true, 3, 3));
+    assert_eq!(
+        (ended.in_mode_observe, ended.scaled_down, ended.scaled_up),
+        (true, 3, 3)
+    );
     assert_eq!(ended.first_to_scale_down, "scaling-coordinator");
     assert_eq!(ended.scale_down_lead_seconds, None, "nobody else has scaled");
 
@@ -113,7 +120,7 @@ async fn a_whole_incident_is_decided_and_nothing_is_written() {
     assert!(
         writes
             .iter()
-            .all(|(_, _, result)| *result == WriteResult::Observed),
+            .all(|(_, _, result)| *result == WriteResult::KeptBack),
         "{writes:?}"
     );
     let short: Vec<_> = writes
@@ -141,7 +148,7 @@ async fn a_whole_incident_is_decided_and_nothing_is_written() {
     let metrics = coordinator.metrics().await;
     for line in [
         &format!(
-            "watchdog_scaling_operations_total{{shoot=\"{SHOOT}\",direction=\"down\",result=\"observed\"}} 3"
+            "watchdog_scaling_operations_total{{shoot=\"{SHOOT}\",direction=\"down\",result=\"kept_back\"}} 3"
         ),
         "watchdog_scaling_shoots_by_mode{mode=\"observe\",source=\"seed\",end=\"never\"} 1",
     ] {
@@ -176,7 +183,7 @@ async fn beside_another_watchdog_it_says_who_was_first() {
     }
     coordinator
         .until(SHOOT, "what is really held down is shown", |s| {
-            s.meltdown_protection_active && s.resources.iter().all(|r| !r.observed)
+            s.meltdown_protection_active && s.resources.iter().all(|r| !r.simulated)
         })
         .await;
     probe.say(SHOOT, Outcome::Healthy);
@@ -215,11 +222,11 @@ async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
     until_mode(&coordinator, Mode::Observe).await;
     let observed = coordinator.get(SHOOT).await.unwrap();
     let end = observed.mode_until.map(|until| until.seconds);
-    assert_eq!((observed.mode_of_shoot, end), (true, Some(4_951_778_400)));
+    assert_eq!((observed.mode_from_annotation, end), (true, Some(4_951_778_400)));
     seed.thaw(SHOOT, MCM);
     let down = coordinator.until_settled(SHOOT, Direction::Down).await;
     assert!(
-        resource(&down, KCM).observed && !resource(&down, MCM).observed,
+        resource(&down, KCM).simulated && !resource(&down, MCM).simulated,
         "{down:#?}"
     );
     assert_eq!(seed.all(SHOOT), [2, 0, 0], "the next level was kept back");
@@ -252,7 +259,10 @@ async fn a_change_to_protect_in_the_middle_of_an_incident_scales_down_in_order()
             step(s, MCM) == Step::Waiting && step(s, CA) == Step::Reached
         })
         .await;
-    assert_eq!((waiting.mode(), waiting.mode_of_shoot), (Mode::Protect, true));
+    assert_eq!(
+        (waiting.mode(), waiting.mode_from_annotation),
+        (Mode::Protect, true)
+    );
     assert_eq!(
         step(&waiting, KCM),
         Step::Pending,
@@ -326,7 +336,7 @@ async fn malformed_annotations_are_named_and_change_nothing() {
             s.reason.contains("\"watch\"") && s.reason.contains("\"80%\"")
         })
         .await;
-    assert_eq!((named.mode(), named.mode_of_shoot), (Mode::Protect, false));
+    assert_eq!((named.mode(), named.mode_from_annotation), (Mode::Protect, false));
     eventually("Warnings tell of them", || {
         seed.events(SHOOT, SHOOT) == ["ShootAnnotationMalformed"; 2]
     })
@@ -344,10 +354,10 @@ async fn a_crash_in_observe_costs_nothing_but_the_memory() {
     coordinator.kill();
     let coordinator = Coordinator::start_with(&seed, &[&probe], OBSERVE).await;
     let down = coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert!(resource(&down, KCM).observed, "it is decided again: {down:#?}");
+    assert!(resource(&down, KCM).simulated, "it is decided again: {down:#?}");
     probe.say(SHOOT, Outcome::Healthy);
     coordinator.until_settled(SHOOT, Direction::Up).await;
-    assert!(incident(&coordinator).await.observed);
+    assert!(incident(&coordinator).await.in_mode_observe);
     assert_eq!(seed.all_writes(), [""; 0]);
     coordinator.kill();
     // And a crash between two modes: what protect has held down, observe restores.
@@ -394,7 +404,7 @@ async fn beside_a_faster_watchdog_it_says_by_how_much_it_would_have_been_later()
         seed.scale_as_dwd(SHOOT, name, None, count);
     }
     let ended = incident(&coordinator).await;
-    assert!(ended.observed, "{ended:#?}");
+    assert!(ended.in_mode_observe, "{ended:#?}");
     assert_eq!(ended.first_to_scale_down, "dependency-watchdog", "{ended:#?}");
     let lead = ended.scale_down_lead_seconds;
     assert!(lead.is_some_and(|lead| lead < 0.0), "{ended:#?}");
@@ -424,7 +434,7 @@ async fn what_another_watchdog_takes_down_again_is_left_to_it() {
     seed.scale_as_dwd(SHOOT, KCM, None, 2);
     coordinator
         .until(SHOOT, "it is back", |s| {
-            !s.meltdown_protection_active && s.resources.iter().all(|r| !r.observed)
+            !s.meltdown_protection_active && s.resources.iter().all(|r| !r.simulated)
         })
         .await;
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
@@ -474,7 +484,7 @@ async fn an_end_far_away_or_in_the_past_is_taken_as_it_is() {
     let ended = coordinator
         .until(SHOOT, "it is protected", |s| s.mode() == Mode::Protect)
         .await;
-    assert_eq!((ended.mode_of_shoot, ended.mode_until), (false, None));
+    assert_eq!((ended.mode_from_annotation, ended.mode_until), (false, None));
     annotate("off until=2126-12-01T06:00:00");
     let named = coordinator
         .until(SHOOT, "it is named", |s| s.reason.contains("2126-12-01T06:00:00"))
@@ -499,7 +509,7 @@ async fn a_successor_in_observe_writes_nothing_either() {
             s.owner != down.owner && s.direction() == Direction::Down && s.state() == FlowState::Settled
         })
         .await;
-    assert!(resource(&taken_over, KCM).observed, "{taken_over:#?}");
+    assert!(resource(&taken_over, KCM).simulated, "{taken_over:#?}");
     probe.say(SHOOT, Outcome::Healthy);
     successor.until_settled(SHOOT, Direction::Up).await;
     assert_eq!(seed.all_writes(), [""; 0]);
@@ -523,7 +533,7 @@ async fn a_cluster_that_goes_takes_what_was_kept_back_along() {
     seed.cluster_again(SHOOT, json!({}));
     probe.say(SHOOT, Outcome::Healthy);
     let up = coordinator.until_settled(SHOOT, Direction::Up).await;
-    assert!(up.resources.iter().all(|shown| !shown.observed), "{up:#?}");
+    assert!(up.resources.iter().all(|shown| !shown.simulated), "{up:#?}");
     assert_eq!(seed.all_writes(), [""; 0]);
 }
 

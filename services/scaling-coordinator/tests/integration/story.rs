@@ -19,9 +19,9 @@ use crate::{CA, KCM, MCM, SHOOT, eventually};
 
 /// Every state that the stream has brought, in order.
 #[derive(Clone, Default)]
-struct Story(Arc<Mutex<Vec<pb::ShootScaling>>>);
+struct ScalingHistory(Arc<Mutex<Vec<pb::ShootScaling>>>);
 
-impl Story {
+impl ScalingHistory {
     async fn follow(&self, coordinator: &Coordinator) -> AbortOnDropHandle<()> {
         let request = pb::WatchScalingRequest {
             shoots: vec![SHOOT.into()],
@@ -118,7 +118,7 @@ fn is_told(seen: &[(pb::Direction, i32, Step, String)], expected: &[Expected]) -
 }
 
 /// Checks that one resource went through exactly these steps.
-fn assert_steps(story: &Story, name: &str, expected: &[Expected]) {
+fn assert_steps(story: &ScalingHistory, name: &str, expected: &[Expected]) {
     let seen = story.steps(name);
     assert!(
         is_told(&seen, expected),
@@ -146,7 +146,7 @@ async fn every_state_and_step_of_a_loss_and_a_recovery_is_streamed() {
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     probe.say(SHOOT, Outcome::Healthy);
     coordinator.until_settled(SHOOT, Up).await;
-    let story = Story::default();
+    let story = ScalingHistory::default();
     let _following = story.follow(&coordinator).await;
     story.until_settled(Up).await;
 

@@ -6,22 +6,22 @@ use std::collections::HashSet;
 
 use crate::rules::Rules;
 use crate::search::fingerprint;
-use crate::world::{Saying, World};
+use crate::world::{CombinedVerdict, World};
 
 /// More rounds than any calm path needs: four writes, their waits and a failed level's pause.
 const ROUNDS: usize = 80;
 
 /// Remembers from which states everything was restored.
 #[derive(Default)]
-pub struct Calm {
+pub struct RestoreChecker {
     good: HashSet<u64>,
 }
 
-impl Calm {
+impl RestoreChecker {
     /// Checks that everything is restored from here.
     pub fn check(&mut self, from: &World, rules: Rules) -> anyhow::Result<()> {
         let mut world = from.clone();
-        world.calm_down(Saying::Healthy, rules)?;
+        world.calm_down(CombinedVerdict::Healthy, rules)?;
         let mut path = Vec::new();
         for _ in 0..ROUNDS {
             let now = fingerprint(&world);
@@ -40,7 +40,7 @@ impl Calm {
 /// Checks that from here everything goes down while the observers report a loss.
 pub fn goes_down(from: &World, rules: Rules) -> anyhow::Result<()> {
     let mut world = from.clone();
-    world.calm_down(Saying::LeasesExpired, rules)?;
+    world.calm_down(CombinedVerdict::LeasesExpired, rules)?;
     for _ in 0..ROUNDS {
         if world.is_calm() {
             return Ok(());

@@ -27,7 +27,7 @@ mod rules;
 mod search;
 mod world;
 
-use calm::{Calm, goes_down};
+use calm::{RestoreChecker, goes_down};
 use proptest::prelude::*;
 use rules::{Budget, NONE, Rules};
 use search::explore;
@@ -210,7 +210,7 @@ proptest! {
         }
         let down = goes_down(&world, rules);
         prop_assert!(down.is_ok(), "{down:?} from {world:#?}");
-        let restored = Calm::default().check(&world, rules);
+        let restored = RestoreChecker::default().check(&world, rules);
         prop_assert!(restored.is_ok(), "{restored:?} from {world:#?}");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt::Write;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
-use crate::calm::Calm;
+use crate::calm::RestoreChecker;
 use crate::rules::Rules;
 use crate::world::{Event, World};
 
@@ -29,7 +29,7 @@ pub fn explore(start: &World, rules: Rules) -> Explored {
     let mut seen = HashSet::from([fingerprint(&first)]);
     let mut origins: Vec<(usize, Event)> = vec![(0, Event::Begin)];
     let mut open = VecDeque::from([(0, first)]);
-    let mut calm = Calm::default();
+    let mut calm = RestoreChecker::default();
     while let Some((index, state)) = open.pop_front() {
         for event in state.events(rules) {
             let mut next = state.clone();

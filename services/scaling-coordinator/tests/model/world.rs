@@ -20,7 +20,7 @@ use crate::rules::{Budget, NONE, Rules};
 
 /// The combined verdicts of the two lease-probe replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Saying {
+pub enum CombinedVerdict {
     Nothing,
     Healthy,
     LeasesExpired,
@@ -34,7 +34,7 @@ pub enum Saying {
 
 /// The fate of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fate {
+pub enum RequestFate {
     Answered,
     AppliedButLost,
     Lost,
@@ -46,7 +46,7 @@ pub enum Fate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     Begin,
-    Say(Saying),
+    Say(CombinedVerdict),
     /// The watch of a coordinator brings an object.
     Watch(usize, usize),
     /// The watch of a coordinator brings the Cluster.
@@ -55,7 +55,7 @@ pub enum Event {
     Controllers(usize),
     /// A coordinator makes one of the requests that it wants to make.
     Send(usize, usize),
-    Answer(usize, usize, Fate),
+    Answer(usize, usize, RequestFate),
     /// A late write arrives.
     Arrive(usize),
     /// Somebody else scales, or touches.
@@ -64,7 +64,7 @@ pub enum Event {
     /// Hibernated, deleted or migrated.
     Stop,
     /// The acting process dies while its requests meet this fate.
-    Crash(usize, Fate),
+    Crash(usize, RequestFate),
     /// A replica loses the shoot to another.
     Release(usize),
     Acquire(usize),
@@ -93,7 +93,7 @@ pub struct World {
     /// The replicas that everyone except the watchdog wants, and that must come back.
     wanted: [i32; 2],
     allowed: bool,
-    saying: Saying,
+    saying: CombinedVerdict,
     coordinators: [Coordinator; 2],
     late: Vec<Action>,
     now: Instant,
@@ -129,7 +129,7 @@ impl World {
         Self {
             wanted: [2, 1],
             allowed: true,
-            saying: Saying::Nothing,
+            saying: CombinedVerdict::Nothing,
             coordinators: [coordinator(true), coordinator(false)],
             late: Vec::new(),
             now: Instant::now(),
@@ -142,7 +142,7 @@ impl World {
     /// Everything was well until now; from here on the nodes are cut off.
     pub fn begin(&mut self, rules: Rules) {
         self.coordinators[1].acts = !rules.exclusive;
-        self.saying = Saying::LeasesExpired;
+        self.saying = CombinedVerdict::LeasesExpired;
         self.reconcile(rules);
     }
 
@@ -165,7 +165,7 @@ impl World {
             Event::Send(..) => {}
             Event::Answer(c, action, fate) => {
                 let action = self.coordinators[c].sent.remove(action);
-                self.left.losses -= u8::from(fate != Fate::Answered);
+                self.left.losses -= u8::from(fate != RequestFate::Answered);
                 self.answer(c, action, fate, rules)?;
             }
             Event::Arrive(late) => {
@@ -250,16 +250,16 @@ impl World {
             message: Arc::from(""),
         };
         let mut verdicts = match self.saying {
-            Saying::Nothing => vec![],
-            Saying::Healthy => vec![said("a", Says::Healthy, true), said("b", Says::Healthy, true)],
-            Saying::LeasesExpired => vec![
+            CombinedVerdict::Nothing => vec![],
+            CombinedVerdict::Healthy => vec![said("a", Says::Healthy, true), said("b", Says::Healthy, true)],
+            CombinedVerdict::LeasesExpired => vec![
                 said("a", Says::LeasesExpired, true),
                 said("b", Says::Pending, true),
             ],
-            Saying::ExternalUnreachable => vec![said("a", Says::ExternalUnreachable, true)],
-            Saying::Inconclusive => vec![said("a", Says::Inconclusive, true)],
-            Saying::Stale => vec![said("a", Says::LeasesExpired, false)],
-            Saying::Contradiction => vec![
+            CombinedVerdict::ExternalUnreachable => vec![said("a", Says::ExternalUnreachable, true)],
+            CombinedVerdict::Inconclusive => vec![said("a", Says::Inconclusive, true)],
+            CombinedVerdict::Stale => vec![said("a", Says::LeasesExpired, false)],
+            CombinedVerdict::Contradiction => vec![
                 said("a", Says::LeasesExpired, true),
                 said("b", Says::Healthy, true),
             ],

@@ -112,13 +112,13 @@ fn change(before: &str, now: &str) -> String {
 const fn write_style(result: WriteResult) -> Style {
     match result {
         WriteResult::Applied => Style::Plain,
-        WriteResult::Conflict | WriteResult::Cancelled | WriteResult::Observed => Style::Warn,
+        WriteResult::Conflict | WriteResult::Cancelled | WriteResult::KeptBack => Style::Warn,
         _ => Style::Bad,
     }
 }
 
 fn incident(ended: &IncidentEnded) -> String {
-    let observed = if ended.observed {
+    let observed = if ended.in_mode_observe {
         let lead = ended.scale_down_lead_seconds;
         let lead = lead.map_or_else(
             || "nobody to compare with".to_owned(),
@@ -204,7 +204,7 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
             ..Default::default()
         };
         let ended = IncidentEnded {
-            observed: true,
+            in_mode_observe: true,
             scale_down_lead_seconds: Some(12.04),
             ..Default::default()
         };

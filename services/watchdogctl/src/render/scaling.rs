@@ -104,7 +104,8 @@ mod tests {
         let scalings = [testing::scaling_down("shoot--a--b")];
         let expected = "\
 SHOOT        DIRECTION  SINCE              STATE    LEVEL  HELD DOWN  WAITS FOR
-shoot--a--b  down       2m09s (00:37:51Z)  running  1      yes        kube-controller-manager WAITING: It has 1 ready replica.
+shoot--a--b  down       2m09s (00:37:51Z)  running  1      yes        kube-controller-manager WAITING: \
+    It has 1 ready replica.
 ";
         assert_eq!(render(&scalings, false, &testing::pipe()), expected);
         let wide = render(&scalings, true, &testing::pipe());

@@ -226,7 +226,7 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
                 .map_or("?", |reference| &reference.name);
             format!("{name} {}: {}", text::step(resource.step()), resource.message)
         }
-        (FlowState::Settled, _) if scaling.resources.iter().any(|resource| resource.observed) => {
+        (FlowState::Settled, _) if scaling.resources.iter().any(|resource| resource.simulated) => {
             "nothing: the mode is observe".to_owned()
         }
         (FlowState::Settled, _) if scaling.direction() == Direction::Down => {
@@ -308,7 +308,8 @@ mod tests {
 2026-11-23 00:40:00Z  4 shoots: 1 LEASES_EXPIRED, 3 HEALTHY
 
 SHOOT        OUTCOME         EXPIRED      SINCE              VALID  DIRECTION  LEVEL  WAITS FOR
-shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1      kube-controller-manager WAITING: It has 1 ready replica.
+shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1      kube-controller-manager WAITING: \
+    It has 1 ready replica.
 ";
         assert_eq!(render(&status, None, &testing::pipe()), expected);
     }
@@ -347,7 +348,7 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
         );
         status.unprotected = vec![ShootScaling {
             mode: Mode::Off.into(),
-            mode_of_shoot: true,
+            mode_from_annotation: true,
             mode_until: Some(prost_types::Timestamp {
                 seconds: 1_796_104_800,
                 nanos: 0,

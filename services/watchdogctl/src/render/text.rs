@@ -45,7 +45,7 @@ pub(crate) fn mode(mode: Mode) -> String {
 
 /// Says where the mode of a shoot comes from.
 pub(crate) const fn mode_source(scaling: &ShootScaling) -> &'static str {
-    if scaling.mode_of_shoot {
+    if scaling.mode_from_annotation {
         "annotation"
     } else {
         "default of the seed"
@@ -150,8 +150,8 @@ pub(crate) fn day_and_clock(at: Timestamp) -> String {
         .to_string()
 }
 
-/// Time since a moment, and the moment: `2m10s (00:37:50Z)`; `-` when unset. A clock that runs ahead of this one shows as
-/// no time.
+/// Time since a moment, and the moment: `2m10s (00:37:50Z)`; `-` when unset. A clock that runs ahead of this one shows
+/// as no time.
 pub(crate) fn since(sent: Option<&prost_types::Timestamp>, now: Timestamp) -> String {
     timestamp(sent).map_or_else(
         || "-".to_owned(),

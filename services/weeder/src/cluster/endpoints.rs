@@ -91,8 +91,8 @@ pub(crate) async fn watch(
     }
 }
 
-/// Says of each slice how it was received: what a list brings was not observed as it happened, nor was what the API server
-/// has kept while the watch was interrupted.
+/// Says of each slice how it was received: what a list brings was not observed as it happened, nor was what the API
+/// server has kept while the watch was interrupted.
 fn slices<K: Resource>(
     into_slice: impl Fn(K) -> Option<Slice>,
     mut on_update: impl FnMut(SliceUpdate),

@@ -29,8 +29,8 @@ pub(crate) fn paced(client: kube::Client, rate: NonZeroU32) -> kube::Client {
 
 type ResponseFuture = BoxFuture<'static, kube::Result<Response<Body>>>;
 
-/// There are as many slots as requests a second. A request holds one until [`WINDOW`] after its answer began. When it is
-/// sent in between is not known, because a connection may have to be opened first; the next one in the same slot is
+/// There are as many slots as requests a second. A request holds one until [`WINDOW`] after its answer began. When it
+/// is sent in between is not known, because a connection may have to be opened first; the next one in the same slot is
 /// sent a second later in any case.
 struct Paced<F> {
     send: F,

@@ -2,7 +2,7 @@
 
 use watchdog_api::weeder::WeederConfig;
 use watchdog_kube::permissions::Permission;
-use watchdog_kube::replica::Rights;
+use watchdog_kube::replica::PermissionGrantor;
 
 use super::discovery::EndpointsApi;
 
@@ -11,14 +11,14 @@ pub(crate) fn permissions(
     source: EndpointsApi,
     config: &WeederConfig,
     annotations: bool,
-    rights: Rights,
+    granted_by: PermissionGrantor,
 ) -> Vec<Permission> {
     let mut needed = vec![
         Permission::new("list", "", "pods"),
         Permission::new("watch", "", "pods"),
         Permission::new("delete", "", "pods"),
     ];
-    if rights == Rights::Chart {
+    if granted_by == PermissionGrantor::Chart {
         needed.extend([
             Permission::new("list", "", "namespaces"),
             Permission::new("watch", "", "namespaces"),

@@ -1,4 +1,5 @@
-//! Deletes pods and reads those behind endpoints. The requests are sent as they are, because kube's client drops the Retry-After header.
+//! Deletes pods and reads those behind endpoints. The requests are sent as they are, because kube's client drops the
+//! Retry-After header.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,8 +35,8 @@ const READ_DEADLINE: Duration = Duration::from_secs(30);
 /// Largest answer: one pod, which etcd limits to 1.5 MiB.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
-/// An answer has its time when it is written, and a successor may exist by then. Only pods that are gone at once, without a
-/// grace period, take their time from it.
+/// An answer has its time when it is written, and a successor may exist by then. Only pods that are gone at once,
+/// without a grace period, take their time from it.
 const DATE_DELAY_MICROS: i64 = 1_000_000;
 
 /// Characters of an API server's message that are kept for streams and logs.
@@ -95,8 +96,8 @@ async fn read_each(
     Ok(OutageEvidence(pods))
 }
 
-/// Deletes a pod if it is still the one that was seen, in the state in which it was seen. Gives the time of the deletion by
-/// the API server's clock.
+/// Deletes a pod if it is still the one that was seen, in the state in which it was seen. Gives the time of the
+/// deletion by the API server's clock.
 ///
 /// # Errors
 /// Why not.

@@ -19,7 +19,7 @@ use crate::domain::flapping::Recoveries;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
 use crate::domain::pods::Pod;
 use crate::domain::schedule::Schedule;
-use crate::domain::weeder::{Phase, Stop, Weeder};
+use crate::domain::weeder::{Phase, StopReason, Weeder};
 use watchdog_api::unix_time::UnixTime;
 
 mod decision;
@@ -72,7 +72,8 @@ pub(crate) enum OutageProof {
     Observed,
     /// It was ready when it was first seen, in a list that is not complete: it may have more endpoints.
     Listing,
-    /// It was ready when it was first seen; these pods behind its endpoints say since when, and are read when it matters.
+    /// It was ready when it was first seen; these pods behind its endpoints say since when, and are read when it
+    /// matters.
     Unread(BTreeSet<Arc<str>>),
     Reading,
     Read(OutageEvidence),
@@ -214,7 +215,7 @@ impl WeederManager {
         }
     }
 
-    pub(crate) fn cancel(&mut self, why: Stop, now: UnixTime, which: impl Fn(&NamespacedName) -> bool) {
+    pub(crate) fn cancel(&mut self, why: StopReason, now: UnixTime, which: impl Fn(&NamespacedName) -> bool) {
         for key in self.live().into_iter().filter(|key| which(key)) {
             self.finish(&key, now, |weeder| weeder.cancel(why, now));
         }
@@ -465,7 +466,7 @@ impl WeederManager {
         }
         let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
         if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
-            entry.weeder.mark_observed(&deletion.pod.uid);
+            entry.weeder.mark_kept_back(&deletion.pod.uid);
         }
     }
 
@@ -543,8 +544,8 @@ impl WeederManager {
         }
     }
 
-    /// True when a pod has been due since before the end of the weeder. Only requests of ours keep it waiting, so the weeder
-    /// does not end before the pod has had its turn.
+    /// True when a pod has been due since before the end of the weeder. Only requests of ours keep it waiting, so the
+    /// weeder does not end before the pod has had its turn.
     fn has_backlog(&self, service: &NamespacedName) -> bool {
         let Some(ManagedWeeder { weeder, .. }) = self.weeders.get(service) else {
             return false;

@@ -13,7 +13,7 @@ use crate::domain::evidence::OutageEvidence;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::namespaces::{Namespace, Namespaces};
 use crate::domain::readiness::{Index, ReceivedBy, ServiceChange, ServiceReadiness, ServiceState, Slice};
-use crate::domain::weeder::{Stop, Weeder};
+use crate::domain::weeder::{StopReason, Weeder};
 use watchdog_api::unix_time::UnixTime;
 
 /// True for the namespaces that this replica owns.
@@ -84,7 +84,7 @@ impl WeederState {
         for (key, before) in known {
             self.redeclared(&key, before, now);
         }
-        self.declaration_lost(Stop::NotConfigured, now);
+        self.declaration_lost(StopReason::NotConfigured, now);
         for key in self.manager.live() {
             self.reselect(&key, now);
         }
@@ -101,7 +101,7 @@ impl WeederState {
         }
         self.redeclared(key, before.is_some(), now);
         if self.declared.of(key).is_none() {
-            self.declaration_lost(Stop::NotAnnotated, now);
+            self.declaration_lost(StopReason::NotAnnotated, now);
         } else {
             self.reselect(key, now);
         }
@@ -184,8 +184,8 @@ impl WeederState {
         }
     }
 
-    /// Other namespaces belong to this replica now. Of a namespace that comes from another replica the services that are
-    /// ready count as first seen ready.
+    /// Other namespaces belong to this replica now. Of a namespace that comes from another replica the services that
+    /// are ready count as first seen ready.
     pub(crate) fn ownership_changed(&mut self, owns: OwnsNamespace<'_>, now: UnixTime) {
         let (mut gained, mut lost) = (BTreeSet::new(), BTreeSet::new());
         for (namespace, owned) in &mut self.owned_namespaces {
@@ -196,7 +196,7 @@ impl WeederState {
             }
         }
         self.manager
-            .cancel(Stop::NotOwned, now, |key| lost.contains(&key.namespace));
+            .cancel(StopReason::NotOwned, now, |key| lost.contains(&key.namespace));
         for namespace in &lost {
             let gone = self.declared_in(namespace).map(|(key, _)| (key.clone(), None));
             let gone: Vec<_> = gone.collect();
@@ -310,7 +310,7 @@ impl WeederState {
     }
 
     /// Stops the weeders of services without dependants.
-    fn declaration_lost(&mut self, why: Stop, now: UnixTime) {
+    fn declaration_lost(&mut self, why: StopReason, now: UnixTime) {
         let Self {
             declared, manager, ..
         } = self;
@@ -325,7 +325,7 @@ impl WeederState {
 
     fn namespace_ended(&mut self, name: &str, now: UnixTime) {
         self.manager
-            .cancel(Stop::NamespaceEnded, now, |key| *key.namespace == *name);
+            .cancel(StopReason::NamespaceEnded, now, |key| *key.namespace == *name);
     }
 
     fn plan_watches(&mut self) {

@@ -18,8 +18,8 @@ use crate::domain::declared::WatchedServices;
 use crate::domain::dependants::{MAX_WATCHES, PodQuery};
 use crate::domain::namespaces::Namespace;
 
-/// How long changes of the names are gathered: each change takes a list of all slices, and extensions annotate one Service
-/// after the other.
+/// How long changes of the names are gathered: each change takes a list of all slices, and extensions annotate one
+/// Service after the other.
 const GATHER: Duration = Duration::from_secs(1);
 
 /// The watches of one seed.
@@ -54,7 +54,8 @@ impl SeedWatches {
         }
     }
 
-    /// Watches the endpoints of the services that have dependants. All of them are listed again when the services change.
+    /// Watches the endpoints of the services that have dependants. All of them are listed again when the services
+    /// change.
     ///
     /// # Errors
     /// When a watch ends.
@@ -98,9 +99,9 @@ impl SeedWatches {
 
     /// Watches the pods in a crash loop.
     ///
-    /// One watch for each selector, over all namespaces and for as long as the weeder runs, so that these pods are known at
-    /// the moment at which their service becomes ready. A list for each recovery would take 20,000 requests when a seed
-    /// with 10,000 shoots recovers.
+    /// One watch for each selector, over all namespaces and for as long as the weeder runs, so that these pods are
+    /// known at the moment at which their service becomes ready. A list for each recovery would take 20,000 requests
+    /// when a seed with 10,000 shoots recovers.
     ///
     /// # Errors
     /// When a watch ends or panics.

@@ -140,8 +140,8 @@ impl RequestWorker {
             restarts = crash.restarts,
             "crash-looping pod not deleted because the mode is observe; it would have been deleted now"
         );
-        self.events.publish(observed_notice(deletion));
-        metrics::DELETIONS.inc(DeletionAnswer::Observed);
+        self.events.publish(kept_back_notice(deletion));
+        metrics::DELETIONS.inc(DeletionAnswer::KeptBack);
     }
 
     async fn delete(self, deletion: &Deletion) {
@@ -275,7 +275,7 @@ fn deleted_notice(deletion: &Deletion) -> Notice {
     }
 }
 
-fn observed_notice(deletion: &Deletion) -> Notice {
+fn kept_back_notice(deletion: &Deletion) -> Notice {
     let Deletion { pod, crash, key, .. } = deletion;
     Notice {
         about: regarding(pod),
@@ -283,8 +283,8 @@ fn observed_notice(deletion: &Deletion) -> Notice {
         reason: "CrashLoopingPodObserved",
         action: "Observed",
         note: format!(
-            "Would delete pod {}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {} is ready since \
-             {}.",
+            "Would delete pod {}, but the mode is observe: {crash} is in CrashLoopBackOff, and service {} is ready \
+             since {}.",
             pod.key.name, key.name, deletion.service_ready_since
         ),
     }

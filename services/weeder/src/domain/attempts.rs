@@ -1,10 +1,10 @@
 //! How often may the pods of a controller be deleted?
 //!
 //! The first deletion helps a pod that crashed because of the service; a successor that crashes too has a reason of its
-//! own. So each controller is remembered, and each of its containers: a container's pods are deleted at once, then after
-//! 10, 20 and 40 s, and the pods of a controller in three rounds of a weeder's life, whichever containers crash. Then they
-//! are left alone. Pods that existed already when the first of them was deleted, the other replicas, belong to the same
-//! round.
+//! own. So each controller is remembered, and each of its containers: a container's pods are deleted at once, then
+//! after 10, 20 and 40 s, and the pods of a controller in three rounds of a weeder's life, whichever containers crash.
+//! Then they are left alone. Pods that existed already when the first of them was deleted, the other replicas, belong
+//! to the same round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -79,13 +79,13 @@ pub(crate) struct UselessDeletion {
 /// All controllers whose pods were deleted.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
-    records: BTreeMap<ControllerKey, Record>,
+    records: BTreeMap<ControllerKey, DeletionRound>,
     // When each is judged, and then forgotten.
     due: Schedule<ControllerKey>,
 }
 
 #[derive(Debug)]
-struct Record {
+struct DeletionRound {
     // Counts the rounds; replicas that are deleted together belong to one.
     round: u64,
     // The pod that was deleted first in this round, and when by the API server's clock: pods that existed then are no
@@ -97,14 +97,14 @@ struct Record {
     // True when all deletions of the round were answered.
     certain: bool,
     // By weeder: several live at once where services share dependants.
-    lives: BTreeMap<u64, Life>,
+    by_weeder: BTreeMap<u64, WeederAttempts>,
     containers: BTreeMap<String, ContainerRecord>,
     keep_until: UnixTime,
 }
 
-/// A controller in the life of one weeder.
+/// The attempts of one weeder on one controller.
 #[derive(Debug, Default)]
-struct Life {
+struct WeederAttempts {
     rounds: u32,
     // The last round in which the weeder took part.
     last_round: u64,
@@ -149,8 +149,8 @@ impl ControllerKey {
 // === impl Attempts ===
 
 impl Attempts {
-    /// The answer for a pod that was found to crash at `found_at` and that this weeder could delete. Each of its containers
-    /// that crash must have waited for its time.
+    /// The answer for a pod that was found to crash at `found_at` and that this weeder could delete. Each of its
+    /// containers that crash must have waited for its time.
     pub(crate) fn permit(
         &self,
         controller: &ControllerKey,
@@ -180,8 +180,9 @@ impl Attempts {
     /// True for a pod whose predecessor this weeder deleted.
     pub(crate) fn is_successor(&self, pod: &Pod, found_at: UnixTime, weeder: u64) -> bool {
         let record = self.records.get(&ControllerKey::of(pod));
-        record
-            .is_some_and(|record| record.lives.contains_key(&weeder) && !record.includes(pod, Some(found_at)))
+        record.is_some_and(|record| {
+            record.by_weeder.contains_key(&weeder) && !record.includes(pod, Some(found_at))
+        })
     }
 
     /// A pod was deleted, or may have been. It counts for all of its containers that crashed.
@@ -190,13 +191,13 @@ impl Attempts {
         let known = self.records.get(controller);
         let in_round =
             known.is_some_and(|record| record.joins(pod, attempt.found_at, attempt.weeder, attempt.asked_at));
-        let record = self.records.entry(controller.clone()).or_insert(Record {
+        let record = self.records.entry(controller.clone()).or_insert(DeletionRound {
             round: 0,
             uid: String::new(),
             deleted_at: None,
             asked_at: attempt.asked_at,
             certain: attempt.certain,
-            lives: BTreeMap::new(),
+            by_weeder: BTreeMap::new(),
             containers: BTreeMap::new(),
             keep_until,
         });
@@ -226,8 +227,8 @@ impl Attempts {
     /// A weeder gives up a container of a controller. False when it did so before.
     pub(crate) fn give_up(&mut self, controller: &ControllerKey, container: &str, weeder: u64) -> bool {
         let record = self.records.get_mut(controller);
-        let life = record.and_then(|record| record.lives.get_mut(&weeder));
-        life.is_some_and(|life| life.given_up.insert(container.to_owned()))
+        let attempts = record.and_then(|record| record.by_weeder.get_mut(&weeder));
+        attempts.is_some_and(|attempts| attempts.given_up.insert(container.to_owned()))
     }
 
     /// A pod was seen. Gives the deletions that were of no use, because this successor crashed within a minute. Each is
@@ -287,22 +288,22 @@ impl Attempts {
     }
 }
 
-// === impl Record ===
+// === impl DeletionRound ===
 
-impl Record {
-    /// True when a deletion of the pod belongs to the present round. A weeder that took no part in the round joins it only
-    /// while it lasts: another outage begins another round.
+impl DeletionRound {
+    /// True when a deletion of the pod belongs to the present round. A weeder that took no part in the round joins it
+    /// only while it lasts: another outage begins another round.
     fn joins(&self, pod: &Pod, found_at: UnixTime, weeder: u64, now: UnixTime) -> bool {
-        let life = self.lives.get(&weeder);
-        let takes_part = life.is_some_and(|life| life.last_round == self.round);
+        let attempts = self.by_weeder.get(&weeder);
+        let takes_part = attempts.is_some_and(|attempts| attempts.last_round == self.round);
         let over = self.certain && self.asked_at.after(PROOF) <= now;
         (takes_part || !over) && self.includes(pod, Some(found_at))
     }
 
-    /// True when the pod existed already when the first deletion of the round took place. Both times are an API server's;
-    /// another one may have created the pod than deleted its predecessor. A pod that is only little older counts as a
-    /// successor, which waits. While a deletion has no answer the time is not known: then a pod that was found to crash
-    /// before the request left is no successor.
+    /// True when the pod existed already when the first deletion of the round took place. Both times are an API
+    /// server's; another one may have created the pod than deleted its predecessor. A pod that is only little older
+    /// counts as a successor, which waits. While a deletion has no answer the time is not known: then a pod that was
+    /// found to crash before the request left is no successor.
     fn includes(&self, pod: &Pod, found_at: Option<UnixTime>) -> bool {
         let deleted_at = self.deleted_at.filter(|_| self.certain || found_at.is_none());
         let existed = match (pod.created, deleted_at) {
@@ -315,18 +316,20 @@ impl Record {
 
     /// True when this weeder may not take part in another round. It finishes the one in which it takes part.
     fn is_exhausted(&self, weeder: u64, in_round: bool) -> bool {
-        let life = self.lives.get(&weeder);
-        life.is_some_and(|life| life.rounds >= MAX_DELETIONS && !(in_round && life.last_round == self.round))
+        let attempts = self.by_weeder.get(&weeder);
+        attempts.is_some_and(|attempts| {
+            attempts.rounds >= MAX_DELETIONS && !(in_round && attempts.last_round == self.round)
+        })
     }
 
     fn count_round(&mut self, weeder: u64) {
-        let life = self.lives.entry(weeder).or_default();
-        if life.last_round != self.round {
-            life.last_round = self.round;
-            life.rounds = life.rounds.saturating_add(1);
+        let attempts = self.by_weeder.entry(weeder).or_default();
+        if attempts.last_round != self.round {
+            attempts.last_round = self.round;
+            attempts.rounds = attempts.rounds.saturating_add(1);
         }
-        while self.lives.len() > MAX_WEEDERS {
-            self.lives.pop_first();
+        while self.by_weeder.len() > MAX_WEEDERS {
+            self.by_weeder.pop_first();
         }
     }
 

@@ -18,8 +18,8 @@ const MAX_NAMES: usize = 64;
 pub(crate) struct Declared {
     file: BTreeMap<Arc<str>, Arc<Dependants>>,
     annotated: BTreeMap<NamespacedName, Annotated>,
-    // The names of annotated Services and the selectors of all dependants, so that a change of one of thousands does not
-    // go through all of them.
+    // The names of annotated Services and the selectors of all dependants, so that a change of one of thousands does
+    // not go through all of them.
     annotated_names: UseCounts,
     selectors: UseCounts,
 }

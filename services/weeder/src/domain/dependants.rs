@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use watchdog_api::selector::{Selector, SelectorExt};
 
-/// Watches on pods at most. Gardener's file has two selectors; with more than eight, one watch on all pods takes the place
-/// of all of them.
+/// Watches on pods at most. Gardener's file has two selectors; with more than eight, one watch on all pods takes the
+/// place of all of them.
 pub(crate) const MAX_WATCHES: usize = 8;
 
 /// The selectors of a service's dependants; a pod that matches one of them depends on the service.

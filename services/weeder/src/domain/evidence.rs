@@ -1,9 +1,9 @@
 //! Did a service become ready after a pod had crashed? What the pods behind its endpoints say about it.
 //!
 //! Neither an `EndpointSlice` nor an Endpoints says since when an endpoint is ready; the `Ready` condition of its pod
-//! does. A weeder that finds a service ready, and has not seen it become ready, deletes a pod only when these conditions
-//! show that the service became ready after the crash. What they leave open counts as no recovery: a pod that is left
-//! alone wrongly starts again after its back-off, and one that is deleted wrongly loses its logs.
+//! does. A weeder that finds a service ready, and has not seen it become ready, deletes a pod only when these
+//! conditions show that the service became ready after the crash. What they leave open counts as no recovery: a pod
+//! that is left alone wrongly starts again after its back-off, and one that is deleted wrongly loses its logs.
 
 use std::time::Duration;
 
@@ -74,8 +74,8 @@ impl EndpointPod {
         unready && (existed || (sole && self.replaces_in_place))
     }
 
-    /// True when the pod is known to have been unready just before `moment`. Pods that were restarted one after the other
-    /// are ready since different moments too, and the others were ready meanwhile.
+    /// True when the pod is known to have been unready just before `moment`. Pods that were restarted one after the
+    /// other are ready since different moments too, and the others were ready meanwhile.
     fn was_unready_until(&self, moment: UnixTime) -> bool {
         let stopped = |stop: &ContainerStop| {
             stop.ended_at.after(CLOCK_TOLERANCE) <= moment && moment.after(CLOCK_TOLERANCE) <= stop.started_at
@@ -249,7 +249,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the endpoints went through: a service that was ready all the time since the crash has not recovered.
+        /// Whatever the endpoints went through: a service that was ready all the time since the crash has not
+        /// recovered.
         #[test]
         fn no_crash_of_a_service_that_was_ready_is_taken_for_an_outage(
             crashed_at in 0_u32..NOW,

@@ -38,8 +38,8 @@ impl RequestFailure {
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         match self {
             Self::Gone => Duration::ZERO,
-            // The first time its watch may have brought the newer state already. A pod that changes all the time must not
-            // be asked for all the time.
+            // The first time its watch may have brought the newer state already. A pod that changes all the time must
+            // not be asked for all the time.
             Self::Changed => match failures.checked_sub(2) {
                 Some(doublings) => doubled(FIRST_PAUSE, doublings, LONGEST_PAUSE),
                 None => Duration::ZERO,

@@ -25,7 +25,7 @@ pub(crate) enum Phase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum StopReason {
     /// The namespace is terminating or gone.
     NamespaceEnded,
     NotOwned,
@@ -39,7 +39,7 @@ pub(crate) enum Stop {
 pub(crate) enum DeletionResult {
     Deleted,
     /// It would have been deleted; the mode is observe.
-    Observed,
+    KeptBack,
     /// The pod was gone, replaced or changed: left alone.
     Obsolete,
     /// The API server refused or did not answer; it is tried again.
@@ -98,9 +98,9 @@ pub(crate) struct Weeder {
     sequence: u64,
 }
 
-// === impl Stop ===
+// === impl StopReason ===
 
-impl Stop {
+impl StopReason {
     pub(crate) const fn sentence(self) -> &'static str {
         match self {
             Self::NamespaceEnded => "The namespace is terminating or gone.",
@@ -219,14 +219,14 @@ impl Weeder {
         };
     }
 
-    pub(crate) fn cancel(&mut self, why: Stop, now: UnixTime) {
+    pub(crate) fn cancel(&mut self, why: StopReason, now: UnixTime) {
         self.phase = Phase::Cancelled;
         self.ends_at = now;
         why.sentence().clone_into(&mut self.message);
     }
 
-    /// Remembers the result of a deletion. A second refusal takes the place of the first, and so does a second state that
-    /// was obsolete, so that retries do not push out what else happened.
+    /// Remembers the result of a deletion. A second refusal takes the place of the first, and so does a second state
+    /// that was obsolete, so that retries do not push out what else happened.
     pub(crate) fn record(
         &mut self,
         pod: &Pod,
@@ -278,10 +278,10 @@ impl Weeder {
     }
 
     /// The latest deletion of this pod was kept back, because the mode is observe.
-    pub(crate) fn mark_observed(&mut self, uid: &str) {
+    pub(crate) fn mark_kept_back(&mut self, uid: &str) {
         self.observes = true;
         if let Some(last) = self.deletions.iter_mut().rev().find(|last| last.uid == uid) {
-            last.result = DeletionResult::Observed;
+            last.result = DeletionResult::KeptBack;
             last.message = format!("Not deleted, because the mode is observe: {}", last.message);
         }
     }

@@ -58,7 +58,7 @@ pub(crate) fn readiness(
 fn deletion(deletion: &PodDeletion) -> pb::PodDeletion {
     let result = match deletion.result {
         DeletionResult::Deleted => pb::DeletionResult::Deleted,
-        DeletionResult::Observed => pb::DeletionResult::Observed,
+        DeletionResult::KeptBack => pb::DeletionResult::KeptBack,
         DeletionResult::Obsolete => pb::DeletionResult::Obsolete,
         DeletionResult::Refused => pb::DeletionResult::Refused,
     };

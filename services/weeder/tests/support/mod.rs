@@ -169,8 +169,8 @@ impl Seed {
         );
     }
 
-    /// Creates or changes the pod behind an endpoint: ready since an hour after [`CRASHED_AT`], or not ready since an hour
-    /// before. A `StatefulSet` owns it.
+    /// Creates or changes the pod behind an endpoint: ready since an hour after [`CRASHED_AT`], or not ready since an
+    /// hour before. A `StatefulSet` owns it.
     fn member(&self, namespace: &str, name: &str, ready: bool) -> String {
         if self.api.store().find(&keys::PODS, namespace, name).is_none() {
             self.pod_of(
@@ -256,8 +256,12 @@ impl Seed {
 
     /// A pod with this controller, its kind and name, or without one.
     pub fn pod_of(&self, namespace: &str, name: &str, labels: &Value, controller: Option<(&str, &str)>) {
-        let owner = |(kind, name): (&str, &str)| json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true});
-        let owners: Vec<Value> = controller.map(owner).into_iter().collect();
+        let owners: Vec<Value> = controller
+            .iter()
+            .map(|(kind, name)| {
+                json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true})
+            })
+            .collect();
         let pod = json!({
             "metadata": {"name": name, "labels": labels, "ownerReferences": owners},
             "spec": {"containers": [{"name": "main", "image": "i"}]},

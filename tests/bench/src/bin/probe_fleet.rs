@@ -26,8 +26,8 @@ enum Scenario {
     Healthy(healthy::HealthyOptions),
     /// All nodes lost and recovered: from the crossing of the threshold to the verdict at a subscriber
     Loss(loss::LossOptions),
-    /// All API servers fail for a while: which shoots get the verdict LEASES_EXPIRED, and when. Fails when a healthy one
-    /// gets it or a lost one does not
+    /// All API servers fail for a while: which shoots get the verdict LEASES_EXPIRED, and when. Fails when a healthy
+    /// one gets it or a lost one does not
     Outage(outage::OutageOptions),
     /// All nodes lost and recovered with scaling-coordinator, on a real kube-apiserver: until the dependants are at 0
     Incident(incident::IncidentOptions),

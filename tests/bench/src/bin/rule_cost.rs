@@ -17,11 +17,11 @@ const REPETITIONS: [u32; 2] = [20, 120];
 #[derive(Debug, Parser)]
 struct Args {
     #[command(subcommand)]
-    what: What,
+    what: RuleCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum RuleCommand {
     /// Compares with the baseline; fails when a rule costs more than it did
     Check {
         /// The recorded counts
@@ -44,7 +44,7 @@ enum What {
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().what {
-        What::Run { case, repetitions } => {
+        RuleCommand::Run { case, repetitions } => {
             let case = CASES.get(case).context("there is no such rule")?;
             let mut work = (case.prepare)();
             for _ in 0..repetitions {
@@ -52,7 +52,7 @@ fn main() -> anyhow::Result<()> {
             }
             Ok(())
         }
-        What::Check {
+        RuleCommand::Check {
             baseline,
             record,
             tolerance,

@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use watchdog_bench::fleet::listener::Listener;
-use watchdog_bench::fleet::seeding::{self, Reached, Seeding};
+use watchdog_bench::fleet::seeding::{self, Seeding, ShootEndpoint};
 use watchdog_bench::fleet::{Fleet, admin};
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
@@ -64,7 +64,7 @@ async fn main() -> anyhow::Result<()> {
     let scratch = Scratch::new("fleet")?;
     let fleet = Arc::new(Fleet::new(args.shoots, args.nodes));
     let listener = Listener::bind(&scratch, args.port)?;
-    let reached = Reached {
+    let reached = ShootEndpoint {
         host: args.host.clone(),
         port: listener.port,
         ca_pem: listener.ca_pem.clone(),
@@ -85,7 +85,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn start(args: Args, fleet: Arc<Fleet>, reached: Reached) -> anyhow::Result<()> {
+async fn start(args: Args, fleet: Arc<Fleet>, reached: ShootEndpoint) -> anyhow::Result<()> {
     if let Some(file) = &args.write_kubeconfig {
         std::fs::write(file, reached.kubeconfig(0, &fleet.token)?)?;
     }

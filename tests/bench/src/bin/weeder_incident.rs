@@ -76,7 +76,7 @@ struct Args {
 
 /// The observations of one run.
 #[derive(Debug, Default)]
-struct Seen {
+struct RunObservations {
     watches: usize,
     requests: f64,
     memory: f64,
@@ -114,7 +114,7 @@ async fn run(args: Args, restart: bool) -> anyhow::Result<()> {
 
     let before = api.counters();
     let incident = tokio::spawn(recover(api.clone(), args));
-    let mut seen = Seen::default();
+    let mut seen = RunObservations::default();
     let mut down = None;
     let end = Instant::now() + BOUND;
     loop {
@@ -157,7 +157,7 @@ fn report(
     args: Args,
     crashing: usize,
     (idle, ready_after): (f64, Duration),
-    seen: &Seen,
+    seen: &RunObservations,
     spread: Spread,
     down: Option<(Duration, usize)>,
 ) -> anyhow::Result<()> {
@@ -179,8 +179,8 @@ fn report(
     )?;
     writeln!(
         out,
-        "  the weeder was ready {:.1} s after its start; last deletion after {:.2} s; {} requests from then on, at most \
-         {} in a second (allowed: {})",
+        "  the weeder was ready {:.1} s after its start; last deletion after {:.2} s; {} requests from then on, at \
+         most {} in a second (allowed: {})",
         ready_after.as_secs_f64(),
         seen.took.as_secs_f64(),
         seen.all_requests,
@@ -190,7 +190,8 @@ fn report(
     writeln!(out, "  from ready to deletion: {spread}")?;
     writeln!(
         out,
-        "  at one time: {} watches, {} deletions and reads; {} new connections, {} lists and reads of pods in a namespace",
+        "  at one time: {} watches, {} deletions and reads; {} new connections, {} lists and reads of pods in a \
+         namespace",
         seen.watches, seen.requests, seen.connections, seen.lists
     )?;
     writeln!(
@@ -280,7 +281,7 @@ async fn recover(api: ApiServer, args: Args) -> anyhow::Result<BTreeMap<String, 
 fn delays(
     api: &ApiServer,
     ready: &BTreeMap<String, Timestamp>,
-    seen: &mut Seen,
+    seen: &mut RunObservations,
 ) -> anyhow::Result<Vec<Duration>> {
     let mut delays = Vec::new();
     for entry in api.audit() {
@@ -304,7 +305,7 @@ fn delays(
     Ok(delays)
 }
 
-async fn look(weeder: &Service, seen: &mut Seen) -> anyhow::Result<()> {
+async fn look(weeder: &Service, seen: &mut RunObservations) -> anyhow::Result<()> {
     seen.memory = seen.memory.max(peak_memory(weeder.process.id())?);
     let requests = weeder.metric("watchdog_weeder_requests_in_flight").await?;
     seen.requests = seen.requests.max(requests.unwrap_or_default());
@@ -329,7 +330,11 @@ fn set_status(api: &ApiServer, namespace: &str, pod: &str, status: Value) -> any
 }
 
 /// How long it took, and what the weeder asked for, the membership not counted.
-fn requests(api: &ApiServer, ready: &BTreeMap<String, Timestamp>, seen: &mut Seen) -> anyhow::Result<()> {
+fn requests(
+    api: &ApiServer,
+    ready: &BTreeMap<String, Timestamp>,
+    seen: &mut RunObservations,
+) -> anyhow::Result<()> {
     let first = *ready.values().min().context("no service became ready")?;
     let audit = api.audit();
     let made: Vec<Timestamp> = audit

@@ -66,7 +66,7 @@ pub struct OutageEnd {
 
 /// The instant at which a request took effect.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Effective {
+pub struct EffectiveAt {
     /// In microseconds since 1970.
     pub at: i64,
 }
@@ -99,7 +99,7 @@ impl From<ReplicasChange> for ScaleChange {
 }
 
 #[derive(Clone)]
-struct Steered {
+struct FleetControl {
     fleet: Arc<Fleet>,
     workloads: Option<Arc<WorkloadController>>,
 }
@@ -124,7 +124,7 @@ pub async fn serve(
         .route("/mark", post(mark))
         .route("/outage/begin", post(begin_outage))
         .route("/outage/end", post(end_outage))
-        .with_state(Steered { fleet, workloads });
+        .with_state(FleetControl { fleet, workloads });
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, routes).await {
             eprintln!("the admin endpoint ended: {error}");
@@ -133,39 +133,42 @@ pub async fn serve(
     Ok(address)
 }
 
-async fn report(State(steered): State<Steered>) -> Json<Report> {
+async fn report(State(steered): State<FleetControl>) -> Json<Report> {
     Json(steered.fleet.report())
 }
 
-async fn shoots(State(steered): State<Steered>) -> Json<Vec<ShootReport>> {
+async fn shoots(State(steered): State<FleetControl>) -> Json<Vec<ShootReport>> {
     Json(steered.fleet.shoots().iter().map(FleetShoot::report).collect())
 }
 
-async fn scales(State(steered): State<Steered>) -> Json<Vec<ScaleChange>> {
+async fn scales(State(steered): State<FleetControl>) -> Json<Vec<ScaleChange>> {
     let changes = steered.workloads.map(|workloads| workloads.changes());
     Json(changes.into_iter().flatten().map(ScaleChange::from).collect())
 }
 
-async fn lose(State(steered): State<Steered>, Json(loss): Json<Loss>) {
+async fn lose(State(steered): State<FleetControl>, Json(loss): Json<Loss>) {
     let last_within = i64::from(loss.last_within_millis) * 1_000;
     steered.fleet.lose(loss.shoots, loss.fraction, last_within);
 }
 
-async fn recover(State(steered): State<Steered>) {
+async fn recover(State(steered): State<FleetControl>) {
     steered.fleet.recover();
 }
 
-async fn mark(State(steered): State<Steered>) {
+async fn mark(State(steered): State<FleetControl>) {
     steered.fleet.mark();
 }
 
-async fn begin_outage(State(steered): State<Steered>, Json(begin): Json<OutageBegin>) -> Json<Effective> {
+async fn begin_outage(
+    State(steered): State<FleetControl>,
+    Json(begin): Json<OutageBegin>,
+) -> Json<EffectiveAt> {
     let at = steered.fleet.begin_outage(begin.mode);
-    Json(Effective { at })
+    Json(EffectiveAt { at })
 }
 
-async fn end_outage(State(steered): State<Steered>, Json(end): Json<OutageEnd>) -> Json<Effective> {
+async fn end_outage(State(steered): State<FleetControl>, Json(end): Json<OutageEnd>) -> Json<EffectiveAt> {
     let resume_within = i64::from(end.resume_within_millis) * 1_000;
     let at = steered.fleet.end_outage(end.lost, resume_within);
-    Json(Effective { at })
+    Json(EffectiveAt { at })
 }

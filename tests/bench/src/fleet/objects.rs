@@ -73,7 +73,8 @@ pub fn node() -> String {
                 "csi.volume.kubernetes.io/nodeid": "{\"ebs.csi.aws.com\":\"i-0123456789abcdef0\"}",
                 "node.alpha.kubernetes.io/ttl": "0",
                 "node.machine.sapcloud.io/last-applied-anno-labels-taints": "{\"metadata\":{\"creationTimestamp\":null,\
-                 \"labels\":{\"node.kubernetes.io/role\":\"node\",\"worker.gardener.cloud/pool\":\"worker\"}},\"spec\":{}}",
+                 \"labels\":{\"node.kubernetes.io/role\":\"node\",\"worker.gardener.cloud/pool\":\"worker\"}},\
+                 \"spec\":{}}",
                 "projectcalico.org/IPv4Address": "10.250.0.12/19",
                 "projectcalico.org/IPv4IPIPTunnelAddr": "100.64.3.1",
                 "volumes.kubernetes.io/controller-managed-attach-detach": "true",
@@ -224,7 +225,8 @@ fn managed_fields() -> Vec<Value> {
         entry(
             "machine-controller-manager",
             "",
-            json!({"f:metadata": {"f:annotations": keys(&["f:node.machine.sapcloud.io/last-applied-anno-labels-taints"]),
+            json!({"f:metadata": {
+                "f:annotations": keys(&["f:node.machine.sapcloud.io/last-applied-anno-labels-taints"]),
                 "f:labels": keys(&["f:node.kubernetes.io/role", "f:worker.gardener.cloud/pool"])}}),
         ),
         entry(
@@ -254,13 +256,19 @@ pub fn list_head(kind: &str, version: &str, revision: u64, next: Option<(&str, u
 /// Discovery, which clients ask first: the answer for a path, as JSON; none for others.
 #[must_use]
 pub fn discovery(path: &str) -> Option<Value> {
-    let resource = |name: &str, kind: &str, namespaced: bool| json!({"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"]});
+    let resource = |name: &str, kind: &str, namespaced: bool| {
+        let verbs = ["get", "list"];
+        json!({"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": verbs})
+    };
     let group = json!({
         "name": "coordination.k8s.io",
         "versions": [{"groupVersion": "coordination.k8s.io/v1", "version": "v1"}],
         "preferredVersion": {"groupVersion": "coordination.k8s.io/v1", "version": "v1"},
     });
-    let resources = |version: &str, resource: Value| json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": [resource]});
+    let resources = |version: &str, resource: Value| {
+        let resources = [resource];
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources})
+    };
     Some(match path {
         "/api" => json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
         "/apis" => json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}),

@@ -39,7 +39,7 @@ pub struct Seeding {
 
 /// Where callers find the shoots.
 #[derive(Debug, Clone)]
-pub struct Reached {
+pub struct ShootEndpoint {
     /// Host of all shoots; each has a loopback address of its own where there is none.
     pub host: Option<String>,
     /// Port of all shoots.
@@ -58,7 +58,7 @@ pub async fn client(file: &Path) -> anyhow::Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-impl Reached {
+impl ShootEndpoint {
     /// The kubeconfig for the shoot with this index. The server name tells the fleet which shoot is meant.
     ///
     /// # Errors
@@ -89,7 +89,12 @@ impl Reached {
 ///
 /// # Errors
 /// When the seed refuses or does not answer.
-pub async fn seed(fleet: &Fleet, client: &Client, reached: &Reached, what: Seeding) -> anyhow::Result<()> {
+pub async fn seed(
+    fleet: &Fleet,
+    client: &Client,
+    reached: &ShootEndpoint,
+    what: Seeding,
+) -> anyhow::Result<()> {
     let clusters: Api<DynamicObject> = Api::all_with(client.clone(), &cluster_resource());
     if clusters.list(&ListParams::default().limit(1)).await.is_err() {
         install_seed_crds(client).await?;

@@ -18,7 +18,7 @@ pub struct Values<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Piece {
+enum TemplatePiece {
     Text(Box<str>),
     Name,
     Uid,
@@ -30,15 +30,15 @@ enum Piece {
 /// One kind of object.
 #[derive(Debug, Clone)]
 pub struct Template {
-    pieces: Vec<Piece>,
+    pieces: Vec<TemplatePiece>,
 }
 
-const HOLES: [(&str, Piece); 5] = [
-    ("@name@", Piece::Name),
-    ("@uid@", Piece::Uid),
-    ("@version@", Piece::Version),
-    ("@renewed@", Piece::Renewed),
-    ("@zone@", Piece::Zone),
+const HOLES: [(&str, TemplatePiece); 5] = [
+    ("@name@", TemplatePiece::Name),
+    ("@uid@", TemplatePiece::Uid),
+    ("@version@", TemplatePiece::Version),
+    ("@renewed@", TemplatePiece::Renewed),
+    ("@zone@", TemplatePiece::Zone),
 ];
 
 impl Template {
@@ -55,11 +55,11 @@ impl Template {
         };
         while let Some((at, mark, piece)) = first(rest) {
             let (before, after) = rest.split_at(at);
-            pieces.push(Piece::Text(before.into()));
+            pieces.push(TemplatePiece::Text(before.into()));
             pieces.push(piece.clone());
             rest = after.strip_prefix(mark).unwrap_or_default();
         }
-        pieces.push(Piece::Text(rest.into()));
+        pieces.push(TemplatePiece::Text(rest.into()));
         Self { pieces }
     }
 
@@ -68,13 +68,13 @@ impl Template {
         use std::io::Write as _;
         for piece in &self.pieces {
             match piece {
-                Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Piece::Name => out.extend_from_slice(values.name.as_bytes()),
-                Piece::Uid => out.extend_from_slice(values.uid.as_bytes()),
-                Piece::Zone => out.extend_from_slice(values.zone.as_bytes()),
+                TemplatePiece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                TemplatePiece::Name => out.extend_from_slice(values.name.as_bytes()),
+                TemplatePiece::Uid => out.extend_from_slice(values.uid.as_bytes()),
+                TemplatePiece::Zone => out.extend_from_slice(values.zone.as_bytes()),
                 // Writing to a Vec cannot fail.
-                Piece::Version => _ = write!(out, "{}", values.version),
-                Piece::Renewed => _ = write!(out, "{:.6}", time(values.renewed)),
+                TemplatePiece::Version => _ = write!(out, "{}", values.version),
+                TemplatePiece::Renewed => _ = write!(out, "{:.6}", time(values.renewed)),
             }
         }
     }
@@ -82,8 +82,8 @@ impl Template {
     /// Bytes of the text without what fills the holes.
     #[must_use]
     pub fn fixed_len(&self) -> usize {
-        let text = |piece: &Piece| match piece {
-            Piece::Text(text) => text.len(),
+        let text = |piece: &TemplatePiece| match piece {
+            TemplatePiece::Text(text) => text.len(),
             _ => 0,
         };
         self.pieces.iter().map(text).sum()

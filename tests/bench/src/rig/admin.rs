@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::fleet::admin::{Effective, Loss, OutageBegin, OutageEnd, ScaleChange};
+use crate::fleet::admin::{EffectiveAt, Loss, OutageBegin, OutageEnd, ScaleChange};
 use crate::fleet::{OutageMode, Report, ShootReport};
 
 /// A report on a million nodes takes a moment.
@@ -99,7 +99,7 @@ impl FleetAdmin {
 
     async fn effective<T: Serialize + Sync>(&self, path: &str, body: &T) -> anyhow::Result<i64> {
         let answer = exchange(&self.address, "POST", path, &serde_json::to_string(body)?).await?;
-        let Effective { at } =
+        let EffectiveAt { at } =
             serde_json::from_slice(&answer).with_context(|| format!("the answer to {path}"))?;
         Ok(at)
     }

@@ -32,7 +32,7 @@ const RECONNECT: Duration = Duration::from_millis(100);
 
 /// An outcome and when it arrived first, in microseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct ReceivedOutcome {
     /// The outcome.
     pub outcome: pb::Outcome,
     /// When the first verdict with it arrived, since the one before had another.
@@ -55,7 +55,7 @@ pub struct OutcomeChange {
 /// The verdicts that all streams brought.
 #[derive(Debug, Default)]
 struct SubscriberVerdicts {
-    told: BTreeMap<String, Told>,
+    told: BTreeMap<String, ReceivedOutcome>,
     changes: Vec<OutcomeChange>,
 }
 
@@ -118,7 +118,7 @@ impl Subscriber {
 
     /// The last outcome of every shoot.
     #[must_use]
-    pub fn told(&self) -> BTreeMap<String, Told> {
+    pub fn told(&self) -> BTreeMap<String, ReceivedOutcome> {
         self.received.lock().told.clone()
     }
 
@@ -200,7 +200,7 @@ impl SubscriberVerdicts {
             outcome,
             at,
         });
-        let told = Told {
+        let told = ReceivedOutcome {
             outcome,
             at,
             observed_at,
@@ -211,14 +211,14 @@ impl SubscriberVerdicts {
 
 /// Many streams whose messages are only counted: readers that cost this machine as little as possible.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct CountingSubscribers {
     messages: Arc<AtomicU64>,
     bytes: Arc<AtomicU64>,
     lost: Arc<AtomicU64>,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-impl Crowd {
+impl CountingSubscribers {
     /// Opens this many streams of the whole seed, each over a connection of its own, to the replicas in turn.
     ///
     /// # Errors

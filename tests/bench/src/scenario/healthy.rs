@@ -12,7 +12,7 @@ use watchdog_test_support::watchdog::Service;
 use super::{Histogram, peak_of, prober_config, round, share, usage_of};
 use crate::fleet::{self, Report};
 use crate::rig::perf::Perf;
-use crate::rig::subscriber::{Crowd, Subscriber};
+use crate::rig::subscriber::{CountingSubscribers, Subscriber};
 use crate::rig::{Rig, RigOptions};
 use crate::usage::{Usage, load_average};
 
@@ -128,12 +128,16 @@ struct UsageSnapshot {
 }
 
 impl UsageSnapshot {
-    async fn take(rig: &Rig, services: &[Service], crowd: Option<&Crowd>) -> anyhow::Result<Self> {
+    async fn take(
+        rig: &Rig,
+        services: &[Service],
+        crowd: Option<&CountingSubscribers>,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
             lag: Histogram::read(services, SCHEDULE_LAG).await?,
             fleet: rig.admin.report().await?,
             used: usage_of(services)?,
-            crowd: crowd.map_or((0, 0, 0), Crowd::counts),
+            crowd: crowd.map_or((0, 0, 0), CountingSubscribers::counts),
             at: Instant::now(),
         })
     }
@@ -149,7 +153,7 @@ impl Window {
     async fn measure(
         rig: &Rig,
         services: &[Service],
-        crowd: Option<&Crowd>,
+        crowd: Option<&CountingSubscribers>,
         options: &HealthyOptions,
         perf: Option<&Path>,
     ) -> anyhow::Result<Self> {
@@ -275,12 +279,12 @@ async fn subscribe(
     rig: &Rig,
     services: &[Service],
     options: &HealthyOptions,
-) -> anyhow::Result<Option<(WithoutSubscribers, Crowd)>> {
+) -> anyhow::Result<Option<(WithoutSubscribers, CountingSubscribers)>> {
     if options.subscribers == 0 {
         return Ok(None);
     }
     let window = Window::measure(rig, services, None, options, None).await?;
-    let crowd = Crowd::start(&rig.setup, services, options.subscribers).await?;
+    let crowd = CountingSubscribers::start(&rig.setup, services, options.subscribers).await?;
     tokio::time::sleep(Duration::from_secs_f64(options.interval) * 2).await;
     Ok(Some((window.without_subscribers(), crowd)))
 }
@@ -359,8 +363,8 @@ impl std::fmt::Display for Outcomes {
         )?;
         writeln!(
             f,
-            "  the fleet itself: {} us per probe, {} cores, {} MiB; seed requests {:?}; streams: {} messages/s, {} B/s, \
-             {} lost",
+            "  the fleet itself: {} us per probe, {} cores, {} MiB; seed requests {:?}; streams: {} messages/s, {} \
+             B/s, {} lost",
             self.fleet_cpu_micros_per_probe,
             self.fleet_cores,
             self.fleet_resident_mib,
@@ -374,8 +378,8 @@ impl std::fmt::Display for Outcomes {
         };
         writeln!(
             f,
-            "  without the subscribers: {} cores, {} us of CPU per probe, {} MiB resident, lag below {:?} ms (p99), the \
-             fleet {} cores; with them {} cores and {} MiB more",
+            "  without the subscribers: {} cores, {} us of CPU per probe, {} MiB resident, lag below {:?} ms (p99), \
+             the fleet {} cores; with them {} cores and {} MiB more",
             without.cores,
             without.cpu_micros_per_probe,
             without.resident_mib,

@@ -15,7 +15,7 @@ use crate::fleet::admin::Loss;
 use crate::fleet::kubelets::RENEW_INTERVAL;
 use crate::fleet::{self, Report, ShootReport};
 use crate::rig::perf::Perf;
-use crate::rig::subscriber::Told;
+use crate::rig::subscriber::ReceivedOutcome;
 use crate::rig::{Rig, RigOptions};
 use crate::usage::load_average;
 
@@ -114,7 +114,7 @@ pub fn recovered(shoot: &ShootReport) -> Option<i64> {
 
 /// How late each verdict was, after the time that the fleet says.
 pub(crate) fn lags<'a>(
-    told: &'a BTreeMap<String, Told>,
+    told: &'a BTreeMap<String, ReceivedOutcome>,
     shoots: &'a [ShootReport],
     moment: impl Fn(&ShootReport) -> Option<i64> + 'a,
 ) -> impl Iterator<Item = i64> + 'a {
@@ -236,8 +236,8 @@ impl std::fmt::Display for Outcomes {
         let show = |millis: &Option<Millis>| millis.map_or("none".to_owned(), |millis| millis.to_string());
         writeln!(
             f,
-            "{} of {} shoots x {} nodes lost, last renewals within {} ms (0: as they come), {} replica(s); load average \
-             before: {}",
+            "{} of {} shoots x {} nodes lost, last renewals within {} ms (0: as they come), {} replica(s); load \
+             average before: {}",
             self.lost, self.shoots, self.nodes, self.within_millis, self.replicas, self.load_average_before
         )?;
         writeln!(

@@ -1,5 +1,5 @@
-//! All API servers fail for a while and come back before their kubelets do. No shoot is lost by that, unless its nodes are
-//! cut off in the meantime.
+//! All API servers fail for a while and come back before their kubelets do. No shoot is lost by that, unless its nodes
+//! are cut off in the meantime.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -237,7 +237,8 @@ const fn end(lost: usize) -> OutageEnd {
     }
 }
 
-/// Waits until lease-probe has listed every shoot two renew intervals from now or later: it has seen every lease change.
+/// Waits until lease-probe has listed every shoot two renew intervals from now or later: it has seen every lease
+/// change.
 async fn until_renewals_observed(rig: &Rig, interval: f64) -> anyhow::Result<()> {
     let listed_after = fleet::now() + 2 * RENEW_INTERVAL;
     let bound = VERDICT_BOUND + Duration::from_secs_f64(interval);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The price that one shoot paid.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Toll {
+pub struct OutageCost {
     /// Nodes that were ever Unknown.
     pub nodes_unknown: usize,
     /// Machines that were given up and replaced.
@@ -20,7 +20,7 @@ pub struct Toll {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
     /// A shoot that is watched over.
-    pub protected: Toll,
+    pub protected: OutageCost,
     /// Its twin, to which the same happened, where it has one.
-    pub unprotected: Option<Toll>,
+    pub unprotected: Option<OutageCost>,
 }

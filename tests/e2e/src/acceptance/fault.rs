@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::fixture::Fixture;
 use super::shoot::ShootUnderTest;
-use watchdog_test_support::fault_proxy::{Behaviour, Canned};
+use watchdog_test_support::fault_proxy::{Behaviour, FixedAnswer};
 use watchdog_test_support::restartable_service::RestartableService;
 use watchdog_test_support::tools;
 
@@ -118,9 +118,9 @@ impl Fault {
         match self {
             Self::ShootSilent => Some(Behaviour::Silent),
             Self::ShootTrickles => Some(Behaviour::Trickle(BYTE)),
-            Self::ShootGarbage => Some(Behaviour::Answer(Canned::Garbage)),
-            Self::ShootHtml => Some(Behaviour::Answer(Canned::Html)),
-            Self::ShootRedirects => Some(Behaviour::Answer(Canned::Redirect)),
+            Self::ShootGarbage => Some(Behaviour::Answer(FixedAnswer::Garbage)),
+            Self::ShootHtml => Some(Behaviour::Answer(FixedAnswer::Html)),
+            Self::ShootRedirects => Some(Behaviour::Answer(FixedAnswer::Redirect)),
             _ => None,
         }
     }
@@ -129,7 +129,7 @@ impl Fault {
         match self {
             Self::SeedPartitioned => Some(Behaviour::Silent),
             Self::SeedSlow => Some(Behaviour::Slow(SLOW)),
-            Self::SeedThrottles => Some(Behaviour::Answer(Canned::Throttled(1))),
+            Self::SeedThrottles => Some(Behaviour::Answer(FixedAnswer::Throttled(1))),
             _ => None,
         }
     }

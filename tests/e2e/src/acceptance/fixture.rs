@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::PROJECT;
 use super::accounting::Account;
-use super::backend::{Backend, Place, Plan, Stock};
+use super::backend::{Backend, HeldServers, Plan, SeedBackend};
 use super::control_plane::{ControlPlane, ControlPlanes, at_once};
 use super::seed::Seed;
 use super::shoot::ShootUnderTest;
@@ -19,7 +19,7 @@ pub struct Fixture {
     backend: Arc<Backend>,
     control_planes: Arc<ControlPlanes>,
     name: String,
-    stock: tokio::sync::Mutex<Stock>,
+    stock: tokio::sync::Mutex<HeldServers>,
     shoots: Mutex<Vec<Arc<ShootUnderTest>>>,
     /// Since when it has what it needs.
     begin: Mutex<Instant>,
@@ -96,7 +96,7 @@ impl Fixture {
 
     /// The shared seed, as a place for [`Fixture::shoot_on`].
     #[must_use]
-    pub fn first_seed(&self) -> (Arc<Seed>, Place) {
+    pub fn first_seed(&self) -> (Arc<Seed>, SeedBackend) {
         self.backend.seed()
     }
 
@@ -104,7 +104,7 @@ impl Fixture {
     ///
     /// # Errors
     /// When it does not come up.
-    pub async fn second_seed(&self) -> anyhow::Result<(Arc<Seed>, Place)> {
+    pub async fn second_seed(&self) -> anyhow::Result<(Arc<Seed>, SeedBackend)> {
         self.backend.second_seed(&mut *self.stock.lock().await).await
     }
 
@@ -115,7 +115,7 @@ impl Fixture {
     pub async fn shoot_on(
         &self,
         seed: Arc<Seed>,
-        place: &Place,
+        place: &SeedBackend,
         plan: Plan,
     ) -> anyhow::Result<Arc<ShootUnderTest>> {
         let mut stock = self.stock.lock().await;

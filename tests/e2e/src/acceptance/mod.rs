@@ -2,7 +2,7 @@
 //! sandbox and on real kube-apiservers with the services started as their users start them.
 //!
 //! ```text
-//!   runner ─ Fixture (one per scenario) ─ Shoot ─ Site: sandbox | real API server, kubelets, machines
+//!   runner ─ Fixture (one per scenario) ─ Shoot ─ ShootBackend: sandbox | real API server, kubelets, machines
 //!                    │                    ├─ FaultProxy: an API server's bad behaviours
 //!                    │                    └─ twin: the same without the watchdog ─ accounting
 //!                    └─ Seed: the services, and the timeline of all that happens ─ invariants S1 to S6

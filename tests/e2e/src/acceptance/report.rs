@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::accounting::Toll;
+use super::accounting::OutageCost;
 use super::results::{Results, Row};
 use super::scenarios;
 
@@ -25,9 +25,9 @@ One suite says whether the product does its job: the field's scenarios and the f
 in-memory sandbox and on real kube-apiservers with etcd, with the three services started as their users start them.
 `make acceptance` plays everything and writes this page; `make test` plays everything too.
 
-Each scenario is a file under [tests/e2e/scenarios](../tests/e2e/scenarios) that says in a few lines what happens and what
-must be. After each of them, and after each fault, the recorded history of the shoot is judged by the safety invariants
-S1 to S6 ([tests/support/src/history](../tests/support/src/history)).
+Each scenario is a file under [tests/e2e/scenarios](../tests/e2e/scenarios) that says in a few lines what happens and
+what must be. After each of them, and after each fault, the recorded history of the shoot is judged by the safety
+invariants S1 to S6 ([tests/support/src/history](../tests/support/src/history)).
 
 Time is scaled: a grace period of 40 s is 10 s on the sandbox and 16 s on real API servers. Durations below are those of
 the run, on a machine with two cores, preparation included; many scenarios are played at once.
@@ -121,11 +121,11 @@ fn outcome(row: &Row) -> String {
 fn account(page: &mut String, backend: &str, row: &Row) {
     let Some(account) = &row.account else { return };
     let unprotected = account.unprotected.as_ref();
-    let pair = |show: &dyn Fn(&Toll) -> String| match unprotected {
+    let pair = |show: &dyn Fn(&OutageCost) -> String| match unprotected {
         Some(toll) => format!("{}, without {}", show(&account.protected), show(toll)),
         None => show(&account.protected),
     };
-    let restored = |toll: &Toll| {
+    let restored = |toll: &OutageCost| {
         let restored = toll.restored;
         restored.map_or_else(
             || "never".to_owned(),

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 
-use super::accounting::{Account, Toll};
-use super::backend::{Count, Plan, Site};
+use super::accounting::{Account, OutageCost};
+use super::backend::{Count, Plan, ShootBackend};
 use super::seed::Seed;
 use super::times::Times;
 use super::{COUNTS, THRESHOLD};
@@ -28,8 +28,8 @@ use watchdog_test_support::wait;
 pub struct ShootUnderTest {
     namespace: String,
     seed: Arc<Seed>,
-    half: Arc<Half>,
-    twin: Option<Arc<Half>>,
+    half: Arc<ShootSide>,
+    twin: Option<Arc<ShootSide>>,
     proxy: Option<FaultProxy>,
     plan: Plan,
     times: Times,
@@ -37,8 +37,8 @@ pub struct ShootUnderTest {
 }
 
 /// The parts that a shoot and its twin each have.
-struct Half {
-    site: Site,
+struct ShootSide {
+    site: ShootBackend,
     api: Client,
     nodes: NodeRecorder,
 }
@@ -53,10 +53,10 @@ struct ScenarioState {
     twin: Option<AbortOnDropHandle<Option<Duration>>>,
 }
 
-// === impl Half ===
+// === impl ShootSide ===
 
-impl Half {
-    async fn new(site: Site) -> anyhow::Result<Arc<Self>> {
+impl ShootSide {
+    async fn new(site: ShootBackend) -> anyhow::Result<Arc<Self>> {
         let api = site.client().await?;
         let nodes = NodeRecorder::start(&api).await?;
         Ok(Arc::new(Self { site, api, nodes }))
@@ -69,8 +69,8 @@ impl Half {
         Ok(whole && self.site.machines_run().await?)
     }
 
-    fn toll(&self, restored: Option<Duration>) -> Toll {
-        Toll {
+    fn toll(&self, restored: Option<Duration>) -> OutageCost {
+        OutageCost {
             nodes_unknown: self.nodes.ever_unknown().len(),
             machines_replaced: self.site.machines_replaced(),
             restored,
@@ -83,8 +83,8 @@ impl Half {
 impl ShootUnderTest {
     pub(super) async fn new(
         seed: Arc<Seed>,
-        site: Site,
-        twin: Option<Site>,
+        site: ShootBackend,
+        twin: Option<ShootBackend>,
         plan: Plan,
         times: Times,
     ) -> anyhow::Result<Self> {
@@ -94,11 +94,11 @@ impl ShootUnderTest {
             false => None,
         };
         let twin = match twin {
-            Some(twin) => Some(Half::new(twin).await?),
+            Some(twin) => Some(ShootSide::new(twin).await?),
             None => None,
         };
         let shoot = Self {
-            half: Half::new(site).await?,
+            half: ShootSide::new(site).await?,
             namespace,
             seed,
             twin,

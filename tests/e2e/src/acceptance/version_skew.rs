@@ -60,7 +60,7 @@ pub struct SkewedPeer {
 
 /// The peer's record and its readers.
 #[derive(Clone)]
-struct Say {
+struct PeerRecord {
     age: Age,
     shoot: String,
     outcome: watch::Receiver<i32>,
@@ -78,7 +78,7 @@ impl SkewedPeer {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let outcome = watch::Sender::new(outcome);
-        let say = Say {
+        let say = PeerRecord {
             age,
             shoot: shoot.to_owned(),
             outcome: outcome.subscribe(),
@@ -105,9 +105,9 @@ impl SkewedPeer {
     }
 }
 
-// === impl Say ===
+// === impl PeerRecord ===
 
-impl Say {
+impl PeerRecord {
     fn position(&self, revision: u64) -> feed::Position {
         let passed = self.started.elapsed();
         let mut position = feed::Position {
@@ -203,11 +203,11 @@ impl Say {
     }
 }
 
-impl NamedService for Say {
+impl NamedService for PeerRecord {
     const NAME: &'static str = "gardener.watchdog.probe.v1.LeaseProbeService";
 }
 
-impl ServerStreamingService<Bytes> for Say {
+impl ServerStreamingService<Bytes> for PeerRecord {
     type Response = Bytes;
     type ResponseStream = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
     type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
@@ -223,7 +223,7 @@ impl ServerStreamingService<Bytes> for Say {
     }
 }
 
-impl tower::Service<http::Request<Body>> for Say {
+impl tower::Service<http::Request<Body>> for PeerRecord {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;

@@ -62,7 +62,7 @@ async fn an_incident_is_observed_and_the_next_one_is_prevented() {
     let down = until_settled(&world, &coordinator, Direction::Down).await;
     assert_eq!(down.mode(), Mode::Observe);
     assert!(
-        down.resources.iter().all(|resource| resource.observed),
+        down.resources.iter().all(|resource| resource.simulated),
         "{down:#?}"
     );
     shoot.heal();
@@ -76,7 +76,7 @@ async fn an_incident_is_observed_and_the_next_one_is_prevented() {
         .wait_for_line("the incident has ended", BOUND, ended)
         .await;
     let line = line.unwrap();
-    assert!(line.contains("\"observed\":true"), "{line}");
+    assert!(line.contains("\"in_mode_observe\":true"), "{line}");
     assert!(
         line.contains("\"first_to_scale_down\":\"scaling-coordinator\""),
         "{line}"
@@ -115,5 +115,8 @@ async fn an_incident_is_observed_and_the_next_one_is_prevented() {
     shoot.heal();
     world.wait_replicas(&shoot, 1, BOUND).await.unwrap();
     let protected = until_settled(&world, &coordinator, Direction::Up).await;
-    assert_eq!((protected.mode(), protected.mode_of_shoot), (Mode::Protect, true));
+    assert_eq!(
+        (protected.mode(), protected.mode_from_annotation),
+        (Mode::Protect, true)
+    );
 }

@@ -27,12 +27,12 @@ use watchdog_test_support::watchdog::{SERVER_NAME, Service, Setup};
 
 /// A span, and the service that made it.
 #[derive(Debug, Clone)]
-struct Seen {
+struct ServiceSpan {
     service: String,
     span: Span,
 }
 
-impl Seen {
+impl ServiceSpan {
     fn attribute(&self, key: &str) -> String {
         attribute(&self.span.attributes, key)
     }
@@ -58,7 +58,7 @@ fn attribute(attributes: &[KeyValue], key: &str) -> String {
 /// Takes what it is sent.
 #[derive(Debug, Clone, Default)]
 struct Collector {
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ServiceSpan>>>,
 }
 
 #[tonic::async_trait]
@@ -71,7 +71,7 @@ impl TraceService for Collector {
             let of = resource.resource.unwrap_or_default();
             let service = attribute(&of.attributes, "service.name");
             let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            let seen = spans.map(|span| Seen {
+            let seen = spans.map(|span| ServiceSpan {
                 service: service.clone(),
                 span,
             });
@@ -104,7 +104,12 @@ impl Collector {
 
     /// The spans of what followed from a probe with this outcome: the probe, the operation below it, the writes below
     /// that; none until all are there.
-    fn story(&self, outcome: &str, operation: &str, writes: usize) -> Option<(Seen, Seen, Vec<Seen>)> {
+    fn story(
+        &self,
+        outcome: &str,
+        operation: &str,
+        writes: usize,
+    ) -> Option<(ServiceSpan, ServiceSpan, Vec<ServiceSpan>)> {
         let seen = self.seen.lock().clone();
         let probe = seen
             .iter()
@@ -120,7 +125,12 @@ impl Collector {
         (below.len() >= writes).then(|| (probe.clone(), operation.clone(), below))
     }
 
-    async fn wait_for_story(&self, outcome: &str, operation: &str, writes: usize) -> (Seen, Seen, Vec<Seen>) {
+    async fn wait_for_story(
+        &self,
+        outcome: &str,
+        operation: &str,
+        writes: usize,
+    ) -> (ServiceSpan, ServiceSpan, Vec<ServiceSpan>) {
         let what = format!("the trace of {outcome}");
         until_true(&what, BOUND, || async {
             Ok(self.story(outcome, operation, writes).is_some())

@@ -70,7 +70,8 @@ impl PodApi {
         let mut unread = vec![0; read];
         connection.read_exact(&mut unread).await.unwrap();
         let answer = format!(
-            "HTTP/1.1 {code}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {code}\r\ncontent-type: application/json\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{body}",
             body.len()
         );
         connection.write_all(answer.as_bytes()).await.unwrap();

@@ -1,5 +1,5 @@
-//! Watches on a real kube-apiserver that are open and silent while requests work, as behind a firewall that has forgotten
-//! a connection: those of all three services.
+//! Watches on a real kube-apiserver that are open and silent while requests work, as behind a firewall that has
+//! forgotten a connection: those of all three services.
 
 use std::time::Duration;
 
@@ -80,14 +80,16 @@ async fn verdict(setup: &Setup, lease_probe: &Service, shoot: &str) -> anyhow::R
     verdict.ok_or_else(|| anyhow::anyhow!("an answer without a verdict"))
 }
 
-/// Sets whether there is something behind a Service: as EndpointSlice if the API server serves it, else as Endpoints. The
-/// pod behind it says since when: what a watch brings after an interruption is not taken for a recovery without it.
+/// Sets whether there is something behind a Service: as EndpointSlice if the API server serves it, else as Endpoints.
+/// The pod behind it says since when: what a watch brings after an interruption is not taken for a recovery without it.
 async fn set_ready(seed: &Client, service: &str, ready: bool) -> anyhow::Result<()> {
     let params = PatchParams::apply("test").force();
     let member = format!("{service}{MEMBER}");
     if ready {
         let pods: Api<Pod> = Api::namespaced(seed.clone(), LOST);
-        let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": service, "uid": service, "controller": true});
+        let owner = json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "name": service, "uid": service, "controller": true,
+        });
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": member, "ownerReferences": [owner]},
             "spec": {"containers": [{"name": "main", "image": "none"}]},

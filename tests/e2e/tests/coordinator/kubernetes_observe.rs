@@ -73,7 +73,7 @@ async fn incident(world: &World) -> IncidentEnded {
             .await?;
         let mut events = answer.into_inner().events.into_iter().rev();
         let ended = events.find_map(|event| match event.event {
-            Some(Event::IncidentEnded(ended)) if ended.observed => Some(ended),
+            Some(Event::IncidentEnded(ended)) if ended.in_mode_observe => Some(ended),
             _ => None,
         });
         ended.context("no such event").map(Some)
@@ -120,7 +120,7 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
     wait::until("what is really held down is shown", BOUND, || async {
         let state = world.coordinator.get(SHOOT).await?;
         anyhow::ensure!(
-            state.resources.iter().all(|resource| !resource.observed),
+            state.resources.iter().all(|resource| !resource.simulated),
             "{state:?}"
         );
         Ok(Some(()))

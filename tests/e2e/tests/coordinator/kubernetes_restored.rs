@@ -1,5 +1,5 @@
-//! The seed's etcd goes back to a backup under a running coordinator: what was written is gone, and resource versions are
-//! lower than those that it has seen.
+//! The seed's etcd goes back to a backup under a running coordinator: what was written is gone, and resource versions
+//! are lower than those that it has seen.
 
 use std::path::PathBuf;
 
@@ -24,8 +24,8 @@ const SHOOT: &str = "shoot--real--restored";
 /// The user of the coordinator, by which the audit log tells its writes.
 const USER: &str = "coordinator";
 
-/// The backup is older by this number of revisions: more than an idle seed makes in the minute after a restore. A restored
-/// etcd whose revisions have overtaken the old ones looks like one that never went back (ADR 0017).
+/// The backup is older by this number of revisions: more than an idle seed makes in the minute after a restore. A
+/// restored etcd whose revisions have overtaken the old ones looks like one that never went back (ADR 0017).
 const REVISIONS: usize = 500;
 
 const POLICY: &str = "apiVersion: audit.k8s.io/v1

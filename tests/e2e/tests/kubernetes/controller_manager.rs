@@ -55,8 +55,8 @@ fn deviation(model: &[ReadyChange], real: &[ReadyChange]) -> Option<Micros> {
     (kinds(model) == kinds(real)).then(|| apart.max().unwrap_or(0))
 }
 
-/// The model in each phase that its monitor may have, against reality. A single phase must explain all transitions, and in
-/// every other one they must be less than a period further apart.
+/// The model in each phase that its monitor may have, against reality. A single phase must explain all transitions, and
+/// in every other one they must be less than a period further apart.
 struct Comparison {
     /// The greatest deviation in the phase that fits best.
     least: Micros,

@@ -69,8 +69,8 @@ fn with_gap(from: i64, to: i64) -> Vec<i64> {
     [every_ten(0, from), every_ten(to, END)].concat()
 }
 
-/// No outcome depends on the phase of the monitor: it sees a renewal up to 5 s late, so a node turns Unknown between 40 s
-/// and 45 s after its last renewal.
+/// No outcome depends on the phase of the monitor: it sees a renewal up to 5 s late, so a node turns Unknown between 40
+/// s and 45 s after its last renewal.
 pub(super) fn scripts() -> Vec<NodeScript> {
     use Ready::{Back, Unknown};
     vec![
@@ -85,8 +85,8 @@ pub(super) fn scripts() -> Vec<NodeScript> {
         NodeScript::new("clock-set-back", every_ten(0, END), &[Unknown, Back])
             .clock(|at| if at < 30 { 0 } else { -90 }),
         NodeScript {
-            // Were it alone when kube-controller-manager looks, the whole zone would count as disrupted, and the clocks of
-            // all nodes would start anew when the next one is there.
+            // Were it alone when kube-controller-manager looks, the whole zone would count as disrupted, and the clocks
+            // of all nodes would start anew when the next one is there.
             joins: 1,
             reports_ready: false,
             ..NodeScript::new("never-reported", Vec::new(), &[Unknown])
@@ -124,9 +124,9 @@ impl Schedule {
     }
 }
 
-/// A schedule whose whole fives of seconds are half a monitor period away from the looks of kube-controller-manager, so that
-/// none of them sees half of what is written at the same time. The look shows: it removes the taint from a ready node
-/// (`processTaintBaseEviction`), which nothing else does.
+/// A schedule whose whole fives of seconds are half a monitor period away from the looks of kube-controller-manager, so
+/// that none of them sees half of what is written at the same time. The look shows: it removes the taint from a ready
+/// node (`processTaintBaseEviction`), which nothing else does.
 pub(super) async fn between_two_looks(client: &Client) -> anyhow::Result<Schedule> {
     const NAME: &str = "metronome";
     let nodes: Api<Node> = Api::all(client.clone());
@@ -242,8 +242,8 @@ impl<'a> ScriptedKubelet<'a> {
     }
 }
 
-/// With its conditions, as kubelets do it; the time of its creation, in whole seconds, from which the start-up grace period
-/// counts.
+/// With its conditions, as kubelets do it; the time of its creation, in whole seconds, from which the start-up grace
+/// period counts.
 async fn create_node(nodes: &Api<Node>, script: &NodeScript) -> anyhow::Result<Timestamp> {
     let status = match script.reports_ready {
         true => status(),

@@ -1,5 +1,5 @@
-//! The weeder on a real API server: through EndpointSlices where `discovery.k8s.io/v1` is served (KUBEBUILDER_ASSETS of a
-//! newer Kubernetes), else through Endpoints (Kubernetes 1.20).
+//! The weeder on a real API server: through EndpointSlices where `discovery.k8s.io/v1` is served (KUBEBUILDER_ASSETS of
+//! a newer Kubernetes), else through Endpoints (Kubernetes 1.20).
 
 use std::time::Duration;
 
@@ -257,8 +257,8 @@ async fn crash_looping_dependants_are_deleted_when_their_service_is_back() {
     assert_eq!(counted("etcd-main-client", "main"), Some(1), "{metrics}");
     assert_eq!(counted("kube-apiserver", "main"), Some(2), "{metrics}");
     assert_eq!(counted("kube-apiserver", "init"), Some(1), "{metrics}");
-    let note = "Deleted pod scheduler: init container init (exit code 137, OOMKilled, 7 restarts) was in CrashLoopBackOff, \
-                and service kube-apiserver is ready since ";
+    let note = "Deleted pod scheduler: init container init (exit code 137, OOMKilled, 7 restarts) was in \
+                CrashLoopBackOff, and service kube-apiserver is ready since ";
     until_true("an Event says so", BOUND, || async {
         let events: Api<Event> = Api::namespaced(seed.clone(), SHOOT);
         let events = events.list(&Default::default()).await?;

@@ -1,7 +1,7 @@
 //! Two and three coordinators share shoots while they are killed, frozen, cut off and stopped: at most one acts on a
 //! shoot at any time, as the API server recorded it, and no flow is lost. What is meant by that stands in
-//! `watchdog_test_support::history`. Every run of the simulation of the membership has clocks that run fast and slow as well
-//! (`services/common/kube/src/membership/simulation`).
+//! `watchdog_test_support::history`. Every run of the simulation of the membership has clocks that run fast and slow as
+//! well (`services/common/kube/src/membership/simulation`).
 
 use crate::support::{BOUND, Field, ReplicaProcess};
 use watchdog_proto::scaling::v1::Direction;

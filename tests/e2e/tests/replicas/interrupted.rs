@@ -9,8 +9,8 @@ use watchdog_test_support::wait;
 /// Of these, each of two replicas has enough for every point of a flow.
 const SHOOTS: usize = 40;
 
-/// Every point: which resource, after how many writes to it, and whether the next one is applied before its answer is lost.
-/// A resource is scaled down in one write; it is restored in one and cleaned up in another.
+/// Every point: which resource, after how many writes to it, and whether the next one is applied before its answer is
+/// lost. A resource is scaled down in one write; it is restored in one and cleaned up in another.
 fn points(to: Outcome) -> Vec<(&'static str, u32, FaultAction)> {
     let writes = if to == Outcome::Healthy { 2 } else { 1 };
     let mut points = Vec::new();

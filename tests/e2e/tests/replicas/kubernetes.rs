@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Around, BOUND, COUNTS, ReplicaProcess, flip, report};
+use crate::support::{BOUND, COUNTS, CoordinatorTargets, ReplicaProcess, flip, report};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, Client};
 use watchdog_test_support::coordinator::{FakeProbe, Outcome};
@@ -138,7 +138,7 @@ async fn at_most_one_acts_on_a_shoot_while_one_is_killed_and_one_frozen() {
     probe.say(shoots.iter().map(String::as_str), Outcome::Healthy);
     let config = fixtures::prober("probeInterval: 5s", "100ms");
     let config = plane.scratch().write("prober.yaml", config).unwrap();
-    let around = Around {
+    let around = CoordinatorTargets {
         scratch: plane.scratch(),
         config: &config,
         namespace: "garden",

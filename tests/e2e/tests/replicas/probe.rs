@@ -27,33 +27,33 @@ type Owners = BTreeMap<String, String>;
 
 /// The messages of a stream of all shoots so far.
 #[derive(Default)]
-struct Heard {
-    latest: BTreeMap<String, Told>,
+struct StreamState {
+    latest: BTreeMap<String, ReceivedOutcome>,
     whole: bool,
-    /// The replicas that observed each shoot since the last [`Watcher::forget`], in order.
+    /// The replicas that observed each shoot since the last [`ShootFollower::forget`], in order.
     observers: BTreeMap<String, Vec<String>>,
     contradictions: Vec<String>,
 }
 
-struct Told {
+struct ReceivedOutcome {
     outcome: pb::Outcome,
     observer: String,
     valid_until: Instant,
 }
 
 /// Follows all shoots through one replica.
-struct Watcher {
-    heard: Arc<Mutex<Heard>>,
+struct ShootFollower {
+    heard: Arc<Mutex<StreamState>>,
     _task: AbortOnDropHandle<()>,
 }
 
-// === impl Heard ===
+// === impl StreamState ===
 
-impl Heard {
+impl StreamState {
     fn upsert(&mut self, verdict: pb::Verdict) {
         let now = Instant::now();
         let valid_for = verdict.valid_for.unwrap_or_default();
-        let told = Told {
+        let told = ReceivedOutcome {
             outcome: verdict.outcome(),
             observer: verdict.observer,
             valid_until: now + Duration::try_from(valid_for).unwrap_or_default(),
@@ -86,9 +86,9 @@ impl Heard {
     }
 }
 
-// === impl Watcher ===
+// === impl ShootFollower ===
 
-impl Watcher {
+impl ShootFollower {
     async fn start(world: &World, through: &Service) -> anyhow::Result<Self> {
         let mut client = LeaseProbeServiceClient::new(world.setup.channel(through)?);
         let request = pb::WatchVerdictsRequest {
@@ -96,7 +96,7 @@ impl Watcher {
             ..Default::default()
         };
         let mut stream = client.watch_verdicts(request).await?.into_inner();
-        let heard: Arc<Mutex<Heard>> = Arc::default();
+        let heard: Arc<Mutex<StreamState>> = Arc::default();
         let task = tokio::spawn({
             let heard = heard.clone();
             async move {
@@ -209,7 +209,7 @@ fn of(owners: &Owners, replica: &str) -> BTreeSet<String> {
     own.map(|(shoot, _)| shoot.clone()).collect()
 }
 
-async fn until_gone_from(watchers: &[&Watcher], replica: &str, shoots: usize) -> Duration {
+async fn until_gone_from(watchers: &[&ShootFollower], replica: &str, shoots: usize) -> Duration {
     let begin = Instant::now();
     wait::until(&format!("nothing is {replica}'s"), BOUND, || async {
         for watcher in watchers {
@@ -250,8 +250,8 @@ async fn three_share_and_come_and_go() {
     let (mut a, b, c) = tokio::try_join!(start("a"), start("b"), start("c")).unwrap();
     let before = until_shared(&world, &[&a, &b, &c]).await;
     let watchers = [
-        Watcher::start(&world, &b).await.unwrap(),
-        Watcher::start(&world, &c).await.unwrap(),
+        ShootFollower::start(&world, &b).await.unwrap(),
+        ShootFollower::start(&world, &c).await.unwrap(),
     ];
     let [through_b, through_c] = &watchers;
     wait::until_true(
@@ -260,8 +260,8 @@ async fn three_share_and_come_and_go() {
         || async {
             Ok(watchers.iter().all(|watcher| {
                 let heard = watcher.heard.lock();
-                let expired = |told: &&Told| told.outcome == pb::Outcome::LeasesExpired;
-                let healthy = |told: &&Told| told.outcome == pb::Outcome::Healthy;
+                let expired = |told: &&ReceivedOutcome| told.outcome == pb::Outcome::LeasesExpired;
+                let healthy = |told: &&ReceivedOutcome| told.outcome == pb::Outcome::Healthy;
                 let expired = heard.latest.values().filter(expired).count();
                 let healthy = heard.latest.values().filter(healthy).count();
                 heard.whole && expired == shoots.div_ceil(3) && expired + healthy == shoots

@@ -1,5 +1,5 @@
-//! Any replica answers for the whole seed: a subscriber that keeps the contract of the streams knows every shoot all the
-//! time while every replica is replaced, one after the other, and lists are whole through each of them.
+//! Any replica answers for the whole seed: a subscriber that keeps the contract of the streams knows every shoot all
+//! the time while every replica is replaced, one after the other, and lists are whole through each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use watchdog_watch_stream::item::FeedItem;
 use watchdog_watch_stream::message::Event;
 use watchdog_watch_stream::wire::WatchResponse;
 
-/// How many shoots there are where [`SHOOTS_VARIABLE`] does not say otherwise: `make nightly` has 1,000, which take over a
-/// minute without optimisation.
+/// How many shoots there are where [`SHOOTS_VARIABLE`] does not say otherwise: `make nightly` has 1,000, which take
+/// over a minute without optimisation.
 const SHOOTS: usize = 200;
 const SHOOTS_VARIABLE: &str = "REPLICAS_SHOOTS";
 
@@ -36,7 +36,7 @@ type Backends = Arc<Mutex<BTreeMap<String, Channel>>>;
 
 /// The shoots that a subscriber knows, over any number of streams.
 #[derive(Debug, Default)]
-struct Known {
+struct SubscriberState {
     shoots: BTreeSet<String>,
     /// The shoots that it lost, and how.
     lost: Vec<String>,
@@ -66,9 +66,9 @@ impl Subscribe for scaling::WatchScalingResponse {
     }
 }
 
-// === impl Known ===
+// === impl SubscriberState ===
 
-impl Known {
+impl SubscriberState {
     /// Reads one stream until it ends.
     async fn follow<R: Subscribe>(known: &Mutex<Self>, mut stream: Streaming<R>) {
         let mut snapshot = Some(BTreeSet::new());
@@ -98,8 +98,8 @@ impl Known {
 }
 
 /// Follows a seed through whichever replica is ready.
-fn subscribe<R: Subscribe>(backends: &Backends) -> (Arc<Mutex<Known>>, AbortOnDropHandle<()>) {
-    let known: Arc<Mutex<Known>> = Arc::default();
+fn subscribe<R: Subscribe>(backends: &Backends) -> (Arc<Mutex<SubscriberState>>, AbortOnDropHandle<()>) {
+    let known: Arc<Mutex<SubscriberState>> = Arc::default();
     let (backends, follows) = (backends.clone(), known.clone());
     let task = async move {
         let mut turn = 0;
@@ -109,7 +109,7 @@ fn subscribe<R: Subscribe>(backends: &Backends) -> (Arc<Mutex<Known>>, AbortOnDr
             if let Some(channel) = ready.get(turn % ready.len().max(1))
                 && let Ok(stream) = R::open(channel.clone()).await
             {
-                Known::follow(&follows, stream).await;
+                SubscriberState::follow(&follows, stream).await;
             }
             // A client's back-off.
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,5 +1,5 @@
-//! Callers who take more than they may: streams, messages, connections, time. Whatever they do, verdicts keep flowing to
-//! a subscriber who behaves.
+//! Callers who take more than they may: streams, messages, connections, time. Whatever they do, verdicts keep flowing
+//! to a subscriber who behaves.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const ANOTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 type Verdicts = Streaming<pb::WatchVerdictsResponse>;
 
 /// A lease-probe that tells something about every second, and a subscriber who behaves.
-struct Scene {
+struct StreamFixture {
     _world: World,
     service: Service,
     messages: Arc<AtomicU64>,
@@ -76,9 +76,9 @@ async fn watch(channel: Channel) -> Result<Verdicts, Status> {
         .into_inner())
 }
 
-// === impl Scene ===
+// === impl StreamFixture ===
 
-impl Scene {
+impl StreamFixture {
     async fn start(name: &str) -> Self {
         let specs = (0..5).map(|i| ShootSpec::new(&format!("s{i}"), 2)).collect();
         let prober = fixtures::prober("probeInterval: 1s\ninitialDelay: 1s\nprobeTimeout: 5s", "1s");
@@ -162,7 +162,7 @@ const SUBSCRIBERS: &str = "watchdog_feed_subscribers{rpc=\"WatchVerdicts\"}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_streams_and_larger_messages_than_are_allowed() {
-    let scene = Scene::start("limits-streams").await;
+    let scene = StreamFixture::start("limits-streams").await;
     let open = async || {
         let channel = endpoint(&scene.service.grpc).connect_lazy();
         join_all((0..MAX_STREAMS_PER_CONNECTION).map(|_| watch(channel.clone()))).await
@@ -220,7 +220,7 @@ async fn more_streams_and_larger_messages_than_are_allowed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_vanished_is_let_go_and_who_does_not_read_disturbs_nobody() {
-    let scene = Scene::start("limits-slow").await;
+    let scene = StreamFixture::start("limits-slow").await;
     // No room for more than a message or two on the way: then it depends on the reader.
     let narrow = endpoint(&scene.service.grpc)
         .initial_stream_window_size(1_024)
@@ -249,7 +249,7 @@ async fn who_has_vanished_is_let_go_and_who_does_not_read_disturbs_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_connections_that_never_speak() {
-    let scene = Scene::start("limits-connections").await;
+    let scene = StreamFixture::start("limits-connections").await;
     let connect = || TcpStream::connect(&scene.service.grpc);
     let mut silent = Vec::new();
     for _ in 0..MAX_CONNECTIONS + 50 {

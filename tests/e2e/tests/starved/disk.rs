@@ -2,9 +2,9 @@
 
 use watchdog_test_support::wait::BOUND;
 
-use crate::fleet::{Fleet, Sign};
+use crate::fleet::{Fleet, Symptom};
 
-const LOG: Sign = Sign {
+const LOG: Symptom = Symptom {
     name: "log",
     reason: "local_limit",
     message: None,

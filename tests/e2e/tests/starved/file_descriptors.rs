@@ -7,9 +7,9 @@ use watchdog_sandbox::Cut;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
-use crate::fleet::{Fleet, Sign};
+use crate::fleet::{Fleet, Symptom};
 
-const OUT_OF_FILE_DESCRIPTORS: Sign = Sign {
+const OUT_OF_FILE_DESCRIPTORS: Symptom = Symptom {
     name: "file-descriptors",
     reason: "local_limit",
     message: Some("no file descriptor is left; no connection can be opened"),

@@ -24,16 +24,16 @@ pub(crate) struct Fleet {
     pub(crate) weeder: Service,
 }
 
-/// The sign that a program lacks something: a line of /readyz that begins with `name`, the series of
+/// The symptom that a program lacks something: a line of /readyz that begins with `name`, the series of
 /// `watchdog_last_try_failed` with that loop and `reason`, and a line of the log.
-pub(crate) struct Sign {
+pub(crate) struct Symptom {
     pub(crate) name: &'static str,
     pub(crate) reason: &'static str,
     /// None where the log is what is broken.
     pub(crate) message: Option<&'static str>,
 }
 
-pub(crate) const STALLED: Sign = Sign {
+pub(crate) const STALLED: Symptom = Symptom {
     name: "timer",
     reason: "stalled",
     message: Some("a timer was late: the process was frozen, or got too little CPU"),
@@ -153,9 +153,9 @@ async fn verdict(client: &LeaseProbeServiceClient<Channel>, shoot: &str) -> anyh
         .ok_or_else(|| anyhow::anyhow!("an answer without a verdict"))
 }
 
-// === impl Sign ===
+// === impl Symptom ===
 
-impl Sign {
+impl Symptom {
     fn series(&self) -> String {
         let (name, reason) = (self.name, self.reason);
         format!("watchdog_last_try_failed{{loop=\"{name}\",reason=\"{reason}\"}}")

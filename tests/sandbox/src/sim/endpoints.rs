@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Surrounding, workloads::SimulatedPod};
+use super::{StepInputs, workloads::SimulatedPod};
 use crate::{
     resource::{ResourceKey, keys},
     store::{Part, WriteOptions, object::Object},
@@ -12,7 +12,7 @@ use crate::{
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Writes both forms, if they differ from what is stored.
-pub(super) fn publish(service: &Object, pods: &[(&str, &SimulatedPod)], around: &Surrounding<'_>) {
+pub(super) fn publish(service: &Object, pods: &[(&str, &SimulatedPod)], around: &StepInputs<'_>) {
     let name = service.name();
     let target = |pod: &str| json!({ "kind": "Pod", "namespace": around.namespace, "name": pod });
     let ports = service
@@ -82,7 +82,7 @@ pub(super) fn publish(service: &Object, pods: &[(&str, &SimulatedPod)], around: 
 }
 
 /// Creates or replaces everything but the metadata, keeping a quiet object quiet.
-fn put(resource: &ResourceKey, name: &str, mut wanted: Value, around: &Surrounding<'_>) {
+fn put(resource: &ResourceKey, name: &str, mut wanted: Value, around: &StepInputs<'_>) {
     if around.seed.resource(resource).is_none() {
         return;
     }

@@ -15,7 +15,7 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Surrounding,
+    StepInputs,
     kubelets::Kubelets,
     lifecycle::Lifecycle,
     machines::Machines,
@@ -114,8 +114,8 @@ impl Engine {
         self.wake.notify_one();
     }
 
-    fn surrounding(&self, now: Instant) -> Surrounding<'_> {
-        Surrounding {
+    fn surrounding(&self, now: Instant) -> StepInputs<'_> {
+        StepInputs {
             shoot: self.api.store(),
             seed: self.seed.store(),
             namespace: &self.namespace,

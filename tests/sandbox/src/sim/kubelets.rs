@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Surrounding, objects, spec::Cut};
+use super::{StepInputs, objects, spec::Cut};
 use crate::{
     resource::keys,
     store::{Part, WriteOptions, object::child_mut},
@@ -35,7 +35,7 @@ pub(crate) struct Kubelets {
 
 impl Kubelets {
     /// Starts a kubelet; its renewals are spread over the interval.
-    pub(crate) fn start(&mut self, node: &str, zone: &str, around: &Surrounding<'_>) {
+    pub(crate) fn start(&mut self, node: &str, zone: &str, around: &StepInputs<'_>) {
         let spread = around.timing.renew_interval.mul_f64(rand::random_range(0.0..1.0));
         let due = around.now + spread;
         self.kubelets.insert(
@@ -89,7 +89,7 @@ impl Kubelets {
     }
 
     /// Does what is due.
-    pub(crate) fn step(&mut self, around: &Surrounding<'_>) -> Option<Instant> {
+    pub(crate) fn step(&mut self, around: &StepInputs<'_>) -> Option<Instant> {
         // Renewals within a hundredth of the interval share a wake-up.
         let horizon = around.now + around.timing.renew_interval / 100;
         let due: Vec<String> = self
@@ -109,7 +109,7 @@ impl Kubelets {
     }
 
     /// Renews the Lease and, if it is not Ready, the Node of one kubelet.
-    fn post(&self, node: &str, around: &Surrounding<'_>) {
+    fn post(&self, node: &str, around: &StepInputs<'_>) {
         let Some(kubelet) = self.kubelets.get(node) else {
             return;
         };

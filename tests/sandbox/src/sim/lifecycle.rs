@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Surrounding, kubelets::LEASE_NAMESPACE, node_ready, objects::UNREACHABLE_TAINT};
+use super::{StepInputs, kubelets::LEASE_NAMESPACE, node_ready, objects::UNREACHABLE_TAINT};
 use crate::{
     resource::keys,
     status::ApiError,
@@ -34,7 +34,7 @@ pub(crate) struct Lifecycle {
 
 impl Lifecycle {
     /// Looks at all nodes when it is time to, if `running`.
-    pub(crate) fn step(&mut self, running: bool, around: &Surrounding<'_>) -> Option<Instant> {
+    pub(crate) fn step(&mut self, running: bool, around: &StepInputs<'_>) -> Option<Instant> {
         if !running {
             // A new process starts from scratch: every node gets a full grace period.
             self.seen.clear();
@@ -55,7 +55,7 @@ impl Lifecycle {
         self.due
     }
 
-    fn look_at(&mut self, node: &Object, around: &Surrounding<'_>) {
+    fn look_at(&mut self, node: &Object, around: &StepInputs<'_>) {
         let lease = around.shoot.find(&keys::LEASES, LEASE_NAMESPACE, node.name());
         let renew_time = lease
             .as_ref()
@@ -98,7 +98,7 @@ pub(crate) fn tainted(node: &Object) -> bool {
 }
 
 fn change(
-    around: &Surrounding<'_>,
+    around: &StepInputs<'_>,
     node: &str,
     change: impl FnOnce(&mut Value, &str),
 ) -> Result<(), ApiError> {

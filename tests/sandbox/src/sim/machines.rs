@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    Surrounding,
+    StepInputs,
     kubelets::{Kubelets, LEASE_NAMESPACE},
     node_ready, objects,
 };
@@ -36,7 +36,7 @@ impl Machines {
         &mut self,
         running: bool,
         kubelets: &mut Kubelets,
-        around: &Surrounding<'_>,
+        around: &StepInputs<'_>,
     ) -> Option<Instant> {
         if !running {
             self.due = None;
@@ -56,7 +56,7 @@ impl Machines {
         self.due
     }
 
-    fn look_at(&mut self, machine: &Object, kubelets: &mut Kubelets, around: &Surrounding<'_>) {
+    fn look_at(&mut self, machine: &Object, kubelets: &mut Kubelets, around: &StepInputs<'_>) {
         let phase = phase(machine);
         let known = self
             .since
@@ -118,7 +118,7 @@ pub(crate) fn zone(machine: &Object) -> &str {
         .unwrap_or_default()
 }
 
-fn set_phase(around: &Surrounding<'_>, name: &str, phase: &str) {
+fn set_phase(around: &StepInputs<'_>, name: &str, phase: &str) {
     let now = time::seconds(around.wall);
     let options = WriteOptions::default();
     let result = around.seed.modify(
@@ -140,7 +140,7 @@ fn set_phase(around: &Surrounding<'_>, name: &str, phase: &str) {
 }
 
 /// The successor of a machine that was given up, in the same zone.
-fn replace(machine: &Object, around: &Surrounding<'_>) {
+fn replace(machine: &Object, around: &StepInputs<'_>) {
     let stem = machine
         .name()
         .rsplit_once('-')
@@ -162,7 +162,7 @@ fn remove(
     resource: &ResourceKey,
     namespace: &str,
     name: &str,
-    around: &Surrounding<'_>,
+    around: &StepInputs<'_>,
 ) {
     match store.delete(resource, namespace, name, &Preconditions::default(), false) {
         Err(error) if error.code == 404 => {}

@@ -36,7 +36,7 @@ pub use self::{
 };
 
 /// The inputs of a simulator in one step.
-struct Surrounding<'a> {
+struct StepInputs<'a> {
     /// Objects of the shoot cluster.
     shoot: &'a Arc<Store>,
     /// Objects of the seed.
@@ -51,7 +51,7 @@ struct Surrounding<'a> {
     wall: Timestamp,
 }
 
-impl Surrounding<'_> {
+impl StepInputs<'_> {
     /// Notes a write that failed: somebody deleted the object in between, or the namespace is gone.
     fn report(&self, what: &'static str, result: Result<(), ApiError>) {
         if let Err(error) = result {

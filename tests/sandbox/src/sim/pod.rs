@@ -23,7 +23,7 @@ pub(crate) enum PodPhase {
 
 /// The inputs that decide a pod's state.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Surroundings {
+pub(crate) struct PodInputs {
     /// Every service that it needs is ready.
     pub(crate) needs_met: bool,
     /// A test made it unready.
@@ -75,7 +75,7 @@ impl Pod {
     }
 
     /// Moves on; returns when it must be looked at again if nothing else changes.
-    pub(crate) fn step(&mut self, now: Instant, around: Surroundings, timing: &SimTiming) -> Option<Instant> {
+    pub(crate) fn step(&mut self, now: Instant, around: PodInputs, timing: &SimTiming) -> Option<Instant> {
         match self.phase {
             PodPhase::Starting { until } if now < until => return Some(until),
             PodPhase::Starting { .. } if !around.needs_met => self.crash(now, timing),
@@ -171,17 +171,17 @@ fn backoff(doublings: u32, timing: &SimTiming) -> Duration {
 mod tests {
     use super::*;
 
-    const FINE: Surroundings = Surroundings {
+    const FINE: PodInputs = PodInputs {
         needs_met: true,
         out: false,
     };
-    const MISSING: Surroundings = Surroundings {
+    const MISSING: PodInputs = PodInputs {
         needs_met: false,
         out: false,
     };
 
     /// Follows the pod from one wake-up to the next until `end`; returns the lengths of its back-offs.
-    fn live(pod: &mut Pod, start: Instant, end: Duration, around: Surroundings) -> Vec<u64> {
+    fn live(pod: &mut Pod, start: Instant, end: Duration, around: PodInputs) -> Vec<u64> {
         let timing = SimTiming::default();
         let mut now = start;
         let mut backoffs = Vec::new();
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(
             pod.step(
                 now,
-                Surroundings {
+                PodInputs {
                     needs_met: true,
                     out: true
                 },

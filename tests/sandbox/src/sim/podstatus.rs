@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Surrounding, pod::PodPhase, workloads::SimulatedPod};
+use super::{StepInputs, pod::PodPhase, workloads::SimulatedPod};
 use crate::{
     resource::keys,
     store::{
@@ -16,7 +16,7 @@ use crate::{
 pub(crate) const CRASH_LOOP: &str = "CrashLoopBackOff";
 
 /// Brings the Pod object up to date with the simulated pod.
-pub(super) fn publish(name: &str, pod: &SimulatedPod, around: &Surrounding<'_>) {
+pub(super) fn publish(name: &str, pod: &SimulatedPod, around: &StepInputs<'_>) {
     let Some(object) = around.seed.find(&keys::PODS, around.namespace, name) else {
         return;
     };
@@ -80,7 +80,7 @@ pub(super) fn publish(name: &str, pod: &SimulatedPod, around: &Surrounding<'_>) 
     around.report("pod status", result.map(drop));
 }
 
-fn container(object: &Object, pod: &SimulatedPod, around: &Surrounding<'_>) -> Value {
+fn container(object: &Object, pod: &SimulatedPod, around: &StepInputs<'_>) -> Value {
     let name = object.text("/spec/containers/0/name");
     let at = |instant| time::seconds(around.clock.at(instant));
     let waiting = matches!(pod.state.phase, PodPhase::BackOff { .. });

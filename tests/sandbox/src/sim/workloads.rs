@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{
-    NEEDS_ANNOTATION, Surrounding, endpoints,
-    pod::{Pod, Surroundings},
+    NEEDS_ANNOTATION, StepInputs, endpoints,
+    pod::{Pod, PodInputs},
     podstatus,
     timing::sooner,
 };
@@ -73,7 +73,7 @@ impl Workloads {
     }
 
     /// Follows the objects, lets the pods live, and reports back.
-    pub(crate) fn step(&mut self, around: &Surrounding<'_>) -> Option<Instant> {
+    pub(crate) fn step(&mut self, around: &StepInputs<'_>) -> Option<Instant> {
         let mut wake = None;
         let mut present = BTreeSet::new();
         for (kind, resource) in KINDS {
@@ -117,7 +117,7 @@ impl Workloads {
         &mut self,
         key: &(&'static str, String),
         object: &Arc<Object>,
-        around: &Surrounding<'_>,
+        around: &StepInputs<'_>,
     ) -> Option<Instant> {
         let wanted = usize::try_from(object.number("/spec/replicas")).unwrap_or_default();
         let workload = self.workloads.entry(key.clone()).or_default();
@@ -160,7 +160,7 @@ impl Workloads {
     }
 
     /// Ends the pods of workloads that are no more.
-    fn retire(&mut self, present: &BTreeSet<(&'static str, String)>, around: &Surrounding<'_>) {
+    fn retire(&mut self, present: &BTreeSet<(&'static str, String)>, around: &StepInputs<'_>) {
         self.workloads.retain(|key, workload| {
             let keep = present.contains(key);
             if !keep {
@@ -171,7 +171,7 @@ impl Workloads {
     }
 
     /// Lets every pod live on until nothing changes any more: an unready pod may take others down.
-    fn live(&mut self, services: &[Arc<Object>], around: &Surrounding<'_>) -> Option<Instant> {
+    fn live(&mut self, services: &[Arc<Object>], around: &StepInputs<'_>) -> Option<Instant> {
         let selectors: Vec<_> = services
             .iter()
             .filter_map(|service| Some((service.name().to_owned(), selector(service)?)))
@@ -206,7 +206,7 @@ impl Workloads {
                 .values_mut()
                 .flat_map(|workload| &mut workload.pods)
             {
-                let surroundings = Surroundings {
+                let surroundings = PodInputs {
                     needs_met: pod.needs.is_subset(&ready),
                     out: out.iter().any(|selector| matches(selector, &pod.labels)),
                 };
@@ -237,7 +237,7 @@ fn make_pod(
     object: &Object,
     address: u32,
     settled: bool,
-    around: &Surrounding<'_>,
+    around: &StepInputs<'_>,
 ) -> Option<(String, SimulatedPod)> {
     let template = object
         .value()
@@ -298,7 +298,7 @@ fn make_pod(
     ))
 }
 
-fn delete_pod(name: &str, around: &Surrounding<'_>) {
+fn delete_pod(name: &str, around: &StepInputs<'_>) {
     let none = Preconditions::default();
     match around
         .seed
@@ -310,7 +310,7 @@ fn delete_pod(name: &str, around: &Surrounding<'_>) {
 }
 
 /// Writes a workload's status. Go's types leave out counts of 0.
-fn report(resource: &ResourceKey, object: &Object, workload: &Workload, around: &Surrounding<'_>) {
+fn report(resource: &ResourceKey, object: &Object, workload: &Workload, around: &StepInputs<'_>) {
     let replicas = workload.pods.values().filter(|pod| pod.leaves.is_none()).count();
     let ready = workload.pods.values().filter(|pod| pod.is_serving()).count();
     let mut status = Map::new();

@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 
 /// One answer to everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canned {
+pub enum FixedAnswer {
     /// 200 with bytes that are no JSON, said to be JSON.
     Garbage,
     /// 200 with a page for people, as captive portals and login pages do.
@@ -27,7 +27,7 @@ pub enum Canned {
 }
 
 /// Until the client ends.
-pub(super) async fn serve(client: TlsStream<TcpStream>, canned: Canned) {
+pub(super) async fn serve(client: TlsStream<TcpStream>, canned: FixedAnswer) {
     let service = service_fn(move |_: Request<Incoming>| async move { Ok::<_, Infallible>(answer(canned)) });
     // How it ended is the client's business.
     let _ = auto::Builder::new(TokioExecutor::new())
@@ -35,20 +35,20 @@ pub(super) async fn serve(client: TlsStream<TcpStream>, canned: Canned) {
         .await;
 }
 
-fn answer(canned: Canned) -> Response<Full<Bytes>> {
+fn answer(canned: FixedAnswer) -> Response<Full<Bytes>> {
     let (status, kind, body) = match canned {
-        Canned::Garbage => (
+        FixedAnswer::Garbage => (
             StatusCode::OK,
             "application/json",
             &b"\x00\xff{\"items\":[\x01"[..],
         ),
-        Canned::Html => (
+        FixedAnswer::Html => (
             StatusCode::OK,
             "text/html",
             &b"<!doctype html><title>Please log in</title>"[..],
         ),
-        Canned::Redirect => (StatusCode::TEMPORARY_REDIRECT, "text/plain", &b"over there"[..]),
-        Canned::Throttled(_) => (
+        FixedAnswer::Redirect => (StatusCode::TEMPORARY_REDIRECT, "text/plain", &b"over there"[..]),
+        FixedAnswer::Throttled(_) => (
             StatusCode::TOO_MANY_REQUESTS,
             "text/plain",
             &b"too many requests"[..],
@@ -60,10 +60,10 @@ fn answer(canned: Canned) -> Response<Full<Bytes>> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     match canned {
         // A name that exists nowhere: a client that follows it is caught by its silence.
-        Canned::Redirect => {
+        FixedAnswer::Redirect => {
             drop(headers.insert(LOCATION, HeaderValue::from_static("https://elsewhere.invalid/")))
         }
-        Canned::Throttled(seconds) => drop(headers.insert(RETRY_AFTER, HeaderValue::from(seconds))),
+        FixedAnswer::Throttled(seconds) => drop(headers.insert(RETRY_AFTER, HeaderValue::from(seconds))),
         _ => {}
     }
     response

@@ -40,10 +40,10 @@ async fn it_passes_on_and_fails_in_every_way_and_recovers() {
         (Behaviour::Refuse, ""),
         (Behaviour::Silent, "no answer"),
         (Behaviour::Trickle(Duration::from_secs(1)), "no answer"),
-        (Behaviour::Answer(Canned::Garbage), ""),
-        (Behaviour::Answer(Canned::Html), ""),
-        (Behaviour::Answer(Canned::Redirect), ""),
-        (Behaviour::Answer(Canned::Throttled(3)), "429"),
+        (Behaviour::Answer(FixedAnswer::Garbage), ""),
+        (Behaviour::Answer(FixedAnswer::Html), ""),
+        (Behaviour::Answer(FixedAnswer::Redirect), ""),
+        (Behaviour::Answer(FixedAnswer::Throttled(3)), "429"),
     ];
     for (behaviour, sign) in behaviours {
         proxy.set(behaviour.clone());

@@ -12,7 +12,7 @@ const PREFIX: &str = "dependency-watchdog.gardener.cloud/";
 
 /// How a replica let go of what it had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LetGo {
+pub(super) enum ReleaseKind {
     Released,
     Acknowledged,
     Expired,
@@ -20,7 +20,7 @@ pub(super) enum LetGo {
 
 /// A Lease from one write to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Card {
+struct LeaseRecord {
     /// When the write came in: others can only have seen it later.
     at: Timestamp,
     session: String,
@@ -34,7 +34,7 @@ struct Card {
 /// All cards of all replicas, each replica's by time.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    cards: BTreeMap<String, Vec<Card>>,
+    cards: BTreeMap<String, Vec<LeaseRecord>>,
 }
 
 // === impl Claims ===
@@ -63,7 +63,7 @@ impl Claims {
     }
 
     /// The content of a replica's Lease at a moment.
-    fn card(&self, replica: &str, at: Timestamp) -> Option<&Card> {
+    fn card(&self, replica: &str, at: Timestamp) -> Option<&LeaseRecord> {
         let cards = self.cards.get(replica)?;
         cards.get(..cards.partition_point(|card| card.at <= at))?.last()
     }
@@ -91,31 +91,31 @@ impl Claims {
         (from, claim): (&str, Option<usize>),
         to: &str,
         at: Timestamp,
-    ) -> Option<LetGo> {
+    ) -> Option<ReleaseKind> {
         let before = self.card(from, at)?;
         if !before.held {
-            return Some(LetGo::Released);
+            return Some(ReleaseKind::Released);
         }
         let after = self.card(to, at)?;
         // As long as its claim is the same, what it owned is what it owns, whomever it acknowledges.
         if Some(before.claim) != claim && before.view.get(to) == Some(&after.session) {
-            return Some(LetGo::Acknowledged);
+            return Some(ReleaseKind::Acknowledged);
         }
-        is_expired(before, at).then_some(LetGo::Expired)
+        is_expired(before, at).then_some(ReleaseKind::Expired)
     }
 }
 
-fn is_expired(card: &Card, at: Timestamp) -> bool {
+fn is_expired(card: &LeaseRecord, at: Timestamp) -> bool {
     at.duration_since(card.at).unsigned_abs() >= PEER_TTL && at > card.at
 }
 
-fn card(write: &Write) -> Option<Card> {
+fn card(write: &Write) -> Option<LeaseRecord> {
     let annotation = |name: &str| {
         let annotations = write.body.pointer("/metadata/annotations")?;
         annotations.get(format!("{PREFIX}{name}"))?.as_str()
     };
     let holder = write.body.pointer("/spec/holderIdentity").and_then(Value::as_str);
-    Some(Card {
+    Some(LeaseRecord {
         at: write.at,
         session: annotation("session")?.to_owned(),
         view: serde_json::from_str(annotation("view")?).ok()?,

@@ -216,9 +216,9 @@ impl History {
                 continue;
             }
             match self.claims.let_go((from, before.claim), to, after.write.at) {
-                Some(claims::LetGo::Released) => report.handovers.released += 1,
-                Some(claims::LetGo::Acknowledged) => report.handovers.acknowledged += 1,
-                Some(claims::LetGo::Expired) => report.handovers.expired += 1,
+                Some(claims::ReleaseKind::Released) => report.handovers.released += 1,
+                Some(claims::ReleaseKind::Acknowledged) => report.handovers.acknowledged += 1,
+                Some(claims::ReleaseKind::Expired) => report.handovers.expired += 1,
                 None => {
                     let what = format!("{to} acted after {from}, which had not let go");
                     report.add(Invariant::NotHandedOver, shoot, after.write.at, what);

@@ -72,8 +72,8 @@ impl ApiServerOptions {
         }
     }
 
-    /// Serves only what nodes, their Leases, RBAC and a kube-controller-manager's node lifecycle need: for tests with many
-    /// API servers.
+    /// Serves only what nodes, their Leases, RBAC and a kube-controller-manager's node lifecycle need: for tests with
+    /// many API servers.
     #[must_use]
     pub const fn lean(mut self) -> Self {
         self.lean = true;

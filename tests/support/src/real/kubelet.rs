@@ -183,7 +183,12 @@ fn now_micro() -> MicroTime {
 
 fn conditions() -> Vec<Value> {
     let now = Time(Timestamp::now());
-    let condition = |kind: &str, status: &str, reason: &str| json!({"type": kind, "status": status, "reason": reason, "lastHeartbeatTime": now, "lastTransitionTime": now});
+    let condition = |kind: &str, status: &str, reason: &str| {
+        json!({
+            "type": kind, "status": status, "reason": reason,
+            "lastHeartbeatTime": now, "lastTransitionTime": now,
+        })
+    };
     let problems = PROBLEMS
         .iter()
         .map(|kind| condition(kind, "False", "KubeletHasNoProblem"));

@@ -144,8 +144,8 @@ impl RealControlPlane {
         self.etcd.back_up(name).await
     }
 
-    /// Takes etcd back to a backup: revisions become lower than they were. The API servers must be stopped, because they
-    /// remember what is no longer true.
+    /// Takes etcd back to a backup: revisions become lower than they were. The API servers must be stopped, because
+    /// they remember what is no longer true.
     ///
     /// # Errors
     /// When etcd does not come back.

@@ -135,7 +135,9 @@ proptest! {
 
     /// Both ways of decoding agree where there is nothing malformed.
     #[test]
-    fn the_fast_and_the_slow_way_agree(names in prop::collection::vec("[a-z\"\\\\é]{1,8}", 0..5), size in any::<u32>()) {
+    fn the_fast_and_the_slow_way_agree(
+        names in prop::collection::vec("[a-z\"\\\\é]{1,8}", 0..5), size in any::<u32>(),
+    ) {
         let items: Vec<_> = names.iter().map(|name| json!({"metadata": {"name": name}, "size": size})).collect();
         let bytes = json!({"metadata": {"resourceVersion": "1"}, "items": items}).to_string();
         let fast = ItemList::<Thing>::from_slice(bytes.as_bytes()).unwrap();

@@ -143,7 +143,8 @@ fn the_same_file_as_json_is_the_same_configuration() {
 #[test]
 fn all_errors_are_reported_at_once_with_their_places() {
     let expected = [
-        "1:23: kubeConfigSecretName: must be the name of an object: lower-case letters, digits, - and ., at most 253 characters",
+        "1:23: kubeConfigSecretName: must be the name of an object: lower-case letters, digits, - and ., at most 253 \
+         characters",
         "2:1: probIntervall: unknown field; did you mean \"probeInterval\"?",
         "3:15: probeTimeout: \"30\" has no unit; write it like 30s, 500ms or 1m30s",
         "4:1: probeTimeout: is given twice, first in line 3",
@@ -162,8 +163,10 @@ fn all_errors_are_reported_at_once_with_their_places() {
         "15:22: dependentResourceInfos[1].scaleUp.level: must be a whole number, not \"one\"",
         "15:37: dependentResourceInfos[1].scaleUp.replicas: must be from 1 to 10000, not 0",
         "16:16: dependentResourceInfos[1].scaleDown: must be a mapping, not a list",
-        "17:10: dependentResourceInfos[2].ref: apps/v1 Deployment kube-controller-manager is named before, by dependentResourceInfos[1].ref",
-        "19:41: dependentResourceInfos[2].scaleDown.initialDelay: \"1d\" has the unknown unit \"d\"; the units are ns, us, ms, s, m and h",
+        "17:10: dependentResourceInfos[2].ref: apps/v1 Deployment kube-controller-manager is named before, by \
+         dependentResourceInfos[1].ref",
+        "19:41: dependentResourceInfos[2].scaleDown.initialDelay: \"1d\" has the unknown unit \"d\"; the units are \
+         ns, us, ms, s, m and h",
     ];
     let mut expected: Vec<String> = expected.map(str::to_owned).into();
     expected.sort_by_key(|error| {
@@ -242,8 +245,8 @@ fn one_field_by_two_names_is_one_too_many() {
     assert_eq!(
         errors(&both),
         [
-            "22:16: dependentResourceInfos[2].shouldExist: is the older, opposite name of \"optional\", which is given too; \
-          remove it"
+            "22:16: dependentResourceInfos[2].shouldExist: is the older, opposite name of \"optional\", which is \
+          given too; remove it"
         ]
     );
 }

@@ -54,8 +54,8 @@ fn operators_match_as_in_kubernetes() {
     }
 }
 
-/// The rows of Kubernetes' own tests (`TestLabelSelectorAsSelector`, `TestSetMatches` of k8s.io/apimachinery), and one for
-/// each case in which a label is missing: a difference here deletes the wrong pod.
+/// The rows of Kubernetes' own tests (`TestLabelSelectorAsSelector`, `TestSetMatches` of k8s.io/apimachinery), and one
+/// for each case in which a label is missing: a difference here deletes the wrong pod.
 #[test]
 fn selectors_select_what_the_api_server_selects() {
     let expressions = |list: Json| json!({"matchExpressions": list});
@@ -189,7 +189,10 @@ fn an_empty_selector_is_refused() {
 /// Each would be a selector of something else, or none, to the API server.
 #[test]
 fn what_the_api_server_would_refuse_is_refused() {
-    let expression = |key: &str, operator: &str, values: Json| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+    let expression = |key: &str, operator: &str, values: Json| {
+        let requirement = json!({"key": key, "operator": operator, "values": values});
+        json!({"matchExpressions": [requirement]})
+    };
     for wrong in [
         json!({"matchLabels": {"foo": null}}),
         json!({"matchLabels": {"foo": "a b"}}),

@@ -186,7 +186,7 @@ fn what_cannot_be_used_is_named_and_not_shown() {
         (
             &certificate,
             &String::new(),
-            "ca.crt holds 1 certificates and ca.key 0 keys, they must be as many",
+            "ca.crt holds 1 certificates and ca.key holds 0 keys: every certificate needs its key",
         ),
         (
             &certificate,

@@ -50,7 +50,7 @@ impl ElectionTiming {
     }
 
     /// Deadline of one request: two fit into the renew deadline.
-    pub(super) fn request(&self) -> Duration {
+    pub(super) fn request_timeout(&self) -> Duration {
         (self.renew_deadline / 2).min(Duration::from_secs(3))
     }
 }
@@ -93,7 +93,7 @@ pub(super) struct Candidate {
 struct ObservedLeader {
     /// Empty when the Lease was released.
     holder: Arc<str>,
-    free_at: Moment,
+    expires_at: Moment,
 }
 
 // === impl ElectionStep ===
@@ -143,26 +143,26 @@ impl Candidate {
     pub(super) fn held_for(&self, now: Moment) -> Duration {
         let others = |leader: &&ObservedLeader| !leader.holder.is_empty() && leader.holder != self.holder;
         let leader = self.leader.as_ref().filter(others);
-        leader.map_or(Duration::ZERO, |leader| leader.free_at.saturating_sub(now))
+        leader.map_or(Duration::ZERO, |leader| leader.expires_at.saturating_sub(now))
     }
 
     /// The Lease was read; none when it does not exist. `poll` is the time to the next read.
-    pub(super) fn read(&mut self, now: Moment, lease: Option<Lease>, poll: Duration) {
+    pub(super) fn on_read(&mut self, now: Moment, lease: Option<Lease>, poll: Duration) {
         let changed = lease.as_ref().map(version) != self.base.as_ref().map(version);
         match (&lease, &mut self.leader) {
             (Some(lease), _) if changed => self.observe(now, lease),
             // The Lease was deleted. Its last leader may still act, but not for longer than is usual: a duration that
             // somebody wrote to keep others out ends with the Lease.
             (None, Some(leader)) if changed => {
-                leader.free_at = leader.free_at.min(now + self.timing.lease_duration);
+                leader.expires_at = leader.expires_at.min(now + self.timing.lease_duration);
             }
             _ => {}
         }
         self.base = lease;
-        let is_free = |leader: &ObservedLeader| leader.holder.is_empty() || leader.free_at <= now;
+        let is_free = |leader: &ObservedLeader| leader.holder.is_empty() || leader.expires_at <= now;
         self.step = match &self.leader {
             Some(leader) if leader.holder != self.holder && !is_free(leader) => {
-                ElectionStep::Read((now + poll).min(leader.free_at))
+                ElectionStep::Read((now + poll).min(leader.expires_at))
             }
             _ => ElectionStep::Write(now),
         };
@@ -183,7 +183,7 @@ impl Candidate {
         self.leader = Some(ObservedLeader {
             holder: holder.into(),
             // The duration that its holder wrote, if it wrote one.
-            free_at: now
+            expires_at: now
                 + if duration.is_zero() {
                     self.timing.lease_duration
                 } else {
@@ -232,10 +232,10 @@ impl Candidate {
     }
 
     /// A write that began at `started` succeeded.
-    pub(super) fn wrote(&mut self, started: Moment, now: Moment, lease: Lease) {
+    pub(super) fn on_written(&mut self, started: Moment, now: Moment, lease: Lease) {
         self.leader = Some(ObservedLeader {
             holder: Arc::clone(&self.holder),
-            free_at: now + self.timing.lease_duration,
+            expires_at: now + self.timing.lease_duration,
         });
         self.base = Some(lease);
         self.act_until = Some(started + self.timing.renew_deadline);
@@ -244,7 +244,7 @@ impl Candidate {
 
     /// A request failed. After a `conflict`, the Lease is not what it was believed to be: somebody deleted or changed
     /// it, and another process may lead.
-    pub(super) fn failed(&mut self, now: Moment, conflict: bool) {
+    pub(super) fn on_failed(&mut self, now: Moment, conflict: bool) {
         if conflict {
             self.act_until = None;
         }

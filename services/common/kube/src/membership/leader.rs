@@ -139,7 +139,7 @@ impl LeaderElection {
             let wake = idle.into_iter().chain(self.candidate.act_until(now)).min();
             tokio::select! {
                 () = stop.cancelled() => break,
-                answer = super::run::done(&mut request) => self.answered(answer),
+                answer = super::run::done(&mut request) => self.on_answer(answer),
                 () = super::run::wait(wake.map(|at| self.started + at)) => {}
             }
         }
@@ -161,7 +161,7 @@ impl LeaderElection {
     }
 
     fn request(&mut self) -> ElectionRequest {
-        let (leases, deadline) = (self.leases.clone(), self.config.timing.request());
+        let (leases, deadline) = (self.leases.clone(), self.config.timing.request_timeout());
         let name = self.config.lease;
         if matches!(self.candidate.step(), ElectionStep::Read(_)) {
             let read = async move {
@@ -180,7 +180,7 @@ impl LeaderElection {
         .boxed()
     }
 
-    fn answered(&mut self, answer: Result<ElectionAnswer, RequestError>) {
+    fn on_answer(&mut self, answer: Result<ElectionAnswer, RequestError>) {
         let (now, was_leader) = (self.now(), self.candidate.is_leader());
         let service = ServiceName(self.config.service);
         match answer {
@@ -191,15 +191,15 @@ impl LeaderElection {
                     .timing
                     .retry_period
                     .mul_f64(rand::random_range(1.0..=1.2));
-                self.candidate.read(now, lease.map(|lease| *lease), poll);
+                self.candidate.on_read(now, lease.map(|lease| *lease), poll);
                 self.show_holder(now);
             }
             Ok(ElectionAnswer::Written(lease)) => {
                 RENEWALS.inc((service, RenewalResult(Ok(()))));
                 self.config.readiness.recovered(LOOP);
-                self.candidate.wrote(self.sent, now, *lease);
+                self.candidate.on_written(self.sent, now, *lease);
             }
-            Err(error) => self.failed(now, &error),
+            Err(error) => self.on_failed(now, &error),
         }
         let Some(leader) = self.candidate.leader().filter(|leader| !leader.is_empty()) else {
             return;
@@ -208,7 +208,7 @@ impl LeaderElection {
         match (was_leader, self.candidate.is_leader()) {
             (false, true) => tracing::info!(lease, holder = %leader, "this process leads"),
             (true, false) => {
-                tracing::warn!(lease, %leader, "another process leads, this one has stopped acting")
+                tracing::warn!(lease, %leader, "another process leads; this one has stopped acting")
             }
             _ => {}
         }
@@ -229,20 +229,21 @@ impl LeaderElection {
         let holder = self.candidate.leader().map_or("", |holder| holder);
         let (lease, seconds) = (self.config.lease, held_for.as_secs());
         let why = format!(
-            "{holder} holds the Lease {}/{lease} for {seconds} s, so no process leads: give it back (docs/migrate.md)",
+            "{holder} holds the Lease {}/{lease} for another {seconds} s, so no process leads: give the Lease back \
+             (docs/migrate.md)",
             self.config.namespace
         );
         tracing::warn!(
             lease,
             holder,
             seconds,
-            "the Lease is held for long, so no process leads: give it back"
+            "another holder keeps the Lease for longer than a leader needs, so no process leads: give the Lease back"
         );
         self.blocker = None;
         self.blocker = Some(self.config.readiness.block(LOOP, why));
     }
 
-    fn failed(&mut self, now: Moment, error: &RequestError) {
+    fn on_failed(&mut self, now: Moment, error: &RequestError) {
         let writing = matches!(self.candidate.step(), ElectionStep::Write(_));
         let deleted = error.is_not_found() && self.candidate.replaces();
         let conflict = writing && (error.is_conflict() || deleted);
@@ -256,12 +257,12 @@ impl LeaderElection {
         }
         let lease = self.config.lease;
         if conflict {
-            tracing::info!(lease, reason, %error, "the leader election's Lease was changed by another process");
+            tracing::info!(lease, reason, %error, "another process changed the Lease of the leader election");
         } else {
-            tracing::warn!(lease, writing, reason, %error, "a request of the leader election failed, trying again");
+            tracing::warn!(lease, writing, reason, %error, "a request of the leader election failed; trying again");
             self.config.readiness.failing(LOOP, failure);
         }
-        self.candidate.failed(now, conflict);
+        self.candidate.on_failed(now, conflict);
     }
 
     fn show(&self, now: Moment) {
@@ -287,17 +288,21 @@ impl LeaderElection {
         }
         if was_acting && act_until.is_none() && leads {
             let lease = self.config.lease;
-            tracing::warn!(lease, "the Lease was not renewed in time, pausing all writes");
+            tracing::warn!(lease, "the Lease was not renewed in time; all writes are paused");
         }
     }
 
     /// Gives up all keys, and releases the Lease once no action is under way.
     async fn leave(mut self, claiming: bool) {
         self.shared.show(Snapshot::default());
+        let lease = self.config.lease;
         let until = Instant::now() + RELEASE_TIMEOUT;
         while self.shared.busy_until(true).is_some() {
             if timeout_at(until, self.shared.returned.notified()).await.is_err() {
-                tracing::warn!("an action is still under way, the Lease runs out by itself");
+                tracing::warn!(
+                    lease,
+                    "a write is still under way at the end of the drain; the Lease expires by itself"
+                );
                 return;
             }
         }
@@ -305,20 +310,20 @@ impl LeaderElection {
             return;
         }
         match timeout(RELEASE_TIMEOUT, self.release()).await {
-            Ok(Ok(())) => tracing::info!(lease = self.config.lease, "the Lease is released"),
+            Ok(Ok(())) => tracing::info!(lease, "the Lease is released"),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the Lease could not be released, it runs out by itself")
+                tracing::warn!(lease, %error, "the Lease was not released; it expires by itself")
             }
-            Err(_) => tracing::warn!("the Lease could not be released in time, it runs out by itself"),
+            Err(_) => tracing::warn!(lease, "the Lease was not released in time; it expires by itself"),
         }
     }
 
     async fn release(&mut self) -> Result<(), RequestError> {
-        let (name, deadline) = (self.config.lease, self.config.timing.request());
+        let (name, deadline) = (self.config.lease, self.config.timing.request_timeout());
         // A renewal may have been under way.
         let lease = request_within(deadline, self.leases.get_opt(name)).await?;
         let now = self.now();
-        self.candidate.read(now, lease, Duration::ZERO);
+        self.candidate.on_read(now, lease, Duration::ZERO);
         let at = self.wall_clock();
         if let Some(released) = self.candidate.release(at) {
             write(&self.leases, deadline, name, &released).await?;

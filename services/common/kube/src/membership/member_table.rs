@@ -54,9 +54,9 @@ struct Tombstone {
 
 /// The changes that the watch had brought when a list was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark(u64);
+pub(crate) struct WatchPosition(u64);
 
-// === impl Roster ===
+// === impl MemberTable ===
 
 impl MemberTable {
     /// Nobody yet. A member lives for `peer_ttl` after each change seen.
@@ -80,8 +80,8 @@ impl MemberTable {
     }
 
     /// To be noted when a list is started, and handed to [`Self::listed`] with its result.
-    pub(crate) fn mark(&self) -> Mark {
-        Mark(self.events)
+    pub(crate) fn mark(&self) -> WatchPosition {
+        WatchPosition(self.events)
     }
 
     /// The watch brought a Lease. True when a list should follow soon, to remove somebody.
@@ -109,7 +109,7 @@ impl MemberTable {
     pub(crate) fn listed(
         &mut self,
         started: Moment,
-        mark: Mark,
+        mark: WatchPosition,
         now: Moment,
         leases: Vec<ObservedLease>,
     ) -> bool {
@@ -157,7 +157,7 @@ impl MemberTable {
     }
 
     /// Notes the new and the changed Leases of a list.
-    fn take_in(&mut self, mark: Mark, now: Moment, leases: BTreeMap<Identity, ObservedLease>) {
+    fn take_in(&mut self, mark: WatchPosition, now: Moment, leases: BTreeMap<Identity, ObservedLease>) {
         for (identity, seen) in leases {
             if self.gone.contains_key(&identity) {
                 continue;

@@ -20,7 +20,7 @@ use super::member_table::Moment;
 use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
 use super::record::{Identity, Session};
 use super::share::{Member, PublishedMember, Shared, Snapshot};
-use super::state::{LeaseAnswer, MembershipState, Note, Request};
+use super::state::{LeaseAnswer, MembershipEvent, MembershipState, Request};
 use super::timing::Timing;
 use super::{MembershipConfig, Ownership};
 use crate::client::{RequestError, WATCH_SECONDS};
@@ -127,7 +127,7 @@ impl MembershipTask {
             if let Some(wanted) = self.state.next(now) {
                 request = Some(perform(Arc::clone(&self.leases), wanted).boxed());
             }
-            self.log_notes();
+            self.log_events();
             // A lapse may just have been noticed.
             self.show(now);
             if self.state.has_left() {
@@ -137,7 +137,7 @@ impl MembershipTask {
             if drained_by.is_some_and(|by| Instant::now() >= by) {
                 tracing::warn!(
                     service = self.service,
-                    "could not release the membership lease in time, others must wait for its end"
+                    "the membership lease was not released in time; other replicas take over when it expires"
                 );
                 return;
             }
@@ -262,44 +262,46 @@ impl MembershipTask {
         RENEWALS.inc((ServiceName(self.service), RenewalResult(result)));
     }
 
-    fn log_notes(&mut self) {
+    fn log_events(&mut self) {
         let (service, identity) = (self.service, &self.me);
-        while let Some(note) = self.state.take_note() {
-            match note {
-                Note::Joined => tracing::info!(service, %identity, "joined the membership"),
-                Note::Lapsed => {
-                    let cause = self.failure.as_ref().map_or_else(
+        while let Some(event) = self.state.take_event() {
+            match event {
+                MembershipEvent::Joined => tracing::info!(service, %identity, "joined the membership"),
+                MembershipEvent::Lapsed => {
+                    let error = self.failure.as_ref().map_or_else(
                         || "the process was stopped for longer than the lease is valid".to_owned(),
                         ToString::to_string,
                     );
                     let reason = self.failure.as_ref().map(|failure| failure.reason.as_str());
                     let consequence = match self.ownership {
-                        Ownership::Exclusive => "pausing all writes",
+                        Ownership::Exclusive => "all writes are paused",
                         Ownership::Overlapping => "other replicas may take over its share",
                     };
                     tracing::warn!(
                         service,
                         %identity,
                         reason,
-                        "membership lease expired before it was renewed: {cause}; {consequence}"
+                        error,
+                        consequence,
+                        "membership lease expired before it was renewed"
                     );
                 }
-                Note::Overwritten => tracing::warn!(
+                MembershipEvent::Overwritten => tracing::warn!(
                     service,
                     %identity,
-                    "the own membership lease was deleted or changed by somebody else, joining anew"
+                    "another client deleted or changed the membership lease of this replica; joining again"
                 ),
-                Note::IdentityConflict(session) => tracing::error!(
+                MembershipEvent::IdentityConflict(session) => tracing::error!(
                     service,
                     %identity,
                     %session,
-                    "another process has the identity of this one and took its membership lease"
+                    "another process with this identity took the membership lease; give every replica its own identity"
                 ),
-                Note::HeldByOther(session) => tracing::warn!(
+                MembershipEvent::HeldByOther(session) => tracing::warn!(
                     service,
                     %identity,
                     %session,
-                    "the own membership lease is held by another process with this identity, waiting for its end"
+                    "another process with this identity holds the membership lease; waiting until it expires"
                 ),
             }
         }

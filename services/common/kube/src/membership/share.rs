@@ -2,8 +2,8 @@
 //! weeder weeds its share of the namespaces.
 //!
 //! The guarantee is a division, and no proof: replicas that see the same members agree on one owner for each key, and
-//! a replica that comes or goes moves only its own share. While a key changes hands two replicas may own it for a moment,
-//! or none. What must never happen twice at one time needs [`Exclusive`](super::Exclusive).
+//! a replica that comes or goes moves only its own share. While a key changes hands two replicas may own it for a
+//! moment, or none. What must never happen twice at one time needs [`Exclusive`](super::Exclusive).
 
 use std::sync::Arc;
 

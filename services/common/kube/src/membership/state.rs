@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Ownership;
-use super::member_table::{KnownMember, Mark, MemberTable, Moment};
+use super::member_table::{KnownMember, MemberTable, Moment, WatchPosition};
 use super::record::{Identity, LeaseVersion, MemberRecord, ObservedLease, SeenSessions, Session};
 use super::rendezvous::RendezvousHasher;
 #[cfg(test)]
@@ -49,7 +49,7 @@ pub(crate) enum LeaseAnswer {
 
 /// Something that people should know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum MembershipEvent {
     /// A new session has begun to count.
     Joined,
     /// The own lease could not be renewed in time.
@@ -64,7 +64,7 @@ pub(crate) enum Note {
 
 /// Where the current session stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum SessionPhase {
     /// It wants to know who is there.
     Starting,
     /// It knows, and waits for the right moment to publish itself.
@@ -79,7 +79,7 @@ enum Stage {
 
 /// The known state of the own Lease object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Base {
+enum OwnLeaseState {
     Unknown,
     Absent,
     /// Written or inherited by this process.
@@ -89,10 +89,10 @@ enum Base {
 }
 
 #[derive(Debug, Clone)]
-enum Asked {
+enum PendingRequest {
     List {
         started: Moment,
-        mark: Mark,
+        mark: WatchPosition,
     },
     Write {
         started: Moment,
@@ -115,7 +115,7 @@ pub(crate) struct MembershipState {
 
     first: Session,
     session: Session,
-    stage: Stage,
+    phase: SessionPhase,
     /// Since when the current session is in `Waiting`.
     waiting_since: Moment,
     /// True if any session ever was `Joined`.
@@ -126,7 +126,7 @@ pub(crate) struct MembershipState {
     wrote: bool,
     leaving: bool,
 
-    base: Base,
+    base: OwnLeaseState,
     /// When the session ends unless a renewal succeeds; none before it was sent out for the first time. The attempt
     /// counts: others may have seen it, acknowledged it, waited a foreign lifetime and forgotten it, all of which the
     /// session must not survive.
@@ -137,11 +137,11 @@ pub(crate) struct MembershipState {
     /// Actions are in progress that a new member must not overlap with: do not acknowledge it yet.
     busy: bool,
 
-    asked: Option<Asked>,
+    asked: Option<PendingRequest>,
     retry_at: Moment,
     listed_at: Moment,
     list_wanted: bool,
-    notes: VecDeque<Note>,
+    events: VecDeque<MembershipEvent>,
     #[cfg(test)]
     pub(crate) broken: Option<Rule>,
 }
@@ -165,13 +165,13 @@ impl MembershipState {
             member_table: MemberTable::new(timing.peer_ttl),
             first: session,
             session,
-            stage: Stage::Starting,
+            phase: SessionPhase::Starting,
             waiting_since: Moment::ZERO,
             joined: false,
             inherited: false,
             wrote: false,
             leaving: false,
-            base: Base::Unknown,
+            base: OwnLeaseState::Unknown,
             ends_at: None,
             renew_at: Moment::ZERO,
             published: None,
@@ -180,7 +180,7 @@ impl MembershipState {
             retry_at: Moment::ZERO,
             listed_at: Moment::ZERO,
             list_wanted: false,
-            notes: VecDeque::new(),
+            events: VecDeque::new(),
             #[cfg(test)]
             broken: None,
         }
@@ -197,7 +197,7 @@ impl MembershipState {
     /// Until when this replica may act on what it owns: none when it may not act at all. It may when its own lease is
     /// valid, a list was made after the session was published, and every live member acknowledges the session.
     pub(crate) fn act_until(&self, now: Moment) -> Option<Moment> {
-        let allowed = self.stage == Stage::Joined && !self.leaving && self.is_acknowledged();
+        let allowed = self.phase == SessionPhase::Joined && !self.leaving && self.is_acknowledged();
         self.ends_at.filter(|until| allowed && now < *until)
     }
 
@@ -224,28 +224,31 @@ impl MembershipState {
 
     /// Until when the own lease is valid, if it is.
     pub(crate) fn valid_until(&self, now: Moment) -> Option<Moment> {
-        let written = matches!(self.stage, Stage::Published | Stage::Joined);
+        let written = matches!(self.phase, SessionPhase::Published | SessionPhase::Joined);
         self.ends_at.filter(|until| written && now < *until)
     }
 
     /// True if the request under way writes the own Lease.
     pub(crate) const fn is_writing(&self) -> bool {
-        matches!(self.asked, Some(Asked::Write { .. } | Asked::Release))
+        matches!(
+            self.asked,
+            Some(PendingRequest::Write { .. } | PendingRequest::Release)
+        )
     }
 
     /// True if the current session has come as far as it can on its own; others may still have to acknowledge it.
     #[cfg(test)]
     pub(crate) const fn has_joined(&self) -> bool {
-        matches!(self.stage, Stage::Joined)
+        matches!(self.phase, SessionPhase::Joined)
     }
 
     pub(crate) const fn has_left(&self) -> bool {
-        matches!(self.stage, Stage::Left)
+        matches!(self.phase, SessionPhase::Left)
     }
 
     /// The news for people since the last call.
-    pub(crate) fn take_note(&mut self) -> Option<Note> {
-        self.notes.pop_front()
+    pub(crate) fn take_event(&mut self) -> Option<MembershipEvent> {
+        self.events.pop_front()
     }
 
     /// True if that card acknowledges the current session.
@@ -283,7 +286,7 @@ impl MembershipState {
     pub(crate) fn observed(&mut self, now: Moment, seen: ObservedLease) {
         if seen.record.identity == self.me {
             let mine = seen.record.held && seen.record.session.within(self.first, self.session);
-            self.list_wanted |= !mine && matches!(self.base, Base::Own(_));
+            self.list_wanted |= !mine && matches!(self.base, OwnLeaseState::Own(_));
         } else {
             #[cfg(test)]
             if self.is_broken(Rule::ConfirmedRelease) && !seen.record.held {
@@ -304,36 +307,40 @@ impl MembershipState {
         match (self.asked.take(), answer) {
             (asked, LeaseAnswer::Failed(delay)) => {
                 self.retry_at = now + delay;
-                self.list_wanted |= matches!(asked, Some(Asked::List { .. }));
+                self.list_wanted |= matches!(asked, Some(PendingRequest::List { .. }));
                 // A creation that failed may have happened nevertheless.
-                if matches!(asked, Some(Asked::Write { .. })) && self.base == Base::Absent {
-                    self.base = Base::Unknown;
+                if matches!(asked, Some(PendingRequest::Write { .. })) && self.base == OwnLeaseState::Absent {
+                    self.base = OwnLeaseState::Unknown;
                 }
             }
-            (Some(Asked::List { started, mark }), LeaseAnswer::Listed(leases)) => {
+            (Some(PendingRequest::List { started, mark }), LeaseAnswer::Listed(leases)) => {
                 self.listed(started, mark, now, leases);
             }
             (
-                Some(Asked::Write {
+                Some(PendingRequest::Write {
                     started,
                     session,
                     view,
                 }),
                 LeaseAnswer::Written(lease_version),
             ) => {
-                self.base = Base::Own(lease_version);
+                self.base = OwnLeaseState::Own(lease_version);
                 if session == self.session {
                     self.renewed(started, now, view);
                 }
             }
-            (Some(Asked::Release), LeaseAnswer::Written(_)) => self.left(),
-            (Some(Asked::Write { .. } | Asked::Release), LeaseAnswer::Conflict(delay)) => {
+            (Some(PendingRequest::Release), LeaseAnswer::Written(_)) => self.left(),
+            (Some(PendingRequest::Write { .. } | PendingRequest::Release), LeaseAnswer::Conflict(delay)) => {
                 self.retry_at = now + delay;
-                self.base = Base::Unknown;
+                self.base = OwnLeaseState::Unknown;
             }
-            (Some(Asked::Collect(identity)), _) => self.member_table.collected(now, &identity),
+            (Some(PendingRequest::Collect(identity)), _) => self.member_table.collected(now, &identity),
             // No other pair is ever handed in.
-            (Some(Asked::List { .. } | Asked::Write { .. } | Asked::Release) | None, _) => {}
+            (
+                Some(PendingRequest::List { .. } | PendingRequest::Write { .. } | PendingRequest::Release)
+                | None,
+                _,
+            ) => {}
         }
         self.finish_leaving();
     }
@@ -342,8 +349,8 @@ impl MembershipState {
         self.ends_at = Some(started + self.timing.lease_ttl);
         self.renew_at = started + self.timing.renew;
         self.published = Some(view);
-        if self.stage == Stage::Waiting {
-            self.stage = Stage::Published;
+        if self.phase == SessionPhase::Waiting {
+            self.phase = SessionPhase::Published;
             #[cfg(test)]
             if self.is_broken(Rule::ListAfterPublication) {
                 self.join();
@@ -353,7 +360,7 @@ impl MembershipState {
         self.check_lapse(now);
     }
 
-    fn listed(&mut self, started: Moment, mark: Mark, now: Moment, mut leases: Vec<ObservedLease>) {
+    fn listed(&mut self, started: Moment, mark: WatchPosition, now: Moment, mut leases: Vec<ObservedLease>) {
         let own = leases
             .iter()
             .position(|seen| seen.record.identity == self.me)
@@ -361,13 +368,13 @@ impl MembershipState {
         self.own_lease(started, now, own);
         self.list_wanted |= self.member_table.listed(started, mark, now, leases);
         self.listed_at = now;
-        match self.stage {
-            Stage::Starting => {
-                self.stage = Stage::Waiting;
+        match self.phase {
+            SessionPhase::Starting => {
+                self.phase = SessionPhase::Waiting;
                 self.waiting_since = now;
             }
-            Stage::Published => self.join(),
-            Stage::Waiting | Stage::Joined | Stage::Left => {}
+            SessionPhase::Published => self.join(),
+            SessionPhase::Waiting | SessionPhase::Joined | SessionPhase::Left => {}
         }
     }
 }

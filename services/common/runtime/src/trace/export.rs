@@ -157,9 +157,17 @@ async fn send(exporter: &impl SpanExporter, batch: Vec<SpanData>, limit: Duratio
     };
     SPANS.add(result, spans as u64);
     match (&error, *failing) {
-        (Some(error), false) => tracing::warn!(error, spans, "the collector does not take traces"),
-        (Some(error), true) => tracing::debug!(error, spans, "the collector does not take traces"),
-        (None, true) => tracing::info!("the collector takes traces again"),
+        (Some(error), false) => tracing::warn!(
+            error,
+            spans,
+            "cannot export traces to the collector; dropping them"
+        ),
+        (Some(error), true) => tracing::debug!(
+            error,
+            spans,
+            "cannot export traces to the collector; dropping them"
+        ),
+        (None, true) => tracing::info!("the collector accepts traces again"),
         (None, false) => {}
     }
     *failing = error.is_some();

@@ -57,10 +57,10 @@ const TRACEPARENT: &str = "traceparent";
 
 /// Makes spans, or none while traces are off. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Tracer(Option<Arc<On>>);
+pub struct Tracer(Option<Arc<EnabledTracer>>);
 
 #[derive(Debug)]
-struct On {
+struct EnabledTracer {
     tracer: SdkTracer,
     roots: Mutex<TokenBucket>,
 }
@@ -78,7 +78,7 @@ impl Tracer {
             .with_sampler(Sampler::ParentBased(Box::new(Sampler::AlwaysOn)))
             .with_span_processor(processor)
             .build();
-        Self(Some(Arc::new(On {
+        Self(Some(Arc::new(EnabledTracer {
             tracer: provider.tracer("dependency-watchdog"),
             roots: Mutex::new(TokenBucket::new(TRACES_PER_SECOND, BURST, Instant::now())),
         })))
@@ -90,7 +90,8 @@ impl Tracer {
         self.0.is_some()
     }
 
-    /// The first span of a trace, of something that began then. None while traces are off, or when too many began lately.
+    /// The first span of a trace, of something that began then. None while traces are off, or when too many began
+    /// lately.
     #[must_use]
     pub fn root(
         &self,
@@ -140,7 +141,7 @@ impl Tracer {
     }
 }
 
-impl On {
+impl EnabledTracer {
     fn span(&self, name: &'static str, began: Instant, parent: &Context, attributes: Vec<KeyValue>) -> Span {
         let builder = SpanBuilder::from_name(name)
             .with_kind(SpanKind::Internal)

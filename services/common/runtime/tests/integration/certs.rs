@@ -9,7 +9,7 @@ use watchdog_runtime::tls::{Tls, TlsPaths};
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate with its key, PEM.
-pub struct Pair {
+pub struct CertifiedKey {
     pub cert: String,
     pub key: String,
 }
@@ -32,14 +32,14 @@ impl Authority {
     }
 
     /// A certificate for both sides of a connection.
-    pub fn issue(&self, name: &str) -> Pair {
+    pub fn issue(&self, name: &str) -> CertifiedKey {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
         let key = KeyPair::generate().unwrap();
-        Pair {
+        CertifiedKey {
             cert: params.signed_by(&key, &self.0).unwrap().pem(),
             key: key.serialize_pem(),
         }
@@ -52,7 +52,7 @@ impl Authority {
 }
 
 impl Files {
-    pub fn new(pair: &Pair, authorities: &str) -> Self {
+    pub fn new(pair: &CertifiedKey, authorities: &str) -> Self {
         let files = Self {
             dir: tempfile::tempdir().unwrap(),
         };

@@ -301,7 +301,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         (cert, &torn, "not PEM"),
         (key, &absent, "cannot read"),
         (key, &text, "no private key"),
-        (key, &foreign_key, "do not go together"),
+        (key, &foreign_key, "does not belong to the certificate"),
         (ca, &absent, "cannot read"),
         (ca, &empty, "holds no certificate"),
         (ca, &no_certificate, "an authority cannot be used"),

@@ -46,7 +46,8 @@ impl KnownReplicas {
         }
     }
 
-    /// The completeness of an answer that is given now, and when waiting for more ends; none when waiting is no use now.
+    /// The completeness of an answer that is given now, and when waiting for more ends; none when waiting is no use
+    /// now.
     pub(super) fn completeness(&self, me: &Arc<str>) -> (Completeness, Option<Instant>) {
         let first_answers = self.started + WAIT_FOR_REPLICAS;
         let mut wait = (!self.listed).then_some(first_answers);

@@ -36,7 +36,7 @@ impl Handover {
 
     /// A request on a resource has ended.
     pub(super) fn ended(&mut self, reference: &ResourceRef, outcome: &ActionOutcome) {
-        let is_newest = matches!(outcome, ActionOutcome::Done | ActionOutcome::Observed);
+        let is_newest = matches!(outcome, ActionOutcome::Done | ActionOutcome::KeptBack);
         if !self.earlier.remove(reference) && is_newest {
             self.confirmed.insert(reference.clone());
         }

@@ -106,7 +106,7 @@ pub enum ActionOutcome {
     /// Nothing was sent, because it was not allowed any more when its turn came.
     Cancelled,
     /// Nothing was sent, because the mode of the shoot is observe. It would have been sent, and counts as applied.
-    Observed,
+    KeptBack,
 }
 
 impl ActionOutcome {
@@ -115,7 +115,7 @@ impl ActionOutcome {
     pub fn error(&self) -> Option<&str> {
         match self {
             Self::Refused { why, .. } | Self::Unknown { why, .. } => Some(why),
-            Self::Done | Self::Conflict | Self::Cancelled | Self::Observed => None,
+            Self::Done | Self::Conflict | Self::Cancelled | Self::KeptBack => None,
         }
     }
 }
@@ -298,7 +298,7 @@ impl Operation {
         match outcome {
             ActionOutcome::Cancelled => {}
             ActionOutcome::Done if write.is_none() => self.unconfirmed = None,
-            ActionOutcome::Done | ActionOutcome::Observed => {
+            ActionOutcome::Done | ActionOutcome::KeptBack => {
                 self.conflicts = 0;
                 self.error.clear();
                 self.unconfirmed = unconfirmed(now + CONFIRM_WITHIN);

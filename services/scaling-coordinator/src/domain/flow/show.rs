@@ -32,7 +32,7 @@ pub(super) fn progress(
             _ => None,
         }),
         protected: seen.is_some_and(|seen| seen.protected),
-        observed: false,
+        simulated: false,
         target,
         attempts: op.map_or(0, Operation::attempts),
         message: dependent.with_warning(message),

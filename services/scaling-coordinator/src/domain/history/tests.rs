@@ -60,7 +60,7 @@ fn scaling(direction: Option<Direction>, state: FlowState, step: Step, protected
         ready: None,
         recorded: None,
         protected,
-        observed: false,
+        simulated: false,
         target: None,
         attempts: 0,
         message: "as it is".to_owned(),
@@ -138,10 +138,10 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
     let [step] = &history.published(t0 + 16 * S, &waiting)[..] else {
         panic!("one step")
     };
-    assert!(
-        matches!(&step.kind, ShootEventKind::StepChanged { previous: Some((Step::Writing, took)), .. } if *took == 5 * S),
-        "{step:?}"
-    );
+    let ShootEventKind::StepChanged { previous, .. } = &step.kind else {
+        panic!("{step:?}")
+    };
+    assert_eq!(*previous, Some((Step::Writing, 5 * S)), "{step:?}");
 
     history.verdict(t0 + 60 * S, &verdict(Outcome::Healthy, t0 + 60 * S), None);
     let protected = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, true);
@@ -177,7 +177,7 @@ async fn an_incident_is_told_from_its_first_verdict_until_everything_is_restored
         failed_writes: 1,
         peak_expired_fraction: Some(1.0),
         zones: evidence(4, &[("a", 2, 2), ("b", 2, 2)]).zones,
-        observed: false,
+        in_mode_observe: false,
         decided: BTreeMap::from([(Direction::Down, t0 + 11 * S), (Direction::Up, t0 + 61 * S)]),
         scale_times: Vec::new(),
     };
@@ -247,12 +247,12 @@ fn observed(down_after: i32, up_after: u32) -> (IncidentSummary, String) {
         &verdict(Outcome::LeasesExpired, loss),
         Some(evidence(3, &[])),
     );
-    history.write_ended(loss + S, &action(Direction::Down), &ActionOutcome::Observed, S);
+    history.write_ended(loss + S, &action(Direction::Down), &ActionOutcome::KeptBack, S);
     if down_after >= 0 {
         others(&mut history);
     }
     history.verdict(healthy, &verdict(Outcome::Healthy, healthy), None);
-    history.write_ended(healthy + S, &action(Direction::Up), &ActionOutcome::Observed, S);
+    history.write_ended(healthy + S, &action(Direction::Up), &ActionOutcome::KeptBack, S);
     let held = scaling(Some(Direction::Up), FlowState::Settled, Step::Reached, true);
     let ended = |event: &ShootEvent| matches!(event.kind, ShootEventKind::IncidentEnded(_));
     assert!(
@@ -276,7 +276,7 @@ fn observed(down_after: i32, up_after: u32) -> (IncidentSummary, String) {
 #[tokio::test]
 async fn an_observed_incident_says_who_was_first_and_by_how_much() {
     let (summary, message) = observed(13, 4);
-    assert!(summary.observed);
+    assert!(summary.in_mode_observe);
     assert_eq!(
         (summary.scaled_down, summary.scaled_up, summary.failed_writes),
         (1, 1, 0)
@@ -347,7 +347,7 @@ async fn a_watchdog_that_leaves_nothing_to_scale_is_compared_with_the_decision()
     history.other_wrote(t0 + 50 * S, &other(Direction::Up)).unwrap();
     history.verdict(healthy, &verdict(Outcome::Healthy, healthy), None);
     let (summary, message) = ended(&mut history, healthy);
-    assert!(summary.observed, "{summary:?}");
+    assert!(summary.in_mode_observe, "{summary:?}");
     assert_eq!(
         summary.first_to_scale(Direction::Down),
         Some("dependency-watchdog")
@@ -362,7 +362,7 @@ async fn a_watchdog_that_leaves_nothing_to_scale_is_compared_with_the_decision()
 async fn a_restore_that_a_later_loss_made_void_is_not_compared() {
     let (mut history, t0) = (ShootHistory::default(), start());
     let kept_back = |history: &mut ShootHistory, at: Instant, direction| {
-        history.write_ended(at, &action(direction), &ActionOutcome::Observed, S)
+        history.write_ended(at, &action(direction), &ActionOutcome::KeptBack, S)
     };
     history.other_wrote(t0, &other(Direction::Down)).unwrap();
     kept_back(&mut history, t0, Direction::Up);
@@ -387,7 +387,7 @@ async fn a_restore_that_a_later_loss_made_void_is_not_compared() {
 async fn an_incident_in_two_modes_says_so() {
     let (mut history, t0) = (ShootHistory::default(), start());
     history.verdict(t0, &verdict(Outcome::LeasesExpired, t0), None);
-    for outcome in [ActionOutcome::Observed, ActionOutcome::Done] {
+    for outcome in [ActionOutcome::KeptBack, ActionOutcome::Done] {
         history.write_ended(t0, &action(Direction::Down), &outcome, S);
     }
     history.verdict(t0, &verdict(Outcome::Healthy, t0), None);

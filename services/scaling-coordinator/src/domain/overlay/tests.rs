@@ -39,11 +39,11 @@ fn run(
                 .find(|d| d.config.reference == action.reference)
                 .unwrap();
             assert_eq!(
-                Effect::of(Mode::Observe, action, &known.observed, overlay),
-                Effect::KeepBack
+                WriteDisposition::of(Mode::Observe, action, &known.observed, overlay),
+                WriteDisposition::KeepBack
             );
             assert!(overlay.keep_back(action, &known.observed), "{action:?}");
-            flow.finish(*now, action, ActionOutcome::Observed);
+            flow.finish(*now, action, ActionOutcome::KeptBack);
         }
         if steps.actions.is_empty() {
             match steps.wake {
@@ -165,13 +165,13 @@ fn a_write_on_an_older_state_is_a_conflict() {
     assert!(overlay.is_empty());
 }
 
-/// The effect of the first write in this direction.
-fn effect(mode: Mode, direction: Direction, state: &ResourceState) -> Effect {
+/// The disposition of the first write in this direction.
+fn disposition(mode: Mode, direction: Direction, state: &ResourceState) -> WriteDisposition {
     let config = gardener();
     let real = dependents(&config[..1], vec![state.clone()]);
     let steps = Flow::default().next(start(), Some(direction), &real);
     let action = steps.actions.first().unwrap();
-    Effect::of(mode, action, &real[0].observed, &Overlay::default())
+    WriteDisposition::of(mode, action, &real[0].observed, &Overlay::default())
 }
 
 #[test]
@@ -185,18 +185,18 @@ fn what_another_watchdog_has_scaled_down_again_is_left_to_it() {
         protected: true,
         ..state
     };
-    let observed = |state| effect(Mode::Observe, Direction::Up, &state);
+    let observed = |state| disposition(Mode::Observe, Direction::Up, &state);
     assert_eq!(
         observed(scaled_by("dependency-watchdog", held(1))),
-        Effect::KeepBack
+        WriteDisposition::KeepBack
     );
     assert_eq!(
         observed(scaled_by(COORDINATOR_FIELD_MANAGER, held(1))),
-        Effect::Send
+        WriteDisposition::Send
     );
     assert_eq!(
         observed(scaled_by("kubectl", seen(1, 1))),
-        Effect::Send,
+        WriteDisposition::Send,
         "only the annotation is left, and it is our own"
     );
 }
@@ -217,21 +217,39 @@ fn only_what_this_program_holds_down_is_restored_for_real() {
         writers: by("dependency-watchdog"),
         ..held(1)
     };
-    assert_eq!(effect(Mode::Observe, Direction::Up, &ours), Effect::Send);
-    assert_eq!(effect(Mode::Observe, Direction::Release, &ours), Effect::Send);
-    assert_eq!(effect(Mode::Observe, Direction::Up, &others), Effect::KeepBack);
-    assert_eq!(effect(Mode::Observe, Direction::Up, &held(1)), Effect::KeepBack);
+    assert_eq!(
+        disposition(Mode::Observe, Direction::Up, &ours),
+        WriteDisposition::Send
+    );
+    assert_eq!(
+        disposition(Mode::Observe, Direction::Release, &ours),
+        WriteDisposition::Send
+    );
+    assert_eq!(
+        disposition(Mode::Observe, Direction::Up, &others),
+        WriteDisposition::KeepBack
+    );
+    assert_eq!(
+        disposition(Mode::Observe, Direction::Up, &held(1)),
+        WriteDisposition::KeepBack
+    );
     let leftover = ResourceState {
         replicas: Some(1),
         ready: 1,
         ..ours
     };
     assert_eq!(
-        effect(Mode::Observe, Direction::Down, &leftover),
-        Effect::KeepBack
+        disposition(Mode::Observe, Direction::Down, &leftover),
+        WriteDisposition::KeepBack
     );
-    assert_eq!(effect(Mode::Protect, Direction::Down, &leftover), Effect::Send);
-    assert_eq!(effect(Mode::Off, Direction::Up, &others), Effect::KeepBack);
+    assert_eq!(
+        disposition(Mode::Protect, Direction::Down, &leftover),
+        WriteDisposition::Send
+    );
+    assert_eq!(
+        disposition(Mode::Off, Direction::Up, &others),
+        WriteDisposition::KeepBack
+    );
 }
 
 fn states() -> impl Strategy<Value = ResourceState> {

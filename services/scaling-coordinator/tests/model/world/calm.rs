@@ -1,10 +1,10 @@
 //! A world in which nothing goes wrong any more.
 
-use super::{Checked, Fate, NONE, Rules, Saying, World};
+use super::{Checked, CombinedVerdict, NONE, RequestFate, Rules, World};
 
 impl World {
     /// From now on everything works, and the observers report this.
-    pub fn calm_down(&mut self, saying: Saying, rules: Rules) -> Checked {
+    pub fn calm_down(&mut self, saying: CombinedVerdict, rules: Rules) -> Checked {
         self.left = NONE;
         self.saying = saying;
         for action in std::mem::take(&mut self.late) {
@@ -49,7 +49,7 @@ impl World {
 
     fn answer_all(&mut self, c: usize, rules: Rules) -> Checked {
         for action in std::mem::take(&mut self.coordinators[c].sent) {
-            self.answer(c, action, Fate::Answered, rules)?;
+            self.answer(c, action, RequestFate::Answered, rules)?;
         }
         Ok(())
     }

@@ -1,17 +1,17 @@
 //! The events that can happen next.
 
-use super::{Event, Fate, Rules, Saying, World};
+use super::{CombinedVerdict, Event, RequestFate, Rules, World};
 
 impl World {
     /// The events that can happen now.
     pub fn events(&self, rules: Rules) -> Vec<Event> {
-        use Saying::{
+        use CombinedVerdict::{
             Contradiction, ExternalUnreachable, Healthy, Inconclusive, LeasesExpired, Nothing, Stale,
         };
         let mut events = Vec::new();
         let left = &self.left;
         if left.turns > 0 {
-            let all: &[Saying] = if left.all_verdicts {
+            let all: &[CombinedVerdict] = if left.all_verdicts {
                 &[
                     Nothing,
                     Healthy,
@@ -43,9 +43,14 @@ impl World {
         }
         for (c, coordinator) in self.coordinators.iter().enumerate() {
             for action in 0..coordinator.sent.len() {
-                events.push(Event::Answer(c, action, Fate::Answered));
+                events.push(Event::Answer(c, action, RequestFate::Answered));
                 if left.losses > 0 {
-                    let fates = [Fate::AppliedButLost, Fate::Lost, Fate::Late, Fate::Refused];
+                    let fates = [
+                        RequestFate::AppliedButLost,
+                        RequestFate::Lost,
+                        RequestFate::Late,
+                        RequestFate::Refused,
+                    ];
                     events.extend(fates.map(|fate| Event::Answer(c, action, fate)));
                 }
             }
@@ -62,11 +67,11 @@ impl World {
             }
             events.extend((0..coordinator.queued.len()).map(|action| Event::Send(c, action)));
             if left.crashes > 0 {
-                events.push(Event::Crash(c, Fate::AppliedButLost));
+                events.push(Event::Crash(c, RequestFate::AppliedButLost));
                 if !coordinator.sent.is_empty() {
-                    events.push(Event::Crash(c, Fate::Lost));
+                    events.push(Event::Crash(c, RequestFate::Lost));
                     if left.losses > 0 {
-                        events.push(Event::Crash(c, Fate::Late));
+                        events.push(Event::Crash(c, RequestFate::Late));
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! The invariants, judged by what is true and not by what a coordinator sees.
 
 use super::object::{Object, dependents, index};
-use super::{Action, Checked, Direction, Rules, Saying, World};
+use super::{Action, Checked, CombinedVerdict, Direction, Rules, World};
 
 impl World {
     /// Checks the invariants of a write when a coordinator sends it.
@@ -12,9 +12,9 @@ impl World {
         };
         match (action.direction, self.saying) {
             (Direction::Release, _) => because(!self.allowed, "S2: it is still to be protected")?,
-            (Direction::Up, Saying::Healthy)
-            | (Direction::Down, Saying::LeasesExpired | Saying::ExternalUnreachable) => {}
-            (_, Saying::Stale) => return because(false, "S1: a verdict that is not valid any more"),
+            (Direction::Up, CombinedVerdict::Healthy)
+            | (Direction::Down, CombinedVerdict::LeasesExpired | CombinedVerdict::ExternalUnreachable) => {}
+            (_, CombinedVerdict::Stale) => return because(false, "S1: a verdict that is not valid any more"),
             _ => return because(false, "S2: no verdict asks for it"),
         }
         because(
@@ -67,7 +67,7 @@ impl World {
     /// Returns true if the final state is right: everything is where the verdict wants it, or the Cluster forbids
     /// writes.
     pub fn is_calm(&self) -> bool {
-        if self.saying == Saying::LeasesExpired {
+        if self.saying == CombinedVerdict::LeasesExpired {
             let is_down = |object: &Object| object.has_reached(Direction::Down);
             return !self.allowed || self.objects.iter().all(is_down);
         }

@@ -4,7 +4,7 @@ use scaling_coordinator::domain::flow::{Action, ActionKind, ActionOutcome, Flow}
 use scaling_coordinator::domain::next_step::ResourceWrite;
 
 use super::object::index;
-use super::{Checked, Fate, Rules, World};
+use super::{Checked, RequestFate, Rules, World};
 
 /// The write down as it would be if nothing were recorded.
 fn unrecorded(what: ActionKind) -> ActionKind {
@@ -51,36 +51,36 @@ impl World {
             action.kind = unrecorded(action.kind);
         }
         if !rules.exclusive && c == 0 {
-            self.answer(c, action, Fate::Answered, rules)?;
+            self.answer(c, action, RequestFate::Answered, rules)?;
             return Ok(false);
         }
         self.coordinators[c].sent.push(action);
         Ok(true)
     }
 
-    pub(super) fn answer(&mut self, c: usize, action: Action, fate: Fate, rules: Rules) -> Checked {
+    pub(super) fn answer(&mut self, c: usize, action: Action, fate: RequestFate, rules: Rules) -> Checked {
         let unknown = ActionOutcome::Unknown {
             why: "no answer".into(),
             retry_after: None,
         };
         let outcome = match fate {
-            Fate::Answered if self.apply(&action, rules)? => ActionOutcome::Done,
-            Fate::Answered => ActionOutcome::Conflict,
-            Fate::AppliedButLost => {
+            RequestFate::Answered if self.apply(&action, rules)? => ActionOutcome::Done,
+            RequestFate::Answered => ActionOutcome::Conflict,
+            RequestFate::AppliedButLost => {
                 self.apply(&action, rules)?;
                 unknown
             }
-            Fate::Lost => unknown,
-            Fate::Late => {
+            RequestFate::Lost => unknown,
+            RequestFate::Late => {
                 self.late.push(action.clone());
                 unknown
             }
-            Fate::Refused => ActionOutcome::Refused {
+            RequestFate::Refused => ActionOutcome::Refused {
                 why: "500".into(),
                 retry_after: None,
             },
         };
-        if rules.deadline || fate == Fate::Answered {
+        if rules.deadline || fate == RequestFate::Answered {
             self.coordinators[c].flow.finish(self.now, &action, outcome);
         }
         Ok(())
@@ -129,9 +129,9 @@ impl World {
         Ok(true)
     }
 
-    pub(super) fn crash(&mut self, c: usize, fate: Fate, rules: Rules) -> Checked {
+    pub(super) fn crash(&mut self, c: usize, fate: RequestFate, rules: Rules) -> Checked {
         self.left.crashes -= 1;
-        self.left.losses -= u8::from(fate == Fate::Late);
+        self.left.losses -= u8::from(fate == RequestFate::Late);
         for action in std::mem::take(&mut self.coordinators[c].sent) {
             self.answer(c, action, fate, rules)?;
         }

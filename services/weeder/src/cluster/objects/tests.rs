@@ -13,7 +13,10 @@ fn pod(status: Value) -> Pod {
             "managedFields": [{"manager": "kubelet"}],
             "ownerReferences": [
                 {"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "1"},
-                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "kube-apiserver", "uid": "2", "controller": true},
+                {
+                    "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "kube-apiserver", "uid": "2",
+                    "controller": true,
+                },
             ],
         },
         "spec": {"containers": [{"name": "kube-apiserver"}]},
@@ -30,7 +33,8 @@ fn waiting(name: &str, reason: &str) -> Value {
         "name": name, "restartCount": 4, "ready": false, "image": "i",
         "state": {"waiting": {"reason": reason, "message": "back-off 1m20s"}},
         "lastState": {"terminated": {
-            "exitCode": 137, "reason": "OOMKilled", "message": "first line\n  second line", "finishedAt": "2026-11-21T08:00:01Z",
+            "exitCode": 137, "reason": "OOMKilled", "message": "first line\n  second line",
+            "finishedAt": "2026-11-21T08:00:01Z",
         }},
     })
 }
@@ -83,7 +87,8 @@ fn the_last_end_is_that_of_any_container() {
     });
     assert_eq!(with(restarted), seconds(9));
     let failed = json!({
-        "name": "b", "restartCount": 1, "state": ended("2026-11-21T08:00:20Z"), "lastState": ended("2026-11-21T08:00:09Z"),
+        "name": "b", "restartCount": 1,
+        "state": ended("2026-11-21T08:00:20Z"), "lastState": ended("2026-11-21T08:00:09Z"),
     });
     assert_eq!(with(failed), seconds(20), "it has just failed");
     let silent = json!({"name": "b", "restartCount": 1, "state": {"running": {}}, "lastState": {}});
@@ -224,7 +229,9 @@ fn since_when_a_pod_is_ready() {
         let object = json!({
             "metadata": {
                 "name": "etcd-0", "namespace": "shoot", "uid": "u", "creationTimestamp": "2026-11-21T07:00:00Z",
-                "ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": "e", "uid": "1", "controller": true}],
+                "ownerReferences": [
+                    {"apiVersion": "apps/v1", "kind": kind, "name": "e", "uid": "1", "controller": true},
+                ],
             },
             "status": {"conditions": conditions},
         });

@@ -42,8 +42,8 @@ enum ServiceReadySince {
 }
 
 impl WeederManager {
-    /// Of several weeders one that saw its service become ready comes first, and the youngest of those: its service is the
-    /// last that the pod was missing.
+    /// Of several weeders one that saw its service become ready comes first, and the youngest of those: its service is
+    /// the last that the pod was missing.
     pub(super) fn decide(&self, key: &NamespacedName, now: UnixTime) -> PodDecision {
         let Some(known) = self
             .pods

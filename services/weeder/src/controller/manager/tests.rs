@@ -684,12 +684,12 @@ fn a_cancelled_or_paused_weeder_asks_for_nothing() {
     nothing(&mut manager, 0.1);
     let message = "Service etcd is not ready: nothing is deleted until it is.";
     assert_eq!(weeder(&manager, "etcd").message, message);
-    manager.cancel(Stop::NamespaceEnded, at(5.0), |_| true);
+    manager.cancel(StopReason::NamespaceEnded, at(5.0), |_| true);
     nothing(&mut manager, 5.0);
     let weeder = weeder(&manager, "etcd");
     assert_eq!((weeder.phase, weeder.ends_at), (Phase::Cancelled, at(5.0)));
     assert_eq!(manager.next_due(true), Some(at(65.0)));
-    manager.cancel(Stop::NotOwned, at(6.0), |_| true);
+    manager.cancel(StopReason::NotOwned, at(6.0), |_| true);
     assert_eq!(manager.next_due(true), Some(at(65.0)), "once is enough");
 }
 
@@ -900,8 +900,8 @@ fn answer(how: u8) -> Result<(), RequestFailure> {
 }
 
 proptest! {
-    /// In any order of events, only dependants of a live weeder are deleted, in at most three rounds of a weeder's life for
-    /// a controller. At the end, nothing is left.
+    /// In any order of events, only dependants of a live weeder are deleted, in at most three rounds of a weeder's life
+    /// for a controller. At the end, nothing is left.
     #[test]
     fn never_a_wrong_task_and_nothing_left_at_the_end(steps in steps()) {
         let mut manager = WeederManager::new(&config());
@@ -926,7 +926,7 @@ proptest! {
                     manager.start(key(service), dependants(service), proof, now);
                 }
                 Step::Pause(service) => manager.pause(&key(service)),
-                Step::Cancel => manager.cancel(Stop::NotOwned, now, |key| &*key.name == "etcd"),
+                Step::Cancel => manager.cancel(StopReason::NotOwned, now, |key| &*key.name == "etcd"),
                 Step::Seen { slot, replaced, version, crashes, role } => {
                     let (number, created) = &mut replicas[slot];
                     if replaced {
@@ -974,7 +974,9 @@ proptest! {
                         prop_assert!(deletion.pod.crash_loop().is_some());
                     }
                     Task::ReadEndpoints(read) => {
-                        let same = |task: &Task| matches!(task, Task::ReadEndpoints(r) if r.generation == read.generation);
+                        let generation = read.generation;
+                        let same =
+                            |task: &Task| matches!(task, Task::ReadEndpoints(r) if r.generation == generation);
                         prop_assert!(!under_way.iter().any(same), "two reads at one time");
                     }
                 }
@@ -1024,7 +1026,7 @@ fn a_deletion_that_is_kept_back_counts_once_until_its_pod_is_gone() {
     let shown = weeder(&manager, "etcd");
     assert_eq!(
         (shown.deleted, results(&shown)),
-        (1, vec![(1, DeletionResult::Observed)])
+        (1, vec![(1, DeletionResult::KeptBack)])
     );
     assert!(
         manager

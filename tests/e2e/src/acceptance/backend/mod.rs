@@ -1,5 +1,5 @@
-//! Where the scenarios are played: on the sandbox, or on real kube-apiservers. What a [`Site`] can do is all that a
-//! scenario needs that cannot be done through the Kubernetes API itself.
+//! Where the scenarios are played: on the sandbox, or on real kube-apiservers. What a [`ShootBackend`] can do is all
+//! that a scenario needs that cannot be done through the Kubernetes API itself.
 
 mod machines;
 mod nodes;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use kube::Client;
 
-pub use self::pool::Lent;
+pub use self::pool::PooledServer;
 pub use self::real::{RealBackend, RealSite};
 pub use self::sandbox::{SandboxBackend, SandboxSite};
 use super::seed::Seed;
@@ -109,7 +109,7 @@ pub enum Backend {
 
 /// A seed of a back-end, on which shoots can be built.
 #[derive(Clone)]
-pub enum Place {
+pub enum SeedBackend {
     /// In memory.
     Sandbox(Arc<watchdog_sandbox::Sandbox>),
     /// A real API server.
@@ -117,7 +117,7 @@ pub enum Place {
 }
 
 /// The part of a shoot that differs between the back-ends: its machines, nodes and API server.
-pub enum Site {
+pub enum ShootBackend {
     /// Simulated by the sandbox.
     Sandbox(SandboxSite),
     /// A real API server, with simulated kubelets.
@@ -126,8 +126,8 @@ pub enum Site {
 
 /// The part of the back-end that a scenario holds; given back when it is dropped.
 #[derive(Default)]
-pub struct Stock {
-    lent: Vec<Lent>,
+pub struct HeldServers {
+    lent: Vec<PooledServer>,
 }
 
 // === impl Backend ===
@@ -144,7 +144,7 @@ impl Backend {
 
     /// The seed that all scenarios share, and where it is.
     #[must_use]
-    pub fn seed(&self) -> (Arc<Seed>, Place) {
+    pub fn seed(&self) -> (Arc<Seed>, SeedBackend) {
         match self {
             Self::Sandbox(backend) => backend.seed(),
             Self::Real(backend) => backend.seed(),
@@ -153,7 +153,7 @@ impl Backend {
 
     /// Where unwatched twins are.
     #[must_use]
-    pub fn unwatched(&self) -> Place {
+    pub fn unwatched(&self) -> SeedBackend {
         match self {
             Self::Sandbox(backend) => backend.unwatched(),
             // Without a Cluster a shoot is not watched over.
@@ -254,19 +254,19 @@ impl Backend {
     ///
     /// # Errors
     /// When there are fewer.
-    pub async fn reserve(&self, servers: usize) -> anyhow::Result<Stock> {
+    pub async fn reserve(&self, servers: usize) -> anyhow::Result<HeldServers> {
         let lent = match self {
             Self::Sandbox(_) => Vec::new(),
             Self::Real(backend) => backend.reserve(servers).await?,
         };
-        Ok(Stock { lent })
+        Ok(HeldServers { lent })
     }
 
     /// A second seed with services of its own.
     ///
     /// # Errors
     /// When something does not come up.
-    pub async fn second_seed(&self, stock: &mut Stock) -> anyhow::Result<(Arc<Seed>, Place)> {
+    pub async fn second_seed(&self, stock: &mut HeldServers) -> anyhow::Result<(Arc<Seed>, SeedBackend)> {
         match self {
             Self::Sandbox(backend) => backend.second_seed().await,
             Self::Real(backend) => backend.second_seed(stock).await,
@@ -280,27 +280,27 @@ impl Backend {
     /// When something does not come up.
     pub async fn build(
         &self,
-        stock: &mut Stock,
-        place: &Place,
+        stock: &mut HeldServers,
+        place: &SeedBackend,
         name: &str,
         plan: &Plan,
         cluster: bool,
-    ) -> anyhow::Result<Site> {
+    ) -> anyhow::Result<ShootBackend> {
         match (self, place) {
-            (Self::Sandbox(backend), Place::Sandbox(sandbox)) => {
-                Ok(Site::Sandbox(backend.build(sandbox, name, plan).await?))
+            (Self::Sandbox(backend), SeedBackend::Sandbox(sandbox)) => {
+                Ok(ShootBackend::Sandbox(backend.build(sandbox, name, plan).await?))
             }
-            (Self::Real(backend), Place::Real(seed)) => {
-                Ok(Site::Real(backend.build(stock, seed, name, plan, cluster).await?))
-            }
+            (Self::Real(backend), SeedBackend::Real(seed)) => Ok(ShootBackend::Real(
+                backend.build(stock, seed, name, plan, cluster).await?,
+            )),
             _ => anyhow::bail!("a place of another back-end"),
         }
     }
 }
 
-// === impl Site ===
+// === impl ShootBackend ===
 
-impl Site {
+impl ShootBackend {
     /// Namespace on the seed.
     #[must_use]
     pub fn namespace(&self) -> &str {

@@ -16,7 +16,7 @@ pub(super) struct Pool {
 }
 
 /// A borrowed API server; goes back when it is dropped.
-pub struct Lent {
+pub struct PooledServer {
     pub(super) server: Arc<ApiServer>,
     pool: Arc<Pool>,
     _permit: OwnedSemaphorePermit,
@@ -35,13 +35,13 @@ impl Pool {
     }
 
     /// Waits until this many are free. All at once: who has some and waits for more could wait for another who does.
-    pub(super) async fn borrow(self: &Arc<Self>, count: usize) -> anyhow::Result<Vec<Lent>> {
+    pub(super) async fn borrow(self: &Arc<Self>, count: usize) -> anyhow::Result<Vec<PooledServer>> {
         anyhow::ensure!(count <= self.size, "{count} API servers asked of {}", self.size);
         let all = u32::try_from(count)?;
         let mut permits = self.permits.clone().acquire_many_owned(all).await?;
         (0..count)
             .map(|_| {
-                Ok(Lent {
+                Ok(PooledServer {
                     server: self.free.lock().pop().context("a permit without a server")?,
                     pool: self.clone(),
                     _permit: permits.split(1).context("too few permits")?,
@@ -51,7 +51,7 @@ impl Pool {
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledServer {
     fn drop(&mut self) {
         // Before the permit, which is dropped after this.
         self.pool.free.lock().push(self.server.clone());

@@ -16,8 +16,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::machines::Machines;
 use super::nodes::Nodes;
-use super::pool::{Lent, Pool};
-use super::{Count, Place, Plan, Stock};
+use super::pool::{Pool, PooledServer};
+use super::{Count, HeldServers, Plan, SeedBackend};
 use crate::acceptance::seed::Seed;
 use crate::acceptance::times::Times;
 use crate::acceptance::{COUNTS, PROJECT};
@@ -39,8 +39,8 @@ const TIMES: Times = Times {
     bound: BOUND,
 };
 
-/// API servers beside the seed's. Each takes 5 % of a processor for nothing, and machines are at times three times slower
-/// than at others; more would only be in the way of what is timed.
+/// API servers beside the seed's. Each takes 5 % of a processor for nothing, and machines are at times three times
+/// slower than at others; more would only be in the way of what is timed.
 const POOL: usize = 4;
 
 /// The user that the probe is in a shoot.
@@ -64,7 +64,7 @@ pub struct RealSite {
     machines: Arc<Machines>,
     _tasks: AbortOnDropHandle<()>,
     _workloads: WorkloadController,
-    lent: Lent,
+    lent: PooledServer,
 }
 
 async fn watch_over(server: &ApiServer, name: &str, proxy: Option<&FaultProxy>) -> anyhow::Result<Arc<Seed>> {
@@ -163,18 +163,21 @@ impl RealBackend {
         self.times
     }
 
-    pub(super) fn seed(&self) -> (Arc<Seed>, Place) {
-        (self.seed.clone(), Place::Real(self.seed.client.clone()))
+    pub(super) fn seed(&self) -> (Arc<Seed>, SeedBackend) {
+        (self.seed.clone(), SeedBackend::Real(self.seed.client.clone()))
     }
 
-    pub(super) async fn reserve(&self, servers: usize) -> anyhow::Result<Vec<Lent>> {
+    pub(super) async fn reserve(&self, servers: usize) -> anyhow::Result<Vec<PooledServer>> {
         self.pool.borrow(servers).await
     }
 
-    pub(super) async fn second_seed(&self, stock: &mut Stock) -> anyhow::Result<(Arc<Seed>, Place)> {
+    pub(super) async fn second_seed(
+        &self,
+        stock: &mut HeldServers,
+    ) -> anyhow::Result<(Arc<Seed>, SeedBackend)> {
         let lent = stock.lent.pop().context("no API server reserved")?;
         let seed = watch_over(&lent.server, "second-seed", None).await?;
-        let place = Place::Real(seed.client.clone());
+        let place = SeedBackend::Real(seed.client.clone());
         // Ends with the seed: kept beside it by the scenario's stock.
         stock.lent.insert(0, lent);
         Ok((seed, place))
@@ -182,7 +185,7 @@ impl RealBackend {
 
     pub(super) async fn build(
         &self,
-        stock: &mut Stock,
+        stock: &mut HeldServers,
         seed: &Client,
         name: &str,
         plan: &Plan,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube::Client;
 use watchdog_sandbox::{AuditEntry, Cut, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot};
 
-use super::{Place, Plan};
+use super::{Plan, SeedBackend};
 use crate::acceptance::seed::Seed;
 use crate::acceptance::times::Times;
 use crate::acceptance::{MCM_REPLICAS, PROJECT};
@@ -146,20 +146,20 @@ impl SandboxBackend {
         self.times
     }
 
-    pub(super) fn seed(&self) -> (Arc<Seed>, Place) {
-        (self.seed.clone(), Place::Sandbox(self.watched.clone()))
+    pub(super) fn seed(&self) -> (Arc<Seed>, SeedBackend) {
+        (self.seed.clone(), SeedBackend::Sandbox(self.watched.clone()))
     }
 
-    pub(super) fn unwatched(&self) -> Place {
-        Place::Sandbox(self.twins.clone())
+    pub(super) fn unwatched(&self) -> SeedBackend {
+        SeedBackend::Sandbox(self.twins.clone())
     }
 
-    pub(super) async fn second_seed(&self) -> anyhow::Result<(Arc<Seed>, Place)> {
+    pub(super) async fn second_seed(&self) -> anyhow::Result<(Arc<Seed>, SeedBackend)> {
         let sandbox = sandbox(0).await?;
         let folder = Scratch::new("second-seed")?;
         Ok((
             watch_over(&sandbox, &folder, None).await?,
-            Place::Sandbox(sandbox),
+            SeedBackend::Sandbox(sandbox),
         ))
     }
 

@@ -77,7 +77,8 @@ impl Writer {
         }
     }
 
-    /// The pods behind a Service, and which of them are ready: as EndpointSlice if the seed serves it, else as Endpoints.
+    /// The pods behind a Service, and which of them are ready: as EndpointSlice if the seed serves it, else as
+    /// Endpoints.
     pub(super) async fn publish(
         &self,
         namespace: &str,

@@ -142,8 +142,8 @@ impl ShootUnderTest {
         self.half.site.start_api_server().await
     }
 
-    /// Waits until every kubelet has renewed its lease after this call and lease-probe has found the shoot healthy after
-    /// that. Until then a loss that began before the nodes were reconnected may still lead to a scale-down.
+    /// Waits until every kubelet has renewed its lease after this call and lease-probe has found the shoot healthy
+    /// after that. Until then a loss that began before the nodes were reconnected may still lead to a scale-down.
     ///
     /// # Errors
     /// When a lease is not renewed, or the shoot is not found healthy, in time.

@@ -51,7 +51,7 @@ pub struct ReplicaProcess {
 }
 
 /// How to reach what a coordinator talks to.
-pub struct Around<'a> {
+pub struct CoordinatorTargets<'a> {
     pub scratch: &'a Arc<Scratch>,
     pub config: &'a std::path::Path,
     pub namespace: &'a str,
@@ -63,13 +63,17 @@ pub struct Around<'a> {
 
 impl ReplicaProcess {
     /// Starts one; it need not be ready yet.
-    pub async fn start(around: &Around<'_>, identity: &str, kubeconfig: &str) -> anyhow::Result<Self> {
+    pub async fn start(
+        around: &CoordinatorTargets<'_>,
+        identity: &str,
+        kubeconfig: &str,
+    ) -> anyhow::Result<Self> {
         Self::start_with(around, identity, kubeconfig, |command| command).await
     }
 
     /// The same with what `more` adds to the command.
     pub async fn start_with(
-        around: &Around<'_>,
+        around: &CoordinatorTargets<'_>,
         identity: &str,
         kubeconfig: &str,
         more: impl FnOnce(Command) -> Command,
@@ -213,8 +217,8 @@ impl Field {
         self.probe.say(self.shoots.iter().map(String::as_str), outcome);
     }
 
-    pub fn around<'a>(&'a self, namespace: &'a str) -> Around<'a> {
-        Around {
+    pub fn around<'a>(&'a self, namespace: &'a str) -> CoordinatorTargets<'a> {
+        CoordinatorTargets {
             scratch: &self.world.scratch,
             config: self.world.setup.prober_file(),
             namespace,

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Seconds, dependant or other fact.
-struct Story(Vec<TimelineEntry>, u64);
+struct TimelineBuilder(Vec<TimelineEntry>, u64);
 
 fn expected() -> Expectation {
     Expectation {
@@ -18,7 +18,7 @@ fn expected() -> Expectation {
     }
 }
 
-impl Story {
+impl TimelineBuilder {
     fn new() -> Self {
         let mut story = Self(Vec::new(), 0);
         story.seen(0, KCM, (1, 1), None, false);
@@ -96,7 +96,7 @@ impl Story {
 
 #[test]
 fn a_loss_and_a_recovery_as_they_should_be() {
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.lost();
     story.down();
     story.up();
@@ -105,7 +105,7 @@ fn a_loss_and_a_recovery_as_they_should_be() {
 
 #[test]
 fn down_although_the_nodes_were_there() {
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.cut(10, 2);
     story.fact(22, Fact::Verdict(Outcome::LeasesExpired));
     story.down();
@@ -115,14 +115,14 @@ fn down_although_the_nodes_were_there() {
 
 #[test]
 fn down_too_early_and_down_too_late() {
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.cut(19, 5);
     story.fact(22, Fact::Verdict(Outcome::LeasesExpired));
     story.down();
     story.up();
     story.breaks(Invariant::S1);
 
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.cut(1, 5);
     story.cut(5, 0);
     story.fact(22, Fact::Verdict(Outcome::LeasesExpired));
@@ -138,7 +138,7 @@ fn down_on_a_verdict_that_says_nothing_of_a_loss() {
         Outcome::ApiServerUnreachable,
         Outcome::Inconclusive,
     ] {
-        let mut story = Story::new();
+        let mut story = TimelineBuilder::new();
         story.cut(10, 5);
         story.fact(12, Fact::Verdict(outcome));
         story.down();
@@ -149,7 +149,7 @@ fn down_on_a_verdict_that_says_nothing_of_a_loss() {
 
 #[test]
 fn levels_out_of_order() {
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.lost();
     story.seen(22, KCM, (1, 1), Some("1"), true);
     story.seen(22, KCM, (0, 1), Some("1"), true);
@@ -157,7 +157,7 @@ fn levels_out_of_order() {
     story.seen(23, KCM, (1, 1), Some("1"), false);
     story.breaks(Invariant::S3);
 
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.lost();
     story.down();
     story.seen(44, MCM, (2, 0), Some("2"), true);
@@ -169,7 +169,7 @@ fn levels_out_of_order() {
 
 #[test]
 fn written_to_while_it_hibernates() {
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.lost();
     story.cluster(12, Some("hibernating"));
     story.down();
@@ -180,7 +180,7 @@ fn written_to_while_it_hibernates() {
 
 #[test]
 fn an_operator_may_do_what_the_watchdog_may_not() {
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.cluster(12, Some("hibernating"));
     story.seen(22, KCM, (0, 1), None, false);
     let version = story.1;
@@ -193,12 +193,12 @@ fn an_operator_may_do_what_the_watchdog_may_not() {
 
 #[test]
 fn counts_that_are_lost() {
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.lost();
     story.down();
     story.breaks(Invariant::S6);
 
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.lost();
     story.down();
     story.cut(40, 0);
@@ -208,7 +208,7 @@ fn counts_that_are_lost() {
     story.seen(46, MCM, (1, 1), Some("2"), false);
     story.breaks(Invariant::S6);
 
-    let mut story = Story::new();
+    let mut story = TimelineBuilder::new();
     story.lost();
     story.seen(22, MCM, (0, 2), None, false);
     story.seen(23, MCM, (2, 2), None, false);

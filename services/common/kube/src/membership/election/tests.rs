@@ -27,7 +27,7 @@ fn at(second: i64) -> Timestamp {
 fn the_first_candidate_creates_the_lease_and_acts_until_the_renew_deadline() {
     let mut first = candidate("a");
     assert_eq!(first.step(), ElectionStep::Read(Moment::ZERO));
-    first.read(seconds(1), None, seconds(2));
+    first.on_read(seconds(1), None, seconds(2));
     assert_eq!(first.step(), ElectionStep::Write(seconds(1)));
     let lease = stored(first.claim(NAME, at(1)), 1);
     let spec = lease.spec.clone().unwrap();
@@ -36,7 +36,7 @@ fn the_first_candidate_creates_the_lease_and_acts_until_the_renew_deadline() {
         (spec.lease_duration_seconds, spec.lease_transitions),
         (Some(15), Some(0))
     );
-    first.wrote(seconds(1), seconds(3), lease);
+    first.on_written(seconds(1), seconds(3), lease);
     assert_eq!(first.step(), ElectionStep::Write(seconds(3)));
     assert_eq!(
         first.act_until(seconds(10)),
@@ -52,7 +52,7 @@ fn a_lease_that_does_not_change_is_taken_after_its_own_duration() {
     let lease = stored(candidate("a").claim(NAME, at(0)), 1);
     let mut other = candidate("b");
     for second in [5, 7, 19] {
-        other.read(seconds(second), Some(lease.clone()), seconds(2));
+        other.on_read(seconds(second), Some(lease.clone()), seconds(2));
         assert!(!other.is_leader() && matches!(other.step(), ElectionStep::Read(_)));
     }
     assert_eq!(
@@ -60,7 +60,7 @@ fn a_lease_that_does_not_change_is_taken_after_its_own_duration() {
         ElectionStep::Read(seconds(20)),
         "15 s after it was first seen"
     );
-    other.read(seconds(20), Some(lease), seconds(2));
+    other.on_read(seconds(20), Some(lease), seconds(2));
     assert_eq!(other.step(), ElectionStep::Write(seconds(20)));
     let spec = other.claim(NAME, at(20)).spec.unwrap();
     assert_eq!(
@@ -72,23 +72,23 @@ fn a_lease_that_does_not_change_is_taken_after_its_own_duration() {
 #[test]
 fn a_released_lease_is_taken_at_once_and_a_deleted_one_is_not() {
     let mut leader = candidate("a");
-    leader.read(Moment::ZERO, None, seconds(2));
-    leader.wrote(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    leader.on_read(Moment::ZERO, None, seconds(2));
+    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
     let held = leader.base.clone();
     let released = leader.release(at(1)).map(|lease| stored(lease, 2));
     let mut other = candidate("b");
-    other.read(seconds(1), released, seconds(2));
+    other.on_read(seconds(1), released, seconds(2));
     assert_eq!(other.step(), ElectionStep::Write(seconds(1)));
 
     let mut other = candidate("b");
-    other.read(seconds(1), held, seconds(2));
-    other.read(seconds(3), None, seconds(2));
+    other.on_read(seconds(1), held, seconds(2));
+    other.on_read(seconds(3), None, seconds(2));
     assert_eq!(
         other.step(),
         ElectionStep::Read(seconds(5)),
         "its holder may not know yet"
     );
-    other.read(seconds(16), None, seconds(2));
+    other.on_read(seconds(16), None, seconds(2));
     assert_eq!(other.step(), ElectionStep::Write(seconds(16)));
     assert!(!other.replaces());
 }
@@ -98,11 +98,11 @@ fn a_lease_that_is_held_for_years_is_free_soon_after_it_was_deleted() {
     let mut parked = stored(candidate("nobody").claim(NAME, at(0)), 1);
     parked.spec.as_mut().unwrap().lease_duration_seconds = Some(i32::MAX);
     let mut candidate = candidate("a");
-    candidate.read(seconds(1), Some(parked), seconds(2));
+    candidate.on_read(seconds(1), Some(parked), seconds(2));
     assert!(candidate.held_for(seconds(1)) > seconds(1_000_000_000));
-    candidate.read(seconds(3), None, seconds(2));
+    candidate.on_read(seconds(3), None, seconds(2));
     assert_eq!(candidate.step(), ElectionStep::Read(seconds(5)));
-    candidate.read(seconds(18), None, seconds(2));
+    candidate.on_read(seconds(18), None, seconds(2));
     assert_eq!(candidate.step(), ElectionStep::Write(seconds(18)));
     assert_eq!(candidate.held_for(seconds(18)), Duration::ZERO);
 }
@@ -110,28 +110,28 @@ fn a_lease_that_is_held_for_years_is_free_soon_after_it_was_deleted() {
 #[test]
 fn a_leader_whose_lease_somebody_changed_stops_until_it_has_renewed_it() {
     let mut leader = candidate("a");
-    leader.read(Moment::ZERO, None, seconds(2));
-    leader.wrote(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
-    leader.failed(seconds(2), true);
+    leader.on_read(Moment::ZERO, None, seconds(2));
+    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    leader.on_failed(seconds(2), true);
     assert_eq!(leader.act_until(seconds(2)), None);
     let changed = stored(leader.claim(NAME, at(1)), 2);
-    leader.read(seconds(3), Some(changed), seconds(2));
+    leader.on_read(seconds(3), Some(changed), seconds(2));
     assert_eq!(
         (leader.step(), leader.act_until(seconds(3))),
         (ElectionStep::Write(seconds(3)), None)
     );
-    leader.wrote(seconds(3), seconds(3), stored(leader.claim(NAME, at(3)), 3));
+    leader.on_written(seconds(3), seconds(3), stored(leader.claim(NAME, at(3)), 3));
     assert_eq!(leader.act_until(seconds(3)), Some(seconds(13)));
 }
 
 #[test]
 fn a_leader_that_sees_another_stops_at_once() {
     let mut leader = candidate("a");
-    leader.read(Moment::ZERO, None, seconds(2));
-    leader.wrote(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
-    leader.failed(seconds(2), true);
+    leader.on_read(Moment::ZERO, None, seconds(2));
+    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    leader.on_failed(seconds(2), true);
     let other = stored(candidate("b").claim(NAME, at(1)), 2);
-    leader.read(seconds(3), Some(other), seconds(2));
+    leader.on_read(seconds(3), Some(other), seconds(2));
     assert!(!leader.is_leader() && leader.act_until(seconds(3)).is_none());
     assert_eq!(leader.release(at(3)), None, "the Lease of another is left alone");
 }
@@ -152,7 +152,7 @@ fn times_that_could_overlap_are_refused() {
 
 /// The fate of a request.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum RequestFate {
     Answered,
     Refused,
     /// It is applied, and its answer is lost.
@@ -165,7 +165,7 @@ enum Fate {
 struct Actor {
     candidate: Candidate,
     speed: f64,
-    sent: Option<(Moment, u64, Fate, Option<Lease>)>,
+    sent: Option<(Moment, u64, RequestFate, Option<Lease>)>,
     frozen_until: u64,
 }
 
@@ -202,26 +202,26 @@ impl Server {
     }
 }
 
-fn fate() -> impl Strategy<Value = Fate> {
+fn fate() -> impl Strategy<Value = RequestFate> {
     prop_oneof![
-        6 => Just(Fate::Answered),
-        1 => Just(Fate::Refused),
-        1 => Just(Fate::AnswerLost),
-        1 => Just(Fate::Late),
+        6 => Just(RequestFate::Answered),
+        1 => Just(RequestFate::Refused),
+        1 => Just(RequestFate::AnswerLost),
+        1 => Just(RequestFate::Late),
     ]
 }
 
 const REQUEST_MILLIS: u64 = 3_000;
 
 /// One turn of an actor: it sends what is due, or handles what has come back.
-fn turn(actor: &mut Actor, server: &mut Server, world: u64, fate: Fate, delay: u64) {
+fn turn(actor: &mut Actor, server: &mut Server, world: u64, fate: RequestFate, delay: u64) {
     let now = actor.clock(world);
     let Some((started, back, fate, request)) = actor.sent.take() else {
         if actor.candidate.step().due() <= now {
             let write = matches!(actor.candidate.step(), ElectionStep::Write(_));
             let at = at(i64::try_from(world).unwrap());
             let request = write.then(|| actor.candidate.claim(NAME, at));
-            let back = if matches!(fate, Fate::Answered | Fate::Refused) {
+            let back = if matches!(fate, RequestFate::Answered | RequestFate::Refused) {
                 delay
             } else {
                 REQUEST_MILLIS
@@ -235,22 +235,24 @@ fn turn(actor: &mut Actor, server: &mut Server, world: u64, fate: Fate, delay: u
         return;
     }
     match (fate, request) {
-        (Fate::Answered, None) => actor
-            .candidate
-            .read(now, server.lease.clone(), Duration::from_secs(2)),
-        (Fate::Answered, Some(lease)) => match server.write(&lease) {
-            Some(lease) => actor.candidate.wrote(started, now, lease),
-            None => actor.candidate.failed(now, true),
+        (RequestFate::Answered, None) => {
+            actor
+                .candidate
+                .on_read(now, server.lease.clone(), Duration::from_secs(2))
+        }
+        (RequestFate::Answered, Some(lease)) => match server.write(&lease) {
+            Some(lease) => actor.candidate.on_written(started, now, lease),
+            None => actor.candidate.on_failed(now, true),
         },
-        (Fate::AnswerLost, Some(lease)) => {
+        (RequestFate::AnswerLost, Some(lease)) => {
             server.write(&lease);
-            actor.candidate.failed(now, false);
+            actor.candidate.on_failed(now, false);
         }
-        (Fate::Late, Some(lease)) => {
+        (RequestFate::Late, Some(lease)) => {
             server.late.push((world + delay * 20, lease));
-            actor.candidate.failed(now, false);
+            actor.candidate.on_failed(now, false);
         }
-        _ => actor.candidate.failed(now, false),
+        _ => actor.candidate.on_failed(now, false),
     }
 }
 

@@ -127,7 +127,7 @@ impl Process {
 
     pub(super) fn next(&mut self) -> Option<Request> {
         let request = self.state.next(self.local);
-        while self.state.take_note().is_some() {}
+        while self.state.take_event().is_some() {}
         if request.is_none() && !self.state.has_left() {
             let wake = self.state.wake_at();
             assert!(

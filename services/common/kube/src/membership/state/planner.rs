@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Asked, Base, MembershipState, Request, Stage};
+use super::{MembershipState, OwnLeaseState, PendingRequest, Request, SessionPhase};
 use crate::membership::member_table::Moment;
 use crate::membership::record::{Identity, LeaseVersion, MemberRecord, SeenSessions};
 #[cfg(test)]
@@ -51,28 +51,28 @@ impl MembershipState {
         let mut planner = Vec::with_capacity(3);
         if self.leaving {
             match self.base {
-                Base::Unknown if self.wrote => planner.push((Moment::ZERO, NextRequest::List)),
-                Base::Own(_) if self.wrote && !self.busy => {
+                OwnLeaseState::Unknown if self.wrote => planner.push((Moment::ZERO, NextRequest::List)),
+                OwnLeaseState::Own(_) if self.wrote && !self.busy => {
                     planner.push((Moment::ZERO, NextRequest::Release))
                 }
                 _ => {}
             }
             return planner;
         }
-        match self.stage {
-            Stage::Left => return planner,
-            Stage::Starting => planner.push((Moment::ZERO, NextRequest::List)),
-            _ if self.base == Base::Unknown => planner.push((Moment::ZERO, NextRequest::List)),
-            Stage::Waiting if self.busy || matches!(self.base, Base::HeldByOther(..)) => {}
-            Stage::Waiting => planner.push((self.publish_not_before(), NextRequest::Publish)),
-            Stage::Published => {
+        match self.phase {
+            SessionPhase::Left => return planner,
+            SessionPhase::Starting => planner.push((Moment::ZERO, NextRequest::List)),
+            _ if self.base == OwnLeaseState::Unknown => planner.push((Moment::ZERO, NextRequest::List)),
+            SessionPhase::Waiting if self.busy || matches!(self.base, OwnLeaseState::HeldByOther(..)) => {}
+            SessionPhase::Waiting => planner.push((self.publish_not_before(), NextRequest::Publish)),
+            SessionPhase::Published => {
                 planner.push((self.renew_at, NextRequest::Publish));
                 planner.push((Moment::ZERO, NextRequest::List));
             }
-            Stage::Joined if self.published.as_ref() == Some(&self.view()) => {
+            SessionPhase::Joined if self.published.as_ref() == Some(&self.view()) => {
                 planner.push((self.renew_at, NextRequest::Publish));
             }
-            Stage::Joined => planner.push((Moment::ZERO, NextRequest::Publish)),
+            SessionPhase::Joined => planner.push((Moment::ZERO, NextRequest::Publish)),
         }
         planner.push((self.list_at(), NextRequest::List));
         if let Some((since, identity, lease_version)) = self.member_table.longest_gone() {
@@ -108,7 +108,7 @@ impl MembershipState {
         if self.list_wanted {
             return Moment::ZERO;
         }
-        let settled = self.stage == Stage::Joined && self.is_acknowledged();
+        let settled = self.phase == SessionPhase::Joined && self.is_acknowledged();
         let interval = if settled {
             self.timing.resync
         } else {
@@ -116,7 +116,7 @@ impl MembershipState {
         };
         let regular = self.listed_at + interval;
         let occupied_until = match self.base {
-            Base::HeldByOther(_, ends_at) => Some(ends_at),
+            OwnLeaseState::HeldByOther(_, ends_at) => Some(ends_at),
             _ => None,
         };
         self.member_table
@@ -143,14 +143,14 @@ impl MembershipState {
 
     fn ask(&mut self, started: Moment, want: NextRequest) -> Request {
         let base = match &self.base {
-            Base::Own(lease_version) => Some(lease_version.clone()),
+            OwnLeaseState::Own(lease_version) => Some(lease_version.clone()),
             _ => None,
         };
         let (asked, request) = match want {
             NextRequest::List => {
                 self.list_wanted = false;
                 (
-                    Asked::List {
+                    PendingRequest::List {
                         started,
                         mark: self.member_table.mark(),
                     },
@@ -163,7 +163,7 @@ impl MembershipState {
                 let view = self.view();
                 let record = self.record(view.clone(), true);
                 (
-                    Asked::Write {
+                    PendingRequest::Write {
                         started,
                         session: self.session,
                         view,
@@ -173,10 +173,10 @@ impl MembershipState {
             }
             NextRequest::Release => {
                 let record = self.record(self.view(), false);
-                (Asked::Release, Request::Write { base, record })
+                (PendingRequest::Release, Request::Write { base, record })
             }
             NextRequest::Collect(identity, lease_version) => (
-                Asked::Collect(Arc::clone(&identity)),
+                PendingRequest::Collect(Arc::clone(&identity)),
                 Request::Collect {
                     identity,
                     lease_version,

@@ -1,6 +1,6 @@
 //! The life of a session: when it begins to count, and everything that ends it.
 
-use super::{Base, MembershipState, Note, Stage};
+use super::{MembershipEvent, MembershipState, OwnLeaseState, SessionPhase};
 use crate::membership::Ownership;
 use crate::membership::member_table::Moment;
 use crate::membership::record::ObservedLease;
@@ -11,9 +11,9 @@ use crate::membership::simulation::Rule;
 
 impl MembershipState {
     pub(super) fn join(&mut self) {
-        self.stage = Stage::Joined;
+        self.phase = SessionPhase::Joined;
         self.joined = true;
-        self.notes.push_back(Note::Joined);
+        self.events.push_back(MembershipEvent::Joined);
     }
 
     /// The own Lease as a list shows it.
@@ -23,31 +23,32 @@ impl MembershipState {
             lease_version,
         }) = own
         else {
-            self.base = Base::Absent;
-            return self.disturbed(Note::Overwritten);
+            self.base = OwnLeaseState::Absent;
+            return self.disturbed(MembershipEvent::Overwritten);
         };
-        if matches!(&self.base, Base::Own(known) if *known == lease_version) {
+        if matches!(&self.base, OwnLeaseState::Own(known) if *known == lease_version) {
             return;
         }
         if !record.held {
-            self.base = Base::Own(lease_version);
-            return self.disturbed(Note::Overwritten);
+            self.base = OwnLeaseState::Own(lease_version);
+            return self.disturbed(MembershipEvent::Overwritten);
         }
         if record.session.within(self.first, self.session) {
-            self.base = Base::Own(lease_version);
+            self.base = OwnLeaseState::Own(lease_version);
             if record.session != self.session {
-                self.disturbed(Note::Overwritten);
+                self.disturbed(MembershipEvent::Overwritten);
             }
             return;
         }
-        self.disturbed(Note::IdentityConflict(record.session));
+        self.disturbed(MembershipEvent::IdentityConflict(record.session));
         // A container starts when the one before in its Pod has ended: only what that one had sent may still arrive.
         let predecessor = self.pod.is_some() && record.pod == self.pod;
         let ends_at = match &self.base {
-            Base::HeldByOther(before, ends_at) if *before == lease_version => *ends_at,
+            OwnLeaseState::HeldByOther(before, ends_at) if *before == lease_version => *ends_at,
             _ if predecessor => now + self.inheritance(),
             _ => {
-                self.notes.push_back(Note::HeldByOther(record.session));
+                self.events
+                    .push_back(MembershipEvent::HeldByOther(record.session));
                 now + self.timing.peer_ttl
             }
         };
@@ -57,9 +58,9 @@ impl MembershipState {
         let overlapping = self.ownership == Ownership::Overlapping && !self.wrote;
         self.inherited = ended && predecessor;
         self.base = if ended || overlapping {
-            Base::Own(lease_version)
+            OwnLeaseState::Own(lease_version)
         } else {
-            Base::HeldByOther(lease_version, ends_at)
+            OwnLeaseState::HeldByOther(lease_version, ends_at)
         };
     }
 
@@ -71,9 +72,9 @@ impl MembershipState {
         self.timing.takeover_delay
     }
 
-    fn disturbed(&mut self, note: Note) {
-        if matches!(self.stage, Stage::Published | Stage::Joined) && !self.leaving {
-            self.notes.push_back(note);
+    fn disturbed(&mut self, event: MembershipEvent) {
+        if matches!(self.phase, SessionPhase::Published | SessionPhase::Joined) && !self.leaving {
+            self.events.push_back(event);
             self.new_session();
         }
     }
@@ -82,7 +83,7 @@ impl MembershipState {
     pub(super) fn check_lapse(&mut self, now: Moment) {
         if self.ends_at.is_some_and(|until| now >= until) {
             if !self.leaving {
-                self.notes.push_back(Note::Lapsed);
+                self.events.push_back(MembershipEvent::Lapsed);
             }
             self.new_session();
         }
@@ -96,19 +97,20 @@ impl MembershipState {
         }
         self.ends_at = None;
         self.published = None;
-        self.stage = Stage::Starting;
+        self.phase = SessionPhase::Starting;
     }
 
     /// Nothing is left to release.
     pub(super) fn finish_leaving(&mut self) {
-        let nothing = !self.wrote || matches!(self.base, Base::Absent | Base::HeldByOther(..));
+        let nothing =
+            !self.wrote || matches!(self.base, OwnLeaseState::Absent | OwnLeaseState::HeldByOther(..));
         if self.leaving && nothing && self.asked.is_none() {
             self.left();
         }
     }
 
     pub(super) const fn left(&mut self) {
-        self.stage = Stage::Left;
+        self.phase = SessionPhase::Left;
         self.ends_at = None;
     }
 }
