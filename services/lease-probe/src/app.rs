@@ -67,20 +67,13 @@ pub fn start(
 ) -> anyhow::Result<Arc<dyn Collector>> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
-    let Config {
-        common: _,
-        otlp_endpoint,
-        answer_memory,
-        allow_local_addresses,
-        file,
-    } = config;
-    let rules = base.follow(file);
+    let rules = base.follow(config.file);
     let membership = replica.membership.clone();
     let shared = Arc::new(ProbeContext {
         seed: replica.seed.clone(),
         clock: Clock::start(),
         identity: base.identity.clone(),
-        tracer: base.tracer(otlp_endpoint.as_ref(), SERVICE)?,
+        tracer: base.tracer(config.otlp_endpoint.as_ref(), SERVICE)?,
         random: Box::new(rand::random),
         probing: AtomicUsize::new(0),
         close: AtomicUsize::new(0),
@@ -96,9 +89,9 @@ pub fn start(
         rules.borrow().clone(),
         owns,
         HttpConnector {
-            allow_local_addresses,
+            allow_local_addresses: config.allow_local_addresses,
         },
-        answer_memory,
+        config.answer_memory,
     );
     let probing = manager
         .clone()

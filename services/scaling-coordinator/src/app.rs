@@ -33,7 +33,7 @@ use crate::cluster::other_replicas::{OtherReplicas, alone};
 use crate::cluster::resources::Resources;
 use crate::cluster::writer::ResourceWriter;
 use crate::cluster::{permissions, watches};
-use crate::config::{Config, Release};
+use crate::config::{Config, HistoryLimits, Release};
 use crate::controller::Controller;
 use crate::controller::history::HistoryStore;
 use crate::controller::inputs::{DecisionInputs, ModeSource};
@@ -103,30 +103,13 @@ pub fn start(
 ) -> anyhow::Result<Arc<dyn Collector>> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
-    let rules = base.follow(config.file);
-    let (seed, membership) = (replica.seed.clone(), replica.membership.clone());
-    let indexes = Indexes::new(&seed, &base.readiness, &base.tasks);
-    let kinds_known = watch::Sender::new(0);
-    let in_force = indexes.follow(rules, kinds_known.clone());
-    let check = permissions::check(
-        seed.clone(),
-        indexes.resources.clone(),
-        replica.granted_by,
-        replica.permissions.clone(),
-        kinds_known.subscribe(),
-        base.readiness.clone(),
-        base.draining.clone(),
-    );
-    base.tasks.critical("permissions", check);
-
+    let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks);
+    let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
     let tracer = base.tracer(config.otlp_endpoint.as_ref(), SERVICE)?;
     let trace_contexts = Arc::new(TraceContexts::new(tracer.is_on()));
     let verdicts = Arc::new(VerdictTable::new(indexes.work_queue.clone()));
     let clock = Clock::start();
-    let owner = membership.clone();
-    let owns = Box::new(move |shoot: &str| owner.owns(shoot));
-    let identity = base.identity.clone();
-    let history = Arc::new(HistoryStore::new(config.history, clock, identity, owns));
+    let history = keep_history(base, replica, config.history, clock);
     let observers = Observers {
         verdicts: verdicts.clone(),
         trace_contexts: trace_contexts.clone(),
@@ -137,7 +120,7 @@ pub fn start(
     let inputs = indexes.inputs(
         in_force,
         verdicts.clone(),
-        membership,
+        replica.membership.clone(),
         ModeSource::BySeed(config.mode),
         clock,
     );
@@ -173,6 +156,39 @@ pub fn start(
 fn named(addresses: &[String]) -> watch::Receiver<ReplicaAddresses> {
     let named = addresses.iter().map(|address| address.as_str().into());
     watch::Sender::new(named.clone().zip(named).collect::<ReplicaAddresses>()).subscribe()
+}
+
+/// Keeps the history of the shoots that this replica owns.
+fn keep_history(
+    base: &ServiceBuilder,
+    replica: &Replica<Exclusive>,
+    limits: HistoryLimits,
+    clock: Clock,
+) -> Arc<HistoryStore> {
+    let membership = replica.membership.clone();
+    let owns = move |shoot: &str| membership.owns(shoot);
+    Arc::new(HistoryStore::new(limits, clock, base.identity.clone(), owns))
+}
+
+/// Watches the seed, and checks the permissions for that. Returns the configuration in force.
+fn spawn_watches(
+    base: &ServiceBuilder,
+    replica: &Replica<Exclusive>,
+    indexes: &Indexes,
+    rules: watch::Receiver<Arc<ProberConfig>>,
+) -> watch::Receiver<Arc<ProberConfig>> {
+    let kinds_known = watch::Sender::new(0);
+    let check = permissions::check(
+        replica.seed.clone(),
+        indexes.resources.clone(),
+        replica.granted_by,
+        replica.permissions.clone(),
+        kinds_known.subscribe(),
+        base.readiness.clone(),
+        base.draining.clone(),
+    );
+    base.tasks.critical("permissions", check);
+    indexes.follow(rules, kinds_known)
 }
 
 /// Merges the scaling states of this replica with those of the others.
@@ -259,10 +275,6 @@ async fn release_with(
     let agent = format!("{SERVICE}/{}", env!("CARGO_PKG_VERSION"));
     let seed = watchdog_kube::client::seed(config.common.kubeconfig.as_deref(), &agent).await?;
     let readiness = Readiness::default();
-    let in_time = |what: &str| {
-        let blockers = readiness.lines().join("; ");
-        format!("{what} within {:?}: {blockers}", options.timeout)
-    };
     let indexes = Indexes::new(&seed, &readiness, tasks);
     let rules = config.file.subscribe();
     let releaser = Releaser::new(
@@ -273,7 +285,7 @@ async fn release_with(
     let in_force = indexes.follow(rules, watch::Sender::new(0));
     timeout_at(deadline, releaser.listed())
         .await
-        .with_context(|| in_time("the Clusters and the resources were not listed"))?;
+        .with_context(|| options.not_in_time("the Clusters and the resources were not listed", &readiness))?;
     releaser.restore_only();
     if options.plan {
         return releaser.plan(&mut output);
@@ -284,19 +296,9 @@ async fn release_with(
         service: SERVICE,
         namespace: config.common.namespace,
         timing: config.timing,
-        readiness: readiness.clone(),
+        readiness,
     };
-    if let Some(deployment) = &options.stop_deployment {
-        others.stop_deployment(deployment, deadline).await?;
-    }
-    // A replica that joins takes over shoots, and this one protects none.
-    timeout_at(deadline, others.gone(tasks)).await.with_context(|| {
-        in_time("the replicas of the coordinator have not stopped: scale their Deployment to 0")
-    })??;
-    let membership = others.replace(&identity, tasks);
-    timeout_at(deadline, alone(&membership))
-        .await
-        .with_context(|| in_time("the membership of the coordinator was not joined, or not alone,"))?;
+    let membership = replace(&others, &identity, &options, deadline, tasks).await?;
     let before = releaser.held();
     let verdicts = releaser.all_healthy(&indexes.work_queue);
     let inputs = indexes.inputs(
@@ -312,6 +314,36 @@ async fn release_with(
     releaser
         .finish(&before, &states, &membership, deadline, &mut output)
         .await
+}
+
+/// Takes the place of the replicas of the coordinator, once they have stopped.
+async fn replace(
+    others: &OtherReplicas,
+    identity: &str,
+    options: &Release,
+    deadline: Instant,
+    tasks: &Tasks,
+) -> anyhow::Result<Exclusive> {
+    let not_in_time = |what| options.not_in_time(what, &others.readiness);
+    if let Some(deployment) = &options.stop_deployment {
+        others.stop_deployment(deployment, deadline).await?;
+    }
+    // A replica that joins takes over shoots, and this one protects none.
+    timeout_at(deadline, others.gone(tasks)).await.with_context(|| {
+        not_in_time("the replicas of the coordinator have not stopped: scale their Deployment to 0")
+    })??;
+    let membership = others.replace(identity, tasks);
+    timeout_at(deadline, alone(&membership))
+        .await
+        .with_context(|| not_in_time("the membership of the coordinator was not joined, or not alone,"))?;
+    Ok(membership)
+}
+
+impl Release {
+    fn not_in_time(&self, what: &str, readiness: &Readiness) -> String {
+        let blockers = readiness.lines().join("; ");
+        format!("{what} within {:?}: {blockers}", self.timeout)
+    }
 }
 
 /// The indexes of the seed.
@@ -395,19 +427,9 @@ impl Indexes {
         identity: &str,
         request_rate: u32,
     ) -> Controller {
-        let (events, publish) = watchdog_kube::events::recorder(
-            self.seed.clone(),
-            SERVICE,
-            identity,
-            self.readiness.clone(),
-            self.tasks.draining(),
-        );
-        self.tasks.critical("events", publish);
-        let events = if granted_by == PermissionGrantor::Chart {
-            events
-        } else {
-            events.closed()
-        };
+        let events =
+            watchdog_kube::events::start(self.seed.clone(), SERVICE, identity, &self.readiness, &self.tasks);
+        let events = events.open_if(granted_by == PermissionGrantor::Chart);
         let writer = ResourceWriter::new(self.seed.clone(), self.clusters.clone(), self.resources.clone());
         Controller::new(inputs, self.work_queue.clone(), writer, events, request_rate)
     }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use futures::future::try_join3;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use watchdog_api::policy::Mode;
-use watchdog_kube::events;
+use watchdog_api::weeder::WeederConfig;
+use watchdog_kube::events::{self, EventSink};
 use watchdog_kube::membership::{Share, Timing};
 use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
@@ -69,82 +71,88 @@ pub fn start(
 ) -> Arc<dyn Collector> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
-    let Config {
-        common: _,
-        file,
-        dependants_annotation,
-        mode,
-        observe_events,
-        request_rate,
-    } = config;
-    let (tasks, readiness, draining) = (base.tasks.clone(), base.readiness.clone(), base.draining.clone());
-    let rules = base.follow(file);
-    let current = rules.borrow().clone();
+    let rules = base.follow(config.file);
     let membership = replica.membership.clone();
-    // The membership keeps its own client: renewals must not wait for deletions.
-    let seed = paced(replica.seed.clone(), request_rate);
     let owns = {
         let membership = membership.clone();
         // A leader that cannot renew its Lease soon has a successor, and only that one may delete then.
         let leads = replica.granted_by == PermissionGrantor::Gardenlet;
         move |namespace: &str| membership.owns(namespace) && (!leads || membership.is_renewed())
     };
-    let state = Arc::new(SharedState::new(&current, Clock::start(), owns));
-    tasks.critical(
+    let state = Arc::new(SharedState::new(&rules.borrow(), Clock::start(), owns));
+    base.tasks.critical(
         "ownership",
-        watch_ownership(membership, state.clone(), draining.clone()),
+        watch_ownership(membership, state.clone(), base.draining.clone()),
     );
-
-    let (notices, publish) = events::recorder(
+    // The membership keeps its own client: renewals must not wait for deletions.
+    let seed = paced(replica.seed.clone(), config.request_rate);
+    let events = events::start(
         seed.clone(),
         SERVICE,
         &base.identity,
-        readiness.clone(),
-        draining.clone(),
+        &base.readiness,
+        &base.tasks,
     );
-    tasks.critical("events", publish);
-    let by_chart = replica.granted_by == PermissionGrantor::Chart;
-    let notices = if by_chart && (mode == Mode::Protect || observe_events) {
-        notices
-    } else {
-        notices.closed()
-    };
-    let rate = usize::try_from(request_rate.get()).unwrap_or(MAX_REQUESTS);
+    let may_publish = config.mode == Mode::Protect || config.observe_events;
+    let events = events.open_if(may_publish && replica.granted_by == PermissionGrantor::Chart);
+    let rate = usize::try_from(config.request_rate.get()).unwrap_or(MAX_REQUESTS);
     let worker = RequestWorker {
         state: state.clone(),
         client: seed.clone(),
-        events: notices.clone(),
-        mode,
+        events: events.clone(),
+        mode: config.mode,
         max_requests: MAX_REQUESTS.min(rate),
     };
-    tasks.critical("requests", worker.run(draining.clone()));
-    let undiscovered = readiness.block("discovery", "not asked yet");
+    base.tasks.critical("requests", worker.run(base.draining.clone()));
     let watches = SeedWatches {
-        client: seed.clone(),
+        client: seed,
         state: state.clone(),
-        readiness: readiness.clone(),
-        stop: draining.clone(),
+        readiness: base.readiness.clone(),
+        stop: base.draining.clone(),
     };
+    let annotations = config.dependants_annotation.then_some(events);
+    spawn_watches(base, replica, watches, rules, annotations);
+    let (readiness, weeders) = merge(base, replica, &state);
+    let api = WeederApi {
+        readiness,
+        weeders,
+        streams: Streams::new(base.draining.clone()),
+    };
+    routes.add_service(WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES));
+    Arc::new(StateCollector { state })
+}
+
+/// Watches the seed, and checks the permissions for that. With `annotations` Services may declare their dependants, and
+/// malformed ones are published there.
+fn spawn_watches(
+    base: &ServiceBuilder,
+    replica: &Replica<Share>,
+    watches: SeedWatches,
+    rules: watch::Receiver<Arc<WeederConfig>>,
+    annotations: Option<EventSink>,
+) {
+    let undiscovered = base.readiness.block("discovery", "not asked yet");
+    let (current, annotated) = (rules.borrow().clone(), annotations.is_some());
+    let (mut needed, granted_by) = (replica.permissions.clone(), replica.granted_by);
+    let tasks = &base.tasks;
     tasks.critical("configuration", watches.clone().configuration(rules));
     tasks.critical("pods", watches.clone().pods());
-    if by_chart {
+    if granted_by == PermissionGrantor::Chart {
         tasks.critical("namespaces", watches.clone().namespaces());
     }
-    if dependants_annotation {
-        tasks.critical("annotations", watches.clone().annotations(notices));
+    if let Some(events) = annotations {
+        tasks.critical("annotations", watches.clone().annotations(events));
     }
-    let (mut needed, granted_by) = (replica.permissions.clone(), replica.granted_by);
-    let stop = draining.clone();
     tasks.critical("services", async move {
+        let (seed, readiness, stop) = (
+            watches.client.clone(),
+            watches.readiness.clone(),
+            watches.stop.clone(),
+        );
         let Some(served) = discover(&seed, &readiness, &undiscovered, &stop).await else {
             return Ok(());
         };
-        needed.extend(permissions::permissions(
-            served,
-            &current,
-            dependants_annotation,
-            granted_by,
-        ));
+        needed.extend(permissions::permissions(served, &current, annotated, granted_by));
         // Both in one critical task, so that a panic of either ends the process.
         let preflight = preflight(seed, needed, readiness, stop);
         // Polled last: by then the watches block.
@@ -156,14 +164,6 @@ pub fn start(
             .await
             .map(drop)
     });
-    let (readiness, weeders) = merge(base, replica, &state);
-    let api = WeederApi {
-        readiness,
-        weeders,
-        streams: Streams::new(draining),
-    };
-    routes.add_service(WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES));
-    Arc::new(StateCollector { state })
 }
 
 /// Merges the services and weeders of this replica with those of the others.

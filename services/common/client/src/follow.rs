@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -132,19 +133,46 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
         Ok(Err(status)) => return status,
         Err(_) => return Status::deadline_exceeded("no answer within 10 s"),
     };
-    let mut transit = SendTimeEstimator::new(opened);
-    let mut snapshot = Some(BTreeMap::new());
-    let mut epoch = None;
-    let mut known = Completeness::COMPLETE;
+    let mut received = ReceivedStream::new(opened);
     loop {
-        let Message { position, event } = match next(&mut messages).await {
-            Ok(message) => message,
+        let update = match next(&mut messages).await {
+            Ok(message) => received.apply(message, Instant::now()),
             Err(status) => return status,
         };
-        if *epoch.get_or_insert_with(|| position.epoch.clone()) != position.epoch {
-            return Status::data_loss("the server changed its epoch within a stream");
+        match update {
+            Ok(Some(update)) => hear(update),
+            Ok(None) => {}
+            Err(status) => return status,
         }
-        let sent_at = transit.sent_at(Instant::now(), position.uptime);
+    }
+}
+
+/// What one stream has brought so far.
+struct ReceivedStream<K, V> {
+    send_time: SendTimeEstimator,
+    epoch: Option<Arc<str>>,
+    // None once it is complete.
+    snapshot: Option<BTreeMap<K, Received<V>>>,
+    completeness: Completeness,
+}
+
+impl<K: Ord, V> ReceivedStream<K, V> {
+    const fn new(opened: Instant) -> Self {
+        Self {
+            send_time: SendTimeEstimator::new(opened),
+            epoch: None,
+            snapshot: Some(BTreeMap::new()),
+            completeness: Completeness::COMPLETE,
+        }
+    }
+
+    /// Takes the next message. Fails if the server broke the rules of a stream.
+    fn apply(&mut self, message: Message<K, V>, now: Instant) -> Result<Option<Update<K, V>>, Status> {
+        let Message { position, event } = message;
+        if *self.epoch.get_or_insert_with(|| position.epoch.clone()) != position.epoch {
+            return Err(Status::data_loss("the server changed its epoch within a stream"));
+        }
+        let sent_at = self.send_time.sent_at(now, position.uptime);
         let set_at = sent_at
             .checked_sub(position.item_age.unwrap_or_default())
             .unwrap_or(sent_at);
@@ -153,45 +181,44 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
             sent_at,
             set_at,
         };
-        match (event, &mut snapshot) {
-            (
-                Event::Heartbeat {
-                    completeness: Some(now),
-                },
-                None,
-            ) if known != now => {
-                known = now.clone();
-                hear(Update::Completeness(now));
+        Ok(match (event, &mut self.snapshot) {
+            (Event::Heartbeat { completeness }, None) => {
+                let changed = completeness.filter(|now| *now != self.completeness);
+                changed.map(|now| {
+                    self.completeness = now.clone();
+                    Update::Completeness(now)
+                })
             }
-            (Event::Heartbeat { .. }, _) => {}
+            (Event::Heartbeat { .. }, Some(_)) => None,
+            (Event::Upsert(key, value), None) => Some(Update::Upsert(key, received(value))),
             (Event::Upsert(key, value), Some(items)) => {
                 if items.len() >= MAX_ITEMS {
-                    return Status::out_of_range("the snapshot has more than 200,000 items");
+                    return Err(Status::out_of_range("the snapshot has more than 200,000 items"));
                 }
                 items.insert(key, received(value));
+                None
             }
-            (Event::Upsert(key, value), None) => hear(Update::Upsert(key, received(value))),
+            (Event::Removed(key), None) => Some(Update::Removed(key)),
             (Event::Removed(key), Some(items)) => {
                 items.remove(&key);
+                None
             }
-            (Event::Removed(key), None) => hear(Update::Removed(key)),
-            (
-                Event::SnapshotComplete {
-                    items: count,
-                    completeness,
-                },
-                pending,
-            ) => {
-                let Some(items) = pending.take() else {
-                    return Status::data_loss("a second snapshot in one stream");
-                };
-                if items.len() as u64 != count {
-                    let found = items.len();
-                    return Status::data_loss(format!("the snapshot has {found} items instead of {count}"));
-                }
-                known = completeness.clone();
-                hear(Update::Snapshot(items, completeness));
+            (Event::SnapshotComplete { items, completeness }, _) => {
+                Some(self.snapshot_complete(items, completeness)?)
             }
+        })
+    }
+
+    fn snapshot_complete(&mut self, count: u64, completeness: Completeness) -> Result<Update<K, V>, Status> {
+        let Some(items) = self.snapshot.take() else {
+            return Err(Status::data_loss("a second snapshot in one stream"));
+        };
+        let found = items.len() as u64;
+        if found != count {
+            let why = format!("the snapshot has {found} items instead of {count}");
+            return Err(Status::data_loss(why));
         }
+        self.completeness = completeness.clone();
+        Ok(Update::Snapshot(items, completeness))
     }
 }

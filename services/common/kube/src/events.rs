@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
+use watchdog_runtime::tasks::Tasks;
 
 use crate::client::{RequestError, request};
 use crate::metrics::{EVENTS, EventResult};
@@ -80,11 +81,11 @@ impl EventSink {
         }
     }
 
-    /// Ignores all notices from now on: for a program that only observes.
+    /// Ignores all notices from now on unless `open`: for a program that only observes.
     #[must_use]
-    pub fn closed(self) -> Self {
+    pub fn open_if(self, open: bool) -> Self {
         Self {
-            is_open: false,
+            is_open: open,
             ..self
         }
     }
@@ -112,6 +113,19 @@ impl Waiting {
         }
         left
     }
+}
+
+/// A sink whose notices a task of this process publishes, until it drains.
+pub fn start(
+    client: kube::Client,
+    controller: &str,
+    identity: &str,
+    readiness: &Readiness,
+    tasks: &Tasks,
+) -> EventSink {
+    let (sink, publish) = recorder(client, controller, identity, readiness.clone(), tasks.draining());
+    tasks.critical("events", publish);
+    sink
 }
 
 /// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. When `stop`

@@ -82,23 +82,6 @@ pub async fn serve(
         .add_service(reflection)
         .add_service(reflection_alpha);
 
-    let names = api.service_names;
-    let follow_readiness = {
-        let stop = stop.clone();
-        async move {
-            let mut ready = readiness.subscribe();
-            loop {
-                let serving = *ready.borrow_and_update() && !stop.is_cancelled();
-                report(&reporter, names, serving).await;
-                tokio::select! {
-                    () = stop.cancelled() => break,
-                    changed = ready.changed() => if changed.is_err() { break },
-                }
-            }
-            report(&reporter, names, false).await;
-            std::future::pending::<()>().await;
-        }
-    };
     let connections = ReceiverStream::new(accept::accept(listener, tls, callers, stop.clone()));
     let server = tonic::transport::Server::builder()
         .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
@@ -110,13 +93,14 @@ pub async fn serve(
         .layer(tower::util::MapResponseLayer::new(described))
         .add_routes(routes.routes())
         .serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned());
+    let health = follow_readiness(&reporter, api.service_names, &readiness, &stop);
     let deadline = async {
         stop.cancelled().await;
         tokio::time::sleep(DRAIN_TIMEOUT).await;
     };
     tokio::select! {
         result = server => Ok(result?),
-        () = follow_readiness => Ok(()),
+        () = health => Ok(()),
         () = deadline => {
             tracing::warn!("gRPC connections were still open 5 s after the drain started; closing them");
             Ok(())
@@ -139,6 +123,26 @@ fn descriptors(api: &Api) -> tonic_reflection::server::Builder<'static> {
         // So that clients can decode the details of errors.
         .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET);
     names.fold(builder, |builder, name| builder.with_service_name(*name))
+}
+
+/// Reports to health what `readiness` says, and NOT_SERVING from the drain on. Never ends.
+async fn follow_readiness(
+    reporter: &HealthReporter,
+    names: &[&str],
+    readiness: &Readiness,
+    stop: &CancellationToken,
+) {
+    let mut ready = readiness.subscribe();
+    loop {
+        let serving = *ready.borrow_and_update() && !stop.is_cancelled();
+        report(reporter, names, serving).await;
+        tokio::select! {
+            () = stop.cancelled() => break,
+            changed = ready.changed() => if changed.is_err() { break },
+        }
+    }
+    report(reporter, names, false).await;
+    std::future::pending().await
 }
 
 async fn report(reporter: &HealthReporter, names: &[&str], serving: bool) {

@@ -104,15 +104,7 @@ pub async fn follow_replicas<M: FeedItem>(
         if let Some(me) = &me {
             current.remove(me);
         }
-        if current.len() > MAX_REPLICAS {
-            tracing::error!(
-                feed = M::FEED,
-                replicas = current.len(),
-                followed = MAX_REPLICAS,
-                "there are more replicas than one process follows; some are not followed"
-            );
-        }
-        let current: BTreeMap<_, _> = current.into_iter().take(MAX_REPLICAS).collect();
+        let current = at_most::<M>(current);
         let gone: Vec<Arc<str>> = followed
             .iter()
             .filter(|(replica, (address, _))| current.get(*replica) != Some(address))
@@ -155,6 +147,22 @@ pub async fn follow_replicas<M: FeedItem>(
             }
         }
     }
+}
+
+/// The first [`MAX_REPLICAS`].
+fn at_most<M: FeedItem>(mut replicas: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<Arc<str>, Arc<str>> {
+    if replicas.len() > MAX_REPLICAS {
+        tracing::error!(
+            feed = M::FEED,
+            replicas = replicas.len(),
+            followed = MAX_REPLICAS,
+            "there are more replicas than one process follows; some are not followed"
+        );
+    }
+    while replicas.len() > MAX_REPLICAS {
+        replicas.pop_last();
+    }
+    replicas
 }
 
 async fn follow_one<M: FeedItem>(

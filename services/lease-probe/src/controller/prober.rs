@@ -328,27 +328,10 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             let found = ask_internal(&self.shared, &mut self.client, &mut self.state, inputs, budget);
             return found.await.map_err(|failure| (Endpoint::Internal, failure));
         };
-        let (mut found, answer) = {
-            let internal = ask_internal(&self.shared, &mut self.client, &mut self.state, inputs, budget);
-            let mut internal = pin!(internal);
-            let mut external = pin!(self.external.answers(access, budget));
-            let mut answered = None;
-            let found = loop {
-                tokio::select! {
-                    biased;
-                    found = &mut internal => break found.map_err(|failure| (Endpoint::Internal, failure))?,
-                    answer = &mut external, if answered.is_none() => answered = Some(answer),
-                }
-            };
-            // A loss need not wait for the external endpoint.
-            if found.assessment.by_leases.is_loss() {
-                return Ok(found);
-            }
-            let answer = match answered {
-                Some(answer) => answer,
-                None => external.await,
-            };
-            (found, answer)
+        let asked = self.ask_both(inputs, access, budget).await;
+        let (mut found, answer) = asked.map_err(|failure| (Endpoint::Internal, failure))?;
+        let Some(answer) = answer else {
+            return Ok(found);
         };
         let failure = answer.err();
         if let Some(failure) = &failure {
@@ -380,6 +363,35 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
             found.throttled = Some(failure);
         }
         Ok(found)
+    }
+
+    /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, which need not wait for
+    /// it.
+    async fn ask_both(
+        &mut self,
+        inputs: &ProbeInputs,
+        access: &Access,
+        budget: Budget,
+    ) -> Result<(ProbeResult, Option<Result<(), ProbeFailure>>), ProbeFailure> {
+        let internal = ask_internal(&self.shared, &mut self.client, &mut self.state, inputs, budget);
+        let mut internal = pin!(internal);
+        let mut external = pin!(self.external.answers(access, budget));
+        let mut answered = None;
+        let found = loop {
+            tokio::select! {
+                biased;
+                found = &mut internal => break found?,
+                answer = &mut external, if answered.is_none() => answered = Some(answer),
+            }
+        };
+        if found.assessment.by_leases.is_loss() {
+            return Ok((found, None));
+        }
+        let answer = match answered {
+            Some(answer) => answer,
+            None => external.await,
+        };
+        Ok((found, Some(answer)))
     }
 }
 

@@ -85,6 +85,18 @@ impl Evidence {
             f64::from(self.expired) / f64::from(self.candidates)
         }
     }
+
+    /// Beyond [`MOST_ZONES`], the zones share one count.
+    fn count_in_zone(&mut self, zone: Arc<str>, expired: bool) {
+        let zone = if self.zones.len() < MOST_ZONES || self.zones.contains_key(&zone) {
+            zone
+        } else {
+            OTHER_ZONES.into()
+        };
+        let count = self.zones.entry(zone).or_default();
+        count.candidates += 1;
+        count.expired += u32::from(expired);
+    }
 }
 
 /// The result of judging one list of the leases.
@@ -266,13 +278,7 @@ fn count_leases(
         };
         evidence.unconfirmed += u32::from(!expired && doubtful_from <= now);
         if let Some(nodes) = nodes {
-            let mut zone = nodes.zone(&lease.name);
-            if evidence.zones.len() >= MOST_ZONES && !evidence.zones.contains_key(&zone) {
-                zone = OTHER_ZONES.into();
-            }
-            let zone = evidence.zones.entry(zone).or_default();
-            zone.candidates += 1;
-            zone.expired += u32::from(expired);
+            evidence.count_in_zone(nodes.zone(&lease.name), expired);
         }
         ages.push(age);
     }

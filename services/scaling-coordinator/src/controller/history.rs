@@ -45,12 +45,12 @@ impl HistoryStore {
         limits: HistoryLimits,
         clock: Clock,
         identity: Arc<str>,
-        owns: Box<dyn Fn(&str) -> bool + Send + Sync>,
+        owns: impl Fn(&str) -> bool + Send + Sync + 'static,
     ) -> Self {
         Self {
             limits,
             clock,
-            owns,
+            owns: Box::new(owns),
             identity,
             events: StateStore::new(),
             state: Mutex::default(),
@@ -206,7 +206,7 @@ mod tests {
             per_shoot: 3,
             total: 5,
         };
-        let owns = Box::new(|shoot: &str| shoot != "foreign");
+        let owns = |shoot: &str| shoot != "foreign";
         let history = HistoryStore::new(limits, Clock::start(), "me".into(), owns);
         let change = |shoot: &str, times: usize| {
             for i in 0..times {

@@ -114,7 +114,7 @@ pub(super) fn ended(span: Option<Span>, outcome: &ActionOutcome) {
         return;
     };
     span.set("result", write_counts::result(outcome).as_str());
-    if let ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } = outcome {
-        span.fail(why.clone());
+    if let Some(error) = outcome.error() {
+        span.fail(error.to_owned());
     }
 }

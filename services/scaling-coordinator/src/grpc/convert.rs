@@ -291,13 +291,7 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
             direction: direction(Some(*of)).into(),
             write: write.clone(),
             result: write_result(outcome).into(),
-            error: match outcome {
-                ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => why.clone(),
-                ActionOutcome::Done
-                | ActionOutcome::Conflict
-                | ActionOutcome::Cancelled
-                | ActionOutcome::KeptBack => String::new(),
-            },
+            error: outcome.error().unwrap_or_default().to_owned(),
             took: Some(duration(*took)),
         }),
         ShootEventKind::OtherWrote(other) => Event::OtherWrote(other_wrote(other)),

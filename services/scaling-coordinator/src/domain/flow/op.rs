@@ -109,6 +109,17 @@ pub enum ActionOutcome {
     KeptBack,
 }
 
+impl ActionOutcome {
+    /// Why it failed; none if it did not fail.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        match self {
+            Self::Refused { why, .. } | Self::Unknown { why, .. } => Some(why),
+            Self::Done | Self::Conflict | Self::Cancelled | Self::KeptBack => None,
+        }
+    }
+}
+
 /// The operation on one resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Operation {
@@ -274,13 +285,7 @@ impl Operation {
             // A failed read is no failure of the resource, so the wait goes on. The caller logs why it failed.
             wait.pause = doubled(wait.pause, 1, LONGEST_READ_PAUSE);
             wait.read_at = now + wait.pause;
-            self.error = match outcome {
-                ActionOutcome::Refused { why, .. } | ActionOutcome::Unknown { why, .. } => why,
-                ActionOutcome::Done
-                | ActionOutcome::Conflict
-                | ActionOutcome::Cancelled
-                | ActionOutcome::KeptBack => String::new(),
-            };
+            self.error = outcome.error().unwrap_or_default().to_owned();
             return;
         }
         let unconfirmed = |read_at| {
