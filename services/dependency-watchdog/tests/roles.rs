@@ -318,7 +318,7 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
     let before = world.leader();
     let (verdicts, completeness) = standby.verdicts().await;
     assert!(verdicts.is_empty() && !completeness.complete);
-    assert_eq!(completeness.missing_replicas, [before.clone()]);
+    assert_eq!(completeness.missing_replicas, std::slice::from_ref(&before));
     let error = standby.verdict(&shoot).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
     assert!(error.message().contains(&before), "{error}");
