@@ -357,6 +357,15 @@ CASES = {
         "36m",
         ["WatchdogNotRestored"],
     ),
+    # In mode observe the coordinator counts only what it must restore itself.
+    "another-watchdog-does-not-restore": (
+        held(HELD_OF, "a", 20, 120)
+        | {'watchdog_scaling_shoots_by_mode{pod="coordinator-0",mode="observe",source="seed",end="never"}': "1x300"}
+        | {'watchdog_scaling_resources_to_restore{pod="coordinator-0"}': "0x300"},
+        "36m",
+        "59m",
+        [],
+    ),
     "not-restored-by-one-replica-and-then-another": (
         held(TO_RESTORE, "a", 40, 58) | held(TO_RESTORE.replace("coordinator-0", "coordinator-1"), "a", 60, 299),
         "34m",
@@ -418,7 +427,7 @@ def test_shoots_that_are_not_protected_for_a_day(tmp_path, series, raised):
     expected = []
     if raised:
         texts = {
-            "summary": f"Shoots have been in mode {raised} for a day, without an end; they are not protected.",
+            "summary": f"Shoots have been in mode {raised} for a day, without an end within 31 days; they are not protected.",
             "description": "3 or more of them. The mode comes from: shoot. watchdogctl status lists them.",
         }
         labels = rule["labels"] | {"mode": raised, "source": "shoot"}

@@ -8,21 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use clap::builder::NonEmptyStringValueParser;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches as _};
+use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches as _};
 use watchdog_kube::membership::ElectionTiming;
 use watchdog_runtime::args::CommonArgs;
 
-/// Flags of the Go program that have no meaning here.
-const IGNORED_FLAGS: [&str; 7] = [
-    "concurrent-reconciles",
-    "kube-api-burst",
-    "kube-api-qps",
-    "pprof-bind-addr",
-    "zap-devel",
-    "zap-stacktrace-level",
-    "zap-time-encoding",
-];
+use crate::go_flags::{IGNORED_FLAGS, in_one_form, parse_bool};
 
 /// The flags of the Go program that have a meaning here, and a few of our own.
 #[derive(Debug, Clone, Args)]
@@ -46,11 +38,11 @@ struct Flags {
 
     /// A leader is always elected. false is accepted, and has no effect.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
-    #[arg(default_value = "true", default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(default_value = "true", default_missing_value = "true", action = ArgAction::Set, value_parser = parse_bool)]
     enable_leader_election: bool,
 
     /// Namespace of the Lease of the leader election.
-    #[arg(long, value_name = "NAMESPACE", default_value = "garden")]
+    #[arg(long, value_name = "NAMESPACE", default_value = "garden", value_parser = NonEmptyStringValueParser::new())]
     leader_election_namespace: String,
 
     /// Candidates take a Lease that did not change for this time.
@@ -70,7 +62,7 @@ struct Flags {
     zap_log_level: &'static str,
 
     /// How log lines are written: json or console.
-    #[arg(long, value_name = "ENCODER", default_value = "json", value_parser = ["json", "console"])]
+    #[arg(long, value_name = "ENCODER", default_value = "json", value_parser = ["json", "console"], ignore_case = true)]
     zap_encoder: String,
 
     /// Where the gRPC APIs listen, in plaintext: for kubectl port-forward. Not a flag of the Go program.
@@ -79,12 +71,14 @@ struct Flags {
 
     /// Check the configuration file, print what is wrong with it, and exit: 0 when it is good, 2 when not. Not a flag
     /// of the Go program.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_value = "false", default_missing_value = "true", action = ArgAction::Set, value_parser = parse_bool)]
     check_config: bool,
 
     /// Also connect to loopback, link-local and metadata addresses if a shoot's kubeconfig points there. For tests. Not
     /// a flag of the Go program.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_value = "false", default_missing_value = "true", action = ArgAction::Set, value_parser = parse_bool)]
     allow_local_addresses: bool,
 }
 
@@ -154,7 +148,8 @@ impl DropInOptions {
     /// # Errors
     /// When one of them is wrong.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, StartError> {
-        let matches = command().try_get_matches_from(args.into_iter().map(two_dashes))?;
+        let args = in_one_form(&mut command(), args)?;
+        let matches = command().try_get_matches_from(args)?;
         let Some((role, matches)) = matches.subcommand() else {
             return Err(command()
                 .error(clap::error::ErrorKind::MissingSubcommand, "name a role")
@@ -189,7 +184,7 @@ impl DropInOptions {
 impl Flags {
     /// The configuration of a service with these flags. Switches for tests are passed on only if they were given.
     fn parse<A: watchdog_runtime::cli::CommandLine>(&self, switches: &[&str]) -> anyhow::Result<A::Config> {
-        let log_format = if self.zap_encoder == "json" {
+        let log_format = if self.zap_encoder.eq_ignore_ascii_case("json") {
             "json"
         } else {
             "text"
@@ -216,13 +211,11 @@ impl Flags {
 }
 
 fn command() -> Command {
-    let ignored = IGNORED_FLAGS.map(|name| {
-        let arg = Arg::new(name).long(name).value_name("VALUE").num_args(0..=1);
-        arg.help("Of the Go program; has no effect.")
-    });
+    let ignored = IGNORED_FLAGS.map(|(name, go_type)| go_type.arg(name));
     let role = |name: &'static str, about: &'static str| {
         let role = Flags::augment_args(Command::new(name));
-        role.about(about).args(ignored.clone())
+        // Of a flag that is repeated, Go takes the last value.
+        role.about(about).args(ignored.clone()).args_override_self(true)
     };
     Command::new("dependency-watchdog")
         .version(env!("CARGO_PKG_VERSION"))
@@ -243,17 +236,8 @@ fn command() -> Command {
 fn ignored(matches: &ArgMatches, flags: &Flags) -> Vec<&'static str> {
     let given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
     let disabled = (!flags.enable_leader_election).then_some("enable-leader-election");
-    IGNORED_FLAGS.into_iter().filter(given).chain(disabled).collect()
-}
-
-/// Go's flags may begin with one dash.
-fn two_dashes(arg: OsString) -> OsString {
-    match arg.to_str() {
-        Some(text) if text.len() > 2 && text.starts_with('-') && !text.starts_with("--") => {
-            format!("-{text}").into()
-        }
-        _ => arg,
-    }
+    let names = IGNORED_FLAGS.map(|(name, _)| name).into_iter();
+    names.filter(given).chain(disabled).collect()
 }
 
 /// Reads an address as Go does. Without an IP, it stands for all addresses.
@@ -329,37 +313,127 @@ dependentResourceInfos:
 
     #[test]
     fn flags_are_written_as_in_go() {
-        let flags = [
-            "-zap-devel",
-            "-zap-encoder=console",
-            "-kube-api-qps",
-            "20",
-            "-health-bind-addr=0.0.0.0:1",
-            "--enable-leader-election=false",
-            "--leader-elect-retry-period=1s500ms",
-        ];
-        let prober = parse("prober", CONFIG, &flags).unwrap();
-        assert_eq!(
-            prober.ignored,
-            ["kube-api-qps", "zap-devel", "enable-leader-election"]
-        );
-        assert_eq!(prober.health_addr.to_string(), "0.0.0.0:1");
-        assert_eq!(prober.timing.retry_period, Duration::from_millis(1500));
+        let log = |flags: &[&str]| {
+            let options = parse("prober", CONFIG, flags).unwrap();
+            let common = options.services.common();
+            (common.log_level.clone(), common.log_format)
+        };
+        let (level, format) = log(&[]);
+        for flags in [
+            &["--zap-log-level=debug"][..],
+            &["--zap-log-level", "debug"],
+            &["-zap-log-level=DEBUG"],
+            &["-zap-log-level", "1"],
+            &["--zap-log-level=error", "--zap-log-level=debug"],
+            &["-zap-devel", "--zap-log-level=debug", "-zap-devel=f"],
+        ] {
+            let (changed, unchanged) = log(flags);
+            assert_eq!(changed.as_str(), "debug", "{flags:?}");
+            assert_eq!(unchanged, format, "{flags:?}");
+        }
+        assert_eq!(level.as_str(), "info");
+        assert_ne!(log(&["-zap-encoder", "Console"]).1, format);
+        let addressed = parse("prober", CONFIG, &["-health-bind-addr", "0.0.0.0:1"]).unwrap();
+        assert_eq!(addressed.health_addr.to_string(), "0.0.0.0:1");
+        let slower = parse("prober", CONFIG, &["--leader-elect-retry-period=1s500ms"]).unwrap();
+        assert_eq!(slower.timing.retry_period, Duration::from_millis(1500));
+    }
+
+    #[test]
+    fn booleans_and_flags_without_effect_are_those_of_go() {
+        let ignored = |flags: &[&str]| parse("prober", CONFIG, flags).unwrap().ignored;
+        for value in ["1", "t", "T", "true", "TRUE", "True"] {
+            let flag = format!("--enable-leader-election={value}");
+            assert_eq!(ignored(&[&flag]), [""; 0], "{value}");
+        }
+        for value in ["0", "f", "F", "false", "FALSE", "False"] {
+            let flag = format!("-enable-leader-election={value}");
+            assert_eq!(ignored(&[&flag]), ["enable-leader-election"], "{value}");
+        }
+        assert_eq!(ignored(&["-enable-leader-election"]), [""; 0]);
+        for flags in [
+            &["--kube-api-qps=-1"][..],
+            &["--kube-api-qps", "-1"],
+            &["-kube-api-qps", "1e3"],
+            &["-kube-api-qps", "20", "--kube-api-qps=30"],
+        ] {
+            assert_eq!(ignored(flags), ["kube-api-qps"], "{flags:?}");
+        }
+        assert_eq!(ignored(&["--pprof-bind-addr="]), ["pprof-bind-addr"]);
+        assert_eq!(ignored(&["-zap-time-encoding", "ISO8601"]), ["zap-time-encoding"]);
+    }
+
+    /// Each error names the flag, the value and what is allowed.
+    #[test]
+    fn values_that_go_refuses_are_refused() {
+        for (flags, parts) in [
+            (
+                &["--enable-leader-election=yes"][..],
+                ["--enable-leader-election", "'yes'", "true"],
+            ),
+            (
+                &["--enable-leader-election="],
+                ["--enable-leader-election", "''", "true"],
+            ),
+            (
+                &["--enable-leader-election", "false"],
+                ["\"false\"", "not a flag", "--name=value"],
+            ),
+            (&["--kube-api-qps=fast"], ["--kube-api-qps", "'fast'", "a number"]),
+            (&["--kube-api-qps="], ["--kube-api-qps", "''", "a number"]),
+            (
+                &["--kube-api-burst=1.5"],
+                ["--kube-api-burst", "'1.5'", "an integer"],
+            ),
+            (
+                &["--concurrent-reconciles=many"],
+                ["--concurrent-reconciles", "'many'", "an integer"],
+            ),
+            (&["--zap-devel=2"], ["--zap-devel", "'2'", "true"]),
+            (
+                &["--zap-stacktrace-level=loud"],
+                ["--zap-stacktrace-level", "'loud'", "panic"],
+            ),
+            (&["--zap-encoder=xml"], ["--zap-encoder", "'xml'", "console"]),
+            (
+                &["--zap-log-level=loud", "--zap-log-level=info"],
+                ["--zap-log-level", "'loud'", "debug"],
+            ),
+            (
+                &["--leader-elect-retry-period=2"],
+                ["--leader-elect-retry-period", "'2'", "unit"],
+            ),
+            (
+                &["--leader-elect-retry-period="],
+                ["--leader-elect-retry-period", "''", "duration"],
+            ),
+            (
+                &["--leader-election-namespace="],
+                ["--leader-election-namespace", "value", "required"],
+            ),
+            (&["--health-bind-addr="], ["--health-bind-addr", "''", ":9643"]),
+            (
+                &["--kube-api-qps"],
+                ["--kube-api-qps", "without a value", "=VALUE"],
+            ),
+            (&["---zap-devel"], ["---zap-devel", "not a flag", "--name=value"]),
+            (&["--", "--zap-devel"], ["\"--\"", "not a flag", "--name=value"]),
+            (&["-no-such-flag=1"], ["--no-such-flag", "unexpected", "--help"]),
+        ] {
+            let error = parse("prober", CONFIG, flags).unwrap_err();
+            let StartError::Usage(error) = error else {
+                panic!("{flags:?}: {error:?}");
+            };
+            let error = error.to_string();
+            assert!(
+                parts.iter().all(|part| error.contains(part)),
+                "{flags:?}: {error}"
+            );
+        }
     }
 
     #[test]
     fn what_is_wrong_ends_the_start() {
-        for (flags, part) in [
-            (&["--no-such-flag"][..], "--no-such-flag"),
-            (&["--zap-log-level=loud"], "loud"),
-            (&["--metrics-bind-addr=9643"], "9643"),
-        ] {
-            let error = parse("prober", CONFIG, flags).unwrap_err();
-            assert!(
-                matches!(&error, StartError::Usage(error) if error.to_string().contains(part)),
-                "{error:?}"
-            );
-        }
         let overlap = parse("prober", CONFIG, &["--leader-elect-lease-duration=10s"]).unwrap_err();
         assert!(matches!(overlap, StartError::Invalid(_)), "{overlap:?}");
         let bad = parse("weeder", "watchDuration: soon\n", &[]).unwrap_err();

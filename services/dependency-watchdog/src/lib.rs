@@ -6,5 +6,6 @@
 //! about a shoot (ADR 0032).
 
 pub mod args;
+mod go_flags;
 mod in_process;
 pub mod roles;

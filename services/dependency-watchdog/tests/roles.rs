@@ -17,6 +17,11 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
+use tonic::Code;
+use tonic::transport::Channel;
+use watchdog_proto::feed::v1::Completeness;
+use watchdog_proto::probe::v1 as pb;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{
@@ -196,6 +201,33 @@ impl DropIn {
         }
     }
 
+    async fn client(&self) -> LeaseProbeServiceClient<Channel> {
+        let channel = Channel::from_shared(format!("http://{}", self.bound.grpc_addr)).unwrap();
+        LeaseProbeServiceClient::new(channel.connect().await.unwrap())
+    }
+
+    async fn verdicts(&self) -> (Vec<pb::Verdict>, Completeness) {
+        let request = pb::ListVerdictsRequest::default();
+        let answer = self
+            .client()
+            .await
+            .list_verdicts(request)
+            .await
+            .unwrap()
+            .into_inner();
+        (answer.verdicts, answer.completeness.unwrap())
+    }
+
+    async fn verdict(&self, shoot: &SimulatedShoot) -> Result<pb::GetVerdictResponse, tonic::Status> {
+        let shoot = shoot.namespace().to_owned();
+        let answer = self
+            .client()
+            .await
+            .get_verdict(pb::GetVerdictRequest { shoot })
+            .await?;
+        Ok(answer.into_inner())
+    }
+
     /// The process dies at once, whatever it is doing.
     fn kill(mut self) {
         self.die();
@@ -284,6 +316,14 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
     );
 
     let before = world.leader();
+    let (verdicts, completeness) = standby.verdicts().await;
+    assert!(verdicts.is_empty() && !completeness.complete);
+    assert_eq!(completeness.missing_replicas, std::slice::from_ref(&before));
+    let error = standby.verdict(&shoot).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    assert!(error.message().contains(&before), "{error}");
+    let (verdicts, completeness) = leader.verdicts().await;
+    assert!(verdicts.len() == 1 && completeness.complete, "{completeness:?}");
     leader.stop().await;
     eventually("the standby leads", || {
         ![before.as_str(), ""].contains(&world.leader().as_str())
@@ -291,6 +331,9 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
     .await;
     shoot.cut(Cut::All);
     until_all(&shoot, "the standby scales down", 0).await;
+    let (verdicts, completeness) = standby.verdicts().await;
+    assert!(verdicts.len() == 1 && completeness.complete, "{completeness:?}");
+    standby.verdict(&shoot).await.unwrap();
     standby.stop().await;
     assert_eq!(world.leader(), "", "the Lease is released");
 }
@@ -317,38 +360,43 @@ async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_rights_are_named() {
     let world = World::start("0s").await;
-    let without = |resource: &str| {
+    let without = |resources: &[&str]| {
         let rules = permissions("prober").into_iter();
         rules
-            .filter(|rule| !rule.resources.iter().any(|of| of == resource))
+            .filter(|rule| !rule.resources.iter().any(|of| resources.contains(&of.as_str())))
             .collect::<Vec<_>>()
     };
-    for (user, resource, part) in [
+    for (user, resources, parts) in [
         (
             "leader-0",
-            "machines",
-            "list machines.machine.sapcloud.io in all namespaces",
+            // Only lease-probe needs the one, and only the coordinator the other.
+            &["machines", "deployments"][..],
+            &[
+                "list machines.machine.sapcloud.io in all namespaces",
+                "patch deployments.apps named kube-controller-manager in all namespaces",
+            ][..],
         ),
         (
             "leader-1",
-            "leases",
-            "update leases.coordination.k8s.io named dwd-prober-leader-election in namespace garden",
+            &["leases"],
+            &["update leases.coordination.k8s.io named dwd-prober-leader-election in namespace garden"],
         ),
     ] {
-        world.seed().restrict(user, without(resource));
+        world.seed().restrict(user, without(resources));
         let drop_in = DropIn::launch(&world, "prober", user).await;
-        eventually("the missing right is named", || {
+        eventually("the missing rights are named", || {
             let lines = drop_in.bound.readiness.lines();
-            lines
-                .iter()
-                .any(|line| line.starts_with("permissions") && line.contains(part))
+            let named = |part: &&str| {
+                lines
+                    .iter()
+                    .any(|line| line.starts_with("permissions") && line.contains(part))
+            };
+            parts.iter().all(named)
         })
         .await;
         let answer = get(drop_in.bound.admin_addr, "/readyz").await;
-        assert!(
-            answer.contains(part) && answer.starts_with("HTTP/1.1 503"),
-            "{answer}"
-        );
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert!(parts.iter().all(|part| answer.contains(part)), "{answer}");
     }
 }
 

@@ -173,7 +173,7 @@ fn merge(
         is_filled: move |has: &dyn Fn(&String) -> bool| membership.has_joined() && filled.all_owned(has),
     };
     let addresses = replica.find(base, "discovery", SERVICE, Timing::PRODUCTION);
-    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
+    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE)).led_by(replica.leader.clone());
     view.spawn(base, own, peers);
     view
 }

@@ -137,7 +137,7 @@ pub fn start(
         .critical("engine", engine.recorded(history.clone()).run());
 
     let addresses = replica.find(base, "peers", SERVICE, config.timing);
-    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
+    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE)).led_by(replica.leader.clone());
     let service = ScalingApi {
         scaling: merge_scaling(base, &shoots, &inputs, clock, peers.clone()),
         events: merge_events(base, &history, clock, peers),
@@ -149,6 +149,7 @@ pub fn start(
         shoots,
         write_counts,
         verdicts,
+        clock,
     }))
 }
 

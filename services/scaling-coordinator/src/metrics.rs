@@ -87,7 +87,7 @@ pub(crate) const SHOOTS: Gauge<ShootLabels> = Gauge::new(
 pub(crate) const SHOOTS_BY_MODE: Gauge<ModeLabels> = Gauge::new(
     "watchdog_scaling_shoots_by_mode",
     "Shoots that this replica owns, by mode (protect, observe or off), source (shoot: its annotation, or seed: the \
-     default) and end (set or never). Only those in mode protect are protected.",
+     default) and end (set: within 31 days, or never). Only those in mode protect are protected.",
 );
 
 pub(crate) const HELD_DOWN_OF: Gauge<ShootLabel<'_>> = Gauge::new(
@@ -103,7 +103,7 @@ pub(crate) const HELD_DOWN: Gauge = Gauge::new(
 pub(crate) const TO_RESTORE: Gauge = Gauge::new(
     "watchdog_scaling_resources_to_restore",
     "Resources that carry meltdown-protection-active although the direction of their shoot is up; they are being \
-     restored.",
+     restored. In mode observe only those that this program holds down itself.",
 );
 
 pub(crate) const TO_RESTORE_OF: Gauge<ShootLabel<'_>> = Gauge::new(

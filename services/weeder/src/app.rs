@@ -175,7 +175,7 @@ fn merge(
     let readiness = MergedView::new(base.identity.clone());
     let weeders = MergedView::new(base.identity.clone());
     let addresses = replica.find(base, "peers", SERVICE, Timing::PRODUCTION);
-    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE));
+    let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE)).led_by(replica.leader.clone());
     let is_ready = {
         let ready = base.readiness.clone();
         move || ready.blockers().is_empty()

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::names;
 use crate::unix_time::UnixTime;
@@ -75,6 +76,17 @@ pub struct ModeInForce {
     pub from_annotation: bool,
     /// When it ends; only a mode of the Shoot does.
     pub until: Option<UnixTime>,
+}
+
+/// A mode with a later end is as good as one without an end: nobody remembers it.
+const LATEST_END: Duration = Duration::from_secs(31 * 24 * 3600);
+
+impl ModeInForce {
+    /// True if it ends by itself within 31 days.
+    #[must_use]
+    pub fn has_end(self, now: UnixTime) -> bool {
+        self.until.is_some_and(|until| until <= now.after(LATEST_END))
+    }
 }
 
 /// The mode that is in force now.
@@ -218,6 +230,16 @@ mod tests {
         assert_eq!(in_force("off until=1970-01-01T00:00:00Z"), Mode::Protect);
         assert_eq!(in_force("off until=-009999-01-02T00:00:00Z"), Mode::Protect);
         assert_eq!(in_force("off until=9999-12-30T00:00:00Z"), Mode::Off);
+    }
+
+    #[test]
+    fn an_end_that_is_years_away_counts_as_none() {
+        let has_end = |text: &str| mode_in_force(parse_mode(text).ok(), Mode::Protect, NOON).has_end(NOON);
+        assert!(has_end("off until=2026-12-01T12:00:01Z"));
+        assert!(has_end("off until=2027-01-01T12:00:00Z"));
+        assert!(!has_end("off until=2027-01-01T12:00:01Z"));
+        assert!(!has_end("observe until=9999-12-30T00:00:00Z"));
+        assert!(!has_end("off"));
     }
 
     #[test]

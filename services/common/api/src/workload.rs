@@ -74,6 +74,16 @@ pub struct FieldWriters {
     pub protection: Option<String>,
 }
 
+/// Go's `strconv.ParseBool`.
+#[must_use]
+pub fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
+    }
+}
+
 /// Value of [`names::IGNORE_SCALING_ANNOTATION`]. The words are those of Go's `strconv.ParseBool`, with which DWD reads
 /// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,10 +101,10 @@ pub enum IgnoreScaling {
 
 impl From<&str> for IgnoreScaling {
     fn from(text: &str) -> Self {
-        match text {
-            "1" | "t" | "T" | "TRUE" | "true" | "True" => Self::Yes,
-            "0" | "f" | "F" | "FALSE" | "false" | "False" => Self::No,
-            _ => Self::Invalid(text.chars().take(64).collect()),
+        match parse_bool(text) {
+            Some(true) => Self::Yes,
+            Some(false) => Self::No,
+            None => Self::Invalid(text.chars().take(64).collect()),
         }
     }
 }

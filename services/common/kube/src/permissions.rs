@@ -206,8 +206,7 @@ impl Preflight {
                         .map(ToString::to_string)
                         .collect::<Vec<_>>()
                         .join("; ");
-                    let why = format!("grant this service on the seed: {list}");
-                    self.blocker = Some(self.readiness.block("permissions", why));
+                    self.block(format!("grant this service on the seed: {list}"));
                     if reported.as_ref() != Some(&list) {
                         tracing::error!(missing = list, "permissions on the seed are missing: grant them");
                         reported = Some(list);
@@ -216,8 +215,7 @@ impl Preflight {
                 Err(error) => {
                     // What was granted is believed until the seed says otherwise.
                     if !granted {
-                        let why = "cannot ask the seed for them";
-                        self.blocker = Some(self.readiness.block("permissions", why));
+                        self.block("cannot ask the seed for them".to_owned());
                     }
                     let failure = error.failure();
                     let reason = failure.reason.as_str();
@@ -226,6 +224,13 @@ impl Preflight {
                 }
             }
             tokio::time::sleep(backoff.next_delay()).await;
+        }
+    }
+
+    fn block(&mut self, why: String) {
+        match &self.blocker {
+            Some(blocker) => blocker.because(why),
+            None => self.blocker = Some(self.readiness.block("permissions", why)),
         }
     }
 

@@ -6,8 +6,8 @@ use watchdog_runtime::service_builder::ServiceBuilder;
 
 use crate::authority::CertificateIssuer;
 use crate::membership::{
-    Discovery, ElectionConfig, ElectionTiming, Exclusive, LeaderElection, Membership, MembershipConfig,
-    ReplicaAddresses, Share, Timing,
+    Discovery, ElectionConfig, ElectionTiming, Exclusive, Identity, LeaderElection, Membership,
+    MembershipConfig, ReplicaAddresses, Share, Timing,
 };
 use crate::permissions::{Permission, of_leader, of_replica};
 use crate::{client, membership, metrics};
@@ -65,6 +65,8 @@ pub struct Replica<M> {
     pub granted_by: PermissionGrantor,
     /// The permissions that the membership or the election needs.
     pub permissions: Vec<Permission>,
+    /// The leader, where one is elected: none while nobody leads.
+    pub leader: Option<watch::Receiver<Option<Identity>>>,
 }
 
 /// The leader election of a program, on one Lease.
@@ -144,6 +146,7 @@ impl<M: Membership> Replica<M> {
             membership,
             granted_by: PermissionGrantor::Chart,
             permissions: of_replica(&base.common),
+            leader: None,
         })
     }
 
@@ -202,6 +205,7 @@ impl Replica<Exclusive> {
             timing,
         };
         let (membership, election) = LeaderElection::join(config, base.draining.clone());
+        let leader = election.leader();
         base.tasks.critical("leader-election", async move {
             election.run().await;
             Ok(())
@@ -211,6 +215,7 @@ impl Replica<Exclusive> {
             membership,
             granted_by: PermissionGrantor::Gardenlet,
             permissions: of_leader(lease, &base.common),
+            leader: Some(leader),
         })
     }
 
@@ -222,6 +227,7 @@ impl Replica<Exclusive> {
             membership: self.membership.as_ref().clone(),
             granted_by: self.granted_by,
             permissions: self.permissions.clone(),
+            leader: self.leader.clone(),
         }
     }
 }

@@ -120,6 +120,9 @@ pub struct CommonArgs {
     pub check_config: bool,
 }
 
+/// Characters of a host name in the name of a replica: as many as Linux allows.
+const MAX_HOST_NAME: usize = 64;
+
 impl CommonArgs {
     /// Reads the configuration file.
     ///
@@ -178,14 +181,7 @@ impl CommonArgs {
     pub fn identity_or_random(&self) -> String {
         self.identity.clone().unwrap_or_else(|| {
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            let host: String = host
-                .trim()
-                .chars()
-                .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
-                .take(40)
-                .collect();
-            let host = if host.is_empty() { "replica" } else { &host };
-            format!("{}-{:08x}", host.to_ascii_lowercase(), rand::random::<u32>())
+            identity(&host, rand::random())
         })
     }
 
@@ -202,6 +198,19 @@ impl CommonArgs {
         }
         bound.to_string()
     }
+}
+
+/// The name of a replica on this host, which is its Pod. Of a name that is too long the end is kept: that is where the
+/// names of the Pods of one Deployment differ.
+fn identity(host: &str, suffix: u32) -> String {
+    let host: String = host
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .collect();
+    let end = host.len().saturating_sub(MAX_HOST_NAME);
+    let host = host.get(end..).filter(|host| !host.is_empty());
+    let host = host.unwrap_or("replica");
+    format!("{}-{suffix:08x}", host.to_ascii_lowercase())
 }
 
 /// Checks the UID of a Pod.
@@ -227,6 +236,25 @@ fn dns_name(text: &str) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pods_of_one_deployment_keep_what_distinguishes_them() {
+        let pods = ["2x4z9", "2x4zb"].map(|pod| format!("dependency-watchdog-prober-5d9c7f8b6d-{pod}"));
+        for pod in &pods {
+            assert_eq!(identity(&format!("{pod}\n"), 7), format!("{pod}-00000007"));
+        }
+        let long = ["a", "b"].map(|pod| identity(&format!("{}-{pod}", "x".repeat(100)), 7));
+        assert_eq!(
+            long,
+            ["a", "b"].map(|pod| format!("{}-{pod}-00000007", "x".repeat(62)))
+        );
+        assert_eq!(identity("\u{e9}", 7), "replica-00000007");
+        assert_ne!(
+            identity(&pods[0], 7),
+            identity(&pods[0], 8),
+            "two processes of one Pod"
+        );
+    }
 
     #[test]
     fn uids_of_pods() {

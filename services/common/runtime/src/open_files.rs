@@ -5,7 +5,9 @@ use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 /// File descriptors in reserve: twice as many as the admin endpoint has connections. Another thread may take one in the
-/// microseconds in which the limit is raised, and keeps it.
+/// microseconds in which the limit is raised, and keeps it until it closes it. That cannot be prevented, because the
+/// limit is that of the process. It needs a process without any other file descriptor, in which the admin endpoint
+/// accepts a connection while another thread opens something, and each time costs one at most for each thread.
 const RESERVED_FILE_DESCRIPTORS: u64 = 128;
 
 /// At most this part of all is in reserve.

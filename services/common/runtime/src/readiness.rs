@@ -51,7 +51,7 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// Blocks until what it returns is dropped. Of several blockers of one name the last one says why.
+    /// Blocks until what it returns is dropped. Several blockers of one name each say why.
     #[must_use = "it blocks only while it is held"]
     pub fn block(&self, name: &'static str, why: impl Into<String>) -> Blocker {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
@@ -65,14 +65,21 @@ impl Readiness {
         }
     }
 
-    /// The current blockers.
+    /// The current blockers. Where a process has several services, a name may stand for a part of each of them: then
+    /// all their reasons are there, in the order of their making.
     #[must_use]
     pub fn blockers(&self) -> Reasons {
         let blockers = self.blockers.lock();
-        let reasons = blockers
-            .iter()
-            .filter_map(|(name, of)| Some((*name, of.values().next_back()?.clone())));
-        reasons.collect()
+        let reasons = |of: &BTreeMap<u64, String>| {
+            let mut reasons: Vec<&str> = Vec::new();
+            for reason in of.values() {
+                if !reasons.contains(&reason.as_str()) {
+                    reasons.push(reason);
+                }
+            }
+            reasons.join("; ")
+        };
+        blockers.iter().map(|(name, of)| (*name, reasons(of))).collect()
     }
 
     /// For one of several loops of the same name: has blockers of its own, and shows its failures under `instance`.
@@ -196,8 +203,12 @@ mod tests {
         let unchecked = readiness.block("permissions", "not checked yet");
         let missing = readiness.block("permissions", "missing: list leases");
         assert!(!*state.borrow());
-        assert_eq!(readiness.blockers()["permissions"], "missing: list leases");
-        drop((clusters, missing));
+        let again = readiness.block("permissions", "not checked yet");
+        assert_eq!(
+            readiness.blockers()["permissions"],
+            "not checked yet; missing: list leases"
+        );
+        drop((clusters, missing, again));
         assert_eq!(readiness.blockers()["permissions"], "not checked yet");
         assert!(!*state.borrow());
         drop(unchecked);

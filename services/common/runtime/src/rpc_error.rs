@@ -23,6 +23,8 @@ pub enum ErrorReason {
     WeederNotFound,
     /// No replica has reported the shoot yet.
     NotReported,
+    /// Another process leads, or none does, and only the leader can answer.
+    NotLeading,
     /// A stream began before the replica had all of its items, and ends when it has them.
     SnapshotIncomplete,
     /// The process stops.
@@ -37,13 +39,14 @@ pub enum ErrorReason {
 
 impl ErrorReason {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::InvalidField,
         Self::InvalidPageToken,
         Self::PageTokenMismatch,
         Self::ShootNotFound,
         Self::WeederNotFound,
         Self::NotReported,
+        Self::NotLeading,
         Self::SnapshotIncomplete,
         Self::Draining,
         Self::TooManyStreams,
@@ -61,6 +64,7 @@ impl ErrorReason {
             Self::ShootNotFound => "SHOOT_NOT_FOUND",
             Self::WeederNotFound => "WEEDER_NOT_FOUND",
             Self::NotReported => "NOT_REPORTED",
+            Self::NotLeading => "NOT_LEADING",
             Self::SnapshotIncomplete => "SNAPSHOT_INCOMPLETE",
             Self::Draining => "DRAINING",
             Self::TooManyStreams => "TOO_MANY_STREAMS",
@@ -73,7 +77,9 @@ impl ErrorReason {
         match self {
             Self::InvalidField | Self::InvalidPageToken | Self::PageTokenMismatch => Code::InvalidArgument,
             Self::ShootNotFound | Self::WeederNotFound => Code::NotFound,
-            Self::NotReported | Self::SnapshotIncomplete | Self::Draining => Code::Unavailable,
+            Self::NotReported | Self::NotLeading | Self::SnapshotIncomplete | Self::Draining => {
+                Code::Unavailable
+            }
             Self::TooManyStreams | Self::ReaderTooSlow => Code::ResourceExhausted,
             Self::ClientNotAllowed => Code::PermissionDenied,
         }
@@ -85,7 +91,7 @@ impl ErrorReason {
             Self::NotReported | Self::SnapshotIncomplete | Self::Draining | Self::ReaderTooSlow => {
                 Some(Duration::from_secs(1))
             }
-            Self::TooManyStreams => Some(Duration::from_secs(10)),
+            Self::NotLeading | Self::TooManyStreams => Some(Duration::from_secs(10)),
             Self::InvalidField
             | Self::InvalidPageToken
             | Self::PageTokenMismatch

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
 pub use self::answers::{ItemAnswer, ItemPage, scope};
-use self::known_replicas::{KnownReplicas, PeerState};
+use self::known_replicas::{KnownReplicas, Leadership, PeerState};
 use self::peers::PeerHandler;
 use crate::item::FeedItem;
 use crate::message::Event;
@@ -102,7 +102,7 @@ impl<M: FeedItem> MergedView<M> {
             impl Fn(&K, &V) -> M + Send + 'static,
             impl Fn(&K) -> M::Key + Send + 'static,
             impl Fn(&M::Key) -> bool + Clone + Send + Sync + 'static,
-            impl Fn(&dyn Fn(&M::Key) -> bool) -> bool + Send + 'static,
+            impl Fn(&dyn Fn(&M::Key) -> bool) -> bool + Send + Sync + 'static,
         >,
         peers: ReplicaEndpoints,
     ) where
@@ -117,6 +117,10 @@ impl<M: FeedItem> MergedView<M> {
             is_filled,
         } = own;
         let (view, stop) = (self.clone(), base.draining.clone());
+        let leader = peers.leader();
+        if leader.is_some() {
+            view.lead(Leadership::Standby(None));
+        }
         let handler = PeerHandler {
             view: view.clone(),
             exists: exists.clone(),
@@ -129,9 +133,15 @@ impl<M: FeedItem> MergedView<M> {
             stop.clone(),
         );
         base.tasks.critical(M::FEED, async move {
+            let filled = async {
+                view.fill(&is_filled, &stop).await;
+                if let Some(leader) = leader {
+                    view.follow_leader(leader, &is_filled, &stop).await;
+                }
+            };
             let followed = tokio::join!(
                 view.follow_own(&store, encode, key, &exists, &stop),
-                view.fill(is_filled, &stop),
+                filled,
                 view.tidy(&exists, &stop),
                 follow,
             );
@@ -197,15 +207,57 @@ impl<M: FeedItem> MergedView<M> {
 
     /// Waits until this replica has all of its own items.
     async fn fill(&self, is_filled: impl Fn(&dyn Fn(&M::Key) -> bool) -> bool, stop: &CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.until_filled(is_filled) => {
+                self.inner.replicas.send_modify(|replicas| replicas.filled = true);
+            }
+        }
+    }
+
+    async fn until_filled(&self, is_filled: impl Fn(&dyn Fn(&M::Key) -> bool) -> bool) {
         let mut ticks = tokio::time::interval(START_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !is_filled(&|key| self.inner.own.contains(key)) {
+            ticks.tick().await;
+        }
+    }
+
+    /// Follows who leads. A replica that begins to lead has all items once it has those of the whole seed.
+    async fn follow_leader(
+        &self,
+        mut leader: watch::Receiver<Option<Arc<str>>>,
+        is_filled: &impl Fn(&dyn Fn(&M::Key) -> bool) -> bool,
+        stop: &CancellationToken,
+    ) {
+        loop {
+            let current = leader.borrow_and_update().clone();
+            let leads = current.as_ref() == Some(&self.inner.me);
+            self.lead(if leads {
+                Leadership::Started(Instant::now())
+            } else {
+                Leadership::Standby(current)
+            });
+            let filled = async {
+                if leads {
+                    self.until_filled(is_filled).await;
+                    self.lead(Leadership::Leads);
+                }
+                std::future::pending::<()>().await;
+            };
             tokio::select! {
                 () = stop.cancelled() => return,
-                _ = ticks.tick() => {}
+                // The election ends with the process.
+                changed = leader.changed() => if changed.is_err() { return },
+                () = filled => {}
             }
         }
-        self.inner.replicas.send_modify(|replicas| replicas.filled = true);
+    }
+
+    fn lead(&self, leadership: Leadership) {
+        self.inner
+            .replicas
+            .send_modify(|replicas| replicas.leadership = leadership);
     }
 
     /// Drops what was left behind once its time is over or the item is gone, and publishes the renewals that are due,

@@ -27,6 +27,7 @@ pub const MAX_REPLICAS: usize = 64;
 pub struct ReplicaEndpoints {
     addresses: watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>,
     channels: Channels,
+    leader: Option<watch::Receiver<Option<Arc<str>>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -42,7 +43,18 @@ impl ReplicaEndpoints {
         Self {
             addresses,
             channels: Channels::Dialed(dialer, Arc::default()),
+            leader: None,
         }
+    }
+
+    /// Where a leader is elected, it has all items, and the others cannot reach it.
+    #[must_use]
+    pub fn led_by(self, leader: Option<watch::Receiver<Option<Arc<str>>>>) -> Self {
+        Self { leader, ..self }
+    }
+
+    pub(crate) fn leader(&self) -> Option<watch::Receiver<Option<Arc<str>>>> {
+        self.leader.clone()
     }
 
     /// One replica, which is reached over this channel.
@@ -52,6 +64,7 @@ impl ReplicaEndpoints {
         Self {
             addresses: watch::Sender::new(addresses).subscribe(),
             channels: Channels::Given(Arc::new(channel)),
+            leader: None,
         }
     }
 

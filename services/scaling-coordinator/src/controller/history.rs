@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::server::StateStore;
@@ -73,6 +74,8 @@ impl HistoryStore {
     /// The state of a shoot has changed.
     pub(crate) fn published(&self, shoot: &str, scaling: &ShootScaling) {
         let now = Instant::now();
+        let unix_now = UnixTime(self.clock.micros_at(now));
+        self.record(shoot, |history| history.mode(now, unix_now, scaling.mode));
         self.record(shoot, |history| history.published(now, scaling));
     }
 

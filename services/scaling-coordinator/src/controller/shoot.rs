@@ -13,7 +13,7 @@ use watchdog_api::prober::ResourceRef;
 use super::inputs::OwnershipEpoch;
 use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::flow::{Action, ActionKind, ActionOutcome, Flow, Steps};
-use crate::domain::observed::{Dependent, Observed};
+use crate::domain::observed::{Dependent, Observed, ResourceState};
 use crate::domain::other_writes::{OtherWrite, OtherWrites};
 use crate::domain::overlay::{Overlay, WriteDisposition};
 use crate::domain::status::FlowStatus;
@@ -130,7 +130,9 @@ impl ShootRecord {
         let mut steps = self.flow.next(now, decision.direction, &shown);
         for (progress, dependent) in steps.status.resources.iter_mut().zip(dependents) {
             progress.simulated = self.overlay.covers(&progress.reference);
-            progress.protected = dependent.observed.seen().is_some_and(|seen| seen.protected);
+            let seen = dependent.observed.seen();
+            progress.protected = seen.is_some_and(|seen| seen.protected);
+            progress.protected_by_coordinator = seen.is_some_and(ResourceState::is_protected_by_coordinator);
         }
         steps
     }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use watchdog_api::names::COORDINATOR_FIELD_MANAGER;
+use watchdog_api::policy::ModeInForce;
 use watchdog_api::prober::ResourceRef;
+use watchdog_api::unix_time::UnixTime;
 
 use super::decision::{HoldReason, Outcome, ReceivedVerdict};
 use super::flow::{Action, ActionKind, ActionOutcome};
@@ -74,7 +76,23 @@ pub(crate) enum ShootEventKind {
     },
     /// Somebody else has scaled a resource of a shoot in mode observe.
     OtherWrote(OtherWrite),
+    ModeChanged {
+        previous: ModeInForce,
+        mode: ModeInForce,
+        reason: ModeChangeReason,
+    },
     IncidentEnded(IncidentSummary),
+}
+
+/// Why the mode of a shoot has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ModeChangeReason {
+    /// The Shoot asks for it.
+    Annotation,
+    /// The mode that the Shoot asked for has reached its end.
+    Ended,
+    /// The Shoot asks for no mode any more, or for a malformed one.
+    Withdrawn,
 }
 
 /// When this program would have scaled a resource of a shoot in mode observe, and when another one did.
@@ -120,6 +138,8 @@ pub(crate) struct ShootHistory {
     direction: Option<Option<Direction>>,
     steps: BTreeMap<ResourceRef, (Step, Instant)>,
     incident: Option<OpenIncident>,
+    /// None when the replica has just taken the shoot over.
+    mode: Option<ModeInForce>,
 }
 
 /// An incident that has not ended.
@@ -411,6 +431,39 @@ impl ShootHistory {
         if let (Some(incident), Some(evidence)) = (&mut self.incident, evidence) {
             incident.note_evidence(evidence);
         }
+    }
+
+    /// This mode is in force; `unix_now` is `now` by the wall clock, in which the ends of modes are written.
+    pub(crate) fn mode(&mut self, now: Instant, unix_now: UnixTime, mode: ModeInForce) -> Option<ShootEvent> {
+        let previous = self.mode.replace(mode)?;
+        if (previous.mode, previous.until) == (mode.mode, mode.until) {
+            return None;
+        }
+        let has_ended = previous.until.is_some_and(|until| until <= unix_now);
+        let (reason, why) = match (mode.of_shoot, has_ended) {
+            (true, _) => (
+                ModeChangeReason::Annotation,
+                "The Shoot's annotation asks for it.",
+            ),
+            (false, true) => (
+                ModeChangeReason::Ended,
+                "The mode of the Shoot's annotation has ended; the default of the seed is in force.",
+            ),
+            (false, false) => (
+                ModeChangeReason::Withdrawn,
+                "The Shoot's annotation is gone or malformed; the default of the seed is in force.",
+            ),
+        };
+        let until = mode.until.map(|until| format!(" until {until}"));
+        Some(ShootEvent {
+            at: now,
+            message: format!("The mode is {}{}. {why}", mode.mode, until.unwrap_or_default()),
+            kind: ShootEventKind::ModeChanged {
+                previous,
+                mode,
+                reason,
+            },
+        })
     }
 
     /// The state of the shoot has changed.

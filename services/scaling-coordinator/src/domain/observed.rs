@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use watchdog_api::names::COORDINATOR_FIELD_MANAGER;
 use watchdog_api::prober::DependentResource;
 use watchdog_api::workload::{FieldWriters, RecordedReplicas};
 
@@ -30,6 +31,16 @@ pub struct ResourceState {
 }
 
 impl ResourceState {
+    /// True if the coordinator itself has set meltdown-protection-active, and not another watchdog.
+    #[must_use]
+    pub fn is_protected_by_coordinator(&self) -> bool {
+        let writer = self
+            .writers
+            .as_deref()
+            .and_then(|writers| writers.protection.as_deref());
+        self.protected && writer == Some(COORDINATOR_FIELD_MANAGER)
+    }
+
     /// A clause about an annotation that an operator has to correct.
     #[must_use]
     pub fn warning(&self) -> Option<String> {

@@ -75,13 +75,13 @@ impl WriteDisposition {
 /// Returns true if the protection, and the replicas that this write would change, are this program's own. Another
 /// watchdog that scales down what is being restored finds the annotation there, and changes only the replicas.
 fn was_written_by_coordinator(seen: &ResourceState, kind: &ActionKind) -> bool {
-    let Some(writers) = seen.writers.as_deref().filter(|_| seen.protected) else {
-        return false;
-    };
-    let (replicas, protection) = (writers.replicas.as_deref(), writers.protection.as_deref());
-    let own = Some(COORDINATOR_FIELD_MANAGER);
+    let replicas = seen
+        .writers
+        .as_deref()
+        .and_then(|writers| writers.replicas.as_deref());
     let keeps_replicas = *kind == ActionKind::Write(ResourceWrite::CleanUp);
-    protection == own && (keeps_replicas || replicas.is_none() || replicas == own)
+    seen.is_protected_by_coordinator()
+        && (keeps_replicas || replicas.is_none_or(|replicas| replicas == COORDINATOR_FIELD_MANAGER))
 }
 
 // === impl Overlay ===

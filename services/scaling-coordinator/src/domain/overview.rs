@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use watchdog_api::policy::ModeInForce;
+use watchdog_api::policy::{Mode, ModeInForce};
 
 use super::Direction;
 use super::decision::HoldReason;
@@ -35,6 +35,18 @@ impl ShootScaling {
             .resources
             .iter()
             .filter(|resource| resource.protected)
+            .count()
+    }
+
+    /// Resources that the coordinator must restore. In mode observe those are only its own: what another watchdog holds
+    /// down is restored by that one.
+    pub(crate) fn to_restore(&self) -> usize {
+        let is_up = self.direction == Some(Direction::Up);
+        let restores_all = self.mode.mode != Mode::Observe;
+        let resources = self.status.resources.iter();
+        resources
+            .filter(|resource| resource.protected && (restores_all || resource.protected_by_coordinator))
+            .filter(|_| is_up)
             .count()
     }
 }

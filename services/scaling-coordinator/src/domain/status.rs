@@ -59,6 +59,8 @@ pub(crate) struct Progress {
     pub(crate) recorded: Option<i32>,
     /// True if the resource really carries meltdown-protection-active.
     pub(crate) protected: bool,
+    /// True if the coordinator itself has set that annotation.
+    pub(crate) protected_by_coordinator: bool,
     /// True if the other fields show what it would be after writes that mode observe has kept back.
     pub(crate) simulated: bool,
     /// Replicas that the direction wants.

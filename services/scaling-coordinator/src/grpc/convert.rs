@@ -16,7 +16,7 @@ use crate::domain::Direction;
 use crate::domain::decision::{HoldReason, Outcome, ReceivedVerdict};
 use crate::domain::flow::ActionOutcome;
 use crate::domain::history::{
-    EvidenceCounts, IncidentSummary, ScaleTimes, ShootEvent, ShootEventKind, signed_micros,
+    EvidenceCounts, IncidentSummary, ModeChangeReason, ScaleTimes, ShootEvent, ShootEventKind, signed_micros,
 };
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::{ShootPlan, ShootScaling};
@@ -113,6 +113,14 @@ const fn mode(mode: Mode) -> pb::Mode {
         Mode::Protect => pb::Mode::Protect,
         Mode::Observe => pb::Mode::Observe,
         Mode::Off => pb::Mode::Off,
+    }
+}
+
+const fn mode_change_reason(reason: ModeChangeReason) -> pb::ModeChangeReason {
+    match reason {
+        ModeChangeReason::Annotation => pb::ModeChangeReason::Annotation,
+        ModeChangeReason::Ended => pb::ModeChangeReason::Ended,
+        ModeChangeReason::Withdrawn => pb::ModeChangeReason::Withdrawn,
     }
 }
 
@@ -295,6 +303,16 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
             took: Some(duration(*took)),
         }),
         ShootEventKind::OtherWrote(other) => Event::OtherWrote(other_wrote(other)),
+        ShootEventKind::ModeChanged {
+            previous,
+            mode: now,
+            reason,
+        } => Event::ModeChanged(pb::ModeChanged {
+            previous_mode: mode(previous.mode).into(),
+            mode: mode(now.mode).into(),
+            reason: mode_change_reason(*reason).into(),
+            mode_until: now.until.map(|until| wire::timestamp(until.0)),
+        }),
         ShootEventKind::IncidentEnded(summary) => Event::IncidentEnded(incident(summary, clock)),
     }
 }

@@ -28,6 +28,9 @@ impl ScalingApi {
         if self.overview.is_unknown(shoot) {
             return request::unknown_shoot(shoot);
         }
+        if let Some(error) = self.scaling.standby_error() {
+            return error;
+        }
         let owner = match self.overview.owner(shoot) {
             Some(owner) => format!("the replica {owner} owns it"),
             None => "no replica owns it".to_owned(),

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use watchdog_api::unix_time::UnixTime;
+use watchdog_runtime::clock::Clock;
 use watchdog_runtime::metrics::{Collector, Exposition, ShootLabel};
 use watchdog_watch_stream::server::StateStore;
 
 use crate::controller::verdicts::VerdictTable;
 use crate::controller::write_counts::WriteCounts;
-use crate::domain::Direction;
 use crate::domain::overview::ShootScaling;
 use crate::domain::status::FlowState;
 use crate::metrics::{self, ModeLabels, ReplicaState, ShootLabels};
@@ -18,6 +19,7 @@ pub(crate) struct Scrape {
     pub(crate) shoots: StateStore<String, ShootScaling>,
     pub(crate) write_counts: Arc<WriteCounts>,
     pub(crate) verdicts: Arc<VerdictTable>,
+    pub(crate) clock: Clock,
 }
 
 impl Collector for Scrape {
@@ -34,12 +36,11 @@ impl Collector for Scrape {
             *shoots.entry(state).or_default() += 1.0;
             held += scaling.held_down();
             if scaling.held_down() > 0 {
-                let of_shoot = (shoot, scaling.held_down() as f64);
-                if scaling.direction == Some(Direction::Up) {
-                    to_restore += scaling.held_down();
-                    to_restore_of.push(of_shoot.clone());
-                }
-                held_of.push(of_shoot);
+                held_of.push((shoot.clone(), scaling.held_down() as f64));
+            }
+            if scaling.to_restore() > 0 {
+                to_restore += scaling.to_restore();
+                to_restore_of.push((shoot, scaling.to_restore() as f64));
             }
             failed += u32::from(scaling.status.state == FlowState::Failed);
         }
@@ -70,11 +71,12 @@ impl Collector for Scrape {
 impl Scrape {
     fn collect_modes(&self, out: &mut Exposition) {
         let mut modes: BTreeMap<ModeLabels, f64> = BTreeMap::new();
+        let now = UnixTime(self.clock.now_micros());
         for (_, scaling) in self.shoots.snapshot() {
             let labels = ModeLabels {
                 mode: scaling.mode.mode,
                 from_annotation: scaling.mode.from_annotation,
-                has_end: scaling.mode.until.is_some(),
+                has_end: scaling.mode.has_end(now),
             };
             *modes.entry(labels).or_default() += 1.0;
         }

@@ -7,7 +7,8 @@ use watchdog_api::names::{FAILURE_FRACTION_ANNOTATION, MODE_ANNOTATION};
 use watchdog_api::unix_time::{UnixTime, micros};
 use watchdog_proto::scaling::v1::shoot_event::Event;
 use watchdog_proto::scaling::v1::{
-    Direction, FlowState, HoldReason, IncidentEnded, ListScalingRequest, Mode, ShootEvent, Step, WriteResult,
+    Direction, FlowState, HoldReason, IncidentEnded, ListScalingRequest, Mode, ModeChangeReason, ShootEvent,
+    Step, WriteResult,
 };
 use watchdog_sandbox::resource::keys;
 
@@ -47,6 +48,18 @@ async fn listed(coordinator: &Coordinator, mode: Mode) -> i32 {
     };
     let answer = coordinator.client.clone().list_scaling(request).await.unwrap();
     answer.into_inner().total_size
+}
+
+/// The changes of the mode in the history: from, to and why.
+async fn mode_changes(coordinator: &Coordinator) -> Vec<(Mode, Mode, ModeChangeReason)> {
+    let events = coordinator.history(SHOOT).await.into_iter();
+    let changes = events.filter_map(|event| match event.event {
+        Some(Event::ModeChanged(changed)) => Some(changed),
+        _ => None,
+    });
+    changes
+        .map(|changed| (changed.previous_mode(), changed.mode(), changed.reason()))
+        .collect()
 }
 
 /// Waits until the incident has ended, and returns its summary.
@@ -302,6 +315,14 @@ async fn off_leaves_everything_as_it_is_until_it_is_removed() {
     seed.annotate_shoot(SHOOT, MODE_ANNOTATION, None);
     coordinator.until_settled(SHOOT, Direction::Up).await;
     assert_eq!(seed.all(SHOOT), [2, 1, 1]);
+    eventually_async("the history has both changes of the mode", async || {
+        mode_changes(&coordinator).await
+            == [
+                (Mode::Protect, Mode::Off, ModeChangeReason::Annotation),
+                (Mode::Off, Mode::Protect, ModeChangeReason::Withdrawn),
+            ]
+    })
+    .await;
 }
 
 #[tokio::test]

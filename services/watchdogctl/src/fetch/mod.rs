@@ -39,7 +39,8 @@ impl Missing {
             return;
         };
         if incomplete.missing_replicas.is_empty() {
-            self.0.insert(format!("{program} (replicas not listed yet)"));
+            self.0
+                .insert(format!("{program} (no leader, or replicas not listed yet)"));
         }
         self.0.extend(incomplete.missing_replicas.iter().cloned());
     }

@@ -1,7 +1,9 @@
 //! The history of a shoot.
 
 use watchdog_proto::scaling::v1::shoot_event::Event;
-use watchdog_proto::scaling::v1::{IncidentEnded, OtherWrote, ShootEvent, WriteResult};
+use watchdog_proto::scaling::v1::{
+    IncidentEnded, ModeChangeReason, ModeChanged, OtherWrote, ShootEvent, WriteResult,
+};
 
 use super::table::{Cell, Style, TextTable};
 use super::{Frame, text};
@@ -83,12 +85,31 @@ fn parts(event: &ShootEvent) -> (Cell, String, String) {
             "-".to_owned(),
             other_write(other),
         ),
+        Some(Event::ModeChanged(changed)) => (
+            Cell::styled(Style::Warn, "mode"),
+            "-".to_owned(),
+            mode_change(changed),
+        ),
         Some(Event::IncidentEnded(ended)) => (
             Cell::styled(Style::Good, "incident ended"),
             text::sent_duration(ended.verdict_to_restored.as_ref()),
             incident(ended),
         ),
         None => ("-".into(), "-".to_owned(), "-".to_owned()),
+    }
+}
+
+fn mode_change(changed: &ModeChanged) -> String {
+    let modes = change(&text::mode(changed.previous_mode()), &text::mode(changed.mode()));
+    let why = match changed.reason() {
+        ModeChangeReason::Annotation => "annotation",
+        ModeChangeReason::Ended => "the annotation's mode has ended",
+        ModeChangeReason::Withdrawn => "annotation gone or malformed",
+        ModeChangeReason::Unspecified => "unknown",
+    };
+    match text::timestamp(changed.mode_until.as_ref()) {
+        Some(until) => format!("{modes} until {until}: {why}"),
+        None => format!("{modes}: {why}"),
     }
 }
 
@@ -143,7 +164,7 @@ fn incident(ended: &IncidentEnded) -> String {
 #[cfg(test)]
 mod tests {
     use watchdog_proto::probe::v1::Outcome;
-    use watchdog_proto::scaling::v1::{VerdictChanged, WriteEnded};
+    use watchdog_proto::scaling::v1::{Mode, VerdictChanged, WriteEnded};
 
     use super::*;
     use crate::render::testing;
@@ -193,6 +214,33 @@ AGO    AT         WHAT     TOOK  DETAILS                                        
                 .collect()
         };
         assert_eq!(normal(&shown), normal(expected));
+    }
+
+    #[test]
+    fn a_change_of_mode_shows_why_and_until_when() {
+        let until = ModeChanged {
+            previous_mode: Mode::Protect.into(),
+            mode: Mode::Observe.into(),
+            reason: ModeChangeReason::Annotation.into(),
+            mode_until: Some(prost_types::Timestamp {
+                seconds: 1_796_126_400,
+                nanos: 0,
+            }),
+        };
+        assert_eq!(
+            mode_change(&until),
+            "protect -> observe until 2026-12-01T12:00:00Z: annotation"
+        );
+        let ended = ModeChanged {
+            previous_mode: Mode::Observe.into(),
+            mode: Mode::Protect.into(),
+            reason: ModeChangeReason::Ended.into(),
+            mode_until: None,
+        };
+        assert_eq!(
+            mode_change(&ended),
+            "observe -> protect: the annotation's mode has ended"
+        );
     }
 
     #[test]

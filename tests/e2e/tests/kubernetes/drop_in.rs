@@ -26,6 +26,12 @@ use super::weeder;
 
 const LEASE: &str = "dwd-prober-leader-election";
 
+/// How a process of the Go program names itself in the Lease.
+const GO: &str = "dependency-watchdog-prober-0_go";
+
+/// The Lease ends this long after its last renewal.
+const LEASE_SECONDS: i32 = 15;
+
 /// The users that share gardenlet's rights: one for each process.
 const USERS: [&str; 2] = ["dropin-0", "dropin-1"];
 
@@ -144,10 +150,12 @@ fn config() -> String {
     fixtures::prober("probeInterval: 10s\ninitialDelay: 1s", "2s")
 }
 
+fn leases(seed: &Client) -> Api<Lease> {
+    Api::namespaced(seed.clone(), "garden")
+}
+
 async fn holder(seed: &Client) -> anyhow::Result<String> {
-    let lease = Api::<Lease>::namespaced(seed.clone(), "garden")
-        .get_opt(LEASE)
-        .await?;
+    let lease = leases(seed).get_opt(LEASE).await?;
     let spec = lease.and_then(|lease| lease.spec).unwrap_or_default();
     Ok(spec.holder_identity.unwrap_or_default())
 }
@@ -157,6 +165,13 @@ async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
     let (world, config) = world("dropin-main-job", &config()).await;
     let leader = DropIn::start(&world.plane, &world.seed, "prober", USERS[0], &config).await;
     leader.wait_ready().await;
+    let seed = world.seed.client();
+    wait::until_true("the process leads", BOUND, || async {
+        Ok(!holder(&seed).await?.is_empty())
+    })
+    .await
+    .unwrap();
+    let go = tokio::spawn(take_over_as_go(seed.clone()));
     world.hand_over().await.unwrap();
     leader.wait_healthy().await;
     world.fleet.cut_all().await;
@@ -177,12 +192,13 @@ async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
         .await;
     up.unwrap();
     eprintln!("all dependants at 0 after {took:?}, grace period {GRACE:?}");
-    leader.stop().await;
-    assert_eq!(
-        holder(&world.seed.client()).await.unwrap(),
-        "",
-        "the Lease is released"
-    );
+
+    // Killed, ours does not release its Lease. A process of the Go program that has waited all the time takes it then.
+    assert_ne!(holder(&seed).await.unwrap(), GO, "ours leads");
+    leader.process.kill_9().await.unwrap();
+    let [ours, go] = tokio::time::timeout(BOUND, go).await.unwrap().unwrap();
+    assert_eq!(ours.lease_duration_seconds, Some(LEASE_SECONDS));
+    assert_taken_after_its_end(&ours, &go);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,17 +206,22 @@ async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
     // Time to kill the leader between the two levels.
     let config = config().replace("scaleDown: {level: 1}", "scaleDown: {level: 1, initialDelay: 5s}");
     let (world, config) = world("dropin-killed", &config).await;
+    let seed = world.seed.client();
+    // The Go program was killed: nobody renews its Lease, and nobody releases it.
+    let held = lease_of_go(GO, LEASE_SECONDS);
+    let go = leases(&seed).create(&PostParams::default(), &held).await.unwrap();
     let leader = DropIn::start(&world.plane, &world.seed, "prober", USERS[0], &config).await;
     leader.wait_ready().await;
-    let seed = world.seed.client();
+    world.hand_over().await.unwrap();
     wait::until_true("the first process leads", BOUND, || async {
-        Ok(!holder(&seed).await?.is_empty())
+        Ok(holder(&seed).await? != GO)
     })
     .await
     .unwrap();
+    let ours = leases(&seed).get(LEASE).await.unwrap();
+    assert_taken_after_its_end(&go.spec.unwrap(), &ours.spec.unwrap());
     let standby = DropIn::start(&world.plane, &world.seed, "prober", USERS[1], &config).await;
     standby.wait_ready().await;
-    world.hand_over().await.unwrap();
     leader.wait_healthy().await;
     world.fleet.cut_all().await;
     wait::until_true("the first level is scaled down", BOUND, || async {
@@ -234,10 +255,10 @@ async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
     up.unwrap();
 }
 
-/// Holds the Lease as the Go program does, until it is asked to release it.
-async fn lead_as_go(seed: Client, mut release: tokio::sync::oneshot::Receiver<()>) {
-    let leases: Api<Lease> = Api::namespaced(seed, "garden");
-    let lease = |holder: &str, seconds| Lease {
+/// The Lease as the Go program writes it.
+fn lease_of_go(holder: &str, seconds: i32) -> Lease {
+    let now = MicroTime(Timestamp::now());
+    Lease {
         metadata: ObjectMeta {
             name: Some(LEASE.to_owned()),
             ..ObjectMeta::default()
@@ -245,13 +266,58 @@ async fn lead_as_go(seed: Client, mut release: tokio::sync::oneshot::Receiver<()
         spec: Some(LeaseSpec {
             holder_identity: Some(holder.to_owned()),
             lease_duration_seconds: Some(seconds),
-            renew_time: Some(MicroTime(Timestamp::now())),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
             ..LeaseSpec::default()
         }),
-    };
+    }
+}
+
+/// Takes the Lease over as the Go program does: when it was released, or has not changed for the duration that its
+/// holder wrote. Returns what the Lease was before, and is then.
+async fn take_over_as_go(seed: Client) -> [LeaseSpec; 2] {
+    let leases = leases(&seed);
+    let mut retry_period = tokio::time::interval(Duration::from_secs(2));
+    let mut observed: Option<(Option<String>, Instant)> = None;
+    loop {
+        retry_period.tick().await;
+        let lease = leases.get(LEASE).await.unwrap();
+        let version = lease.metadata.resource_version;
+        let before = lease.spec.unwrap();
+        let since = match &observed {
+            Some((seen, since)) if *seen == version => *since,
+            _ => Instant::now(),
+        };
+        let seconds = u64::try_from(before.lease_duration_seconds.unwrap()).unwrap();
+        let is_free = before.holder_identity.as_deref() == Some("");
+        if is_free || since.elapsed() >= Duration::from_secs(seconds) {
+            let mut next = lease_of_go(GO, LEASE_SECONDS);
+            next.metadata.resource_version = version;
+            let taken = leases
+                .replace(LEASE, &PostParams::default(), &next)
+                .await
+                .unwrap();
+            return [before, taken.spec.unwrap()];
+        }
+        observed = Some((version, since));
+    }
+}
+
+/// Checks that a Lease was taken once it had ended. Both times are of the clock of this machine.
+fn assert_taken_after_its_end(before: &LeaseSpec, taken: &LeaseSpec) {
+    let renewed = before.renew_time.as_ref().unwrap().0;
+    let acquired = taken.acquire_time.as_ref().unwrap().0;
+    let waited = acquired.duration_since(renewed);
+    assert!(waited.as_secs() >= i64::from(LEASE_SECONDS), "{waited}");
+    assert_ne!(before.holder_identity, taken.holder_identity);
+}
+
+/// Holds the Lease as the Go program does, until it is asked to release it.
+async fn lead_as_go(seed: Client, mut release: tokio::sync::oneshot::Receiver<()>) {
+    let leases = leases(&seed);
     let create = PostParams::default();
     let mut held = leases
-        .create(&create, &lease("dependency-watchdog-prober-0_go", 15))
+        .create(&create, &lease_of_go(GO, LEASE_SECONDS))
         .await
         .unwrap();
     let mut renewals = tokio::time::interval(Duration::from_secs(2));
@@ -261,9 +327,9 @@ async fn lead_as_go(seed: Client, mut release: tokio::sync::oneshot::Receiver<()
             _ = &mut release => true,
         };
         let mut next = if released {
-            lease("", 1)
+            lease_of_go("", 1)
         } else {
-            lease("dependency-watchdog-prober-0_go", 15)
+            lease_of_go(GO, LEASE_SECONDS)
         };
         next.metadata.resource_version = held.metadata.resource_version;
         held = leases.replace(LEASE, &create, &next).await.unwrap();

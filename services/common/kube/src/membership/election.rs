@@ -49,9 +49,10 @@ impl ElectionTiming {
         Ok(())
     }
 
-    /// Deadline of one request: two fit into the renew deadline.
+    /// Deadline of one request, that of client-go: two fit into the renew deadline. A leader whose requests all take
+    /// this long renews its Lease in time, and so does one that loses a single request.
     pub(super) fn request_timeout(&self) -> Duration {
-        (self.renew_deadline / 2).min(Duration::from_secs(3))
+        self.renew_deadline / 2
     }
 }
 
@@ -242,18 +243,20 @@ impl Candidate {
         self.step = ElectionStep::Write(started + self.timing.retry_period);
     }
 
-    /// A request failed. After a `conflict`, the Lease is not what it was believed to be: somebody deleted or changed
-    /// it, and another process may lead.
-    pub(super) fn on_failed(&mut self, now: Moment, conflict: bool) {
+    /// A request that began at `started` failed. After a `conflict`, the Lease is not what it was believed to be:
+    /// somebody deleted or changed it, and another process may lead.
+    pub(super) fn on_failed(&mut self, started: Moment, now: Moment, conflict: bool) {
         if conflict {
             self.act_until = None;
         }
+        // From the start of the request: after one that got no answer, the leader has no time to lose.
+        let retry = now.max(started + self.timing.retry_period);
         self.step = if conflict {
             ElectionStep::Read(now + self.timing.retry_period / CONFLICT_FRACTION)
         } else if self.is_leader() {
-            ElectionStep::Write(now + self.timing.retry_period)
+            ElectionStep::Write(retry)
         } else {
-            ElectionStep::Read(now + self.timing.retry_period)
+            ElectionStep::Read(retry)
         };
     }
 }

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::PostParams;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::{Blocker, Readiness};
@@ -17,6 +18,7 @@ use super::election::{Candidate, ElectionStep, ElectionTiming};
 use super::exclusive::Exclusive;
 use super::member_table::Moment;
 use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
+use super::record::Identity;
 use super::rendezvous::RendezvousHasher;
 use super::share::{Shared, Snapshot};
 use crate::client::{RequestError, request_within};
@@ -66,6 +68,7 @@ pub struct LeaderElection {
     leases: Api<Lease>,
     candidate: Candidate,
     shared: Arc<Shared>,
+    leader: watch::Sender<Option<Identity>>,
     started: Instant,
     /// When the request that is under way began.
     sent: Moment,
@@ -112,6 +115,7 @@ impl LeaderElection {
             leases: Api::namespaced(config.client.clone(), &config.namespace),
             candidate: Candidate::new(holder.into(), config.timing),
             shared: Arc::clone(&shared),
+            leader: watch::Sender::new(None),
             started: Instant::now(),
             sent: Moment::ZERO,
             renewed: Timestamp::UNIX_EPOCH,
@@ -121,6 +125,13 @@ impl LeaderElection {
             stop,
         };
         (Exclusive::new(shared), election)
+    }
+
+    /// The name of the leader: that of this replica if it leads, the holder of the Lease if another one does, and none if
+    /// nobody does.
+    #[must_use]
+    pub fn leader(&self) -> watch::Receiver<Option<Identity>> {
+        self.leader.subscribe()
     }
 
     /// Runs until the stop token is cancelled and the Lease is released, or its release timed out.
@@ -133,7 +144,7 @@ impl LeaderElection {
             let due = self.candidate.step().due();
             if request.is_none() && due <= now {
                 self.sent = now;
-                request = Some(self.request());
+                request = Some(self.request_timeout());
             }
             let idle = request.is_none().then_some(due);
             let wake = idle.into_iter().chain(self.candidate.act_until(now)).min();
@@ -262,7 +273,7 @@ impl LeaderElection {
             tracing::warn!(lease, writing, reason, %error, "a request of the leader election failed; trying again");
             self.config.readiness.failing(LOOP, failure);
         }
-        self.candidate.on_failed(now, conflict);
+        self.candidate.on_failed(self.sent, now, conflict);
     }
 
     fn show(&self, now: Moment) {
@@ -272,6 +283,8 @@ impl LeaderElection {
             Some(other) if !other.is_empty() => Some(Arc::clone(other)),
             _ => None,
         };
+        self.leader
+            .send_if_modified(|shown| std::mem::replace(shown, leader.clone()) != leader);
         let act_until = self.candidate.act_until(now).map(|until| self.started + until);
         let service = ServiceName(self.config.service);
         MEMBERS.set(service, f64::from(u8::from(leader.is_some())));

@@ -12,7 +12,7 @@ use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
 
 use super::MergedView;
-use super::known_replicas::{KnownReplicas, WAIT_FOR_REPLICAS};
+use super::known_replicas::{KnownReplicas, Leadership, WAIT_FOR_REPLICAS};
 use crate::item::{FeedItem, FeedKey};
 use crate::message::{Completeness, Message};
 use crate::reports::ReplicaReport;
@@ -150,6 +150,20 @@ impl<M: FeedItem> MergedView<M> {
         let why = "this replica has all of its items only now: connect again";
         let end = futures::stream::once(async move { Err(error(ErrorReason::SnapshotIncomplete, why)) });
         Ok(Box::pin(body.take_until(filled_late).chain(end)))
+    }
+
+    /// The error for an item that is not here, where another replica leads, or none: only the leader knows.
+    #[must_use]
+    pub fn standby_error(&self) -> Option<Status> {
+        let replicas = self.inner.replicas.borrow();
+        let Leadership::Standby(leader) = &replicas.leadership else {
+            return None;
+        };
+        let message = match leader {
+            Some(leader) => format!("this process is a standby: ask {leader}, which leads"),
+            None => "this process is a standby, and none leads: ask again in a few seconds".to_owned(),
+        };
+        Some(error(ErrorReason::NotLeading, message))
     }
 
     /// One item of the whole seed. If there is none, waits for the replicas that have not sent their items yet.

@@ -20,6 +20,20 @@ pub(super) struct KnownReplicas {
     /// True once this replica has all of its own items.
     pub(super) filled: bool,
     pub(super) others: BTreeMap<Arc<str>, PeerState>,
+    pub(super) leadership: Leadership,
+}
+
+/// The replica that has the items of the whole seed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Leadership {
+    /// No leader is elected: every replica has its share.
+    NotElected,
+    /// This one leads since then and does not have all items yet.
+    Started(Instant),
+    /// This one leads and has all items.
+    Leads,
+    /// This replica is a standby, which has no stream to the leader. None: nobody leads.
+    Standby(Option<Arc<str>>),
 }
 
 /// How much is known of another replica.
@@ -43,6 +57,7 @@ impl KnownReplicas {
             listed: false,
             filled: false,
             others: BTreeMap::new(),
+            leadership: Leadership::NotElected,
         }
     }
 
@@ -61,7 +76,16 @@ impl KnownReplicas {
             }
             missing.push(replica.clone());
         }
-        let complete = self.listed && missing.is_empty();
+        match &self.leadership {
+            Leadership::Started(since) if self.filled => {
+                missing.push(me.clone());
+                wait = wait.max(Some(*since + WAIT_FOR_REPLICAS));
+            }
+            Leadership::Standby(leader) => missing.extend(leader.clone()),
+            Leadership::NotElected | Leadership::Started(_) | Leadership::Leads => {}
+        }
+        let is_standby = matches!(self.leadership, Leadership::Standby(_));
+        let complete = self.listed && missing.is_empty() && !is_standby;
         (Completeness { complete, missing }, wait)
     }
 

@@ -355,3 +355,64 @@ async fn pages_are_in_the_order_of_the_keys_and_their_tokens_hold_everywhere() {
         (vec!["c".to_owned()], "")
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_is_never_complete_and_names_the_leader() {
+    let (view, peers) = view();
+    let (leader, stop) = (watch::Sender::new(None), CancellationToken::new());
+    view.lead(Leadership::Standby(None));
+    peers.on_listed();
+    fill(&view);
+    let list = async || {
+        let request = PageRequest::read(0, "", &[]).unwrap();
+        let page = view
+            .list(pb::Scope::Unspecified, &request, |_, _| true)
+            .await
+            .unwrap();
+        page.completeness.unwrap()
+    };
+    assert_eq!(list().await, missing(&[]), "nobody leads");
+    let owns_one = |has: &dyn Fn(&String) -> bool| has(&"one".to_owned());
+    let follow = view.follow_leader(leader.subscribe(), &owns_one, &stop);
+    let play = async {
+        leader.send_replace(Some("other".into()));
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(list().await, missing(&["other"]));
+        let error = view.standby_error().unwrap();
+        assert!(error.message().contains("ask other"), "{error}");
+        let local = view.inner.replicas.borrow().own_completeness(&view.inner.me).0;
+        assert_eq!(local, Completeness::COMPLETE, "it has all of its own items: none");
+
+        leader.send_replace(Some("me".into()));
+        let began = Instant::now();
+        let later = async {
+            tokio::time::sleep(2 * SECOND).await;
+            let report = ReplicaReport {
+                item: Arc::new(verdict("one", "me").value),
+                as_of: Instant::now(),
+                set_at: Instant::now(),
+            };
+            let changed = |_: Option<&ReplicaReport<_>>| KeyUpdate::Changed(report);
+            view.inner.own.update("one".to_owned(), Instant::now(), changed);
+        };
+        let (answer, ()) = tokio::join!(
+            async {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                list().await
+            },
+            later
+        );
+        assert_eq!(answer, complete());
+        assert!(
+            began.elapsed() >= 2 * SECOND,
+            "it waited for the items of the new leader"
+        );
+        assert!(view.standby_error().is_none());
+
+        leader.send_replace(None);
+        tokio::time::sleep(SECOND).await;
+        assert_eq!(list().await, missing(&[]));
+        stop.cancel();
+    };
+    tokio::join!(follow, play);
+}

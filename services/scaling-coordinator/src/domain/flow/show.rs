@@ -4,7 +4,7 @@ use watchdog_api::workload::RecordedReplicas;
 
 use super::op::{Action, ActionKind, Operation};
 use crate::domain::next_step::{NextStep, ResourceWrite};
-use crate::domain::observed::Dependent;
+use crate::domain::observed::{Dependent, ResourceState};
 use crate::domain::status::{FlowStatus, Progress, Step};
 
 /// A resource as it is shown.
@@ -32,6 +32,7 @@ pub(super) fn progress(
             _ => None,
         }),
         protected: seen.is_some_and(|seen| seen.protected),
+        protected_by_coordinator: seen.is_some_and(ResourceState::is_protected_by_coordinator),
         simulated: false,
         target,
         attempts: op.map_or(0, Operation::attempts),

@@ -1,4 +1,4 @@
-use watchdog_api::policy::ModeInForce;
+use watchdog_api::policy::{Mode, ModeInForce};
 
 use super::*;
 use crate::domain::next_step::ResourceWrite;
@@ -60,6 +60,7 @@ fn scaling(direction: Option<Direction>, state: FlowState, step: Step, protected
         ready: None,
         recorded: None,
         protected,
+        protected_by_coordinator: false,
         simulated: false,
         target: None,
         attempts: 0,
@@ -395,4 +396,63 @@ async fn an_incident_in_two_modes_says_so() {
     let (_, message) = ended(&mut history, t0);
     let both = "1 resources were or would have been scaled down and 1 up; ";
     assert!(message.contains(both), "{message}");
+}
+
+#[tokio::test]
+async fn a_change_of_mode_is_an_event_with_its_reason() {
+    let (mut history, t0) = (ShootHistory::default(), start());
+    let at = |second: i64| UnixTime(second * 1_000_000);
+    let of_shoot = |mode, until: Option<i64>| ModeInForce {
+        mode,
+        of_shoot: true,
+        until: until.map(at),
+    };
+    let of_seed = ModeInForce::default();
+    let mut next = |second, mode| {
+        let event = history.mode(t0, at(second), mode)?;
+        let ShootEventKind::ModeChanged { previous, reason, .. } = event.kind else {
+            panic!("{event:?}");
+        };
+        Some((previous.mode, reason, event.message))
+    };
+    assert_eq!(next(0, of_seed), None, "a start is no change");
+    assert_eq!(
+        next(0, of_shoot(Mode::Protect, None)),
+        None,
+        "nor is the same mode"
+    );
+    let (previous, reason, message) = next(1, of_shoot(Mode::Observe, Some(5))).unwrap();
+    assert_eq!((previous, reason), (Mode::Protect, ModeChangeReason::Annotation));
+    assert!(
+        message.starts_with("The mode is observe until 1970-01-01T00:00:05Z. "),
+        "{message}"
+    );
+    let (previous, reason, _) = next(2, of_shoot(Mode::Observe, Some(9))).unwrap();
+    assert_eq!((previous, reason), (Mode::Observe, ModeChangeReason::Annotation));
+    let (previous, reason, _) = next(9, of_seed).unwrap();
+    assert_eq!((previous, reason), (Mode::Observe, ModeChangeReason::Ended));
+    next(10, of_shoot(Mode::Off, Some(99))).unwrap();
+    let (previous, reason, message) = next(11, of_seed).unwrap();
+    assert_eq!((previous, reason), (Mode::Off, ModeChangeReason::Withdrawn));
+    assert!(message.starts_with("The mode is protect. "), "{message}");
+}
+
+/// In mode observe another watchdog restores what it holds down, and no alert of ours may say that we do not.
+#[tokio::test]
+async fn only_what_the_coordinator_must_restore_counts_as_to_be_restored() {
+    let count = |direction, mode, protected_by_coordinator| {
+        let mut shoot = scaling(direction, FlowState::Running, Step::Waiting, true);
+        shoot.mode.mode = mode;
+        shoot.status.resources[0].protected_by_coordinator = protected_by_coordinator;
+        shoot.to_restore()
+    };
+    assert_eq!(
+        count(Some(Direction::Up), Mode::Protect, false),
+        1,
+        "also what another one holds down"
+    );
+    assert_eq!(count(Some(Direction::Up), Mode::Observe, false), 0);
+    assert_eq!(count(Some(Direction::Up), Mode::Observe, true), 1);
+    assert_eq!(count(Some(Direction::Down), Mode::Protect, true), 0);
+    assert_eq!(count(None, Mode::Off, true), 0);
 }
