@@ -427,7 +427,8 @@ def test_shoots_that_are_not_protected_for_a_day(tmp_path, series, raised):
     expected = []
     if raised:
         texts = {
-            "summary": f"Shoots have been in mode {raised} for a day, without an end within 31 days; they are not protected.",
+            "summary": f"Shoots have been in mode {raised} for a day, without an end within 31 days; "
+            "they are not protected.",
             "description": "3 or more of them. The mode comes from: shoot. watchdogctl status lists them.",
         }
         labels = rule["labels"] | {"mode": raised, "source": "shoot"}

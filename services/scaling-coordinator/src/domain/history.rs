@@ -440,7 +440,7 @@ impl ShootHistory {
             return None;
         }
         let has_ended = previous.until.is_some_and(|until| until <= unix_now);
-        let (reason, why) = match (mode.of_shoot, has_ended) {
+        let (reason, why) = match (mode.from_annotation, has_ended) {
             (true, _) => (
                 ModeChangeReason::Annotation,
                 "The Shoot's annotation asks for it.",

@@ -127,8 +127,8 @@ impl LeaderElection {
         (Exclusive::new(shared), election)
     }
 
-    /// The name of the leader: that of this replica if it leads, the holder of the Lease if another one does, and none if
-    /// nobody does.
+    /// The name of the leader: that of this replica if it leads, the holder of the Lease if another one does, and none
+    /// if nobody does.
     #[must_use]
     pub fn leader(&self) -> watch::Receiver<Option<Identity>> {
         self.leader.subscribe()
@@ -144,7 +144,7 @@ impl LeaderElection {
             let due = self.candidate.step().due();
             if request.is_none() && due <= now {
                 self.sent = now;
-                request = Some(self.request_timeout());
+                request = Some(self.request());
             }
             let idle = request.is_none().then_some(due);
             let wake = idle.into_iter().chain(self.candidate.act_until(now)).min();

@@ -404,7 +404,7 @@ async fn a_change_of_mode_is_an_event_with_its_reason() {
     let at = |second: i64| UnixTime(second * 1_000_000);
     let of_shoot = |mode, until: Option<i64>| ModeInForce {
         mode,
-        of_shoot: true,
+        from_annotation: true,
         until: until.map(at),
     };
     let of_seed = ModeInForce::default();
