@@ -27,7 +27,7 @@ const IGNORED_FLAGS: [&str; 7] = [
 /// The flags of the Go program that have a meaning here, and a few of our own.
 #[derive(Debug, Clone, Args)]
 struct Flags {
-    /// Configuration file (YAML), as gardenlet writes it. Fields that this version does not know are left out, with a
+    /// Configuration file (YAML), as gardenlet writes it. Unknown fields are ignored, with a
     /// warning.
     #[arg(long, value_name = "FILE")]
     config_file: PathBuf,
@@ -218,7 +218,7 @@ impl Flags {
 fn command() -> Command {
     let ignored = IGNORED_FLAGS.map(|name| {
         let arg = Arg::new(name).long(name).value_name("VALUE").num_args(0..=1);
-        arg.help("Of the Go program; has no effect.")
+        arg.help("A flag of the Go program; has no effect.")
     });
     let role = |name: &'static str, about: &'static str| {
         let role = Flags::augment_args(Command::new(name));
