@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
-use tracing::Instrument;
+use tracing::Span;
 use watchdog_api::kubeconfig::ShootAccess;
 use watchdog_runtime::failure::{chain, is_local_limit};
 
@@ -152,7 +152,7 @@ impl Connector for HttpConnector {
                 .handshake(io)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(drive(connection, last_read.clone(), true, ended).in_current_span());
+            tokio::spawn(drive(connection, last_read.clone(), true, ended, Span::current()));
             Sender::H2(sender)
         } else {
             let (sender, connection) = http1::Builder::new()
@@ -160,7 +160,13 @@ impl Connector for HttpConnector {
                 .handshake(io)
                 .await
                 .map_err(broken)?;
-            tokio::spawn(drive(connection, last_read.clone(), false, ended).in_current_span());
+            tokio::spawn(drive(
+                connection,
+                last_read.clone(),
+                false,
+                ended,
+                Span::current(),
+            ));
             Sender::H1(sender)
         };
         Ok(HttpLink {
@@ -237,9 +243,11 @@ async fn drive(
     last_read: Arc<Mutex<LastRead>>,
     pings: bool,
     ended: watch::Sender<Option<(Instant, End)>>,
+    // Entered for the one line below and not at each poll, of which every probe makes several.
+    span: Span,
 ) {
     if let Err(error) = connection.await {
-        tracing::debug!(%error, "connection to a shoot ended");
+        span.in_scope(|| tracing::debug!(%error, "connection to a shoot ended"));
     }
     let last_read = *last_read.lock();
     ended.send_replace(Some(last_read.end(pings, Instant::now())));

@@ -98,6 +98,7 @@ impl Renewals {
         self.renew_interval = median(leases.iter().map(interval));
         let span = self.answered.record(times, self.renew_interval());
         self.lists = self.lists.wrapping_add(1);
+        let mut listed = 0;
         for lease in leases {
             let Some(renew_time) = lease.renew_time else {
                 continue;
@@ -109,8 +110,10 @@ impl Renewals {
                 let mark = self.answered.first_sight(span, outlasted);
                 let renewal = Renewal::first_seen(renew_time, interval, times, mark, self.lists);
                 self.nodes.insert(lease.name.clone(), renewal);
+                listed += 1;
                 continue;
             };
+            listed += usize::from(known.listed != self.lists);
             known.listed = self.lists;
             known.renew_interval = interval;
             let Some(previous) = self.previous.filter(|_| !known.has_seen(renew_time)) else {
@@ -123,7 +126,9 @@ impl Renewals {
             known.made = span.arrived(made).min(times.received);
             known.mark = self.answered.renewed(span, known.made);
         }
-        self.nodes.retain(|_, known| known.listed == self.lists);
+        if self.nodes.len() > listed {
+            self.nodes.retain(|_, known| known.listed == self.lists);
+        }
         self.previous = Some(times);
     }
 
