@@ -59,7 +59,7 @@ def follow(stub, known):
             # Act on a verdict until then, and no longer.
             verdict = (update.upsert, sent + seconds(update.upsert.valid_for))
             if snapshot is None:
-                tell(known, *verdict)
+                record(known, *verdict)
             else:
                 snapshot[update.upsert.shoot] = verdict
         elif event == "removed" and snapshot is None:
@@ -71,7 +71,7 @@ def follow(stub, known):
                 for shoot in known.keys() - snapshot.keys():
                     del known[shoot]
             for verdict in snapshot.values():
-                tell(known, *verdict)
+                record(known, *verdict)
             snapshot = None
             print(f"complete: {len(known)} shoots", flush=True)
 
@@ -98,8 +98,8 @@ def seconds(duration):
     return duration.ToTimedelta().total_seconds()
 
 
-def tell(known, verdict, valid_until):
-    """Remembers a verdict, and prints it when its outcome is another."""
+def record(known, verdict, valid_until):
+    """Keeps a verdict, and prints it if its outcome differs from the last one."""
     before = known.get(verdict.shoot)
     known[verdict.shoot] = verdict
     if before is None or before.outcome != verdict.outcome:

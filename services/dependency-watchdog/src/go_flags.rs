@@ -40,7 +40,7 @@ impl GoType {
         let arg = Arg::new(name)
             .long(name)
             .value_name("VALUE")
-            .help("Of the Go program; has no effect.");
+            .help("A flag of the Go program; has no effect.");
         match self {
             Self::Bool => arg
                 .num_args(0..=1)

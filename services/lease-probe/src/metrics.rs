@@ -92,7 +92,7 @@ pub(crate) const SHOOT_PERMISSION_MISSING: Gauge<(ShootLabel<'_>, ShootPermissio
 
 pub(crate) const EXPIRED_FRACTION: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_shoot_expired_lease_fraction",
-    "Share of the leases of a shoot that count as evidence and are expired, by shoot.",
+    "Share of the eligible leases of a shoot that are expired, by shoot.",
 );
 
 pub(crate) const VERDICT_AGE: Gauge<ShootLabel<'_>> = Gauge::new(
@@ -124,7 +124,7 @@ pub(crate) const CLOCK_SKEW: Gauge<ShootLabel<'_>> = Gauge::new(
 
 pub(crate) const ZONES_EXPIRED: Gauge<ShootLabel<'_>> = Gauge::new(
     "watchdog_shoot_zones_expired",
-    "Zones of a shoot in which all leases that count as evidence are expired, by shoot. Only where there is one.",
+    "Zones of a shoot in which all eligible leases are expired, by shoot. Only where there is one.",
 );
 
 pub(crate) fn register() {

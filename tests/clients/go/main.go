@@ -124,7 +124,7 @@ func follow(client probe.LeaseProbeServiceClient, known map[string]received) err
 			if snapshot != nil {
 				snapshot[verdict.Shoot] = verdict
 			} else {
-				tell(known, verdict)
+				record(known, verdict)
 			}
 		case *probe.WatchVerdictsResponse_Removed:
 			if snapshot == nil {
@@ -139,7 +139,7 @@ func follow(client probe.LeaseProbeServiceClient, known map[string]received) err
 				}
 			}
 			for _, verdict := range snapshot {
-				tell(known, verdict)
+				record(known, verdict)
 			}
 			snapshot = nil
 			fmt.Printf("complete: %d shoots\n", len(known))
@@ -147,8 +147,8 @@ func follow(client probe.LeaseProbeServiceClient, known map[string]received) err
 	}
 }
 
-// tell remembers a verdict, and prints it when its outcome is another.
-func tell(known map[string]received, verdict received) {
+// record keeps a verdict, and prints it if its outcome differs from the last one.
+func record(known map[string]received, verdict received) {
 	before := known[verdict.Shoot]
 	known[verdict.Shoot] = verdict
 	if before.Verdict == nil || before.Outcome != verdict.Outcome {

@@ -88,12 +88,12 @@ macro_rules! unary {
 macro_rules! watch {
     ($(#[$doc:meta])* $name:ident: $rpc:ident($request:ty) -> $answer:ty) => {
         $(#[$doc])*
-        /// Resumes lost streams until `stop` is cancelled or the future is dropped. `hear` must not block.
+        /// Resumes lost streams until `stop` is cancelled or the future is dropped. `on_update` must not block.
         pub async fn $name(
             &self,
             request: $request,
             stop: &CancellationToken,
-            hear: impl FnMut(
+            on_update: impl FnMut(
                 Update<
                     <<$answer as WatchResponse>::Item as Keyed>::Key,
                     <$answer as WatchResponse>::Item,
@@ -105,7 +105,7 @@ macro_rules! watch {
                 let (mut api, request) = (api.clone(), request.clone());
                 async move { api.$rpc(request).await }
             };
-            follow(&mut Opener(open), stop, hear).await;
+            follow(&mut Opener(open), stop, on_update).await;
         }
     };
 }

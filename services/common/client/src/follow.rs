@@ -67,7 +67,7 @@ pub trait Source {
     fn open(&mut self) -> impl Future<Output = Result<Self::Stream, Status>> + Send;
 }
 
-/// Follows a feed until `stop` is cancelled. `hear` is called for every update and must not block.
+/// Follows a feed until `stop` is cancelled. `on_update` is called for every update and must not block.
 ///
 /// Reconnects with jittered back-off, reset by a whole snapshot; codes that a retry cannot mend (INVALID_ARGUMENT,
 /// UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED) are retried at the slowest pace only, because a server may be
@@ -75,7 +75,7 @@ pub trait Source {
 pub async fn follow<S: Source>(
     source: &mut S,
     stop: &CancellationToken,
-    mut hear: impl FnMut(Update<S::Key, S::Value>),
+    mut on_update: impl FnMut(Update<S::Key, S::Value>),
 ) {
     let mut backoff = Backoff::new(Duration::from_millis(50), SLOWEST);
     loop {
@@ -84,13 +84,13 @@ pub async fn follow<S: Source>(
             () = stop.cancelled() => return,
             status = stream(source, |update| {
                 synced |= matches!(update, Update::Snapshot(..));
-                hear(update);
+                on_update(update);
             }) => status,
         };
         if synced {
             backoff.reset();
         }
-        hear(Update::Lost(Failure::of_grpc_status(&status)));
+        on_update(Update::Lost(Failure::of_grpc_status(&status)));
         let delay = if is_hopeless(status.code()) {
             SLOWEST
         } else {
@@ -126,7 +126,7 @@ async fn next<M>(messages: &mut (impl Stream<Item = Result<M, Status>> + Unpin))
 }
 
 /// Runs one stream to its end and says why it ended.
-async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S::Value>)) -> Status {
+async fn stream<S: Source>(source: &mut S, mut on_update: impl FnMut(Update<S::Key, S::Value>)) -> Status {
     let opened = Instant::now();
     let mut messages = match tokio::time::timeout(OPEN_TIMEOUT, source.open()).await {
         Ok(Ok(messages)) => messages,
@@ -140,7 +140,7 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
             Err(status) => return status,
         };
         match update {
-            Ok(Some(update)) => hear(update),
+            Ok(Some(update)) => on_update(update),
             Ok(None) => {}
             Err(status) => return status,
         }

@@ -70,10 +70,10 @@ impl<K> Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    /// Lists and watches until `stop` is cancelled, and calls `hear` for every change; `hear` must not block. A list
-    /// or watch that fails is tried again with back-off, without end: the index then shows the last known state. What
-    /// was deleted meanwhile is found by the next complete list, against what the index holds then. `K` must decode
-    /// leniently, so that one bad object cannot stop the watch; a deletion needs nothing but the metadata.
+    /// Lists and watches until `stop` is cancelled, and calls `on_change` for every change; `on_change` must not block.
+    /// A list or watch that fails is tried again with back-off, without end: the index then shows the last known state.
+    /// What was deleted meanwhile is found by the next complete list, against what the index holds then. `K` must
+    /// decode leniently, so that one bad object cannot stop the watch; a deletion needs nothing but the metadata.
     ///
     /// A watch that brings nothing for 20 s, not even a bookmark, is opened again where it was. Everything is listed
     /// again when etcd was restored from a backup: resource versions then start over below the one from which the watch
@@ -87,10 +87,10 @@ where
         self,
         readiness: Readiness,
         stop: CancellationToken,
-        hear: impl FnMut(Change<K>) + Send,
+        on_change: impl FnMut(Change<K>) + Send,
     ) -> impl Future<Output = anyhow::Result<()>> {
         let (_, never) = watch::channel(());
-        self.run_with_relists(never, readiness, stop, hear)
+        self.run_with_relists(never, readiness, stop, on_change)
     }
 
     /// The same, and lists everything again whenever `relist` changes.
@@ -102,11 +102,11 @@ where
         relist: watch::Receiver<()>,
         readiness: Readiness,
         stop: CancellationToken,
-        hear: impl FnMut(Change<K>) + Send,
+        on_change: impl FnMut(Change<K>) + Send,
     ) -> impl Future<Output = anyhow::Result<()>> {
         let blocker = readiness.block(self.name, "not listed yet");
         async move {
-            self.drive(relist, false, blocker, readiness, stop, hear)
+            self.drive(relist, false, blocker, readiness, stop, on_change)
                 .await
                 .map(drop)
         }
@@ -121,10 +121,10 @@ where
         relist: watch::Receiver<()>,
         readiness: Readiness,
         stop: CancellationToken,
-        hear: impl FnMut(Change<K>) + Send,
+        on_change: impl FnMut(Change<K>) + Send,
     ) -> impl Future<Output = anyhow::Result<WatchEnd>> {
         let blocker = readiness.block(self.name, "not listed yet");
-        self.drive(relist, true, blocker, readiness, stop, hear)
+        self.drive(relist, true, blocker, readiness, stop, on_change)
     }
 
     async fn drive(
@@ -134,12 +134,12 @@ where
         blocker: Blocker,
         readiness: Readiness,
         stop: CancellationToken,
-        hear: impl FnMut(Change<K>) + Send,
+        on_change: impl FnMut(Change<K>) + Send,
     ) -> anyhow::Result<WatchEnd> {
         let name = self.name;
         // The newest version that was seen of the collection or of an object of it.
         let newest = AtomicU64::new(0);
-        let mut progress = WatchProgress::new(name, blocker, &readiness, &newest, hear);
+        let mut progress = WatchProgress::new(name, blocker, &readiness, &newest, on_change);
         let mut events = self.open(&readiness);
         let check_now = Notify::new();
         let mut restores = pin!(self.restores(&newest, &check_now));
@@ -155,7 +155,7 @@ where
                         watch = name,
                         "resource versions went back because etcd was restored from a backup; listing again"
                     );
-                    (progress.hear)(Change::Restored);
+                    (progress.on_change)(Change::Restored);
                     events = self.open(&readiness);
                     continue;
                 }
@@ -262,7 +262,7 @@ struct WatchProgress<'r, F> {
     live: BTreeSet<ObjectKey>,
     synced: bool,
     pauses: Backoff,
-    hear: F,
+    on_change: F,
 }
 
 impl<'r, F> WatchProgress<'r, F> {
@@ -271,7 +271,7 @@ impl<'r, F> WatchProgress<'r, F> {
         blocker: Blocker,
         readiness: &'r Readiness,
         newest: &'r AtomicU64,
-        hear: F,
+        on_change: F,
     ) -> Self {
         WATCHED_OBJECTS.set(WatchName(name), 0.0);
         Self {
@@ -283,7 +283,7 @@ impl<'r, F> WatchProgress<'r, F> {
             live: BTreeSet::new(),
             synced: false,
             pauses: Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE),
-            hear,
+            on_change,
         }
     }
 
@@ -295,15 +295,15 @@ impl<'r, F> WatchProgress<'r, F> {
         match event {
             Event::Init => {
                 self.listed.clear();
-                (self.hear)(Change::ListBegins);
+                (self.on_change)(Change::ListBegins);
             }
             Event::InitApply(object) => {
                 self.listed.insert(ObjectKey::of(&object));
-                (self.hear)(Change::Applied(object));
+                (self.on_change)(Change::Applied(object));
             }
             Event::InitDone => {
                 self.live = std::mem::take(&mut self.listed);
-                (self.hear)(Change::Synced(self.live.clone()));
+                (self.on_change)(Change::Synced(self.live.clone()));
                 if !self.synced {
                     tracing::info!(watch = self.name, objects = self.live.len(), "listed");
                 }
@@ -313,13 +313,13 @@ impl<'r, F> WatchProgress<'r, F> {
             }
             Event::Apply(object) => {
                 self.live.insert(ObjectKey::of(&object));
-                (self.hear)(Change::Applied(object));
+                (self.on_change)(Change::Applied(object));
                 self.blocker = None;
                 self.works();
             }
             Event::Delete(object) => {
                 self.live.remove(&ObjectKey::of(&object));
-                (self.hear)(Change::Deleted(object));
+                (self.on_change)(Change::Deleted(object));
                 self.works();
             }
         }
@@ -338,7 +338,7 @@ impl<'r, F> WatchProgress<'r, F> {
         if is_refused(error) {
             self.blocker = Some(self.readiness.block(self.name, "the seed refuses access"));
         }
-        (self.hear)(Change::Failed);
+        (self.on_change)(Change::Failed);
     }
 }
 

@@ -49,12 +49,12 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
         config: watcher::Config::default(),
     };
     let count = listed.clone();
-    let hear = move |change| match change {
+    let on_change = move |change| match change {
         Change::Synced(keys) if keys == BTreeSet::new() => *count.lock() += 1,
         Change::ListBegins | Change::Failed | Change::Restored => {}
         change => panic!("nothing is there, and yet {change:?}"),
     };
-    let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), hear));
+    let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), on_change));
     until(&readiness, true).await;
     assert_eq!(*listed.lock(), 1);
 

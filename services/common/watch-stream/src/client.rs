@@ -8,13 +8,13 @@ use crate::metrics::{CONNECTED, FeedName, RECONNECTS};
 pub use watchdog_client::follow::{Received, Source, Update};
 
 /// Follows a feed until `stop` is cancelled. `feed` names it in metrics, logs and `readiness`, whose instance is the
-/// server. `hear` is called for every update and must not block.
+/// server. `on_update` is called for every update and must not block.
 pub async fn follow<S: Source>(
     feed: &'static str,
     source: &mut S,
     readiness: &Readiness,
     stop: &CancellationToken,
-    mut hear: impl FnMut(Update<S::Key, S::Value>),
+    mut on_update: impl FnMut(Update<S::Key, S::Value>),
 ) {
     let reconnects = RECONNECTS.handle(FeedName(feed));
     let mut connected = None;
@@ -34,7 +34,7 @@ pub async fn follow<S: Source>(
             }
             Update::Upsert(..) | Update::Removed(_) | Update::Completeness(_) => {}
         }
-        hear(update);
+        on_update(update);
     })
     .await;
 }

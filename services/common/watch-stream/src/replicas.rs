@@ -194,12 +194,12 @@ async fn follow_one<M: FeedItem>(
             return;
         }
     };
-    let hear = |update| handler.on_update(&replica, update);
+    let on_update = |update| handler.on_update(&replica, update);
     let mut source = ReplicaSource::<M> {
         channel,
         item: std::marker::PhantomData,
     };
-    follow(M::FEED, &mut source, &readiness, &stop, hear).await;
+    follow(M::FEED, &mut source, &readiness, &stop, on_update).await;
 }
 
 struct ReplicaSource<M> {

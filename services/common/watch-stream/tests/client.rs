@@ -45,9 +45,9 @@ async fn a_follower_that_is_aborted_is_not_connected_any_more() {
     let (heard, mut updates) = mpsc::unbounded_channel();
     let follower = tokio::spawn(async move {
         let mut source = SingleStream(Some(stream));
-        let hear = |update| drop(heard.send(update));
+        let on_update = |update| drop(heard.send(update));
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-        follow("test", &mut source, &readiness, &stop, hear).await;
+        follow("test", &mut source, &readiness, &stop, on_update).await;
     });
     sender
         .send(Ok(Message {

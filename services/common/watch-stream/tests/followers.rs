@@ -108,7 +108,7 @@ struct FollowerState {
 }
 
 impl FollowerState {
-    fn hear(&mut self, update: Update<String, u32>) {
+    fn apply(&mut self, update: Update<String, u32>) {
         match update {
             Update::Snapshot(items, _) => {
                 self.items = items
@@ -167,11 +167,11 @@ async fn play(steps: Vec<Step>) {
                 server: server.clone(),
                 pace: pace.clone(),
             };
-            let (stop, hears) = (stop.clone(), believed.clone());
+            let (stop, follower) = (stop.clone(), believed.clone());
             tokio::spawn(async move {
                 let readiness = Readiness::default();
                 follow("test", &mut dial, &readiness, &stop, |update| {
-                    hears.lock().hear(update)
+                    follower.lock().apply(update)
                 })
                 .await;
             });

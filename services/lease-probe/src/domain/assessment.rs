@@ -38,7 +38,7 @@ pub struct ListedLeases {
 /// Candidates of one zone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ZoneCount {
-    /// Leases that count as evidence.
+    /// Eligible leases.
     pub candidates: u32,
     /// Those of them that are expired.
     pub expired: u32,
@@ -51,7 +51,7 @@ pub struct Evidence {
     pub nodes: u32,
     /// Leases, the malformed ones included.
     pub leases: u32,
-    /// Leases that count as evidence.
+    /// Eligible leases.
     pub candidates: u32,
     /// Candidates that are expired.
     pub expired: u32,

@@ -1,4 +1,4 @@
-//! Selects the leases that count as evidence.
+//! Selects the eligible leases.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::machine::{MachineItem, MachinePhase};
 use watchdog_api::node::NodeItem;
 
-/// Why a lease does not count as evidence.
+/// Why a lease is not eligible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Exclusion {
     /// The node is annotated as not managed by machine-controller-manager.

@@ -1,4 +1,4 @@
-//! The leases that count as evidence, by the nodes and machines on the two API servers.
+//! The eligible leases, by the nodes and machines on the two API servers.
 
 use std::collections::BTreeMap;
 

@@ -265,7 +265,7 @@ impl Controller {
 
     fn ended(&mut self, ended: Result<(Id, ActionOutcome), JoinError>) {
         let (id, outcome) = ended.unwrap_or_else(|error| {
-            tracing::error!(%error, "a request to the seed ended by a defect of this program");
+            tracing::error!(%error, "a request to the seed panicked: report this defect of scaling-coordinator");
             let outcome = ActionOutcome::Unknown {
                 why: format!("this program failed: {error}"),
                 retry_after: None,

@@ -5,7 +5,7 @@
 //! ```text
 //! rules    what a mutation can switch off, each in the world around the domain code, none in the code itself
 //! world    one state: API server, observers, coordinators, budgets; its events; what each of them does
-//! calm     from every state: without further faults and with a healthy verdict everything is restored
+//! restore  from every state: without further faults and with a healthy verdict everything is restored
 //! search   breadth first, so that a counterexample is a shortest one
 //! ```
 //!
@@ -21,14 +21,14 @@
     reason = "a failed test may panic"
 )]
 
-mod calm;
 mod mutations;
+mod restore_checker;
 mod rules;
 mod search;
 mod world;
 
-use calm::{RestoreChecker, goes_down};
 use proptest::prelude::*;
+use restore_checker::{RestoreChecker, goes_down};
 use rules::{Budget, NONE, Rules};
 use search::explore;
 use world::World;

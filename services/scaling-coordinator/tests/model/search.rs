@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt::Write;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
-use crate::calm::RestoreChecker;
+use crate::restore_checker::RestoreChecker;
 use crate::rules::Rules;
 use crate::world::{Event, World};
 
@@ -29,14 +29,14 @@ pub fn explore(start: &World, rules: Rules) -> Explored {
     let mut seen = HashSet::from([fingerprint(&first)]);
     let mut origins: Vec<(usize, Event)> = vec![(0, Event::Begin)];
     let mut open = VecDeque::from([(0, first)]);
-    let mut calm = RestoreChecker::default();
+    let mut checker = RestoreChecker::default();
     while let Some((index, state)) = open.pop_front() {
         for event in state.events(rules) {
             let mut next = state.clone();
             let broken = next.play(event, rules).and_then(|()| {
                 // A state that was seen has been checked.
                 if seen.insert(fingerprint(&next)) {
-                    calm.check(&next, rules).map(|()| true)
+                    checker.check(&next, rules).map(|()| true)
                 } else {
                     Ok(false)
                 }

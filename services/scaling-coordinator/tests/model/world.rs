@@ -1,7 +1,7 @@
 //! One state of everything around one shoot, and what can happen next.
 
-mod calm;
 mod events;
+mod faultless;
 mod judge;
 mod object;
 mod requests;

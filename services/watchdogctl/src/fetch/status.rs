@@ -130,14 +130,16 @@ async fn complete_rows(
         async {
             if !shoots.is_empty() {
                 coordinator
-                    .follow(request, &stop, |update| scalings.hear(update))
+                    .follow(request, &stop, |update| scalings.apply(update))
                     .await;
             }
         },
         async {
             if !others.is_empty() {
-                let hear = |update| verdicts.hear(update);
-                lease_probe.follow(verdict_request, &verdict_stop, hear).await;
+                let on_update = |update| verdicts.apply(update);
+                lease_probe
+                    .follow(verdict_request, &verdict_stop, on_update)
+                    .await;
             }
         },
     );
@@ -161,7 +163,7 @@ impl<'a, V> FirstSnapshot<'a, V> {
         Self { found: None, stop }
     }
 
-    fn hear(&mut self, update: Update<String, V>) {
+    fn apply(&mut self, update: Update<String, V>) {
         if self.found.is_none() {
             self.found = match update {
                 Update::Snapshot(items, _) => Some(Ok(items)),

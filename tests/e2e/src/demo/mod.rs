@@ -1,8 +1,8 @@
 //! The demo: a seed with shoots in one process, the three services beside it, and a story told as it happens.
 
 mod config;
+mod output;
 mod story;
-mod tell;
 mod witness;
 
 use std::time::Duration;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::Context;
 use watchdog_sandbox::{Sandbox, SandboxConfig, ShootSpec, SimTiming};
 
+use output::TimedOutput;
 use story::Story;
-use tell::Teller;
 use watchdog_test_support::scratch::Scratch;
 use watchdog_test_support::watchdog::{Service, Setup};
 
@@ -62,13 +62,13 @@ struct Watchdog {
 /// # Errors
 /// When something could not be started or did not happen in time.
 pub async fn run(keep: bool) -> anyhow::Result<bool> {
-    let tell = Teller::start();
+    let output = TimedOutput::start();
     let scratch = Scratch::new("demo")?;
     let protected = sandbox(&SHOOTS).await?;
     // The same incident on a seed without the watchdog.
     let unprotected = sandbox(&SHOOTS[..1]).await?;
     let setup = Setup::new(&scratch, config::PROBER, config::WEEDER)?;
-    tell.line(format!(
+    output.line(format!(
         "a seed with {} shoots of {NODES} nodes runs in this process",
         SHOOTS.len()
     ));
@@ -85,20 +85,20 @@ pub async fn run(keep: bool) -> anyhow::Result<bool> {
     };
     for service in [&watchdog.lease_probe, &watchdog.coordinator, &watchdog.weeder] {
         service.wait_ready().await?;
-        tell.line(format!(
+        output.line(format!(
             "{} is ready, gRPC over mutual TLS on {}",
             service.process.name(),
             service.grpc
         ));
     }
-    let story = Story::new(&tell, &protected, &unprotected, &setup, &watchdog)?;
+    let story = Story::new(&output, &protected, &unprotected, &setup, &watchdog)?;
     let good = match tokio::time::timeout(LIMIT, story.play()).await {
         Ok(good) => good?,
         Err(_) => anyhow::bail!("it took longer than {} s", LIMIT.as_secs()),
     };
     if keep {
         let files = setup.client_files();
-        tell.plain(&config::look_around(
+        output.plain(&config::look_around(
             &watchdog.lease_probe,
             &watchdog.coordinator,
             &watchdog.weeder,

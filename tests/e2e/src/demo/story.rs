@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use watchdog_sandbox::{Cut, Sandbox, SimulatedShoot};
 
-use super::tell::Teller;
+use super::output::TimedOutput;
 use super::witness::Witness;
 use super::{NODES, SHOOTS, Watchdog, timing};
 use watchdog_test_support::wait::{holds, until, until_true};
@@ -18,7 +18,7 @@ struct Check {
 }
 
 pub(super) struct Story<'a> {
-    tell: &'a Teller,
+    output: &'a TimedOutput,
     seed: &'a Sandbox,
     shoot: SimulatedShoot,
     twin: SimulatedShoot,
@@ -32,7 +32,7 @@ const CA: &str = "cluster-autoscaler";
 
 impl<'a> Story<'a> {
     pub(super) fn new(
-        tell: &'a Teller,
+        output: &'a TimedOutput,
         seed: &'a Sandbox,
         unprotected: &Sandbox,
         setup: &Setup,
@@ -42,11 +42,11 @@ impl<'a> Story<'a> {
         let shoot = seed.shoot(first)?;
         let others: Result<Vec<SimulatedShoot>, _> = rest.iter().map(|name| seed.shoot(name)).collect();
         Ok(Self {
-            tell,
+            output,
             seed,
             twin: unprotected.shoot(first)?,
             others: others?,
-            witness: Witness::start(*tell, setup, watchdog, &shoot)?,
+            witness: Witness::start(*output, setup, watchdog, &shoot)?,
             shoot,
         })
     }
@@ -63,11 +63,11 @@ impl<'a> Story<'a> {
             good: untouched,
             what: "the other shoots were never written to".to_owned(),
         });
-        let Self { tell, witness, .. } = self;
+        let Self { output, witness, .. } = self;
         witness.stop().await;
-        tell.title("Summary");
+        output.title("Summary");
         for check in &checks {
-            tell.plain(&format!(
+            output.plain(&format!(
                 "  {}  {}\n",
                 if check.good { "ok  " } else { "FAIL" },
                 check.what
@@ -81,7 +81,7 @@ impl<'a> Story<'a> {
         let grace = timing().node_monitor_grace_period;
         self.witness.wait_healthy(SHOOTS.len()).await?;
         self.wait_renewed().await?;
-        self.tell.title(&format!(
+        self.output.title(&format!(
             "The nodes of {} lose their API server; so do those of its twin on a seed without the watchdog",
             self.shoot.name()
         ));
@@ -93,7 +93,7 @@ impl<'a> Story<'a> {
         })
         .await?;
         let took = cut.elapsed();
-        self.tell.line(format!(
+        self.output.line(format!(
             "all dependants are at 0, {:.1} s after the cut; nodes would be Unknown after {} s",
             took.as_secs_f64(),
             grace.as_secs()
@@ -108,7 +108,7 @@ impl<'a> Story<'a> {
             },
         )
         .await?;
-        self.tell.line(format!(
+        self.output.line(format!(
             "without the watchdog: {} nodes Unknown, {replaced} machines replaced",
             self.twin.marked_unknown()
         ));
@@ -160,7 +160,7 @@ impl<'a> Story<'a> {
 
     /// The network is back.
     async fn recovery(&self) -> anyhow::Result<Vec<Check>> {
-        self.tell.title("The network is back");
+        self.output.title("The network is back");
         let before = self.scale_writes(&self.shoot).len();
         let healed = Instant::now();
         self.shoot.heal();
@@ -168,7 +168,7 @@ impl<'a> Story<'a> {
             Ok([KCM, MCM, CA].iter().all(|name| self.replicas(name) == (1, 1)) && self.unmarked())
         })
         .await?;
-        self.tell.line(format!(
+        self.output.line(format!(
             "all dependants are back, {:.1} s after the network",
             healed.elapsed().as_secs_f64()
         ));
@@ -187,7 +187,7 @@ impl<'a> Story<'a> {
 
     /// A service that others need goes down and comes back.
     async fn crash_loop(&self) -> anyhow::Result<Vec<Check>> {
-        self.tell.title(&format!(
+        self.output.title(&format!(
             "The kube-apiserver of {} goes down; what needs it crashes",
             self.shoot.name()
         ));
@@ -199,7 +199,7 @@ impl<'a> Story<'a> {
         )
         .await?;
         let looping = self.crash_looping();
-        self.tell.line(format!(
+        self.output.line(format!(
             "{looping} pods wait in CrashLoopBackOff; kubelet would start them again in 10 s and more"
         ));
         let before = self.pod_deletions();
@@ -212,14 +212,14 @@ impl<'a> Story<'a> {
         .context("pods were deleted although what they need is down")?;
         let up = Instant::now();
         self.shoot.service_up("kube-apiserver");
-        self.tell.line("kube-apiserver is started again");
+        self.output.line("kube-apiserver is started again");
         until_true("the dependants run again", Duration::from_secs(25), || async {
             let pods = self.shoot.pods();
             Ok(pods.iter().all(|pod| pod.ready && pod.waiting.is_empty()))
         })
         .await?;
         let took = up.elapsed().as_secs_f64();
-        self.tell.line(format!("all pods run again, {took:.1} s later"));
+        self.output.line(format!("all pods run again, {took:.1} s later"));
         let deleted = self.pod_deletions() - before;
         Ok(vec![Check {
             good: deleted >= looping,

@@ -1,4 +1,4 @@
-//! Tasks that watch the services over gRPC and the seed, and tell what changes.
+//! Tasks that watch the services over gRPC and the seed, and print what changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_sandbox::SimulatedShoot;
 
 use super::Watchdog;
-use super::tell::Teller;
+use super::output::TimedOutput;
 use watchdog_test_support::watchdog::Setup;
 
 /// Reports replicas this often: they are read from the store, in this process.
@@ -29,26 +29,26 @@ pub(super) struct Witness {
 
 impl Witness {
     pub(super) fn start(
-        tell: Teller,
+        output: TimedOutput,
         setup: &Setup,
         watchdog: &Watchdog,
         shoot: &SimulatedShoot,
     ) -> anyhow::Result<Self> {
         let (count, healthy) = watch::channel(0);
         let verdicts = verdicts(
-            tell,
+            output,
             count,
             LeaseProbeServiceClient::new(setup.channel(&watchdog.lease_probe)?),
         );
         let scalings = scalings(
-            tell,
+            output,
             ScalingServiceClient::new(setup.channel(&watchdog.coordinator)?),
         );
-        let weedings = weedings(tell, WeederServiceClient::new(setup.channel(&watchdog.weeder)?));
-        let replicas = replicas(tell, shoot.clone());
+        let weedings = weedings(output, WeederServiceClient::new(setup.channel(&watchdog.weeder)?));
+        let replicas = replicas(output, shoot.clone());
         let report = move |name: &'static str, result: anyhow::Result<()>| {
             if let Err(error) = result {
-                tell.line(format!("the {name} stream ended: {error:#}"));
+                output.line(format!("the {name} stream ended: {error:#}"));
             }
         };
         let spawn = |task| AbortOnDropHandle::new(tokio::spawn(task));
@@ -82,7 +82,7 @@ impl Witness {
 }
 
 async fn verdicts(
-    tell: Teller,
+    output: TimedOutput,
     healthy: watch::Sender<usize>,
     mut client: LeaseProbeServiceClient<tonic::transport::Channel>,
 ) -> anyhow::Result<()> {
@@ -104,7 +104,7 @@ async fn verdicts(
                 .as_str_name()
                 .trim_start_matches("OUTCOME_")
                 .to_owned();
-            tell.line(format!(
+            output.line(format!(
                 "verdict  {}: {outcome}. {}",
                 verdict.shoot, verdict.message
             ));
@@ -116,7 +116,7 @@ async fn verdicts(
 }
 
 async fn scalings(
-    tell: Teller,
+    output: TimedOutput,
     mut client: ScalingServiceClient<tonic::transport::Channel>,
 ) -> anyhow::Result<()> {
     use scaling::watch_scaling_response::Event;
@@ -146,7 +146,7 @@ async fn scalings(
                 || (step == scaling::Step::Reached && last.is_none());
             if last != Some(resource.step) && !quiet {
                 let step = step.as_str_name().trim_start_matches("STEP_").to_lowercase();
-                tell.line(format!(
+                output.line(format!(
                     "scaling  {} {direction}, level {}: {name} {step}",
                     shoot.shoot,
                     resource.level()
@@ -158,7 +158,7 @@ async fn scalings(
 }
 
 async fn weedings(
-    tell: Teller,
+    output: TimedOutput,
     mut client: WeederServiceClient<tonic::transport::Channel>,
 ) -> anyhow::Result<()> {
     use weeder::watch_weeders_response::Event;
@@ -180,7 +180,7 @@ async fn weedings(
             .iter()
             .filter(|deletion| deletion.sequence > *seen)
         {
-            tell.line(format!(
+            output.line(format!(
                 "weeder  {}: {} deleted. {}",
                 key.namespace, deletion.pod, deletion.message
             ));
@@ -190,7 +190,7 @@ async fn weedings(
     Ok(())
 }
 
-async fn replicas(tell: Teller, shoot: SimulatedShoot) {
+async fn replicas(output: TimedOutput, shoot: SimulatedShoot) {
     let mut told: BTreeMap<String, (i64, i64)> = BTreeMap::new();
     let mut leases_told = leases(&shoot);
     loop {
@@ -198,7 +198,7 @@ async fn replicas(tell: Teller, shoot: SimulatedShoot) {
             let now = (workload.spec_replicas, workload.ready_replicas);
             let last = told.insert(workload.name.clone(), now);
             if last.is_some_and(|last| last != now) {
-                tell.line(format!(
+                output.line(format!(
                     "seed     {}: {} wants {}, {} ready",
                     shoot.name(),
                     workload.name,
@@ -209,7 +209,7 @@ async fn replicas(tell: Teller, shoot: SimulatedShoot) {
         }
         let now = leases(&shoot);
         if now != leases_told {
-            tell.line(format!(
+            output.line(format!(
                 "leases   {}: {} of {} missed a renewal, {} expired",
                 shoot.name(),
                 now.missed,

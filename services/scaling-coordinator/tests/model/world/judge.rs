@@ -66,7 +66,7 @@ impl World {
 
     /// Returns true if the final state is right: everything is where the verdict wants it, or the Cluster forbids
     /// writes.
-    pub fn is_calm(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         if self.saying == CombinedVerdict::LeasesExpired {
             let is_down = |object: &Object| object.has_reached(Direction::Down);
             return !self.allowed || self.objects.iter().all(is_down);

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 /// Prints lines with the time since the start.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Teller {
+pub(super) struct TimedOutput {
     started: Instant,
 }
 
-impl Teller {
+impl TimedOutput {
     pub(super) fn start() -> Self {
         Self {
             started: Instant::now(),

@@ -1,10 +1,10 @@
-//! A world in which nothing goes wrong any more.
+//! A world in which faults have ended.
 
 use super::{Checked, CombinedVerdict, NONE, RequestFate, Rules, World};
 
 impl World {
     /// From now on everything works, and the observers report this.
-    pub fn calm_down(&mut self, saying: CombinedVerdict, rules: Rules) -> Checked {
+    pub fn end_faults(&mut self, saying: CombinedVerdict, rules: Rules) -> Checked {
         self.left = NONE;
         self.saying = saying;
         for action in std::mem::take(&mut self.late) {
@@ -20,7 +20,7 @@ impl World {
     }
 
     /// One round of a world in which everything works: each request is answered, each watch is up to date.
-    pub fn calm_round(&mut self, rules: Rules) -> Checked {
+    pub fn faultless_round(&mut self, rules: Rules) -> Checked {
         for c in 0..2 {
             self.converge(c);
         }

@@ -1,4 +1,4 @@
-//! S6 as a promise: from every state, once nothing goes wrong any more and the verdict is healthy, everything is
+//! S6 as a promise: from every state, once faults have ended and the verdict is healthy, everything is
 //! restored to its recorded count and nothing stays marked. Of a shoot that is no longer protected nothing stays
 //! marked either.
 
@@ -8,7 +8,7 @@ use crate::rules::Rules;
 use crate::search::fingerprint;
 use crate::world::{CombinedVerdict, World};
 
-/// More rounds than any calm path needs: four writes, their waits and a failed level's pause.
+/// More rounds than any path without faults needs: four writes, their waits and a failed level's pause.
 const ROUNDS: usize = 80;
 
 /// Remembers from which states everything was restored.
@@ -21,31 +21,31 @@ impl RestoreChecker {
     /// Checks that everything is restored from here.
     pub fn check(&mut self, from: &World, rules: Rules) -> anyhow::Result<()> {
         let mut world = from.clone();
-        world.calm_down(CombinedVerdict::Healthy, rules)?;
+        world.end_faults(CombinedVerdict::Healthy, rules)?;
         let mut path = Vec::new();
         for _ in 0..ROUNDS {
             let now = fingerprint(&world);
             // A path that joins an earlier one ends as that one did.
-            if world.is_calm() || self.good.contains(&now) {
+            if world.is_settled() || self.good.contains(&now) {
                 self.good.extend(path);
                 return Ok(());
             }
             path.push(now);
-            world.calm_round(rules)?;
+            world.faultless_round(rules)?;
         }
-        anyhow::bail!("S6: it is not restored or released although nothing goes wrong any more")
+        anyhow::bail!("S6: it is not restored or released although faults have ended")
     }
 }
 
 /// Checks that from here everything goes down while the observers report a loss.
 pub fn goes_down(from: &World, rules: Rules) -> anyhow::Result<()> {
     let mut world = from.clone();
-    world.calm_down(CombinedVerdict::LeasesExpired, rules)?;
+    world.end_faults(CombinedVerdict::LeasesExpired, rules)?;
     for _ in 0..ROUNDS {
-        if world.is_calm() {
+        if world.is_settled() {
             return Ok(());
         }
-        world.calm_round(rules)?;
+        world.faultless_round(rules)?;
     }
-    anyhow::bail!("it does not go down although nothing goes wrong any more")
+    anyhow::bail!("it does not go down although faults have ended")
 }
