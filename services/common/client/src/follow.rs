@@ -147,7 +147,7 @@ async fn stream<S: Source>(source: &mut S, mut hear: impl FnMut(Update<S::Key, S
     }
 }
 
-/// What one stream has brought so far.
+/// The progress of one stream.
 struct ReceivedStream<K, V> {
     send_time: SendTimeEstimator,
     epoch: Option<Arc<str>>,

@@ -365,8 +365,8 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         Ok(found)
     }
 
-    /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, which need not wait for
-    /// it.
+    /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, which need not wait
+    /// for it.
     async fn ask_both(
         &mut self,
         inputs: &ProbeInputs,
