@@ -1,12 +1,8 @@
 //! Joins the parts; the only place that knows all of them.
 
-use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::Context as _;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
 use tonic::service::RoutesBuilder;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::membership::{Exclusive, ReplicaAddresses};
@@ -29,15 +25,13 @@ use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::clusters::Clusters;
-use crate::cluster::other_replicas::{OtherReplicas, alone};
 use crate::cluster::resources::Resources;
 use crate::cluster::writer::ResourceWriter;
 use crate::cluster::{permissions, watches};
-use crate::config::{Config, HistoryLimits, Release};
+use crate::config::{Config, HistoryLimits};
 use crate::controller::Controller;
 use crate::controller::history::HistoryStore;
 use crate::controller::inputs::{DecisionInputs, ModeSource};
-use crate::controller::releaser::Releaser;
 use crate::controller::trace_contexts::TraceContexts;
 use crate::controller::traces::Traces;
 use crate::controller::verdicts::VerdictTable;
@@ -50,14 +44,13 @@ use crate::grpc::service::ScalingApi;
 use crate::metrics;
 use crate::metrics::collector::Scrape;
 
+pub mod release;
+
 /// Name of the service in membership Leases, in Kubernetes Events and in its requests.
 pub const SERVICE: &str = "scaling-coordinator";
 
 /// Name of the service that observes the shoots, in its membership Leases.
 const LEASE_PROBE: &str = "lease-probe";
-
-/// Requests that are under way when `--release-all` ends may take this long, as in the drain of the service.
-const DRAIN_GRACE: Duration = Duration::from_secs(20);
 
 /// Full name of its gRPC service.
 pub const GRPC_SERVICE: &str = "gardener.watchdog.scaling.v1.ScalingService";
@@ -238,113 +231,6 @@ fn observe(base: &ServiceBuilder, lease_probes: ReplicaEndpoints, observers: Obs
     let (readiness, draining) = (base.readiness.clone(), base.draining.clone());
     let follow = follow_replicas(None, lease_probes, observers, readiness, draining);
     base.tasks.critical("observers", follow);
-}
-
-/// Restores everything that the watchdog holds down and writes to `output` what was restored (ADR 0020).
-///
-/// The engine, the flow and the writer are those of the service. Two things differ. Every resource counts as dropped
-/// from the configuration, which restores what is held down and nothing else (ADR 0011). And this process itself
-/// reports every shoot as healthy, once no other replica of the coordinator is left.
-///
-/// # Errors
-/// When something is still held down at the end, with the reasons.
-pub async fn release(config: Config, options: Release, output: impl Write + Send) -> anyhow::Result<()> {
-    metrics::register();
-    watchdog_kube::metrics::register();
-    let tasks = Tasks::default();
-    let result = tokio::select! {
-        error = tasks.first_end() => Err(error),
-        result = release_with(config, options, &tasks, output) => result,
-    };
-    let (failed, in_time) = tasks.drain(DRAIN_GRACE).await;
-    for error in failed {
-        tracing::error!(error, "a task failed while draining");
-    }
-    if !in_time {
-        tracing::warn!("tasks were still running 20 s after the drain started; they were aborted");
-    }
-    result
-}
-
-async fn release_with(
-    config: Config,
-    options: Release,
-    tasks: &Tasks,
-    mut output: impl Write + Send,
-) -> anyhow::Result<()> {
-    let deadline = Instant::now() + options.timeout;
-    let agent = format!("{SERVICE}/{}", env!("CARGO_PKG_VERSION"));
-    let seed = watchdog_kube::client::seed(config.common.kubeconfig.as_deref(), &agent).await?;
-    let readiness = Readiness::default();
-    let indexes = Indexes::new(&seed, &readiness, tasks);
-    let rules = config.file.subscribe();
-    let releaser = Releaser::new(
-        indexes.clusters.clone(),
-        indexes.resources.clone(),
-        rules.borrow().clone(),
-    );
-    let in_force = indexes.follow(rules, watch::Sender::new(0));
-    timeout_at(deadline, releaser.listed())
-        .await
-        .with_context(|| options.not_in_time("the Clusters and the resources were not listed", &readiness))?;
-    releaser.restore_only();
-    if options.plan {
-        return releaser.plan(&mut output);
-    }
-    let identity = config.common.identity_or_random();
-    let others = OtherReplicas {
-        seed: seed.clone(),
-        service: SERVICE,
-        namespace: config.common.namespace,
-        timing: config.timing,
-        readiness,
-    };
-    let membership = replace(&others, &identity, &options, deadline, tasks).await?;
-    let before = releaser.held();
-    let verdicts = releaser.all_healthy(&indexes.work_queue);
-    let inputs = indexes.inputs(
-        in_force,
-        verdicts,
-        membership.clone(),
-        ModeSource::ProtectAll,
-        Clock::start(),
-    );
-    let engine = indexes.engine(inputs, PermissionGrantor::Chart, &identity, config.request_rate);
-    let states = engine.states();
-    tasks.critical("engine", engine.run());
-    releaser
-        .finish(&before, &states, &membership, deadline, &mut output)
-        .await
-}
-
-/// Takes the place of the replicas of the coordinator, once they have stopped.
-async fn replace(
-    others: &OtherReplicas,
-    identity: &str,
-    options: &Release,
-    deadline: Instant,
-    tasks: &Tasks,
-) -> anyhow::Result<Exclusive> {
-    let not_in_time = |what| options.not_in_time(what, &others.readiness);
-    if let Some(deployment) = &options.stop_deployment {
-        others.stop_deployment(deployment, deadline).await?;
-    }
-    // A replica that joins takes over shoots, and this one protects none.
-    timeout_at(deadline, others.gone(tasks)).await.with_context(|| {
-        not_in_time("the replicas of the coordinator have not stopped: scale their Deployment to 0")
-    })??;
-    let membership = others.replace(identity, tasks);
-    timeout_at(deadline, alone(&membership))
-        .await
-        .with_context(|| not_in_time("the membership of the coordinator was not joined, or not alone,"))?;
-    Ok(membership)
-}
-
-impl Release {
-    fn not_in_time(&self, what: &str, readiness: &Readiness) -> String {
-        let blockers = readiness.lines().join("; ");
-        format!("{what} within {:?}: {blockers}", self.timeout)
-    }
 }
 
 /// The indexes of the seed.

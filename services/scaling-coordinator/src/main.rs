@@ -12,7 +12,7 @@ fn main() -> ExitCode {
             match config.release.clone() {
                 None => watchdog_runtime::process::run(&common, |process| app::build(config, process)),
                 Some(options) => watchdog_runtime::process::run_to_end(&common, |_| {
-                    app::release(config, options, std::io::stdout())
+                    app::release::run(config, options, std::io::stdout())
                 }),
             }
         }

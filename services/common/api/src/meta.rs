@@ -78,3 +78,38 @@ fn deletion(value: &Value) -> Time {
     let time = value.as_str().and_then(|text| text.parse().ok());
     Time(time.unwrap_or(jiff::Timestamp::UNIX_EPOCH))
 }
+
+/// Makes a type an object of the API: the same as `$of`, reduced to what is read of it.
+#[macro_export]
+macro_rules! trimmed {
+    ($type:ident, $of:ty) => {
+        impl ::kube::Resource for $type {
+            type DynamicType = ();
+            type Scope = <$of as ::kube::Resource>::Scope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                <$of as ::kube::Resource>::kind(&())
+            }
+
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                <$of as ::kube::Resource>::group(&())
+            }
+
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                <$of as ::kube::Resource>::version(&())
+            }
+
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                <$of as ::kube::Resource>::plural(&())
+            }
+
+            fn meta(&self) -> &::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}

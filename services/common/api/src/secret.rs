@@ -4,9 +4,9 @@ use crate::{
     lenient::{Keep, Lenient, Subset},
     meta, names,
 };
-use k8s_openapi::{ByteString, NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{ByteString, api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::Deserialize;
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
 /// A `v1` Secret of a watch, of whose data only [`names::KUBECONFIG_KEY`] is kept. Reading one fails only on broken
 /// JSON: kube writes a list that it cannot decode into the log as it came, with all that is secret in it.
@@ -50,34 +50,7 @@ impl fmt::Debug for KubeconfigSecret {
     }
 }
 
-impl kube::core::Resource for KubeconfigSecret {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Secret".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "secrets".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+crate::trimmed!(KubeconfigSecret, v1::Secret);
 
 impl Subset for Data {
     const KEEP: Keep = Keep::Fields(&[(names::KUBECONFIG_KEY, Keep::All)]);

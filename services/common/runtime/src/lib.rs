@@ -21,6 +21,7 @@ pub mod metrics;
 mod open_files;
 pub mod pod_lock;
 pub mod process;
+pub mod publish;
 pub mod readiness;
 pub mod replica_metadata;
 pub mod request;

@@ -92,7 +92,16 @@ impl Readiness {
         }
     }
 
-    /// The argument of [`Readiness::part`]; empty for the whole.
+    /// For one of several loops of the same name: shares the blockers, and shows its failures under `instance`.
+    #[must_use]
+    pub fn named(&self, instance: &str) -> Self {
+        Self {
+            instance: instance.into(),
+            ..self.clone()
+        }
+    }
+
+    /// The argument of [`Readiness::part`] or [`Readiness::named`]; empty for the whole.
     #[must_use]
     pub fn instance(&self) -> &str {
         &self.instance

@@ -1,7 +1,7 @@
 //! The one way of streaming keyed state: snapshot, then deltas, conflated per key.
 //!
 //! [`server::StateStore`] holds the latest value of every key. Writers never wait: they replace a value and raise the
-//! revision. Each [`server::Subscription`] has a cursor; it reads whatever changed since, so a slow reader skips
+//! revision. Each [`subscription::Subscription`] has a cursor; it reads whatever changed since, so a slow reader skips
 //! intermediate values and memory is bounded by the number of keys. [`stream::serve`] turns a subscription into the
 //! body of a streaming RPC, and [`client::follow`] is the other end: it reconnects, notices dead streams, and tells
 //! when each message was *sent* by the local clock, so that validity survives any skew between hosts.
@@ -22,5 +22,6 @@ pub mod replicas;
 mod reports;
 pub mod server;
 pub mod stream;
+pub mod subscription;
 
 pub use watchdog_client::{message, send_time, wire};

@@ -15,7 +15,7 @@ use crate::message::Message;
 use watchdog_runtime::rpc_error::{ErrorReason, error};
 
 use crate::metrics::{DROPPED, DropReason, LAG, Rpc, SUBSCRIBERS};
-use crate::server::{Lagged, Subscription};
+use crate::subscription::{Lagged, Subscription};
 
 /// Open streams of one process. Each holds a cursor and at most one batch of shared values. 64 replicas with two
 /// streams each, and as many of the coordinator with one, fit into what is reserved.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use watchdog_watch_stream::message::Event;
-use watchdog_watch_stream::server::{Lagged, StateStore, Subscription};
+use watchdog_watch_stream::server::StateStore;
+use watchdog_watch_stream::subscription::{Lagged, Subscription};
 
 #[derive(Debug, Clone)]
 enum Step {

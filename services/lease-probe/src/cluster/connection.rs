@@ -15,8 +15,8 @@ use super::kubeconfig::Access;
 use super::transport::{ApiRequest, Connector, End, Link};
 use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::answered::{ListCounts, SLOW};
-use crate::domain::outcome::{FailureEvidence, ProbeFailure, quote};
-use crate::metrics::{CONNECTIONS, ConnectResult};
+use crate::domain::outcome::{FailureEvidence, ProbeFailure, code_label, quote};
+use crate::metrics::{CONNECTIONS, CodeLabel, ConnectResult, SHOOT_REQUESTS};
 
 /// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every
 /// other limit by which it is judged start when the connection attempt does.
@@ -368,6 +368,7 @@ impl<C: Connector> CachedConnection<C> {
         self.expected = body.as_slice().len() / 16 * 17;
         self.answers = self.answers.saturating_add(1);
         self.link = Some(link);
+        SHOOT_REQUESTS.inc(CodeLabel(code_label(head.status.as_u16())));
         Ok(ApiResponse {
             sent,
             status: head.status,

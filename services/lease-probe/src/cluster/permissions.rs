@@ -20,18 +20,12 @@ pub async fn preflight(
     let mut preflight = Preflight::new(seed, readiness);
     loop {
         let needed = needed(&config.borrow_and_update(), &of_replica);
-        let changed = async {
-            while config.changed().await.is_ok() {
-                if self::needed(&config.borrow_and_update(), &of_replica) != needed {
-                    return;
-                }
-            }
-            std::future::pending().await
-        };
+        let differ = |config: &Arc<ProberConfig>| self::needed(config, &of_replica) != needed;
+        let changed = async { config.wait_for(differ).await.map(drop) };
         tokio::select! {
             () = stop.cancelled() => return,
             () = preflight.keep_asking(&needed) => {}
-            () = changed => {}
+            Ok(()) = changed => {}
         }
     }
 }

@@ -12,34 +12,22 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
 use watchdog_api::lease::LeaseItem;
-use watchdog_api::list::{Item, ItemList};
+use watchdog_api::list::Item;
 use watchdog_api::machine::MachineItem;
 use watchdog_api::names::NODE_LEASE_NAMESPACE;
-use watchdog_api::node::{NodeCondition, NodeItem};
+use watchdog_api::node::NodeItem;
 use watchdog_api::unix_time::UnixTime;
 
-use super::answer_budget::{MemoryShare, RememberedLeases, SharedLimits};
-use super::connection::{ApiResponse, CachedConnection, Observations, Suspicion};
+use super::answer_budget::{RememberedLeases, SharedLimits};
+use super::connection::{CachedConnection, Observations, Suspicion};
 use super::kubeconfig::Access;
 use super::machines;
+use super::pages::{HeapSize, Listed, PageSize, pages};
 use super::transport::{ApiRequest, Connector};
 use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::assessment::ListedLeases;
-use crate::domain::outcome::{ProbeFailure, ShootPermission, code_label, quote};
+use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::renewals::ListedLease;
-use crate::metrics::{CodeLabel, SHOOT_REQUESTS};
-
-/// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
-const PAGE: usize = 500;
-
-/// And the fewest, after pages that were too large: 16 nodes are about 250 kB.
-const SMALLEST_PAGE: usize = 16;
-
-/// Pages of one list at most: a shoot has at most some thousands of nodes.
-const MAX_PAGES: usize = 200;
-
-/// The longest token for a next page; that of an API server has some hundred bytes.
-const LONGEST_TOKEN: usize = 4096;
 
 /// Time limit of GET /version, on a connection opened for it.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -125,7 +113,7 @@ impl<C: Connector> HttpShootClient<C> {
             name,
             seed,
             connection: CachedConnection::new(connector, limits.clone()),
-            pages: [PageSize(PAGE); 2],
+            pages: [PageSize::default(); 2],
             remembered: RememberedLeases::new(limits),
             missing: None,
         }
@@ -304,180 +292,6 @@ impl<C: Connector> ExternalEndpoint for HttpExternalEndpoint<C> {
 
 // === requests ===
 
-const fn path(permission: ShootPermission) -> &'static str {
-    match permission {
-        ShootPermission::ListLeases => "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
-        ShootPermission::ListNodes => "/api/v1/nodes",
-    }
-}
-
-const fn answer(permission: ShootPermission) -> AnswerKind {
-    match permission {
-        ShootPermission::ListLeases => AnswerKind::Leases,
-        ShootPermission::ListNodes => AnswerKind::Nodes,
-    }
-}
-
-/// How many objects are asked for at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct PageSize(usize);
-
-impl PageSize {
-    /// After an answer that was too large, or too large for the memory that was left. Returns false if it is the
-    /// smallest already.
-    fn shrink(&mut self) -> bool {
-        let before = self.0;
-        self.0 = (before / 4).max(SMALLEST_PAGE);
-        self.0 < before
-    }
-
-    /// After a list whose largest page had this many bytes. Grows only if twice as much is far from the limit.
-    fn grow(&mut self, largest: usize, limit: usize) {
-        if largest < limit / 8 {
-            self.0 = (2 * self.0).min(PAGE);
-        }
-    }
-}
-
-/// A complete list.
-struct Listed<I> {
-    items: Vec<Item<I>>,
-    // When the first page was asked for.
-    sent: Instant,
-    // The memory of the items.
-    share: MemoryShare,
-}
-
-/// The memory that an object takes beside itself.
-trait HeapSize {
-    fn heap_size(&self) -> usize;
-}
-
-impl HeapSize for LeaseItem {
-    fn heap_size(&self) -> usize {
-        self.name.len()
-    }
-}
-
-impl HeapSize for NodeItem {
-    fn heap_size(&self) -> usize {
-        let label = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
-        let condition = |c: &NodeCondition| size_of_val(c) + c.kind.len() + c.status.len() + c.reason.len();
-        let conditions: usize = self.conditions.iter().map(condition).sum();
-        self.name.len() + label(&self.pool) + label(&self.zone) + conditions
-    }
-}
-
-impl<I: HeapSize> HeapSize for Item<I> {
-    fn heap_size(&self) -> usize {
-        match self {
-            Self::Ok(item) => item.heap_size(),
-            Self::Malformed { name, reason } => name.as_ref().map_or(0, String::len) + reason.len(),
-        }
-    }
-}
-
-/// Lists once, in smaller pages if they are too large, or too large for the memory that is left.
-async fn pages<C: Connector, I: DeserializeOwned + HeapSize>(
-    connection: &mut CachedConnection<C>,
-    permission: ShootPermission,
-    size: &mut PageSize,
-) -> Result<Listed<I>, ProbeFailure> {
-    let page_limit = answer(permission).limit();
-    loop {
-        match pages_of(connection, permission, size).await {
-            // Smaller pages do not make the whole list smaller.
-            Err(ProbeFailure::AnswerTooLarge(limit)) if limit == page_limit && size.shrink() => {}
-            Err(ProbeFailure::NoAnswerMemory(_)) if size.shrink() => {}
-            result => return result,
-        }
-    }
-}
-
-/// Lists once, page by page.
-async fn pages_of<C: Connector, I: DeserializeOwned + HeapSize>(
-    connection: &mut CachedConnection<C>,
-    permission: ShootPermission,
-    size: &mut PageSize,
-) -> Result<Listed<I>, ProbeFailure> {
-    let (path, kind, limit) = (path(permission), answer(permission), size.0);
-    let mut request = ApiRequest::get(format!("{path}?limit={limit}"), kind);
-    let (mut items, mut sent) = (Vec::new(), None);
-    let (mut largest, mut all) = (0, 0);
-    // Of the items of the pages before.
-    let mut share: Option<MemoryShare> = None;
-    for number in 1..=MAX_PAGES {
-        let response = {
-            // Pinned, so that no probe has room for it twice.
-            let asked = pin!(connection.request(&request));
-            match &share {
-                None => asked.await?,
-                Some(share) => share.unless_it_gives_way(asked).await??,
-            }
-        };
-        count(&response);
-        let sent = *sent.get_or_insert(response.sent);
-        // A server that throttles or refuses answers.
-        connection.count_list(response.status.is_server_error());
-        let bytes = response.body.as_slice().len();
-        (largest, all) = (largest.max(bytes), all + bytes);
-        if all > kind.list_limit() {
-            return Err(ProbeFailure::AnswerTooLarge(kind.list_limit()));
-        }
-        let page: ItemList<I> = decode_page(&response, permission, number)?;
-        let kept = page.items.iter().map(|item| size_of_val(item) + item.heap_size());
-        let kept = kept.sum();
-        let of_list = match share.take() {
-            None => response.body.into_share(kept).await?,
-            Some(share) => {
-                share.take(kept).await?;
-                share
-            }
-        };
-        items.extend(page.items);
-        let token = page.metadata.continue_token;
-        if token.is_empty() {
-            size.grow(largest, kind.limit());
-            return Ok(Listed {
-                items,
-                sent,
-                share: of_list,
-            });
-        }
-        share = Some(of_list);
-        let token = form_urlencoded::byte_serialize(token.as_bytes());
-        let token: String = token.collect();
-        request = ApiRequest::get(format!("{path}?limit={limit}&continue={token}"), kind);
-    }
-    Err(ProbeFailure::ListBrokeOff(format!(
-        "it has more than {MAX_PAGES} pages"
-    )))
-}
-
-/// Decodes the page of this number.
-fn decode_page<I: DeserializeOwned>(
-    response: &ApiResponse,
-    permission: ShootPermission,
-    number: usize,
-) -> Result<ItemList<I>, ProbeFailure> {
-    let broken = |why: String| match number {
-        1 => ProbeFailure::ListFailed(why),
-        _ => ProbeFailure::ListBrokeOff(format!("page {number}: {why}")),
-    };
-    let body = response.body.as_slice();
-    let page = match response.status {
-        StatusCode::OK => ItemList::<I>::at_most::<PAGE>(body).map_err(|e| broken(e.to_string()))?,
-        StatusCode::TOO_MANY_REQUESTS => return Err(ProbeFailure::Throttled(response.retry_after)),
-        StatusCode::UNAUTHORIZED => return Err(ProbeFailure::Unauthorized),
-        StatusCode::FORBIDDEN => return Err(ProbeFailure::Forbidden(vec![permission])),
-        status => return Err(broken(format!("{status}{}", message(body)))),
-    };
-    match page.metadata.continue_token.len() {
-        0..=LONGEST_TOKEN => Ok(page),
-        _ => Err(broken("the token for the next page is too long".to_owned())),
-    }
-}
-
 /// Requests the version to find out if the API server answers at all. The server has `limit` to answer, as in
 /// [`CachedConnection::get_within`].
 async fn version<C: Connector>(
@@ -485,7 +299,6 @@ async fn version<C: Connector>(
     limit: Duration,
 ) -> Result<(), ProbeFailure> {
     let response = connection.get_within(limit, "/version").await?;
-    count(&response);
     let is_object =
         || serde_json::from_slice::<HashMap<String, IgnoredAny>>(response.body.as_slice()).is_ok();
     match response.status {
@@ -543,24 +356,7 @@ async fn is_denied<C: Connector>(
         answer: AnswerKind::Small,
     };
     let response = connection.request(&request).await?;
-    count(&response);
     let review: Review = serde_json::from_slice(response.body.as_slice())
         .map_err(|e| ProbeFailure::ListFailed(e.to_string()))?;
     Ok(!review.status.allowed)
-}
-
-/// The message of a `Status`, cut to a sensible length; empty when the body is something else.
-fn message(body: &[u8]) -> String {
-    #[derive(Deserialize)]
-    struct Status {
-        message: String,
-    }
-    match serde_json::from_slice::<Status>(body) {
-        Ok(status) => format!(" ({})", quote(&status.message)),
-        Err(_) => String::new(),
-    }
-}
-
-fn count(response: &ApiResponse) {
-    SHOOT_REQUESTS.inc(CodeLabel(code_label(response.status.as_u16())));
 }

@@ -58,14 +58,8 @@ pub async fn kubeconfigs(
 ) -> anyhow::Result<()> {
     loop {
         let secret = name(&config.borrow_and_update(), endpoint);
-        let renamed = async {
-            while config.changed().await.is_ok() {
-                if name(&config.borrow_and_update(), endpoint) != secret {
-                    return;
-                }
-            }
-            std::future::pending().await
-        };
+        let differs = |config: &Arc<ProberConfig>| name(config, endpoint) != secret;
+        let renamed = async { config.wait_for(differs).await.map(drop) };
         let stop_watch = stop.child_token();
         let follow = follow(
             &seed,
@@ -78,7 +72,7 @@ pub async fn kubeconfigs(
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             result = follow => return result,
-            () = renamed => {
+            Ok(()) = renamed => {
                 stop_watch.cancel();
                 manager.kubeconfigs_renamed(endpoint);
             }

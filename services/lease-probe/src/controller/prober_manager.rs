@@ -11,6 +11,7 @@ use tracing::Instrument;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{Eligibility, ShootSettings, SkipReason, eligibility, may_continue};
 use watchdog_api::prober::ProberConfig;
+use watchdog_runtime::publish::publish_if_changed;
 use watchdog_watch_stream::server::StateStore;
 
 use super::prober::{Endpoint, ProbeContext, ProbeInputs, ProbeReporter, Prober};
@@ -311,15 +312,7 @@ impl ProberManager {
             Ok(settings) => {
                 let inputs = inner.inputs(shoot, settings);
                 match inner.probes.get(shoot) {
-                    Some(running) => {
-                        running.inputs.send_if_modified(|current| {
-                            let changed = *current != inputs;
-                            if changed {
-                                *current = inputs;
-                            }
-                            changed
-                        });
-                    }
+                    Some(running) => publish_if_changed(&running.inputs, &inputs),
                     None => self.start(inner, shoot, inputs),
                 }
             }

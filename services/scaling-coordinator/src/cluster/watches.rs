@@ -17,6 +17,7 @@ use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
 use watchdog_kube::watch::{CLUSTER_PAGE, Change, Watch, WatchEnd};
 use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::clusters::Clusters;
@@ -84,12 +85,7 @@ pub(crate) async fn resources(
             // Nobody needs permissions for them any more.
             kinds_known.send_modify(|count| *count = count.wrapping_add(1));
         }
-        in_force.send_if_modified(|current| {
-            let next = watched.in_force(&config);
-            let differs = *current != next;
-            *current = next;
-            differs
-        });
+        publish_if_changed(&in_force, &watched.in_force(&config));
         for (reference, stop_one) in new {
             let follow = ResourceWatch {
                 seed: seed.clone(),

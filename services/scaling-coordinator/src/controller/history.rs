@@ -15,7 +15,8 @@ use crate::config::HistoryLimits;
 use crate::domain::Direction;
 use crate::domain::decision::{Outcome, ReceivedVerdict};
 use crate::domain::flow::{Action, ActionOutcome};
-use crate::domain::history::{EvidenceCounts, IncidentSummary, ShootEvent, ShootEventKind, ShootHistory};
+use crate::domain::history::{ShootEvent, ShootEventKind, ShootHistory};
+use crate::domain::incident::{EvidenceCounts, IncidentSummary};
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::ShootScaling;
 

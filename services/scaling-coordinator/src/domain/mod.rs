@@ -8,6 +8,7 @@
 pub mod decision;
 pub mod flow;
 pub(crate) mod history;
+pub(crate) mod incident;
 pub mod next_step;
 pub mod observed;
 pub(crate) mod other_writes;

@@ -15,9 +15,8 @@ use watchdog_watch_stream::wire::{self, duration, forward};
 use crate::domain::Direction;
 use crate::domain::decision::{HoldReason, Outcome, ReceivedVerdict};
 use crate::domain::flow::ActionOutcome;
-use crate::domain::history::{
-    EvidenceCounts, IncidentSummary, ModeChangeReason, ScaleTimes, ShootEvent, ShootEventKind, signed_micros,
-};
+use crate::domain::history::{ModeChangeReason, ShootEvent, ShootEventKind};
+use crate::domain::incident::{EvidenceCounts, IncidentSummary, ScaleTimes, signed_micros};
 use crate::domain::other_writes::OtherWrite;
 use crate::domain::overview::{ShootPlan, ShootScaling};
 use crate::domain::plan::{Planned, PlannedAction};

@@ -57,7 +57,7 @@ impl Run {
         let mut config = Args::parse_from(args.into_iter().chain(options)).check().unwrap();
         config.timing = Timing::PRODUCTION.faster(5);
         let (options, output) = (config.release.clone().unwrap(), Output::default());
-        let run = scaling_coordinator::app::release(config, options, output.clone());
+        let run = scaling_coordinator::app::release::run(config, options, output.clone());
         Self {
             output,
             task: AbortOnDropHandle::new(tokio::spawn(run)),

@@ -1,10 +1,8 @@
 //! Watches the endpoints of services in all namespaces.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{select_all, try_join_all};
+use futures::future::try_join_all;
 use kube::runtime::watcher::Config;
 use kube::{Api, Resource};
 use tokio::time::Instant;
@@ -41,52 +39,45 @@ pub(crate) async fn watch(
     on_update: impl Fn(Option<&str>, SliceUpdate) + Send + Sync,
 ) -> anyhow::Result<()> {
     let all = |update| on_update(None, update);
+    let (name, readiness) = (served.watch_name(), readiness.clone());
     match (served, services) {
-        (EndpointsApi::EndpointSlices, _) => {
-            let mut config = Config::default();
-            if let WatchedServices::Named(services) = services {
-                let names = services.iter().map(|name| &**name).collect::<Vec<_>>().join(",");
-                config = config.labels(&format!("{SERVICE_NAME_LABEL} in ({names})"));
-            }
+        (EndpointsApi::EndpointSlices, services) => {
+            let config = match services {
+                WatchedServices::All => Config::default(),
+                WatchedServices::Named(services) => {
+                    let names = services.iter().map(|name| &**name).collect::<Vec<_>>().join(",");
+                    Config::default().labels(&format!("{SERVICE_NAME_LABEL} in ({names})"))
+                }
+            };
             let watch = Watch {
-                name: served.watch_name(),
+                name,
                 api: Api::all(client),
                 config,
             };
-            watch
-                .run(readiness.clone(), stop, slices(SliceObject::into_slice, all))
-                .await
+            let on_change = slices(SliceObject::into_slice, all);
+            watch.run(readiness, stop, on_change).await
         }
         (EndpointsApi::Endpoints, WatchedServices::All) => {
             let watch = Watch {
-                name: served.watch_name(),
+                name,
                 api: Api::all(client),
                 config: Config::default(),
             };
-            watch
-                .run(readiness.clone(), stop, slices(EndpointsObject::into_slice, all))
-                .await
+            let on_change = slices(EndpointsObject::into_slice, all);
+            watch.run(readiness, stop, on_change).await
         }
         (EndpointsApi::Endpoints, WatchedServices::Named(services)) => {
-            // Each watch has a readiness of its own: the first list does not make all of them ready.
-            let parts: Vec<Readiness> = services.iter().map(|service| readiness.part(service)).collect();
-            let watches = services.iter().zip(&parts).map(|(service, readiness)| {
+            let watches = services.iter().map(|service| {
                 let watch = Watch {
-                    name: served.watch_name(),
+                    name,
                     api: Api::all(client.clone()),
                     config: Config::default().fields(&format!("metadata.name={service}")),
                 };
                 let on_update = |update| on_update(Some(service), update);
-                watch.run(
-                    readiness.clone(),
-                    stop.clone(),
-                    slices(EndpointsObject::into_slice, on_update),
-                )
+                let on_change = slices(EndpointsObject::into_slice, on_update);
+                watch.run(readiness.named(service), stop.clone(), on_change)
             });
-            tokio::select! {
-                result = try_join_all(watches) => result.map(|_| ()),
-                () = all_ready(served.watch_name(), services, &parts, readiness) => Ok(()),
-            }
+            try_join_all(watches).await.map(|_| ())
         }
     }
 }
@@ -123,34 +114,10 @@ fn slices<K: Resource>(
     }
 }
 
-/// Blocks readiness for as long as one of the watches does. Never ends.
-async fn all_ready(
-    name: &'static str,
-    services: &BTreeSet<Arc<str>>,
-    parts: &[Readiness],
-    whole: &Readiness,
-) {
-    let mut changes: Vec<_> = parts.iter().map(Readiness::subscribe).collect();
-    let mut blocker = None;
-    loop {
-        for change in &mut changes {
-            change.mark_unchanged();
-        }
-        let why: Vec<String> = services
-            .iter()
-            .zip(parts)
-            .filter_map(|(service, part)| Some(format!("{service}: {}", part.blockers().get(name)?)))
-            .collect();
-        let new = (!why.is_empty()).then(|| whole.block(name, why.join("; ")));
-        drop(std::mem::replace(&mut blocker, new));
-        let changed = changes.iter_mut().map(|change| Box::pin(change.changed()));
-        // The senders live in `parts`.
-        let _ = select_all(changed).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::json;
 
     use super::*;

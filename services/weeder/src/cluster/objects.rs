@@ -8,8 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use serde::Deserialize;
 use watchdog_api::lenient::{Keep, Lenient, Subset};
 use watchdog_api::names::SERVICE_NAME_LABEL;
+use watchdog_api::trimmed;
 
-use super::trimmed::{malformed, meta, trimmed};
+use super::trimmed::{malformed, meta};
 use crate::domain::evidence::{ContainerStop, EndpointPod};
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::namespaces::Namespace;
@@ -213,11 +214,31 @@ fn is_ready(endpoint: &Endpoint) -> bool {
     conditions.is_none_or(|conditions| conditions.ready.unwrap_or(true) && conditions.serving.unwrap_or(true))
 }
 
-/// The names of the pods behind endpoints; none when one of them has no pod.
-fn pods<'a>(targets: impl Iterator<Item = Option<&'a ObjectReference>>) -> Option<Vec<Arc<str>>> {
+/// A slice with these endpoints: whether each is ready, and its target. A malformed object counts as having none.
+fn slice(
+    kind: &'static str,
+    key: NamespacedName,
+    service: Option<Arc<str>>,
+    endpoints: Result<Vec<(bool, Option<&ObjectReference>)>, &str>,
+) -> Slice {
     let is_pod = |target: &&ObjectReference| target.kind.as_deref() == Some("Pod");
-    let name = |target: Option<&'a ObjectReference>| target.filter(is_pod)?.name.as_deref().map(Into::into);
-    targets.map(name).collect()
+    let pod = |target: Option<&ObjectReference>| target.filter(is_pod)?.name.as_deref().map(Into::into);
+    let (endpoints, pods) = match endpoints {
+        Ok(endpoints) => (
+            Endpoints::of(endpoints.iter().map(|(ready, _)| *ready)),
+            endpoints.into_iter().map(|(_, target)| pod(target)).collect(),
+        ),
+        Err(reason) => {
+            malformed(kind, &key.namespace, &key.name, reason);
+            (Endpoints::default(), None)
+        }
+    };
+    Slice {
+        key,
+        service,
+        endpoints,
+        pods,
+    }
 }
 
 // === impl SliceObject ===
@@ -230,23 +251,13 @@ impl SliceObject {
             .metadata
             .labels
             .and_then(|mut labels| labels.remove(SERVICE_NAME_LABEL));
-        let (endpoints, pods) = match self.endpoints.as_result() {
-            Ok(endpoints) => {
-                let endpoints = || endpoints.0.iter().flatten();
-                let pods = pods(endpoints().map(|endpoint| endpoint.target_ref.as_ref()));
-                (Endpoints::of(endpoints().map(is_ready)), pods)
-            }
-            Err(reason) => {
-                malformed("endpointslice", &key.namespace, &key.name, reason);
-                (Endpoints::default(), None)
-            }
-        };
-        Some(Slice {
-            key,
-            service: service.map(Into::into),
-            endpoints,
-            pods,
-        })
+        let endpoints = self.endpoints.as_result().map(|SliceEndpoints(endpoints)| {
+            let endpoints = endpoints.iter().flatten();
+            endpoints
+                .map(|endpoint| (is_ready(endpoint), endpoint.target_ref.as_ref()))
+                .collect()
+        });
+        Some(slice("endpointslice", key, service.map(Into::into), endpoints))
     }
 }
 
@@ -256,30 +267,18 @@ impl EndpointsObject {
     /// The one slice of its service; none when the object has no name or namespace.
     pub(crate) fn into_slice(self) -> Option<Slice> {
         let key = slice_key(&self.metadata)?;
-        let (endpoints, pods) = match self.subsets.as_result() {
-            Ok(subsets) => {
-                let addresses = || {
-                    let subsets = subsets.0.iter().flatten();
-                    subsets.flat_map(|subset| {
-                        let ready = subset.addresses.iter().flatten().map(|address| (true, address));
-                        let not_ready = subset.not_ready_addresses.iter().flatten();
-                        ready.chain(not_ready.map(|address| (false, address)))
-                    })
-                };
-                let pods = pods(addresses().map(|(_, address)| address.target_ref.as_ref()));
-                (Endpoints::of(addresses().map(|(ready, _)| ready)), pods)
-            }
-            Err(reason) => {
-                malformed("endpoints", &key.namespace, &key.name, reason);
-                (Endpoints::default(), None)
-            }
-        };
-        Some(Slice {
-            service: Some(key.name.clone()),
-            key,
-            endpoints,
-            pods,
-        })
+        let endpoints = self.subsets.as_result().map(|Subsets(subsets)| {
+            let addresses = subsets.iter().flatten().flat_map(|subset| {
+                let ready = subset.addresses.iter().flatten().map(|address| (true, address));
+                let not_ready = subset.not_ready_addresses.iter().flatten();
+                ready.chain(not_ready.map(|address| (false, address)))
+            });
+            addresses
+                .map(|(ready, address)| (ready, address.target_ref.as_ref()))
+                .collect()
+        });
+        let service = Some(key.name.clone());
+        Some(slice("endpoints", key, service, endpoints))
     }
 }
 

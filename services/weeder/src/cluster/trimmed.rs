@@ -64,39 +64,3 @@ pub(super) fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectM
         ..ObjectMeta::default()
     })
 }
-
-/// Makes a type an object of the API: the same as `$of`, reduced to what the weeder reads of it.
-macro_rules! trimmed {
-    ($type:ident, $of:ty) => {
-        impl ::kube::Resource for $type {
-            type DynamicType = ();
-            type Scope = <$of as ::kube::Resource>::Scope;
-
-            fn kind((): &()) -> std::borrow::Cow<'_, str> {
-                <$of as ::kube::Resource>::kind(&())
-            }
-
-            fn group((): &()) -> std::borrow::Cow<'_, str> {
-                <$of as ::kube::Resource>::group(&())
-            }
-
-            fn version((): &()) -> std::borrow::Cow<'_, str> {
-                <$of as ::kube::Resource>::version(&())
-            }
-
-            fn plural((): &()) -> std::borrow::Cow<'_, str> {
-                <$of as ::kube::Resource>::plural(&())
-            }
-
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-
-pub(super) use trimmed;

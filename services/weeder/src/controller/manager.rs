@@ -10,20 +10,21 @@ use std::time::Duration;
 
 use watchdog_api::weeder::WeederConfig;
 
-use super::task::{Deletion, EndpointRead, Finding, Task};
-use crate::domain::attempts::{Attempt, Attempts, ControllerKey};
-use crate::domain::dependants::{Dependants, PodQuery};
+use super::task::{EndpointRead, Finding, Task};
+use crate::domain::attempts::{Attempts, ControllerKey};
+use crate::domain::dependants::Dependants;
 use crate::domain::evidence::OutageEvidence;
-use crate::domain::failure::RequestFailure;
 use crate::domain::flapping::Recoveries;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
-use crate::domain::pods::Pod;
 use crate::domain::schedule::Schedule;
 use crate::domain::weeder::{Phase, StopReason, Weeder};
 use watchdog_api::unix_time::UnixTime;
 
+mod answers;
+mod crashing_pods;
 mod decision;
 
+use crashing_pods::{CrashingPod, DeletionState};
 use decision::PodDecision;
 
 /// A weeder is forgotten this long after its end.
@@ -79,35 +80,12 @@ pub(crate) enum OutageProof {
     Read(OutageEvidence),
 }
 
-#[derive(Debug)]
-struct CrashingPod {
-    pod: Arc<Pod>,
-    // The watches that see it.
-    queries: BTreeSet<Arc<PodQuery>>,
-    found_at: UnixTime,
-    state: DeletionState,
-    failures: u32,
-    // It is not tried again before then.
-    retry_at: UnixTime,
-    // The weeder that would have deleted it, and when.
-    kept_back: Option<(NamespacedName, UnixTime)>,
-}
-
 /// Deletions of the pods of a controller that are under way.
 #[derive(Debug)]
 struct InFlight {
     // When the first of them left.
     since: UnixTime,
     requests: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DeletionState {
-    None,
-    InFlight,
-    Deleted,
-    /// Kept back in mode observe.
-    KeptBack,
 }
 
 // === impl WeederManager ===
@@ -235,65 +213,6 @@ impl WeederManager {
         live.map(|(key, _)| key.clone()).collect()
     }
 
-    pub(crate) fn pod_applied(&mut self, pod: Pod, query: &Arc<PodQuery>, now: UnixTime) {
-        self.judge_by(&pod, now);
-        let key = pod.key.clone();
-        if pod.crash_loop().is_none() {
-            // A pod whose deletion was kept back counts as deleted until it is gone.
-            let known = self.pods.get(&key);
-            if !known.is_some_and(|known| known.kept_back.is_some() && known.pod.uid == pod.uid) {
-                self.find_gone(&key);
-                self.forget_pod(&key);
-            }
-            return;
-        }
-        let fresh = match self.pods.get_mut(&key) {
-            Some(known) if known.pod.uid == pod.uid => {
-                let newer = known.pod.resource_version != pod.resource_version;
-                known.pod = Arc::new(pod);
-                known.queries.insert(query.clone());
-                newer && known.state == DeletionState::None
-            }
-            _ => {
-                let crashing = CrashingPod {
-                    pod: Arc::new(pod),
-                    queries: BTreeSet::from([query.clone()]),
-                    found_at: now,
-                    state: DeletionState::None,
-                    failures: 0,
-                    retry_at: now,
-                    kept_back: None,
-                };
-                self.find_gone(&key);
-                self.pods.insert(key.clone(), crashing);
-                true
-            }
-        };
-        if fresh {
-            self.schedule([key], now);
-        }
-    }
-
-    /// A watch does not see a pod any more; another one may.
-    pub(crate) fn pod_gone(&mut self, key: &NamespacedName, query: &PodQuery) {
-        if let Some(known) = self.pods.get_mut(key) {
-            known.queries.remove(query);
-            if known.queries.is_empty() {
-                self.find_gone(key);
-                self.forget_pod(key);
-            }
-        }
-    }
-
-    /// A watch has listed all its pods: these and no others.
-    pub(crate) fn pods_synced(&mut self, query: &PodQuery, live: &BTreeSet<NamespacedName>) {
-        let gone = self.pods.keys().filter(|key| !live.contains(key));
-        let gone: Vec<NamespacedName> = gone.cloned().collect();
-        for key in gone {
-            self.pod_gone(&key, query);
-        }
-    }
-
     /// Activates, ends and forgets what is due.
     pub(crate) fn expire(&mut self, now: UnixTime) {
         while let Some(key) = self.due_phases.pop_due(now) {
@@ -384,105 +303,6 @@ impl WeederManager {
         requests.chain(changes.into_iter().flatten()).min()
     }
 
-    pub(crate) fn endpoints_read(
-        &mut self,
-        read: &EndpointRead,
-        answer: Result<OutageEvidence, RequestFailure>,
-        now: UnixTime,
-    ) {
-        let same = |entry: &&mut ManagedWeeder| entry.generation == read.generation;
-        let Some(entry) = self.weeders.get_mut(&read.key).filter(same) else {
-            return;
-        };
-        self.changed.insert(read.key.clone());
-        match answer {
-            Ok(evidence) => {
-                entry.set_proof(OutageProof::Read(evidence));
-                self.schedule_namespace(&read.key.namespace, now);
-            }
-            Err(failure) => {
-                entry.proof = OutageProof::Unread(read.pods.clone());
-                entry.failed_reads = entry.failed_reads.saturating_add(1);
-                entry.weeder.message =
-                    format!("The pods of the service cannot be read; trying again: {failure}.");
-                let again = now.after(failure.pause(entry.failed_reads));
-                entry.reads_from = again;
-                self.due_reads.insert(read.key.clone(), again);
-                self.throttle(&failure, again);
-            }
-        }
-    }
-
-    /// A deletion was answered, with the time of the API server.
-    pub(crate) fn deleted(
-        &mut self,
-        deletion: &Deletion,
-        answer: &Result<Option<UnixTime>, RequestFailure>,
-        now: UnixTime,
-    ) {
-        let controller = ControllerKey::of(&deletion.pod);
-        if let Some(in_flight) = self.in_flight.get_mut(&controller) {
-            in_flight.requests = in_flight.requests.saturating_sub(1);
-            if in_flight.requests == 0 {
-                self.in_flight.remove(&controller);
-            }
-        }
-        // A deletion without an answer may have taken place.
-        if matches!(answer, Ok(_) | Err(RequestFailure::Failed(_))) {
-            let attempt = Attempt {
-                weeder: deletion.generation,
-                ends_at: deletion.ends_at,
-                found_at: deletion.found_at,
-                asked_at: deletion.asked_at,
-                deleted_at: answer.clone().ok().flatten(),
-                certain: answer.is_ok(),
-            };
-            self.attempts.deleted(&controller, &deletion.pod, attempt, now);
-        }
-        self.settle(deletion, answer, now);
-        let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
-        if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
-            let result = answer.as_ref().map(drop).map_err(Clone::clone);
-            let (pod, crash, since) = (&deletion.pod, &deletion.crash, deletion.service_ready_since);
-            entry.weeder.record(pod, crash, since, &result, now);
-            self.changed.insert(deletion.key.clone());
-        }
-        // The watch may bring a successor that crashes before the answer about its predecessor comes.
-        let successors = in_namespace(&self.pods, &deletion.pod.key.namespace);
-        let successors: Vec<_> = successors.map(|(_, known)| known.pod.clone()).collect();
-        for successor in successors {
-            self.judge_by(&successor, now);
-        }
-    }
-
-    /// Mode observe has kept back a deletion. It counts as one that was done now.
-    pub(crate) fn kept_back(&mut self, deletion: &Deletion, now: UnixTime) {
-        let second = now.at_multiple_of(Duration::from_secs(1));
-        self.deleted(deletion, &Ok(Some(second)), now);
-        let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
-        if let Some(known) = self.pods.get_mut(&deletion.pod.key).filter(same) {
-            known.state = DeletionState::KeptBack;
-            known.kept_back = Some((deletion.key.clone(), now));
-        }
-        let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
-        if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
-            entry.weeder.mark_kept_back(&deletion.pod.uid);
-        }
-    }
-
-    /// A pod is gone. Somebody else has deleted it if this program only observes.
-    fn find_gone(&mut self, key: &NamespacedName) {
-        if let Some(known) = self.pods.get(key)
-            && let Some((service, at)) = &known.kept_back
-        {
-            self.findings.push(Finding::DeletedByOthers {
-                key: service.clone(),
-                pod: known.pod.clone(),
-                kept_back_at: *at,
-            });
-        }
-    }
-
     /// The changes since the last call; none stands for a removal.
     pub(crate) fn take_changed(&mut self) -> Vec<(NamespacedName, Option<Weeder>)> {
         let shown = |key: NamespacedName| {
@@ -511,39 +331,6 @@ impl WeederManager {
         self.due_pods.len() + self.pods.values().filter(in_flight).count()
     }
 
-    fn settle(
-        &mut self,
-        deletion: &Deletion,
-        answer: &Result<Option<UnixTime>, RequestFailure>,
-        now: UnixTime,
-    ) {
-        let key = &deletion.pod.key;
-        let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
-        let Some(known) = self.pods.get_mut(key).filter(same) else {
-            if let Err(failure) = answer {
-                self.throttle(failure, now.after(failure.pause(1)));
-            }
-            return;
-        };
-        known.state = DeletionState::None;
-        match answer {
-            // Its watch will bring the end.
-            Ok(_) => known.state = DeletionState::Deleted,
-            Err(RequestFailure::Gone) => self.forget_pod(key),
-            Err(failure) => {
-                known.failures = known.failures.saturating_add(1);
-                known.retry_at = now.after(failure.pause(known.failures));
-                let unchanged = known.pod.resource_version == deletion.pod.resource_version;
-                let again = match failure {
-                    RequestFailure::Changed if unchanged => known.retry_at.max(now.after(WATCH_DELAY)),
-                    _ => known.retry_at,
-                };
-                self.due_pods.insert(key.clone(), again);
-                self.throttle(failure, again);
-            }
-        }
-    }
-
     /// True when a pod has been due since before the end of the weeder. Only requests of ours keep it waiting, so the
     /// weeder does not end before the pod has had its turn.
     fn has_backlog(&self, service: &NamespacedName) -> bool {
@@ -554,49 +341,6 @@ impl WeederManager {
             self.due_pods.due(key).is_some_and(|due| due < weeder.ends_at) && weeder.weeds(&known.pod.labels)
         };
         in_namespace(&self.pods, &service.namespace).any(waits)
-    }
-
-    fn forget_pod(&mut self, key: &NamespacedName) {
-        self.pods.remove(key);
-        self.due_pods.remove(key);
-    }
-
-    fn leave_alone(&mut self, service: &NamespacedName, key: &NamespacedName, now: UnixTime) {
-        let (Some(entry), Some(known)) = (self.weeders.get_mut(service), self.pods.get(key)) else {
-            return;
-        };
-        let controller = ControllerKey::of(&known.pod);
-        for crash in &known.pod.crashes {
-            if self
-                .attempts
-                .give_up(&controller, &crash.container, entry.generation)
-            {
-                entry.weeder.leave_alone(&known.pod, crash, now);
-                self.changed.insert(service.clone());
-                self.findings.push(Finding::LeftAlone {
-                    key: service.clone(),
-                    pod: known.pod.clone(),
-                    crash: crash.clone(),
-                });
-            }
-        }
-    }
-
-    /// Judges the last deletion by a pod that may be the successor.
-    fn judge_by(&mut self, pod: &Pod, now: UnixTime) {
-        for useless in self.attempts.judge(pod, now) {
-            self.findings.push(Finding::Useless);
-            let deleted_it = |(_, entry): &(_, &ManagedWeeder)| entry.generation == useless.weeder;
-            let service = in_namespace(&self.weeders, &pod.key.namespace)
-                .find(deleted_it)
-                .map(|(service, _)| service.clone());
-            if let Some(service) = service
-                && let Some(entry) = self.weeders.get_mut(&service)
-                && entry.weeder.mark_useless(pod, &useless.container)
-            {
-                self.changed.insert(service);
-            }
-        }
     }
 
     fn schedule_namespace(&mut self, namespace: &str, now: UnixTime) {
@@ -619,13 +363,6 @@ impl WeederManager {
         how(&mut entry.weeder);
         self.due_phases.insert(key.clone(), now.after(KEPT_AFTER_END));
         self.changed.insert(key.clone());
-    }
-
-    /// All requests wait when the API server throttles one: it would refuse the others too.
-    fn throttle(&mut self, failure: &RequestFailure, until: UnixTime) {
-        if matches!(failure, RequestFailure::Throttled(_)) {
-            self.throttled_until = self.throttled_until.max(until);
-        }
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::sync::{Notify, futures::Notified, watch};
 use tokio::time::Instant;
 use watchdog_api::weeder::WeederConfig;
 use watchdog_runtime::clock::Clock;
+use watchdog_runtime::publish::publish_if_changed;
 use watchdog_watch_stream::server::StateStore;
 
 use super::state::{Changes, OwnsNamespace, WeederState};
@@ -166,14 +167,4 @@ impl SharedState {
             }
         }
     }
-}
-
-fn publish_if_changed<T: Clone + PartialEq>(published: &watch::Sender<T>, current: &T) {
-    published.send_if_modified(|published| {
-        let differs = published != current;
-        if differs {
-            published.clone_from(current);
-        }
-        differs
-    });
 }

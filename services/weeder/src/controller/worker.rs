@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -73,17 +74,12 @@ impl RequestWorker {
                 self.report(finding);
             }
             requests_in_flight.set(requests.len() as f64);
-            let due = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(self.state.instant(due)).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let due = due.map(|due| tokio::time::sleep_until(self.state.instant(due)));
             tokio::select! {
                 () = stop.cancelled() => {}
                 Some(ended) = requests.join_next() => ended?,
                 () = self.state.changed() => {}
-                () = due => {}
+                Some(()) = OptionFuture::from(due) => {}
             }
         }
         while let Some(ended) = requests.join_next().await {

@@ -9,6 +9,7 @@ use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::Readiness;
 
 use super::leases::Leases;
@@ -146,10 +147,6 @@ impl Discovery {
             .live()
             .map(|m| (Arc::clone(&m.record.identity), Arc::clone(&m.record.address)));
         let live: ReplicaAddresses = live.collect();
-        self.found.send_if_modified(|found| {
-            let changed = *found != live;
-            *found = live;
-            changed
-        });
+        publish_if_changed(&self.found, &live);
     }
 }

@@ -16,8 +16,9 @@ use super::known_replicas::{KnownReplicas, Leadership, WAIT_FOR_REPLICAS};
 use crate::item::{FeedItem, FeedKey};
 use crate::message::{Completeness, Message};
 use crate::reports::ReplicaReport;
-use crate::server::{CompletenessChanges, SnapshotTerms, StateStore};
+use crate::server::StateStore;
 use crate::stream::{Responses, Streams};
+use crate::subscription::{CompletenessChanges, SnapshotTerms};
 use crate::wire::{self, WatchResponse};
 
 /// A page ends before it grows larger than this: clients take messages of 4 MiB by default, and a weeder that was

@@ -2,7 +2,8 @@
 
 use std::cmp::Reverse;
 
-use super::{CrashingPod, DeletionState, ManagedWeeder, OutageProof, WATCH_DELAY, WeederManager};
+use super::crashing_pods::{CrashingPod, DeletionState};
+use super::{ManagedWeeder, OutageProof, WATCH_DELAY, WeederManager};
 use crate::controller::task::Deletion;
 use crate::domain::attempts::{ControllerKey, DeletionPermit};
 use crate::domain::namespaced_name::{NamespacedName, in_namespace};
@@ -30,15 +31,6 @@ enum WeederDecision {
     Read(UnixTime),
     LeaveAlone,
     Nothing,
-}
-
-/// Since when the service of a weeder is ready, and was not when a pod crashed.
-enum ServiceReadySince {
-    Known(UnixTime),
-    /// The endpoint pods must be read, not before then.
-    Unread(UnixTime),
-    /// Not yet, or not at all.
-    Unproven,
 }
 
 impl WeederManager {
@@ -111,9 +103,8 @@ impl WeederManager {
             return WeederDecision::Wait(deletes_from);
         }
         let service_ready_since = match self.ready_since(entry, known, now) {
-            ServiceReadySince::Known(since) => since,
-            ServiceReadySince::Unread(from) => return WeederDecision::Read(from),
-            ServiceReadySince::Unproven => return WeederDecision::Nothing,
+            Ok(since) => since,
+            Err(decision) => return decision,
         };
         let controller = ControllerKey::of(&known.pod);
         // It may be the successor of a pod whose deletion was not answered yet.
@@ -134,11 +125,18 @@ impl WeederManager {
         }
     }
 
-    fn ready_since(&self, entry: &ManagedWeeder, known: &CrashingPod, now: UnixTime) -> ServiceReadySince {
+    /// Since when the service of a weeder is ready. The error is the decision if the service is not proven to have been
+    /// unready when the pod crashed.
+    fn ready_since(
+        &self,
+        entry: &ManagedWeeder,
+        known: &CrashingPod,
+        now: UnixTime,
+    ) -> Result<UnixTime, WeederDecision> {
         let evidence = match &entry.proof {
-            OutageProof::Observed => return ServiceReadySince::Known(entry.weeder.started_at),
-            OutageProof::Unread(_) => return ServiceReadySince::Unread(entry.reads_from.max(now)),
-            OutageProof::Listing | OutageProof::Reading => return ServiceReadySince::Unproven,
+            OutageProof::Observed => return Ok(entry.weeder.started_at),
+            OutageProof::Unread(_) => return Err(WeederDecision::Read(entry.reads_from.max(now))),
+            OutageProof::Listing | OutageProof::Reading => return Err(WeederDecision::Nothing),
             OutageProof::Read(evidence) => evidence,
         };
         // A successor crashed after the service was ready, even if the clock of its node is behind.
@@ -146,12 +144,12 @@ impl WeederManager {
             .attempts
             .is_successor(&known.pod, known.found_at, entry.generation)
         {
-            return ServiceReadySince::Unproven;
+            return Err(WeederDecision::Nothing);
         }
         let proven = |at: &UnixTime| evidence.shows_recovery_after(*at, entry.weeder.started_at);
         match (known.pod.last_ended.filter(proven), evidence.ready_since()) {
-            (Some(_), Some(since)) => ServiceReadySince::Known(since),
-            _ => ServiceReadySince::Unproven,
+            (Some(_), Some(since)) => Ok(since),
+            _ => Err(WeederDecision::Nothing),
         }
     }
 }

@@ -1,8 +1,12 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::controller::task::Deletion;
+use crate::domain::dependants::PodQuery;
 use crate::domain::evidence::EndpointPod;
+use crate::domain::failure::RequestFailure;
 use crate::domain::fixtures::{at, config, crashing, dependants, owner, running};
+use crate::domain::pods::Pod;
 use crate::domain::weeder::{DeletionResult, KEPT_ENTRIES};
 
 fn key(service: &str) -> NamespacedName {

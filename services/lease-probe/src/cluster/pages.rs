@@ -1,0 +1,221 @@
+//! Lists of a shoot, read in pages that fit the memory for answers.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use watchdog_api::lease::LeaseItem;
+use watchdog_api::list::{Item, ItemList};
+use watchdog_api::node::{NodeCondition, NodeItem};
+
+use super::answer_budget::MemoryShare;
+use super::connection::{ApiResponse, CachedConnection};
+use super::transport::{ApiRequest, Connector};
+use crate::domain::answer_ledger::AnswerKind;
+use crate::domain::outcome::{ProbeFailure, ShootPermission, quote};
+
+/// Objects asked for at once: what client-go's pager takes, and what API servers are tuned for.
+const PAGE: usize = 500;
+
+/// And the fewest, after pages that were too large: 16 nodes are about 250 kB.
+const SMALLEST_PAGE: usize = 16;
+
+/// Pages of one list at most: a shoot has at most some thousands of nodes.
+const MAX_PAGES: usize = 200;
+
+/// The longest token for a next page; that of an API server has some hundred bytes.
+const LONGEST_TOKEN: usize = 4096;
+
+const fn path(permission: ShootPermission) -> &'static str {
+    match permission {
+        ShootPermission::ListLeases => "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+        ShootPermission::ListNodes => "/api/v1/nodes",
+    }
+}
+
+const fn answer(permission: ShootPermission) -> AnswerKind {
+    match permission {
+        ShootPermission::ListLeases => AnswerKind::Leases,
+        ShootPermission::ListNodes => AnswerKind::Nodes,
+    }
+}
+
+/// How many objects are asked for at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PageSize(usize);
+
+impl Default for PageSize {
+    fn default() -> Self {
+        Self(PAGE)
+    }
+}
+
+impl PageSize {
+    /// After an answer that was too large, or too large for the memory that was left. Returns false if it is the
+    /// smallest already.
+    fn shrink(&mut self) -> bool {
+        let before = self.0;
+        self.0 = (before / 4).max(SMALLEST_PAGE);
+        self.0 < before
+    }
+
+    /// After a list whose largest page had this many bytes. Grows only if twice as much is far from the limit.
+    fn grow(&mut self, largest: usize, limit: usize) {
+        if largest < limit / 8 {
+            self.0 = (2 * self.0).min(PAGE);
+        }
+    }
+}
+
+/// A complete list.
+pub(super) struct Listed<I> {
+    pub(super) items: Vec<Item<I>>,
+    // When the first page was asked for.
+    pub(super) sent: Instant,
+    // The memory of the items.
+    pub(super) share: MemoryShare,
+}
+
+/// The memory that an object takes beside itself.
+pub(super) trait HeapSize {
+    fn heap_size(&self) -> usize;
+}
+
+impl HeapSize for LeaseItem {
+    fn heap_size(&self) -> usize {
+        self.name.len()
+    }
+}
+
+impl HeapSize for NodeItem {
+    fn heap_size(&self) -> usize {
+        let label = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
+        let condition = |c: &NodeCondition| size_of_val(c) + c.kind.len() + c.status.len() + c.reason.len();
+        let conditions: usize = self.conditions.iter().map(condition).sum();
+        self.name.len() + label(&self.pool) + label(&self.zone) + conditions
+    }
+}
+
+impl<I: HeapSize> HeapSize for Item<I> {
+    fn heap_size(&self) -> usize {
+        match self {
+            Self::Ok(item) => item.heap_size(),
+            Self::Malformed { name, reason } => name.as_ref().map_or(0, String::len) + reason.len(),
+        }
+    }
+}
+
+/// Lists once, in smaller pages if they are too large, or too large for the memory that is left.
+pub(super) async fn pages<C: Connector, I: DeserializeOwned + HeapSize>(
+    connection: &mut CachedConnection<C>,
+    permission: ShootPermission,
+    size: &mut PageSize,
+) -> Result<Listed<I>, ProbeFailure> {
+    let page_limit = answer(permission).limit();
+    loop {
+        match pages_of(connection, permission, size).await {
+            // Smaller pages do not make the whole list smaller.
+            Err(ProbeFailure::AnswerTooLarge(limit)) if limit == page_limit && size.shrink() => {}
+            Err(ProbeFailure::NoAnswerMemory(_)) if size.shrink() => {}
+            result => return result,
+        }
+    }
+}
+
+/// Lists once, page by page.
+async fn pages_of<C: Connector, I: DeserializeOwned + HeapSize>(
+    connection: &mut CachedConnection<C>,
+    permission: ShootPermission,
+    size: &mut PageSize,
+) -> Result<Listed<I>, ProbeFailure> {
+    let (path, kind, limit) = (path(permission), answer(permission), size.0);
+    let mut request = ApiRequest::get(format!("{path}?limit={limit}"), kind);
+    let (mut items, mut sent) = (Vec::new(), None);
+    let (mut largest, mut all) = (0, 0);
+    // Of the items of the pages before.
+    let mut share: Option<MemoryShare> = None;
+    for number in 1..=MAX_PAGES {
+        let response = {
+            // Pinned, so that no probe has room for it twice.
+            let asked = pin!(connection.request(&request));
+            match &share {
+                None => asked.await?,
+                Some(share) => share.unless_it_gives_way(asked).await??,
+            }
+        };
+        let sent = *sent.get_or_insert(response.sent);
+        // A server that throttles or refuses answers.
+        connection.count_list(response.status.is_server_error());
+        let bytes = response.body.as_slice().len();
+        (largest, all) = (largest.max(bytes), all + bytes);
+        if all > kind.list_limit() {
+            return Err(ProbeFailure::AnswerTooLarge(kind.list_limit()));
+        }
+        let page: ItemList<I> = decode_page(&response, permission, number)?;
+        let kept = page.items.iter().map(|item| size_of_val(item) + item.heap_size());
+        let kept = kept.sum();
+        let of_list = match share.take() {
+            None => response.body.into_share(kept).await?,
+            Some(share) => {
+                share.take(kept).await?;
+                share
+            }
+        };
+        items.extend(page.items);
+        let token = page.metadata.continue_token;
+        if token.is_empty() {
+            size.grow(largest, kind.limit());
+            return Ok(Listed {
+                items,
+                sent,
+                share: of_list,
+            });
+        }
+        share = Some(of_list);
+        let token = form_urlencoded::byte_serialize(token.as_bytes());
+        let token: String = token.collect();
+        request = ApiRequest::get(format!("{path}?limit={limit}&continue={token}"), kind);
+    }
+    Err(ProbeFailure::ListBrokeOff(format!(
+        "it has more than {MAX_PAGES} pages"
+    )))
+}
+
+/// Decodes the page of this number.
+fn decode_page<I: DeserializeOwned>(
+    response: &ApiResponse,
+    permission: ShootPermission,
+    number: usize,
+) -> Result<ItemList<I>, ProbeFailure> {
+    let broken = |why: String| match number {
+        1 => ProbeFailure::ListFailed(why),
+        _ => ProbeFailure::ListBrokeOff(format!("page {number}: {why}")),
+    };
+    let body = response.body.as_slice();
+    let page = match response.status {
+        StatusCode::OK => ItemList::<I>::at_most::<PAGE>(body).map_err(|e| broken(e.to_string()))?,
+        StatusCode::TOO_MANY_REQUESTS => return Err(ProbeFailure::Throttled(response.retry_after)),
+        StatusCode::UNAUTHORIZED => return Err(ProbeFailure::Unauthorized),
+        StatusCode::FORBIDDEN => return Err(ProbeFailure::Forbidden(vec![permission])),
+        status => return Err(broken(format!("{status}{}", message(body)))),
+    };
+    match page.metadata.continue_token.len() {
+        0..=LONGEST_TOKEN => Ok(page),
+        _ => Err(broken("the token for the next page is too long".to_owned())),
+    }
+}
+
+/// The message of a `Status`, cut to a sensible length; empty when the body is something else.
+fn message(body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Status {
+        message: String,
+    }
+    match serde_json::from_slice::<Status>(body) {
+        Ok(status) => format!(" ({})", quote(&status.message)),
+        Err(_) => String::new(),
+    }
+}

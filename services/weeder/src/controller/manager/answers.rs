@@ -1,0 +1,181 @@
+//! Takes in the answers to requests.
+
+use std::time::Duration;
+
+use super::crashing_pods::{CrashingPod, DeletionState};
+use super::{ManagedWeeder, OutageProof, WATCH_DELAY, WeederManager};
+use crate::controller::task::{Deletion, EndpointRead, Finding};
+use crate::domain::attempts::{Attempt, ControllerKey};
+use crate::domain::evidence::OutageEvidence;
+use crate::domain::failure::RequestFailure;
+use crate::domain::namespaced_name::{NamespacedName, in_namespace};
+use crate::domain::pods::Pod;
+use watchdog_api::unix_time::UnixTime;
+
+impl WeederManager {
+    pub(crate) fn endpoints_read(
+        &mut self,
+        read: &EndpointRead,
+        answer: Result<OutageEvidence, RequestFailure>,
+        now: UnixTime,
+    ) {
+        let same = |entry: &&mut ManagedWeeder| entry.generation == read.generation;
+        let Some(entry) = self.weeders.get_mut(&read.key).filter(same) else {
+            return;
+        };
+        self.changed.insert(read.key.clone());
+        match answer {
+            Ok(evidence) => {
+                entry.set_proof(OutageProof::Read(evidence));
+                self.schedule_namespace(&read.key.namespace, now);
+            }
+            Err(failure) => {
+                entry.proof = OutageProof::Unread(read.pods.clone());
+                entry.failed_reads = entry.failed_reads.saturating_add(1);
+                entry.weeder.message =
+                    format!("The pods of the service cannot be read; trying again: {failure}.");
+                let again = now.after(failure.pause(entry.failed_reads));
+                entry.reads_from = again;
+                self.due_reads.insert(read.key.clone(), again);
+                self.throttle(&failure, again);
+            }
+        }
+    }
+
+    /// A deletion was answered, with the time of the API server.
+    pub(crate) fn deleted(
+        &mut self,
+        deletion: &Deletion,
+        answer: &Result<Option<UnixTime>, RequestFailure>,
+        now: UnixTime,
+    ) {
+        let controller = ControllerKey::of(&deletion.pod);
+        if let Some(in_flight) = self.in_flight.get_mut(&controller) {
+            in_flight.requests = in_flight.requests.saturating_sub(1);
+            if in_flight.requests == 0 {
+                self.in_flight.remove(&controller);
+            }
+        }
+        // A deletion without an answer may have taken place.
+        if matches!(answer, Ok(_) | Err(RequestFailure::Failed(_))) {
+            let attempt = Attempt {
+                weeder: deletion.generation,
+                ends_at: deletion.ends_at,
+                found_at: deletion.found_at,
+                asked_at: deletion.asked_at,
+                deleted_at: answer.clone().ok().flatten(),
+                certain: answer.is_ok(),
+            };
+            self.attempts.deleted(&controller, &deletion.pod, attempt, now);
+        }
+        self.settle(deletion, answer, now);
+        let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
+        if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
+            let result = answer.as_ref().map(drop).map_err(Clone::clone);
+            let (pod, crash, since) = (&deletion.pod, &deletion.crash, deletion.service_ready_since);
+            entry.weeder.record(pod, crash, since, &result, now);
+            self.changed.insert(deletion.key.clone());
+        }
+        // The watch may bring a successor that crashes before the answer about its predecessor comes.
+        let successors = in_namespace(&self.pods, &deletion.pod.key.namespace);
+        let successors: Vec<_> = successors.map(|(_, known)| known.pod.clone()).collect();
+        for successor in successors {
+            self.judge_by(&successor, now);
+        }
+    }
+
+    /// Mode observe has kept back a deletion. It counts as one that was done now.
+    pub(crate) fn kept_back(&mut self, deletion: &Deletion, now: UnixTime) {
+        let second = now.at_multiple_of(Duration::from_secs(1));
+        self.deleted(deletion, &Ok(Some(second)), now);
+        let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
+        if let Some(known) = self.pods.get_mut(&deletion.pod.key).filter(same) {
+            known.state = DeletionState::KeptBack {
+                by: deletion.key.clone(),
+                at: now,
+            };
+        }
+        let same = |entry: &&mut ManagedWeeder| entry.generation == deletion.generation;
+        if let Some(entry) = self.weeders.get_mut(&deletion.key).filter(same) {
+            entry.weeder.mark_kept_back(&deletion.pod.uid);
+        }
+    }
+
+    fn settle(
+        &mut self,
+        deletion: &Deletion,
+        answer: &Result<Option<UnixTime>, RequestFailure>,
+        now: UnixTime,
+    ) {
+        let key = &deletion.pod.key;
+        let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
+        let Some(known) = self.pods.get_mut(key).filter(same) else {
+            if let Err(failure) = answer {
+                self.throttle(failure, now.after(failure.pause(1)));
+            }
+            return;
+        };
+        known.state = DeletionState::None;
+        match answer {
+            // Its watch will bring the end.
+            Ok(_) => known.state = DeletionState::Deleted,
+            Err(RequestFailure::Gone) => self.forget_pod(key),
+            Err(failure) => {
+                known.failures = known.failures.saturating_add(1);
+                known.retry_at = now.after(failure.pause(known.failures));
+                let unchanged = known.pod.resource_version == deletion.pod.resource_version;
+                let again = match failure {
+                    RequestFailure::Changed if unchanged => known.retry_at.max(now.after(WATCH_DELAY)),
+                    _ => known.retry_at,
+                };
+                self.due_pods.insert(key.clone(), again);
+                self.throttle(failure, again);
+            }
+        }
+    }
+
+    pub(super) fn leave_alone(&mut self, service: &NamespacedName, key: &NamespacedName, now: UnixTime) {
+        let (Some(entry), Some(known)) = (self.weeders.get_mut(service), self.pods.get(key)) else {
+            return;
+        };
+        let controller = ControllerKey::of(&known.pod);
+        for crash in &known.pod.crashes {
+            if self
+                .attempts
+                .give_up(&controller, &crash.container, entry.generation)
+            {
+                entry.weeder.leave_alone(&known.pod, crash, now);
+                self.changed.insert(service.clone());
+                self.findings.push(Finding::LeftAlone {
+                    key: service.clone(),
+                    pod: known.pod.clone(),
+                    crash: crash.clone(),
+                });
+            }
+        }
+    }
+
+    /// Judges the last deletion by a pod that may be the successor.
+    pub(super) fn judge_by(&mut self, pod: &Pod, now: UnixTime) {
+        for useless in self.attempts.judge(pod, now) {
+            self.findings.push(Finding::Useless);
+            let deleted_it = |(_, entry): &(_, &ManagedWeeder)| entry.generation == useless.weeder;
+            let service = in_namespace(&self.weeders, &pod.key.namespace)
+                .find(deleted_it)
+                .map(|(service, _)| service.clone());
+            if let Some(service) = service
+                && let Some(entry) = self.weeders.get_mut(&service)
+                && entry.weeder.mark_useless(pod, &useless.container)
+            {
+                self.changed.insert(service);
+            }
+        }
+    }
+
+    /// All requests wait when the API server throttles one: it would refuse the others too.
+    fn throttle(&mut self, failure: &RequestFailure, until: UnixTime) {
+        if matches!(failure, RequestFailure::Throttled(_)) {
+            self.throttled_until = self.throttled_until.max(until);
+        }
+    }
+}
