@@ -1,6 +1,6 @@
 //! Everything that talks to a Kubernetes API: the seed's and those of the shoots.
 //!
-//! A list of Leases goes from [`shoot_client`], which knows its time and what failures mean, over [`pages`] and
+//! A list of Leases goes from [`shoot_client`], which knows its time and what failures mean, over `pages` and
 //! [`connection`], which keeps one connection and replaces a dead one, to the socket in [`http`].
 
 pub mod answer_budget;
