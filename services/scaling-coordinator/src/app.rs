@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
+use watchdog_api::names::EXISTING_WATCHDOG_FIELD_MANAGER;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::membership::{Exclusive, ReplicaAddresses};
 use watchdog_kube::replica::{PermissionGrantor, Replica};
@@ -96,7 +97,7 @@ pub fn start(
 ) -> anyhow::Result<Arc<dyn Collector>> {
     metrics::register();
     watchdog_watch_stream::metrics::register();
-    let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks);
+    let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, replica.granted_by);
     let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
     let tracer = base.tracer(config.otlp_endpoint.as_ref(), SERVICE)?;
     let trace_contexts = Arc::new(TraceContexts::new(tracer.is_on()));
@@ -244,12 +245,17 @@ struct Indexes {
 }
 
 impl Indexes {
-    fn new(seed: &kube::Client, readiness: &Readiness, tasks: &Tasks) -> Self {
+    fn new(seed: &kube::Client, readiness: &Readiness, tasks: &Tasks, granted_by: PermissionGrantor) -> Self {
         let work_queue = Arc::new(WorkQueue::default());
+        // With gardenlet's permissions this program stands where the existing watchdog stood.
+        let predecessor = match granted_by {
+            PermissionGrantor::Gardenlet => Some(EXISTING_WATCHDOG_FIELD_MANAGER),
+            PermissionGrantor::Chart => None,
+        };
         Self {
             seed: seed.clone(),
             clusters: Arc::new(Clusters::new(seed.clone(), work_queue.clone())),
-            resources: Arc::new(Resources::new(work_queue.clone())),
+            resources: Arc::new(Resources::new(work_queue.clone()).in_place_of(predecessor)),
             work_queue,
             readiness: readiness.clone(),
             tasks: tasks.clone(),

@@ -18,6 +18,9 @@ pub const MELTDOWN_PROTECTION_ANNOTATION: &str =
 /// Source: DWD, `internal/prober/scaler` (`ignoreScalingAnnotationKey`).
 pub const IGNORE_SCALING_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/ignore-scaling";
 
+/// Name under which gardener/dependency-watchdog writes, in `managedFields`: that of its binary.
+pub const EXISTING_WATCHDOG_FIELD_MANAGER: &str = "dependency-watchdog";
+
 /// Name under which the scaling-coordinator writes, in `managedFields`. DWD writes as `dependency-watchdog`, so that
 /// each of the two knows what the other has done.
 pub const COORDINATOR_FIELD_MANAGER: &str = "scaling-coordinator";

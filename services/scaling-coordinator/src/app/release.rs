@@ -58,7 +58,7 @@ async fn release(
     let agent = format!("{SERVICE}/{}", env!("CARGO_PKG_VERSION"));
     let seed = watchdog_kube::client::seed(config.common.kubeconfig.as_deref(), &agent).await?;
     let readiness = Readiness::default();
-    let indexes = Indexes::new(&seed, &readiness, tasks);
+    let indexes = Indexes::new(&seed, &readiness, tasks, PermissionGrantor::Chart);
     let rules = config.file.subscribe();
     let releaser = Releaser::new(
         indexes.clusters.clone(),

@@ -47,6 +47,7 @@ pub(crate) struct Resources {
     restored: AtomicU64,
     interruptions: AtomicU64,
     relist: watch::Sender<()>,
+    predecessor: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -67,7 +68,15 @@ impl Resources {
             restored: AtomicU64::new(0),
             interruptions: AtomicU64::new(0),
             relist: watch::Sender::new(()),
+            predecessor: None,
         }
+    }
+
+    /// What this writer of `managedFields` holds down counts as the coordinator's own: the program behind it has given
+    /// its place to this one and restores nothing.
+    #[must_use]
+    pub(crate) fn in_place_of(self, predecessor: Option<&'static str>) -> Self {
+        Self { predecessor, ..self }
     }
 
     /// Changes when every resource must be listed again.
@@ -170,6 +179,9 @@ impl Resources {
             return;
         }
         entry.keep_writers(old, workload);
+        if let Some(predecessor) = self.predecessor {
+            entry.take_over_from(predecessor);
+        }
         // The scale of another version stays known, but does not count.
         entry.scale = old.and_then(|old| old.scale.clone());
         let changed =

@@ -36,6 +36,49 @@ fn replicas(observed: &Observed) -> Option<i32> {
     observed.seen().and_then(|seen| seen.replicas)
 }
 
+#[test]
+fn what_the_predecessor_holds_down_counts_as_the_coordinators_own() {
+    let held: Workload = serde_json::from_value(json!({
+        "metadata": {
+            "name": "kcm", "namespace": "shoot--a", "resourceVersion": "5",
+            "annotations": {
+                "dependency-watchdog.gardener.cloud/meltdown-protection-active": "",
+                "dependency-watchdog.gardener.cloud/replicas": "2",
+            },
+            "managedFields": [{
+                "manager": "dependency-watchdog", "time": "2026-11-20T21:15:00Z",
+                "fieldsV1": {
+                    "f:metadata": { "f:annotations": {
+                        "f:dependency-watchdog.gardener.cloud/meltdown-protection-active": {},
+                    } },
+                    "f:spec": { "f:replicas": {} },
+                },
+            }],
+        },
+        "spec": { "replicas": 0 },
+    }))
+    .unwrap();
+    for (predecessor, expected) in [
+        (None, "dependency-watchdog"),
+        (Some("dependency-watchdog"), "scaling-coordinator"),
+        (Some("another"), "dependency-watchdog"),
+    ] {
+        let (resources, _) = listed();
+        let resources = resources.in_place_of(predecessor);
+        resources.applied(&kcm(), &held, Origin::Update);
+        resources.synced(&kcm(), &["shoot--a".to_owned()].into(), LATEST);
+        let observed = resources.observed(&kcm(), "shoot--a");
+        let seen = observed.seen().unwrap();
+        let writers = seen.writers.as_deref().unwrap();
+        assert_eq!(writers.protection.as_deref(), Some(expected), "{predecessor:?}");
+        assert_eq!(writers.replicas.as_deref(), Some(expected), "{predecessor:?}");
+        assert_eq!(
+            seen.is_protected_by_coordinator(),
+            expected == "scaling-coordinator"
+        );
+    }
+}
+
 #[tokio::test]
 async fn nothing_is_absent_before_the_list_is_complete() {
     let (resources, work_queue) = listed();
