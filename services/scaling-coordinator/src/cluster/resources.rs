@@ -72,8 +72,8 @@ impl Resources {
         }
     }
 
-    /// What this writer of `managedFields` holds down counts as the coordinator's own: the program behind it has given
-    /// its place to this one and restores nothing.
+    /// Counts resources that this writer of `managedFields` holds down as held down by the coordinator. The program
+    /// behind it has given its place to this one and restores nothing.
     #[must_use]
     pub(crate) fn in_place_of(self, predecessor: Option<&'static str>) -> Self {
         Self { predecessor, ..self }

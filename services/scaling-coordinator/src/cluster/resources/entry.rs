@@ -58,7 +58,7 @@ impl ResourceEntry {
         }
     }
 
-    /// What the predecessor wrote counts as the coordinator's.
+    /// Counts the writes of the predecessor as the coordinator's own.
     pub(super) fn take_over_from(&mut self, predecessor: &str) {
         let Observed::Present(ResourceState {
             writers: Some(writers),
