@@ -222,8 +222,8 @@ impl LeaderElection {
             if was_leader {
                 tracing::warn!(
                     lease,
-                    "the Lease was emptied or deleted; this process has stopped acting, and waits for the duration of a \
-                     lease before it leads again: never edit or delete the Lease while a process leads"
+                    "the Lease was emptied or deleted; this process has stopped acting and waits before it leads again: \
+                     never edit or delete the Lease while a process leads"
                 );
             }
             return;

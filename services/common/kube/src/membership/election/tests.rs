@@ -376,8 +376,8 @@ impl Server {
         Outcome::Wrote(lease)
     }
 
-    /// Now and then somebody deletes the Lease, empties it, or shortens its duration. It is deleted once: nobody can tell
-    /// a Lease that was created and deleted again meanwhile from one that never existed.
+    /// Now and then somebody deletes the Lease, empties it, or shortens its duration. It is deleted once: nobody can
+    /// tell a Lease that was created and deleted again meanwhile from one that never existed.
     fn edit_by_hand(&mut self, edit: u32) {
         let Some(spec) = self.lease.as_mut().and_then(|lease| lease.spec.as_mut()) else {
             return;
