@@ -222,7 +222,7 @@ impl LeaderElection {
             if was_leader {
                 tracing::warn!(
                     lease,
-                    "the Lease was emptied or deleted; this process has stopped acting and waits before it leads again: \
+                    "the Lease was emptied, deleted or released by somebody else; this process has stopped acting: \
                      never edit or delete the Lease while a process leads"
                 );
             }
