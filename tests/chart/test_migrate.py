@@ -63,7 +63,7 @@ def test_the_document_leads_to_the_switch_and_back(seed, releases, kinds, desk):
         run(back)
         assert modes(seed) == {"scaling-coordinator": "observe", "weeder": "protect"}
         lease = seed.request("GET", f"{LEASES}/{LEASE['metadata']['name']}")[1]["spec"]
-        assert (lease.get("holderIdentity", ""), lease["leaseDurationSeconds"]) == ("", 15)
+        assert (lease.get("holderIdentity", ""), lease["leaseDurationSeconds"]) == ("", 1)
         run(weeder_back)
         assert modes(seed) == {"scaling-coordinator": "observe", "weeder": "observe"}
         run(gardeners_weeder_back)

@@ -240,8 +240,11 @@ fn ignored(matches: &ArgMatches, flags: &Flags) -> Vec<&'static str> {
     names.filter(given).chain(disabled).collect()
 }
 
-/// Reads an address as Go does. Without an IP, it stands for all addresses.
+/// Reads an address. As in Go, one without an IP stands for all addresses.
 fn bind_address(text: &str) -> anyhow::Result<SocketAddr> {
+    if text == "0" {
+        bail!("health and metrics cannot be switched off; write [IP]:PORT, such as :9643");
+    }
     let port = text.strip_prefix(':').map(|port| format!("[::]:{port}"));
     let address = port.as_deref().unwrap_or(text);
     address
@@ -252,12 +255,15 @@ fn bind_address(text: &str) -> anyhow::Result<SocketAddr> {
 /// The level of zap as one of ours.
 fn log_level(text: &str) -> anyhow::Result<&'static str> {
     match text.to_ascii_lowercase().as_str() {
-        "debug" | "1" => Ok("debug"),
-        "info" | "0" => Ok("info"),
+        "debug" => Ok("debug"),
+        "info" => Ok("info"),
         "warn" => Ok("warn"),
-        "error" | "panic" | "fatal" | "dpanic" => Ok("error"),
-        number if number.parse::<u8>().is_ok() => Ok("trace"),
-        _ => bail!("must be debug, info, warn, error, panic or a number"),
+        "error" | "panic" => Ok("error"),
+        number => match number.parse::<i64>() {
+            Ok(1) => Ok("debug"),
+            Ok(2..) => Ok("trace"),
+            _ => bail!("must be debug, info, warn, error, panic or a number above 0"),
+        },
     }
 }
 
@@ -324,6 +330,7 @@ dependentResourceInfos:
             &["--zap-log-level", "debug"],
             &["-zap-log-level=DEBUG"],
             &["-zap-log-level", "1"],
+            &["-zap-log-level", "+1"],
             &["--zap-log-level=error", "--zap-log-level=debug"],
             &["-zap-devel", "--zap-log-level=debug", "-zap-devel=f"],
         ] {
@@ -332,6 +339,7 @@ dependentResourceInfos:
             assert_eq!(unchanged, format, "{flags:?}");
         }
         assert_eq!(level.as_str(), "info");
+        assert_eq!(log(&["--zap-log-level=300"]).0.as_str(), "trace");
         assert_ne!(log(&["-zap-encoder", "Console"]).1, format);
         let addressed = parse("prober", CONFIG, &["-health-bind-addr", "0.0.0.0:1"]).unwrap();
         assert_eq!(addressed.health_addr.to_string(), "0.0.0.0:1");
@@ -379,8 +387,25 @@ dependentResourceInfos:
                 &["--enable-leader-election", "false"],
                 ["\"false\"", "not a flag", "--name=value"],
             ),
-            (&["--kube-api-qps=fast"], ["--kube-api-qps", "'fast'", "a number"]),
-            (&["--kube-api-qps="], ["--kube-api-qps", "''", "a number"]),
+            (
+                &["--kube-api-qps=fast"],
+                ["--kube-api-qps", "'fast'", "a decimal number"],
+            ),
+            (&["--kube-api-qps="], ["--kube-api-qps", "''", "a decimal number"]),
+            (
+                &["--kube-api-qps=1e999"],
+                ["--kube-api-qps", "'1e999'", "a decimal number"],
+            ),
+            (&["--zap-log-level=0"], ["--zap-log-level", "'0'", "above 0"]),
+            (&["--zap-log-level=-1"], ["--zap-log-level", "'-1'", "above 0"]),
+            (
+                &["--zap-log-level=fatal"],
+                ["--zap-log-level", "'fatal'", "panic"],
+            ),
+            (
+                &["--zap-log-level=dpanic"],
+                ["--zap-log-level", "'dpanic'", "panic"],
+            ),
             (
                 &["--kube-api-burst=1.5"],
                 ["--kube-api-burst", "'1.5'", "an integer"],
@@ -429,6 +454,24 @@ dependentResourceInfos:
                 parts.iter().all(|part| error.contains(part)),
                 "{flags:?}: {error}"
             );
+        }
+    }
+
+    #[test]
+    fn addresses_that_only_go_takes_are_refused() {
+        for (flag, parts) in [
+            ("--metrics-bind-addr=0", ["'0'", "cannot be switched off"]),
+            ("--health-bind-addr=0", ["'0'", "cannot be switched off"]),
+            (
+                "--health-bind-addr=localhost:9644",
+                ["localhost:9644", "[IP]:PORT"],
+            ),
+        ] {
+            let StartError::Usage(error) = parse("prober", CONFIG, &[flag]).unwrap_err() else {
+                panic!("{flag}");
+            };
+            let error = error.to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         }
     }
 

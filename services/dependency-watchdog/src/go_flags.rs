@@ -47,7 +47,8 @@ impl GoType {
                 .require_equals(true)
                 .default_missing_value("true")
                 .value_parser(parse_bool),
-            Self::Integer => arg.value_parser(integer),
+            Self::Integer => arg
+                .value_parser(|text: &str| integer(text).context("must be an integer, such as 100 or 0x64")),
             Self::Number => arg.value_parser(number),
             Self::Text => arg,
             Self::OneOf(values) => arg
@@ -57,14 +58,28 @@ impl GoType {
     }
 }
 
-fn integer(text: &str) -> anyhow::Result<i64> {
-    text.parse()
-        .ok()
-        .context("must be an integer in decimal notation")
+/// Reads an integer as `strconv.ParseInt` does with base 0: the prefix says the base, and `_` may separate digits.
+fn integer(text: &str) -> Option<i64> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text).to_ascii_lowercase();
+    let prefixes = [("0x", 16), ("0o", 8), ("0b", 2), ("0", 8)];
+    let prefixed = prefixes
+        .iter()
+        .find_map(|(prefix, radix)| Some((unsigned.strip_prefix(prefix)?, *radix)));
+    let (digits, radix) = match prefixed {
+        Some((digits, radix)) if unsigned != "0" => (digits.strip_prefix('_').unwrap_or(digits), radix),
+        _ => (&*unsigned, 10),
+    };
+    let is_separated = digits.split('_').all(|part| !part.is_empty());
+    if !is_separated || digits.starts_with(['+', '-']) {
+        return None;
+    }
+    let sign = if text.starts_with('-') { "-" } else { "" };
+    i64::from_str_radix(&format!("{sign}{}", digits.replace('_', "")), radix).ok()
 }
 
 fn number(text: &str) -> anyhow::Result<f64> {
-    text.parse().ok().context("must be a number, such as 20.0")
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+    number.context("must be a decimal number, such as 20.0")
 }
 
 pub(crate) fn parse_bool(text: &str) -> anyhow::Result<bool> {
@@ -114,4 +129,50 @@ pub(crate) fn in_one_form(
         all.push(joined);
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::integer;
+
+    #[test]
+    fn integers_have_the_bases_and_separators_of_go() {
+        for (text, value) in [
+            ("0", 0),
+            ("-7", -7),
+            ("+100", 100),
+            ("1_000", 1000),
+            ("0x4", 4),
+            ("0X_fF", 255),
+            ("-0b1_0", -2),
+            ("0o17", 15),
+            ("017", 15),
+            ("0_7", 7),
+            ("-0x8000000000000000", i64::MIN),
+        ] {
+            assert_eq!(integer(text), Some(value), "{text}");
+        }
+        for text in [
+            "",
+            "-",
+            "+-1",
+            "--1",
+            "0x",
+            "0x-1",
+            "0_",
+            "_1",
+            "1_",
+            "1__0",
+            "0x__1",
+            "08",
+            "0b2",
+            "1.5",
+            "1e3",
+            "four",
+            "0x8000000000000000",
+            "9223372036854775808",
+        ] {
+            assert_eq!(integer(text), None, "{text}");
+        }
+    }
 }

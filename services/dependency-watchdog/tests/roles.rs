@@ -142,11 +142,9 @@ impl World {
         scaling.map(|entry| entry.user).collect()
     }
 
-    fn leader(&self) -> String {
-        let lease = self
-            .seed()
-            .store()
-            .find(&keys::LEASES, "garden", "dwd-prober-leader-election");
+    fn leader(&self, role: &str) -> String {
+        let name = format!("dwd-{role}-leader-election");
+        let lease = self.seed().store().find(&keys::LEASES, "garden", &name);
         let holder =
             lease.and_then(|lease| Some(lease.value()["spec"]["holderIdentity"].as_str()?.to_owned()));
         holder.unwrap_or_default()
@@ -293,7 +291,7 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
     let world = World::start("0s").await;
     let shoot = world.shoot();
     let leader = DropIn::start(&world, "prober", "leader-0").await;
-    eventually("the first process leads", || !world.leader().is_empty()).await;
+    eventually("the first process leads", || !world.leader("prober").is_empty()).await;
     let standby = DropIn::start(&world, "prober", "leader-1").await;
     shoot.cut(Cut::All);
     until_all(&shoot, "everything is scaled down", 0).await;
@@ -315,7 +313,7 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
         "nothing is asked for that gardenlet does not grant: {refused:?}"
     );
 
-    let before = world.leader();
+    let before = world.leader("prober");
     let (verdicts, completeness) = standby.verdicts().await;
     assert!(verdicts.is_empty() && !completeness.complete);
     assert_eq!(completeness.missing_replicas, std::slice::from_ref(&before));
@@ -326,7 +324,7 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
     assert!(verdicts.len() == 1 && completeness.complete, "{completeness:?}");
     leader.stop().await;
     eventually("the standby leads", || {
-        ![before.as_str(), ""].contains(&world.leader().as_str())
+        ![before.as_str(), ""].contains(&world.leader("prober").as_str())
     })
     .await;
     shoot.cut(Cut::All);
@@ -335,7 +333,7 @@ async fn the_leader_protects_and_restores_with_the_rights_of_gardenlet() {
     assert!(verdicts.len() == 1 && completeness.complete, "{completeness:?}");
     standby.verdict(&shoot).await.unwrap();
     standby.stop().await;
-    assert_eq!(world.leader(), "", "the Lease is released");
+    assert_eq!(world.leader("prober"), "", "the Lease is released");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -344,7 +342,7 @@ async fn the_standby_ends_the_flow_of_a_leader_that_was_killed() {
     let world = World::start("5s").await;
     let shoot = world.shoot();
     let leader = DropIn::start(&world, "prober", "leader-0").await;
-    eventually("the first process leads", || !world.leader().is_empty()).await;
+    eventually("the first process leads", || !world.leader("prober").is_empty()).await;
     let _standby = DropIn::start(&world, "prober", "leader-1").await;
     shoot.cut(Cut::All);
     eventually("the first level is scaled down", || wants(&shoot, MCM) == 0).await;
@@ -404,6 +402,7 @@ async fn missing_rights_are_named() {
 async fn the_weeder_weeds_with_the_rights_of_gardenlet() {
     let world = World::start("0s").await;
     let _weeder = DropIn::start(&world, "weeder", "leader-0").await;
+    eventually("the process leads", || !world.leader("weeder").is_empty()).await;
     let seed = world.seed();
     let namespace = "shoot--weeded";
     seed.create(&keys::NAMESPACES, "", json!({"metadata": {"name": namespace}}))

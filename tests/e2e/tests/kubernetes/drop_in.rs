@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
@@ -160,9 +160,22 @@ async fn holder(seed: &Client) -> anyhow::Result<String> {
     Ok(spec.holder_identity.unwrap_or_default())
 }
 
+/// The Lease as its last leader left it, so that the first process need not wait for one that may still act.
+async fn release_lease(seed: &Client, name: &str, renew_time: &str) {
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
+        "spec": {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": renew_time},
+    });
+    let kind = ApiResource::erase::<Lease>(&());
+    let leases: Api<DynamicObject> = Api::namespaced_with(seed.clone(), "garden", &kind);
+    let lease = serde_json::from_value(lease).unwrap();
+    leases.create(&PostParams::default(), &lease).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_meltdown_is_prevented_with_the_rights_of_gardenlet() {
     let (world, config) = world("dropin-main-job", &config()).await;
+    release_lease(&world.seed.client(), LEASE, "2026-11-23T07:00:00.000000Z").await;
     let leader = DropIn::start(&world.plane, &world.seed, "prober", USERS[0], &config).await;
     leader.wait_ready().await;
     let seed = world.seed.client();
@@ -420,6 +433,8 @@ async fn the_weeder_weeds_by_endpoint_slices_or_names_the_missing_right() {
         .scratch()
         .write("dep-config.yaml", fixtures::weeder("1m"))
         .unwrap();
+    // A time that jiff cannot read.
+    release_lease(&seed, "dwd-weeder-leader-election", "9999-12-31T23:59:59.000000Z").await;
     weeder::endpoints(&seed, SHOOT, "etcd-main-client", false)
         .await
         .unwrap();

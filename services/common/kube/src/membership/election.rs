@@ -1,14 +1,18 @@
 //! The rules of the leader election, those of client-go: no I/O and no clock.
 //!
 //! One Lease has the name of the leader. The leader renews it; another candidate takes it once it was released or did
-//! not change for its duration, by the candidate's own clock. A leader acts for [`ElectionTiming::renew_deadline`] from
-//! the *start* of its last renewal that succeeded. Every write replaces exactly the version that was read.
+//! not change for its duration and one request timeout, by the candidate's own clock. A leader acts for
+//! [`ElectionTiming::renew_deadline`] from the *start* of its last renewal that succeeded. Every write replaces exactly
+//! the version that was read.
+//!
+//! Only the program that leads can release its Lease. A Lease that is absent, or that somebody emptied, is no evidence
+//! that its last leader has stopped: it is held from when it was first seen so.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
@@ -16,6 +20,9 @@ use super::member_table::Moment;
 
 /// The largest ratio of two clocks, as in [`Timing`](super::Timing): each is up to 10 % off.
 const CLOCK_DIFFERENCE: f64 = 1.1 / 0.9;
+
+/// `leaseDurationSeconds` of a Lease that its leader released, as client-go writes it.
+const RELEASED_SECONDS: i32 = 1;
 
 /// After a conflict the Lease is read again after this part of the retry period.
 const CONFLICT_FRACTION: u32 = 20;
@@ -54,11 +61,18 @@ impl ElectionTiming {
     pub(super) fn request_timeout(&self) -> Duration {
         self.renew_deadline / 2
     }
+
+    /// From when another holder's write was seen until the Lease is free. A holder that runs client-go counts its time
+    /// from the answer to that write, up to one request timeout after it was applied.
+    fn takeover_after(&self, written: Duration) -> Duration {
+        written.max(self.lease_duration) + self.request_timeout()
+    }
 }
 
 impl Default for ElectionTiming {
     /// Those of client-go and of the Go program. With clocks that are 10 % off, a leader stops after at most 11.1 s and
-    /// another begins after at least 13.6 s.
+    /// another begins after at least 18.1 s. A leader that runs client-go stops at most 17 s after its last renewal was
+    /// applied, by its own clock.
     fn default() -> Self {
         Self {
             lease_duration: Duration::from_secs(15),
@@ -84,7 +98,7 @@ pub(super) struct Candidate {
     timing: ElectionTiming,
     /// The version that a write replaces; none where it creates the Lease.
     base: Option<Lease>,
-    /// The last leader that was observed; none before the first answer.
+    /// The last leader that was observed, or that there was none; none before the first answer.
     leader: Option<ObservedLeader>,
     act_until: Option<Moment>,
     step: ElectionStep,
@@ -92,7 +106,7 @@ pub(super) struct Candidate {
 
 #[derive(Debug)]
 struct ObservedLeader {
-    /// Empty when the Lease was released.
+    /// Empty when the Lease was released or emptied, or does not exist.
     holder: Arc<str>,
     expires_at: Moment,
 }
@@ -130,12 +144,12 @@ impl Candidate {
         self.act_until.filter(|until| now < *until)
     }
 
-    /// The holder that was seen last, empty if the Lease was released; none before the first answer.
+    /// The holder that was seen last, empty if the Lease has none; none before the first answer.
     pub(super) fn leader(&self) -> Option<&Arc<str>> {
         self.leader.as_ref().map(|leader| &leader.holder)
     }
 
-    /// True from the first write until another leader is seen, also while the Lease cannot be renewed.
+    /// True from the first write until the Lease is seen without this holder, also while the Lease cannot be renewed.
     pub(super) fn is_leader(&self) -> bool {
         self.leader() == Some(&self.holder)
     }
@@ -150,46 +164,39 @@ impl Candidate {
     /// The Lease was read; none when it does not exist. `poll` is the time to the next read.
     pub(super) fn on_read(&mut self, now: Moment, lease: Option<Lease>, poll: Duration) {
         let changed = lease.as_ref().map(version) != self.base.as_ref().map(version);
-        match (&lease, &mut self.leader) {
-            (Some(lease), _) if changed => self.observe(now, lease),
-            // The Lease was deleted. Its last leader may still act, but not for longer than is usual: a duration that
-            // somebody wrote to keep others out ends with the Lease.
-            (None, Some(leader)) if changed => {
-                leader.expires_at = leader.expires_at.min(now + self.timing.lease_duration);
-            }
-            _ => {}
+        if changed || self.leader.is_none() {
+            self.observe(now, lease.as_ref().and_then(|lease| lease.spec.as_ref()));
         }
         self.base = lease;
-        let is_free = |leader: &ObservedLeader| leader.holder.is_empty() || leader.expires_at <= now;
         self.step = match &self.leader {
-            Some(leader) if leader.holder != self.holder && !is_free(leader) => {
+            Some(leader) if leader.holder != self.holder && now < leader.expires_at => {
                 ElectionStep::Read((now + poll).min(leader.expires_at))
             }
             _ => ElectionStep::Write(now),
         };
     }
 
-    fn observe(&mut self, now: Moment, lease: &Lease) {
-        let spec = lease.spec.as_ref();
+    /// The Lease changed, or does not exist any more.
+    fn observe(&mut self, now: Moment, spec: Option<&LeaseSpec>) {
         let holder = spec
             .and_then(|spec| spec.holder_identity.as_deref())
             .unwrap_or_default();
         let seconds = spec
             .and_then(|spec| spec.lease_duration_seconds)
             .unwrap_or_default();
-        let duration = u64::try_from(seconds).map_or(Duration::ZERO, Duration::from_secs);
+        let written = u64::try_from(seconds).map_or(Duration::ZERO, Duration::from_secs);
+        let free_after = match (holder, seconds) {
+            ("", RELEASED_SECONDS) => Duration::ZERO,
+            // A duration that somebody wrote to keep others out ends with its holder.
+            ("", _) => self.timing.takeover_after(Duration::ZERO),
+            _ => self.timing.takeover_after(written),
+        };
         if holder != &*self.holder {
             self.act_until = None;
         }
         self.leader = Some(ObservedLeader {
             holder: holder.into(),
-            // The duration that its holder wrote, if it wrote one.
-            expires_at: now
-                + if duration.is_zero() {
-                    self.timing.lease_duration
-                } else {
-                    duration
-                },
+            expires_at: now + free_after,
         });
     }
 
@@ -222,7 +229,7 @@ impl Candidate {
         lease.metadata.managed_fields = None;
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
         spec.holder_identity = Some(String::new());
-        spec.lease_duration_seconds = Some(1);
+        spec.lease_duration_seconds = Some(RELEASED_SECONDS);
         spec.renew_time = Some(MicroTime(at));
         Some(lease)
     }
@@ -259,6 +266,15 @@ impl Candidate {
             ElectionStep::Read(retry)
         };
     }
+}
+
+/// The renewTime of the next write. Two that are equal are one renewal for client-go, which compares whole seconds: a
+/// clock that was set back goes on from the last one by a second each time.
+pub(super) fn next_renew_time(last: Timestamp, clock: Timestamp) -> Timestamp {
+    if last < clock {
+        return clock;
+    }
+    last.checked_add(SignedDuration::from_secs(1)).unwrap_or(last)
 }
 
 /// Another object under the same name is another version too.

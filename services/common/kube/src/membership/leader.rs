@@ -8,19 +8,20 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{DynamicObject, PostParams};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
-use super::election::{Candidate, ElectionStep, ElectionTiming};
+use super::election::{Candidate, ElectionStep, ElectionTiming, next_renew_time};
 use super::exclusive::Exclusive;
 use super::member_table::Moment;
 use super::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
 use super::record::Identity;
 use super::rendezvous::RendezvousHasher;
 use super::share::{Shared, Snapshot};
+use super::stored_lease;
 use crate::client::{RequestError, request_within};
 
 /// Name of the run loop in /readyz and in metrics.
@@ -65,7 +66,10 @@ const PARKED_FROM: u32 = 4;
 /// The run loop of a leader election.
 pub struct LeaderElection {
     config: ElectionConfig,
+    /// To write the Lease.
     leases: Api<Lease>,
+    /// To read it.
+    stored: Api<DynamicObject>,
     candidate: Candidate,
     shared: Arc<Shared>,
     leader: watch::Sender<Option<Identity>>,
@@ -113,6 +117,7 @@ impl LeaderElection {
         );
         let election = Self {
             leases: Api::namespaced(config.client.clone(), &config.namespace),
+            stored: stored_lease::api(config.client.clone(), &config.namespace),
             candidate: Candidate::new(holder.into(), config.timing),
             shared: Arc::clone(&shared),
             leader: watch::Sender::new(None),
@@ -165,22 +170,22 @@ impl LeaderElection {
     }
 
     fn wall_clock(&mut self) -> Timestamp {
-        let next = self.renewed.as_microsecond().saturating_add(1);
-        let at = Timestamp::now().as_microsecond().max(next);
-        self.renewed = Timestamp::from_microsecond(at).unwrap_or(self.renewed);
+        self.renewed = next_renew_time(self.renewed, Timestamp::now());
         self.renewed
     }
 
     fn request(&mut self) -> ElectionRequest {
-        let (leases, deadline) = (self.leases.clone(), self.config.timing.request_timeout());
+        let deadline = self.config.timing.request_timeout();
         let name = self.config.lease;
         if matches!(self.candidate.step(), ElectionStep::Read(_)) {
+            let stored = self.stored.clone();
             let read = async move {
-                let read = request_within(deadline, leases.get_opt(name)).await?;
+                let read = request_within(deadline, stored_lease::read(&stored, name)).await?;
                 Ok(ElectionAnswer::Read(read.map(Box::new)))
             };
             return read.boxed();
         }
+        let leases = self.leases.clone();
         let at = self.wall_clock();
         let lease = self.candidate.claim(name, at);
         async move {
@@ -212,10 +217,17 @@ impl LeaderElection {
             }
             Err(error) => self.on_failed(now, &error),
         }
+        let lease = self.config.lease;
         let Some(leader) = self.candidate.leader().filter(|leader| !leader.is_empty()) else {
+            if was_leader {
+                tracing::warn!(
+                    lease,
+                    "the Lease was emptied, deleted or released by somebody else; this process has stopped acting: \
+                     never edit or delete the Lease while a process leads"
+                );
+            }
             return;
         };
-        let lease = self.config.lease;
         match (was_leader, self.candidate.is_leader()) {
             (false, true) => tracing::info!(lease, holder = %leader, "this process leads"),
             (true, false) => {
@@ -334,7 +346,7 @@ impl LeaderElection {
     async fn release(&mut self) -> Result<(), RequestError> {
         let (name, deadline) = (self.config.lease, self.config.timing.request_timeout());
         // A renewal may have been under way.
-        let lease = request_within(deadline, self.leases.get_opt(name)).await?;
+        let lease = request_within(deadline, stored_lease::read(&self.stored, name)).await?;
         let now = self.now();
         self.candidate.on_read(now, lease, Duration::ZERO);
         let at = self.wall_clock();

@@ -92,6 +92,7 @@ mod share;
 #[cfg(test)]
 mod simulation;
 mod state;
+mod stored_lease;
 pub mod timing;
 
 use tokio_util::sync::CancellationToken;

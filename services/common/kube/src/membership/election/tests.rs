@@ -19,6 +19,23 @@ fn stored(mut lease: Lease, version: u64) -> Lease {
     lease
 }
 
+/// As a leader leaves it.
+fn released() -> Lease {
+    let mut lease = stored(candidate("before").claim(NAME, at(0)), 0);
+    let spec = lease.spec.as_mut().unwrap();
+    spec.holder_identity = Some(String::new());
+    spec.lease_duration_seconds = Some(RELEASED_SECONDS);
+    lease
+}
+
+/// A candidate that leads from the beginning.
+fn leader(holder: &str) -> Candidate {
+    let mut leader = candidate(holder);
+    leader.on_read(Moment::ZERO, Some(released()), seconds(2));
+    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    leader
+}
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
 }
@@ -28,69 +45,119 @@ fn the_first_candidate_creates_the_lease_and_acts_until_the_renew_deadline() {
     let mut first = candidate("a");
     assert_eq!(first.step(), ElectionStep::Read(Moment::ZERO));
     first.on_read(seconds(1), None, seconds(2));
-    assert_eq!(first.step(), ElectionStep::Write(seconds(1)));
-    let lease = stored(first.claim(NAME, at(1)), 1);
+    assert_eq!(
+        first.step(),
+        ElectionStep::Read(seconds(3)),
+        "somebody may have deleted it under its leader"
+    );
+    first.on_read(seconds(20), None, seconds(2));
+    assert_eq!(first.step(), ElectionStep::Read(seconds(21)));
+    first.on_read(seconds(21), None, seconds(2));
+    assert_eq!(first.step(), ElectionStep::Write(seconds(21)));
+    assert!(!first.replaces());
+    let lease = stored(first.claim(NAME, at(21)), 1);
     let spec = lease.spec.clone().unwrap();
     assert_eq!(spec.holder_identity.as_deref(), Some("a"));
     assert_eq!(
         (spec.lease_duration_seconds, spec.lease_transitions),
         (Some(15), Some(0))
     );
-    first.on_written(seconds(1), seconds(3), lease);
-    assert_eq!(first.step(), ElectionStep::Write(seconds(3)));
+    first.on_written(seconds(21), seconds(23), lease);
+    assert_eq!(first.step(), ElectionStep::Write(seconds(23)));
     assert_eq!(
-        first.act_until(seconds(10)),
-        Some(seconds(11)),
+        first.act_until(seconds(30)),
+        Some(seconds(31)),
         "from the start of the request"
     );
-    assert_eq!(first.act_until(seconds(11)), None);
+    assert_eq!(first.act_until(seconds(31)), None);
     assert!(first.is_leader(), "it leads on until it sees another");
 }
 
+/// client-go acts for 12 s from the answer to its last renewal, and that may arrive 5 s after the renewal was applied.
 #[test]
-fn a_lease_that_does_not_change_is_taken_after_its_own_duration() {
-    let lease = stored(candidate("a").claim(NAME, at(0)), 1);
-    let mut other = candidate("b");
-    for second in [5, 7, 19] {
-        other.on_read(seconds(second), Some(lease.clone()), seconds(2));
-        assert!(!other.is_leader() && matches!(other.step(), ElectionStep::Read(_)));
+fn a_lease_that_does_not_change_is_taken_after_its_own_duration_and_a_request() {
+    let mut lease = stored(candidate("a").claim(NAME, at(0)), 1);
+    // 1: somebody changed it by hand.
+    for (written, free_at) in [(15, 25), (1, 25), (0, 25), (-1, 25), (30, 40)] {
+        lease.spec.as_mut().unwrap().lease_duration_seconds = Some(written);
+        let mut other = candidate("b");
+        for second in [5, 7, free_at - 1] {
+            other.on_read(seconds(second), Some(lease.clone()), seconds(2));
+            assert!(!other.is_leader() && matches!(other.step(), ElectionStep::Read(_)));
+        }
+        assert_eq!(
+            other.step(),
+            ElectionStep::Read(seconds(free_at)),
+            "after it was first seen"
+        );
+        other.on_read(seconds(free_at), Some(lease.clone()), seconds(2));
+        assert_eq!(other.step(), ElectionStep::Write(seconds(free_at)));
+        let spec = other.claim(NAME, at(25)).spec.unwrap();
+        assert_eq!(
+            (spec.lease_transitions, spec.acquire_time),
+            (Some(1), Some(MicroTime(at(25))))
+        );
     }
-    assert_eq!(
-        other.step(),
-        ElectionStep::Read(seconds(20)),
-        "15 s after it was first seen"
-    );
-    other.on_read(seconds(20), Some(lease), seconds(2));
-    assert_eq!(other.step(), ElectionStep::Write(seconds(20)));
-    let spec = other.claim(NAME, at(20)).spec.unwrap();
-    assert_eq!(
-        (spec.lease_transitions, spec.acquire_time),
-        (Some(1), Some(MicroTime(at(20))))
-    );
 }
 
 #[test]
-fn a_released_lease_is_taken_at_once_and_a_deleted_one_is_not() {
-    let mut leader = candidate("a");
-    leader.on_read(Moment::ZERO, None, seconds(2));
-    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
-    let held = leader.base.clone();
-    let released = leader.release(at(1)).map(|lease| stored(lease, 2));
+fn a_released_lease_is_taken_at_once_and_one_that_was_deleted_or_emptied_is_not() {
+    let leader = leader("a");
+    let held = leader.base.clone().unwrap();
+    let released = leader.release(at(1)).map(|lease| stored(lease, 3));
     let mut other = candidate("b");
     other.on_read(seconds(1), released, seconds(2));
     assert_eq!(other.step(), ElectionStep::Write(seconds(1)));
 
-    let mut other = candidate("b");
-    other.on_read(seconds(1), held, seconds(2));
-    other.on_read(seconds(3), None, seconds(2));
-    assert_eq!(
-        other.step(),
-        ElectionStep::Read(seconds(5)),
-        "its holder may not know yet"
-    );
-    other.on_read(seconds(16), None, seconds(2));
-    assert_eq!(other.step(), ElectionStep::Write(seconds(16)));
-    assert!(!other.replaces());
+    let emptied = |duration: Option<i32>| {
+        let mut lease = stored(held.clone(), 3);
+        let spec = lease.spec.as_mut().unwrap();
+        (spec.holder_identity, spec.lease_duration_seconds) = (None, duration);
+        lease
+    };
+    let without_spec = Lease {
+        spec: None,
+        ..emptied(None)
+    };
+    let states = [
+        None,
+        Some(without_spec),
+        Some(emptied(Some(15))),
+        Some(emptied(Some(i32::MAX))),
+    ];
+    for state in states {
+        for knows_the_leader in [true, false] {
+            let mut other = candidate("b");
+            if knows_the_leader {
+                other.on_read(seconds(1), Some(held.clone()), seconds(2));
+            }
+            other.on_read(seconds(3), state.clone(), seconds(2));
+            assert_eq!(
+                other.step(),
+                ElectionStep::Read(seconds(5)),
+                "its leader may not know yet: {state:?}"
+            );
+            assert_eq!(other.leader().map(|leader| &**leader), Some(""));
+            assert_eq!(other.held_for(seconds(3)), Duration::ZERO);
+            other.on_read(seconds(22), state.clone(), seconds(2));
+            assert_eq!(other.step(), ElectionStep::Read(seconds(23)));
+            other.on_read(seconds(23), state.clone(), seconds(2));
+            assert_eq!(other.step(), ElectionStep::Write(seconds(23)));
+        }
+    }
+}
+
+#[test]
+fn a_leader_whose_lease_was_deleted_or_emptied_waits_like_all_others() {
+    let mut emptied = stored(leader("a").base.unwrap(), 3);
+    emptied.spec.as_mut().unwrap().holder_identity = None;
+    for state in [None, Some(emptied)] {
+        let mut leader = leader("a");
+        leader.on_failed(seconds(2), seconds(2), true);
+        leader.on_read(seconds(3), state, seconds(2));
+        assert_eq!(leader.step(), ElectionStep::Read(seconds(5)));
+        assert!(!leader.is_leader() && leader.act_until(seconds(3)).is_none());
+    }
 }
 
 #[test]
@@ -102,16 +169,32 @@ fn a_lease_that_is_held_for_years_is_free_soon_after_it_was_deleted() {
     assert!(candidate.held_for(seconds(1)) > seconds(1_000_000_000));
     candidate.on_read(seconds(3), None, seconds(2));
     assert_eq!(candidate.step(), ElectionStep::Read(seconds(5)));
-    candidate.on_read(seconds(18), None, seconds(2));
-    assert_eq!(candidate.step(), ElectionStep::Write(seconds(18)));
-    assert_eq!(candidate.held_for(seconds(18)), Duration::ZERO);
+    candidate.on_read(seconds(23), None, seconds(2));
+    assert_eq!(candidate.step(), ElectionStep::Write(seconds(23)));
+    assert_eq!(candidate.held_for(seconds(23)), Duration::ZERO);
+}
+
+/// client-go takes two renewals whose times are in the same second for one.
+#[test]
+fn each_renewal_has_another_second_also_after_the_clock_was_set_back() {
+    let mut last = at(0);
+    for second in [2, 4, -30, -28, -26, -24] {
+        let next = next_renew_time(last, at(second));
+        assert!(next.as_second() > last.as_second(), "{second}");
+        last = next;
+    }
+    assert_eq!(last, at(8));
+    assert_eq!(next_renew_time(last, at(10)), at(10));
+    assert_eq!(
+        next_renew_time(Timestamp::MAX, at(10)),
+        Timestamp::MAX,
+        "there is no later one"
+    );
 }
 
 #[test]
 fn a_leader_whose_lease_somebody_changed_stops_until_it_has_renewed_it() {
-    let mut leader = candidate("a");
-    leader.on_read(Moment::ZERO, None, seconds(2));
-    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    let mut leader = leader("a");
     leader.on_failed(seconds(2), seconds(2), true);
     assert_eq!(leader.act_until(seconds(2)), None);
     let changed = stored(leader.claim(NAME, at(1)), 2);
@@ -126,9 +209,7 @@ fn a_leader_whose_lease_somebody_changed_stops_until_it_has_renewed_it() {
 
 #[test]
 fn a_leader_that_sees_another_stops_at_once() {
-    let mut leader = candidate("a");
-    leader.on_read(Moment::ZERO, None, seconds(2));
-    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    let mut leader = leader("a");
     leader.on_failed(seconds(2), seconds(2), true);
     let other = stored(candidate("b").claim(NAME, at(1)), 2);
     leader.on_read(seconds(3), Some(other), seconds(2));
@@ -138,9 +219,7 @@ fn a_leader_that_sees_another_stops_at_once() {
 
 #[test]
 fn a_renewal_without_an_answer_is_repeated_at_once_and_one_that_was_refused_after_the_retry_period() {
-    let mut leader = candidate("a");
-    leader.on_read(Moment::ZERO, None, seconds(2));
-    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    let mut leader = leader("a");
     leader.on_failed(seconds(2), seconds(7), false);
     assert_eq!(leader.step(), ElectionStep::Write(seconds(7)));
     assert_eq!(leader.act_until(seconds(7)), Some(seconds(10)));
@@ -276,6 +355,7 @@ struct Server {
     lease: Option<Lease>,
     version: u64,
     late: Vec<(u64, Lease)>,
+    was_deleted: bool,
 }
 
 impl Server {
@@ -294,6 +374,25 @@ impl Server {
         let lease = stored(lease.clone(), self.version);
         self.lease = Some(lease.clone());
         Outcome::Wrote(lease)
+    }
+
+    /// Now and then somebody deletes the Lease, empties it, or shortens its duration. It is deleted once: nobody can
+    /// tell a Lease that was created and deleted again meanwhile from one that never existed.
+    fn edit_by_hand(&mut self, edit: u32) {
+        let Some(spec) = self.lease.as_mut().and_then(|lease| lease.spec.as_mut()) else {
+            return;
+        };
+        match edit {
+            0 if !self.was_deleted => {
+                self.was_deleted = true;
+                return self.lease = None;
+            }
+            1 => spec.holder_identity = None,
+            2 => spec.lease_duration_seconds = Some(2),
+            _ => return,
+        }
+        self.version += 1;
+        self.lease = self.lease.take().map(|lease| stored(lease, self.version));
     }
 
     fn handle_late(&mut self, world: u64) {
@@ -321,18 +420,20 @@ fn delay() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// Clocks from 10 % slow to 10 % fast; requests that are slow, refused, lost or late; processes that stand still.
+    /// Clocks from 10 % slow to 10 % fast; requests that are slow, refused, lost or late; processes that stand still;
+    /// somebody who deletes or edits the Lease.
     #[test]
     fn at_most_one_acts(
         speeds in proptest::collection::vec(0.9..1.1_f64, 3),
-        turns in proptest::collection::vec((0..3_usize, fate(), delay(), 0..60_u32), 2_000),
+        turns in proptest::collection::vec((0..3_usize, fate(), delay(), 0..60_u32, 0..1_000_u32), 2_000),
     ) {
-        let mut server = Server::default();
+        let mut server = Server { lease: Some(released()), ..Server::default() };
         let mut actors = Actor::all(&speeds);
         let mut acted = 0;
-        for (turns, (index, fate, delay, freeze)) in turns.into_iter().enumerate() {
+        for (turns, (index, fate, delay, freeze, edit)) in turns.into_iter().enumerate() {
             let world = turns as u64 * 100;
             server.handle_late(world);
+            server.edit_by_hand(edit);
             if freeze == 0 {
                 actors[index].frozen_until = world + delay * 10;
             }
@@ -357,7 +458,10 @@ fn a_slow_api_server_keeps_its_leader_until_it_dies() {
         ([0.9, 1.1], RequestFate::AppliedFirst),
         ([0.9, 1.1], RequestFate::AppliedLast),
     ] {
-        let mut server = Server::default();
+        let mut server = Server {
+            lease: Some(released()),
+            ..Server::default()
+        };
         let mut actors = Actor::all(&speeds);
         // The other one starts first.
         actors[1].frozen_until = 1_000;
@@ -380,7 +484,8 @@ fn a_slow_api_server_keeps_its_leader_until_it_dies() {
         assert_eq!(who, [None, Some(0), None, Some(1)], "{changes:?}");
         let (first, stopped, second) = (changes[1].0, changes[2].0, changes[3].0);
         assert!(first < 10_000 && stopped > DIES_AT, "{changes:?}");
-        // The lease by a slow clock, and three requests: one saw it last, one finds it unchanged, one takes it.
-        assert!(second < DIES_AT + 16_700 + 3 * 4_500 + 2_500, "{changes:?}");
+        // The lease and a request timeout by a slow clock, and three requests: one saw it last, one finds it unchanged,
+        // one takes it.
+        assert!(second < DIES_AT + 22_300 + 3 * 4_500 + 2_500, "{changes:?}");
     }
 }
