@@ -483,13 +483,14 @@ impl Weeded {
         audit
     }
 
-    /// The weeders that have not ended.
+    /// The active weeders of the namespace.
     async fn weeders(&self) -> usize {
         let channel = Channel::from_shared(format!("http://{}", self.weeder.bound.grpc_addr)).unwrap();
         let mut client = WeederServiceClient::new(channel.connect().await.unwrap());
         let answer = client.list_weeders(ListWeedersRequest::default()).await.unwrap();
         let weeders = answer.into_inner().weeders.into_iter();
         weeders
+            .filter(|weeder| weeder.key.as_ref().is_some_and(|key| key.namespace == WEEDED))
             .filter(|weeder| weeder.state() == WeederState::Active)
             .count()
     }
