@@ -22,10 +22,14 @@ use tonic::transport::Channel;
 use watchdog_proto::feed::v1::Completeness;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
+use watchdog_proto::weeder::v1::{ListWeedersRequest, WeederState};
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_sandbox::resource::keys;
+use watchdog_sandbox::store::{Part, WriteOptions};
 use watchdog_sandbox::{
-    ApiServer, Cut, PROBE_SECRET, Rule, Sandbox, SandboxConfig, ShootSpec, SimTiming, SimulatedShoot,
+    ApiServer, AuditEntry, Cut, Fault, FaultAction, PROBE_SECRET, Rule, Sandbox, SandboxConfig, ShootSpec,
+    SimTiming, SimulatedShoot,
 };
 
 /// Bound of every wait: generous, because the machine may be busy.
@@ -33,6 +37,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 const KCM: &str = "kube-controller-manager";
 const MCM: &str = "machine-controller-manager";
+
+/// The namespace that a weeder weeds.
+const WEEDED: &str = "shoot--weeded";
+
+/// The Lease of the weeder.
+const LEASE: &str = "/leases/dwd-weeder-leader-election";
 
 /// Gardener's, with shorter times. DELAY is that between the levels of a scale-down.
 const PROBER: &str = "
@@ -398,67 +408,173 @@ async fn missing_rights_are_named() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_weeder_weeds_with_the_rights_of_gardenlet() {
-    let world = World::start("0s").await;
-    let _weeder = DropIn::start(&world, "weeder", "leader-0").await;
-    eventually("the process leads", || !world.leader("weeder").is_empty()).await;
-    let seed = world.seed();
-    let namespace = "shoot--weeded";
-    seed.create(&keys::NAMESPACES, "", json!({"metadata": {"name": namespace}}))
-        .unwrap();
-    let slice = |ready: bool| {
-        json!({
+/// A namespace in which the kube-apiserver is not ready, and a weeder that leads.
+struct Weeded {
+    world: World,
+    weeder: DropIn,
+}
+
+impl Weeded {
+    async fn start() -> Self {
+        let world = World::start("0s").await;
+        let weeder = DropIn::start(&world, "weeder", "leader-0").await;
+        eventually("the process leads", || !world.leader("weeder").is_empty()).await;
+        let seed = world.seed();
+        seed.create(&keys::NAMESPACES, "", json!({"metadata": {"name": WEEDED}}))
+            .unwrap();
+        let slice = json!({
             "metadata": {"name": "kube-apiserver", "labels": {"kubernetes.io/service-name": "kube-apiserver"}},
             "addressType": "IPv4",
-            "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
-        })
-    };
-    let owner =
-        json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "x", "controller": true});
-    let crashing = json!({
-        "name": "main", "image": "none", "imageID": "", "ready": false, "restartCount": 7,
-        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-        "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2020-11-21T08:00:00Z"}},
-    });
-    let pod = json!({
-        "metadata": {
-            "name": "scheduler",
-            "labels": {"gardener.cloud/role": "controlplane", "role": "scheduler"},
-            "ownerReferences": [owner],
-        },
-        "spec": {"containers": [{"name": "main", "image": "none"}]},
-        "status": {"containerStatuses": [crashing]},
-    });
-    seed.create(&keys::ENDPOINT_SLICES, namespace, slice(false))
-        .unwrap();
-    seed.create(&keys::PODS, namespace, pod).unwrap();
-    let store = seed.store();
-    let options = watchdog_sandbox::store::WriteOptions::default();
-    let part = watchdog_sandbox::store::Part::All;
-    store
-        .modify(
-            &keys::ENDPOINT_SLICES,
-            namespace,
-            "kube-apiserver",
-            part,
-            &options,
-            |object| {
-                object["endpoints"] = slice(true)["endpoints"].clone();
-                Ok(())
+            "endpoints": endpoints(false),
+        });
+        seed.create(&keys::ENDPOINT_SLICES, WEEDED, slice).unwrap();
+        Self { world, weeder }
+    }
+
+    fn crashing(&self, name: &str) {
+        let owner = json!({
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": name, "controller": true,
+        });
+        let crashing = json!({
+            "name": "main", "image": "none", "imageID": "", "ready": false, "restartCount": 7,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"exitCode": 1, "finishedAt": "2020-11-21T08:00:00Z"}},
+        });
+        let pod = json!({
+            "metadata": {
+                "name": name,
+                "labels": {"gardener.cloud/role": "controlplane", "role": name},
+                "ownerReferences": [owner],
             },
-        )
-        .unwrap();
-    eventually("the crashing pod is deleted", || {
-        store.find(&keys::PODS, namespace, "scheduler").is_none()
-    })
-    .await;
-    let refused = seed.audit().into_iter().filter(|entry| entry.code == 403);
+            "spec": {"containers": [{"name": "main", "image": "none"}]},
+            "status": {"containerStatuses": [crashing]},
+        });
+        self.world.seed().create(&keys::PODS, WEEDED, pod).unwrap();
+    }
+
+    fn recover(&self) {
+        let ready = |object: &mut serde_json::Value| {
+            object["endpoints"] = endpoints(true);
+            Ok(())
+        };
+        let store = self.world.seed().store();
+        let options = WriteOptions::default();
+        store
+            .modify(
+                &keys::ENDPOINT_SLICES,
+                WEEDED,
+                "kube-apiserver",
+                Part::All,
+                &options,
+                ready,
+            )
+            .unwrap();
+    }
+
+    fn exists(&self, pod: &str) -> bool {
+        self.world.seed().store().find(&keys::PODS, WEEDED, pod).is_some()
+    }
+
+    /// The requests on a path so far, in the order of their ends.
+    fn requests(&self, verb: &str, path: &str) -> Vec<AuditEntry> {
+        let mut audit = self.world.seed().audit();
+        audit.retain(|entry| entry.verb == verb && entry.path.ends_with(path));
+        audit
+    }
+
+    /// The active weeders of the namespace.
+    async fn weeders(&self) -> usize {
+        let channel = Channel::from_shared(format!("http://{}", self.weeder.bound.grpc_addr)).unwrap();
+        let mut client = WeederServiceClient::new(channel.connect().await.unwrap());
+        let answer = client.list_weeders(ListWeedersRequest::default()).await.unwrap();
+        let weeders = answer.into_inner().weeders.into_iter();
+        weeders
+            .filter(|weeder| weeder.key.as_ref().is_some_and(|key| key.namespace == WEEDED))
+            .filter(|weeder| weeder.state() == WeederState::Active)
+            .count()
+    }
+}
+
+fn endpoints(ready: bool) -> serde_json::Value {
+    json!([{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_weeder_weeds_with_the_rights_of_gardenlet() {
+    let weeded = Weeded::start().await;
+    weeded.crashing("scheduler");
+    weeded.recover();
+    eventually("the crashing pod is deleted", || !weeded.exists("scheduler")).await;
+    let refused = weeded
+        .world
+        .seed()
+        .audit()
+        .into_iter()
+        .filter(|entry| entry.code == 403);
     let refused: Vec<_> = refused
         .map(|entry| format!("{} {}", entry.verb, entry.path))
         .collect();
     assert!(
         refused.is_empty(),
         "nothing is asked for that gardenlet does not grant: {refused:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_weeder_that_cannot_renew_its_lease_deletes_nothing_and_goes_on_with_what_it_knew() {
+    let weeded = Weeded::start().await;
+    weeded.crashing("scheduler");
+    weeded.recover();
+    eventually("the crashing pod is deleted", || !weeded.exists("scheduler")).await;
+    let seed = weeded.world.seed();
+    let fault = seed.inject(
+        Fault::always(FaultAction::InternalError)
+            .verb("update")
+            .path("/apis/coordination.k8s.io/v1/namespaces/garden/leases/"),
+    );
+    let failed = |least: usize| {
+        let renewals = weeded.requests("update", LEASE).into_iter();
+        renewals.filter(|entry| entry.code == 500).count() >= least
+    };
+    // Renewals begin at least 400 ms apart, and the leader acts for 2 s from the last one.
+    eventually("the Lease has lapsed", || failed(7)).await;
+    weeded.crashing("controller-manager");
+    eventually("renewals still fail", || failed(12)).await;
+    assert!(weeded.exists("controller-manager"));
+    assert_eq!(weeded.requests("delete", "/pods/controller-manager").len(), 0);
+    assert_eq!(weeded.weeders().await, 1, "it leads and has all items");
+    assert!(seed.clear_fault(fault));
+    // Its service is not first seen ready, or else nothing would prove that the pod crashed because of it.
+    eventually("the pod that crashed meanwhile is deleted", || {
+        !weeded.exists("controller-manager")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_weeder_that_stops_keeps_its_lease_until_a_deletion_is_answered() {
+    let weeded = Weeded::start().await;
+    let seed = weeded.world.seed();
+    let delay = FaultAction::Delay { millis: 500 };
+    seed.inject(Fault::always(delay).verb("delete").times(1));
+    weeded.crashing("scheduler");
+    weeded.recover();
+    eventually("the deletion is under way", || seed.faults().is_empty()).await;
+    let Weeded { world, weeder } = weeded;
+    weeder.stop().await;
+    let audit = world.seed().audit();
+    let ended = |wanted: &dyn Fn(&AuditEntry) -> bool| audit.iter().position(wanted);
+    let deleted = ended(&|entry| entry.verb == "delete" && entry.path.ends_with("/pods/scheduler"));
+    let released = ended(&|entry| {
+        let body = String::from_utf8_lossy(&entry.body);
+        entry.verb == "update" && entry.path.ends_with(LEASE) && body.contains(r#""holderIdentity":"""#)
+    });
+    assert!(
+        deleted.is_some() && released.is_some(),
+        "{deleted:?}, {released:?}"
+    );
+    assert!(
+        deleted < released,
+        "released while a deletion was under way: {released:?} before {deleted:?}"
     );
 }

@@ -22,10 +22,11 @@ use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::merged::{MergedView, OwnItems};
 use watchdog_watch_stream::replicas::ReplicaEndpoints;
+use watchdog_watch_stream::server::StateStore;
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::discovery::discover;
-use crate::cluster::pace::paced;
+use crate::cluster::pace::Pace;
 use crate::cluster::permissions;
 use crate::config::Config;
 use crate::controller::shared::SharedState;
@@ -73,19 +74,20 @@ pub fn start(
     watchdog_watch_stream::metrics::register();
     let rules = base.follow(config.file);
     let membership = replica.membership.clone();
+    // Also while its Lease is not renewed, so that it goes on with what it knows. Then it deletes nothing: each
+    // deletion takes a permit of the membership.
     let owns = {
         let membership = membership.clone();
-        // A leader that cannot renew its Lease soon has a successor, and only that one may delete then.
-        let leads = replica.granted_by == PermissionGrantor::Gardenlet;
-        move |namespace: &str| membership.owns(namespace) && (!leads || membership.is_renewed())
+        move |namespace: &str| membership.owns(namespace)
     };
     let state = Arc::new(SharedState::new(&rules.borrow(), Clock::start(), owns));
     base.tasks.critical(
         "ownership",
-        watch_ownership(membership, state.clone(), base.draining.clone()),
+        watch_ownership(membership.clone(), state.clone(), base.draining.clone()),
     );
     // The membership keeps its own client: renewals must not wait for deletions.
-    let seed = paced(replica.seed.clone(), config.request_rate);
+    let pace = Pace::new(config.request_rate);
+    let seed = pace.client(replica.seed.clone());
     let events = events::start(
         seed.clone(),
         SERVICE,
@@ -98,6 +100,9 @@ pub fn start(
     let rate = usize::try_from(config.request_rate.get()).unwrap_or(MAX_REQUESTS);
     let worker = RequestWorker {
         state: state.clone(),
+        membership,
+        seed: replica.seed.clone(),
+        pace,
         client: seed.clone(),
         events: events.clone(),
         mode: config.mode,
@@ -176,27 +181,16 @@ fn merge(
     let weeders = MergedView::new(base.identity.clone());
     let addresses = replica.find(base, "peers", SERVICE, Timing::PRODUCTION);
     let peers = ReplicaEndpoints::new(addresses, base.peer_dialer(SERVICE)).led_by(replica.leader.clone());
-    let is_ready = {
-        let ready = base.readiness.clone();
-        move || ready.blockers().is_empty()
-    };
-    let (observer, services, known) = (base.identity.clone(), state.clone(), is_ready.clone());
-    let (own_services, filled) = (state.services.clone(), is_ready.clone());
+    let (observer, services, known) = (base.identity.clone(), state.clone(), base.readiness.clone());
     let own = OwnItems {
         store: state.services.clone(),
         encode: move |key: &NamespacedName, state: &ServiceState| convert::readiness(key, state, &observer),
         key: convert::name_pair,
         exists: move |NamePair(namespace, service): &NamePair| {
-            !known() || services.has_service(&NamespacedName::new(namespace.clone(), service.clone()))
+            !known.blockers().is_empty()
+                || services.has_service(&NamespacedName::new(namespace.clone(), service.clone()))
         },
-        is_filled: move |has: &dyn Fn(&NamePair) -> bool| {
-            filled()
-                && own_services
-                    .keys()
-                    .iter()
-                    .map(convert::name_pair)
-                    .all(|key| has(&key))
-        },
+        is_filled: is_filled(base, state, &state.services),
     };
     readiness.spawn(base, own, peers.clone());
     let (owner, clock) = (base.identity.clone(), state.clone());
@@ -207,10 +201,24 @@ fn merge(
         },
         key: convert::name_pair,
         exists: |_: &NamePair| true,
-        is_filled: move |_: &dyn Fn(&NamePair) -> bool| is_ready(),
+        is_filled: is_filled(base, state, &state.weeders),
     };
     weeders.spawn(base, own, peers);
     (readiness, weeders)
+}
+
+/// Says of a merged view whether it has all items of a store, and the store those of every namespace that this replica
+/// owns.
+fn is_filled<V: Send + Sync + 'static>(
+    base: &ServiceBuilder,
+    state: &Arc<SharedState>,
+    store: &StateStore<NamespacedName, V>,
+) -> impl Fn(&dyn Fn(&NamePair) -> bool) -> bool + Send + Sync + 'static {
+    let (readiness, state, store) = (base.readiness.clone(), state.clone(), store.clone());
+    move |has| {
+        let is_current = readiness.blockers().is_empty() && state.follows_ownership();
+        is_current && store.keys().iter().map(convert::name_pair).all(|key| has(&key))
+    }
 }
 
 /// Updates the state whenever the replicas share the namespaces in another way.

@@ -170,8 +170,9 @@ async fn a_lost_answer_does_not_delete_twice() {
     let weeding = weeder
         .wait("shoot", "etcd", "the deadline has passed", refused)
         .await;
+    // 10 s, or less when the Lease was renewed too long ago.
     assert!(
-        weeding.deletions[0].message.contains("no answer within 10s"),
+        weeding.deletions[0].message.contains("no answer within "),
         "{weeding:#?}"
     );
     seed.crashing("shoot", "marker", "apiserver");

@@ -1,48 +1,45 @@
-//! Bounds the requests a second of everything that shares a client.
+//! Bounds the requests a second of everything that shares a pace.
 
 use std::num::NonZeroU32;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use kube::client::Body;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, Sleep};
-use tower::Service;
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::{Instant, sleep_until, timeout};
 use watchdog_kube::client::REQUEST_DEADLINE;
 
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// A client that sends at most this many requests in any second. Those beyond wait for their turn in the order in which
-/// they came. The deadline of a request begins with its turn: to wait for that says nothing about the API server.
-pub(crate) fn paced(client: kube::Client, rate: NonZeroU32) -> kube::Client {
-    let namespace = client.default_namespace().to_owned();
-    let send = move |request| {
-        let client = client.clone();
-        async move { client.send(request).await }.boxed()
-    };
-    kube::Client::new(Paced::new(send, rate), namespace)
-}
-
-type ResponseFuture = BoxFuture<'static, kube::Result<Response<Body>>>;
-
+/// At most this many requests in any second. Those beyond wait for their turn in the order in which they came. Cheap to
+/// clone.
+///
 /// There are as many slots as requests a second. A request holds one until [`WINDOW`] after its answer began. When it
 /// is sent in between is not known, because a connection may have to be opened first; the next one in the same slot is
 /// sent a second later in any case.
-struct Paced<F> {
-    send: F,
+#[derive(Clone)]
+pub(crate) struct Pace {
+    // Locked by the request whose turn is next.
+    queue: Arc<Mutex<SlotQueue>>,
+    ended: mpsc::Sender<Instant>,
+}
+
+struct SlotQueue {
     // From when on each slot is free.
     free: mpsc::Receiver<Instant>,
-    ended: mpsc::Sender<Instant>,
-    wait: Option<Pin<Box<Sleep>>>,
-    slot: Option<RequestSlot>,
+    // The slot of the next turn.
+    next: Option<Instant>,
 }
 
 /// Is free again [`WINDOW`] after it was dropped.
-struct RequestSlot(mpsc::Sender<Instant>);
+pub(crate) struct RequestSlot(mpsc::Sender<Instant>);
+
+type ResponseFuture = BoxFuture<'static, kube::Result<Response<Body>>>;
+
+// === impl RequestSlot ===
 
 impl Drop for RequestSlot {
     fn drop(&mut self) {
@@ -51,59 +48,69 @@ impl Drop for RequestSlot {
     }
 }
 
-impl<F> Paced<F> {
-    fn new(send: F, rate: NonZeroU32) -> Self {
+// === impl Pace ===
+
+impl Pace {
+    pub(crate) fn new(rate: NonZeroU32) -> Self {
         let slots = usize::try_from(rate.get()).unwrap_or(usize::MAX);
         let (ended, free) = mpsc::channel(slots);
         for _ in 0..slots {
             let _ = ended.try_send(Instant::now());
         }
         Self {
-            send,
-            free,
+            queue: Arc::new(Mutex::new(SlotQueue { free, next: None })),
             ended,
-            wait: None,
-            slot: None,
         }
     }
-}
 
-impl<F: Fn(Request<Body>) -> ResponseFuture> Service<Request<Body>> for Paced<F> {
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = ResponseFuture;
+    /// Waits for the turn of a request. Safe to cancel.
+    pub(crate) async fn turn(&self) -> RequestSlot {
+        let mut queue = self.queue.lock().await;
+        if queue.next.is_none() {
+            queue.next = queue.free.recv().await;
+        }
+        if let Some(from) = queue.next {
+            sleep_until(from).await;
+        }
+        queue.next = None;
+        RequestSlot(self.ended.clone())
+    }
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        while self.slot.is_none() {
-            if let Some(wait) = &mut self.wait {
-                ready!(wait.as_mut().poll(cx));
-                self.wait = None;
-                self.slot = Some(RequestSlot(self.ended.clone()));
-            } else if let Some(from) = ready!(self.free.poll_recv(cx)) {
-                self.wait = Some(Box::pin(tokio::time::sleep_until(from)));
+    /// A client whose requests each wait for their turn. The deadline of a request begins with its turn: to wait for
+    /// that says nothing about the API server.
+    pub(crate) fn client(&self, client: kube::Client) -> kube::Client {
+        let namespace = client.default_namespace().to_owned();
+        let send = move |request| {
+            let client = client.clone();
+            async move { client.send(request).await }.boxed()
+        };
+        self.client_of(send, namespace)
+    }
+
+    fn client_of(
+        &self,
+        send: impl Fn(Request<Body>) -> ResponseFuture + Send + 'static,
+        namespace: String,
+    ) -> kube::Client {
+        let pace = self.clone();
+        let paced = tower::service_fn(move |request| {
+            let (pace, answer) = (pace.clone(), send(request));
+            async move {
+                let slot = pace.turn().await;
+                let answer = timeout(REQUEST_DEADLINE, answer).await;
+                drop(slot);
+                answer.unwrap_or_else(|_| {
+                    let why = format!("no answer within {REQUEST_DEADLINE:?}");
+                    Err(kube::Error::Service(why.into()))
+                })
             }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (slot, answer) = (self.slot.take(), (self.send)(request));
-        async move {
-            let answer = tokio::time::timeout(REQUEST_DEADLINE, answer).await;
-            drop(slot);
-            answer.unwrap_or_else(|_| {
-                let why = format!("no answer within {REQUEST_DEADLINE:?}");
-                Err(kube::Error::Service(why.into()))
-            })
-        }
-        .boxed()
+        });
+        kube::Client::new(paced, namespace)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use parking_lot::Mutex;
     use proptest::prelude::*;
     use tokio::runtime;
@@ -145,7 +152,8 @@ mod tests {
             }
             .boxed()
         };
-        let client = kube::Client::new(Paced::new(send, NonZeroU32::new(rate).unwrap()), "default");
+        let pace = Pace::new(NonZeroU32::new(rate).unwrap());
+        let client = pace.client_of(send, "default".to_owned());
         let mut tasks = Vec::new();
         for of in requests {
             tokio::time::sleep(Duration::from_millis(of.after)).await;

@@ -96,12 +96,16 @@ async fn read_each(
     Ok(OutageEvidence(pods))
 }
 
-/// Deletes a pod if it is still the one that was seen, in the state in which it was seen. Gives the time of the
-/// deletion by the API server's clock.
+/// Deletes a pod if it is still the one that was seen, in the state in which it was seen. The answer must come `within`
+/// this time. Gives the time of the deletion by the API server's clock.
 ///
 /// # Errors
 /// Why not.
-pub(crate) async fn delete(client: &kube::Client, pod: &Pod) -> Result<Option<UnixTime>, RequestFailure> {
+pub(crate) async fn delete(
+    client: &kube::Client,
+    pod: &Pod,
+    within: Duration,
+) -> Result<Option<UnixTime>, RequestFailure> {
     let namespace = &*pod.key.namespace;
     let request = kube::core::Request::new(PodObject::url_path(&(), Some(namespace)));
     let params = DeleteParams::default().preconditions(Preconditions {
@@ -109,7 +113,10 @@ pub(crate) async fn delete(client: &kube::Client, pod: &Pod) -> Result<Option<Un
         resource_version: Some(pod.resource_version.clone()),
     });
     let permission = || Permission::new("delete", "", "pods").in_namespace(namespace);
-    let (head, body) = send(client, request.delete(&pod.key.name, &params), permission).await?;
+    let answer = send(client, request.delete(&pod.key.name, &params), permission);
+    let (head, body) = tokio::time::timeout(within, answer)
+        .await
+        .map_err(|_| RequestFailure::Failed(format!("no answer within {within:.1?}")))??;
     let answered_at = head.headers.get(http::header::DATE).and_then(server_time);
     Ok(deletion_time(&body).or_else(|| answered_at.map(|at| UnixTime(at.0 - DATE_DELAY_MICROS))))
 }
@@ -120,7 +127,7 @@ async fn send(
     permission: impl Fn() -> Permission,
 ) -> Result<(Parts, Bytes), RequestFailure> {
     let request = request.map_err(|error| RequestFailure::Failed(error.to_string()))?;
-    // The client has a deadline for the head.
+    // The head has a deadline: that of the paced client, or of a deletion.
     let answer = client.send(request.map(Body::from)).await.map_err(|e| lost(&e))?;
     let (head, body) = answer.into_parts();
     let body = Limited::new(body, MAX_ANSWER_BYTES).collect();

@@ -37,6 +37,9 @@ const BACKLOG_CHECK: Duration = Duration::from_secs(1);
 /// state before.
 const WATCH_DELAY: Duration = Duration::from_secs(1);
 
+/// How often a replica that may not act asks whether it may.
+const PERMIT_CHECK: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(crate) struct WeederManager {
     weeders: BTreeMap<NamespacedName, ManagedWeeder>,
@@ -48,7 +51,8 @@ pub(crate) struct WeederManager {
     // When each weeder activates, ends or is forgotten.
     due_phases: Schedule<NamespacedName>,
     in_flight: BTreeMap<ControllerKey, InFlight>,
-    throttled_until: UnixTime,
+    // No request is made before then.
+    requests_from: UnixTime,
     generations: u64,
     changed: BTreeSet<NamespacedName>,
     findings: Vec<Finding>,
@@ -101,7 +105,7 @@ impl WeederManager {
             due_reads: Schedule::default(),
             due_phases: Schedule::default(),
             in_flight: BTreeMap::new(),
-            throttled_until: UnixTime::default(),
+            requests_from: UnixTime::default(),
             generations: 0,
             changed: BTreeSet::new(),
             findings: Vec::new(),
@@ -245,7 +249,7 @@ impl WeederManager {
     /// The next request, if one is due.
     pub(crate) fn next(&mut self, now: UnixTime) -> Option<Task> {
         self.expire(now);
-        if now < self.throttled_until {
+        if now < self.requests_from {
             return None;
         }
         while let Some(key) = self.due_pods.pop_due(now) {
@@ -298,7 +302,7 @@ impl WeederManager {
     pub(crate) fn next_due(&self, room: bool) -> Option<UnixTime> {
         let requests = [self.due_pods.next_due(), self.due_reads.next_due()];
         let requests = requests.into_iter().flatten().filter(|_| room);
-        let requests = requests.map(|due| due.max(self.throttled_until));
+        let requests = requests.map(|due| due.max(self.requests_from));
         let changes = [self.due_phases.next_due(), self.attempts.next_due()];
         requests.chain(changes.into_iter().flatten()).min()
     }

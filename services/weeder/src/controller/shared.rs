@@ -96,6 +96,11 @@ impl SharedState {
         self.read(|state| state.has_service(key))
     }
 
+    /// Returns true if the state counts exactly the namespaces as owned that this replica owns now.
+    pub(crate) fn follows_ownership(&self) -> bool {
+        self.read(|state| state.follows_ownership(&*self.owns))
+    }
+
     pub(crate) fn read<T>(&self, read: impl FnOnce(&WeederState) -> T) -> T {
         read(&self.state.lock())
     }

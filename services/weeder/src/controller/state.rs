@@ -216,6 +216,12 @@ impl WeederState {
         self.plan_watches();
     }
 
+    /// Returns true if [`Self::ownership_changed`] would change nothing.
+    pub(crate) fn follows_ownership(&self, owns: OwnsNamespace<'_>) -> bool {
+        let mut namespaces = self.owned_namespaces.iter();
+        namespaces.all(|(namespace, owned)| *owned == owns(namespace))
+    }
+
     /// Returns true if the service has slices and dependants, whichever replica owns its namespace.
     pub(crate) fn has_service(&self, key: &NamespacedName) -> bool {
         self.index.get(key).is_some() && self.declared.of(key).is_some()

@@ -6,15 +6,19 @@ use std::time::Duration;
 use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 use watchdog_api::policy::Mode;
 use watchdog_api::unix_time::UnixTime;
+use watchdog_kube::client::REQUEST_DEADLINE;
 use watchdog_kube::events::{EventSink, Notice};
+use watchdog_kube::membership::Share;
 
 use super::shared::SharedState;
 use super::task::{Deletion, EndpointRead, Finding, Task};
 use super::weeder_span;
+use crate::cluster::pace::Pace;
 use crate::cluster::{pod_requests, service_reference};
 use crate::domain::attempts::MAX_DELETIONS;
 use crate::domain::backoff;
@@ -28,9 +32,18 @@ use crate::metrics::{self, DeletionAnswer, DeletionEffect, Discovered, EndpointR
 /// bounded by `--request-rate`.
 pub(crate) const MAX_REQUESTS: usize = 32;
 
+/// A deletion that would have less time than this is not sent.
+const LEAST_DEADLINE: Duration = Duration::from_millis(500);
+
 #[derive(Clone)]
 pub(crate) struct RequestWorker {
     pub(crate) state: Arc<SharedState>,
+    /// Permits each deletion.
+    pub(crate) membership: Share,
+    /// For deletions, each in its turn by `pace`.
+    pub(crate) seed: kube::Client,
+    pub(crate) pace: Pace,
+    /// For reads; it paces them itself.
     pub(crate) client: kube::Client,
     pub(crate) events: EventSink,
     pub(crate) mode: Mode,
@@ -92,16 +105,44 @@ impl RequestWorker {
         match task {
             Task::Delete(deletion) => {
                 let span = weeder_span(&deletion.key);
-                match self.mode {
-                    Mode::Protect => self.delete(&deletion).instrument(span).await,
-                    Mode::Observe | Mode::Off => span.in_scope(|| self.keep_back(&deletion)),
-                }
+                self.take_turn(&deletion).instrument(span).await;
             }
             Task::ReadEndpoints(read) => {
                 let span = weeder_span(&read.key);
                 self.read_endpoints(read).instrument(span).await;
             }
         }
+    }
+
+    /// Deletes a pod if this replica may act on its namespace when the turn of the request has come. Until the answer
+    /// the Lease is not released, and nobody takes the namespace over.
+    async fn take_turn(self, deletion: &Deletion) {
+        let namespace = &*deletion.pod.key.namespace;
+        // A turn that nothing can use is left to others.
+        if !self.membership.may_act(namespace) {
+            return self.put_back(deletion);
+        }
+        if self.mode != Mode::Protect {
+            return self.keep_back(deletion);
+        }
+        let _slot = self.pace.turn().await;
+        let permit = self.membership.act(namespace);
+        let covered = permit.as_ref().map_or(Duration::ZERO, |permit| {
+            permit.until().saturating_duration_since(Instant::now())
+        });
+        if covered < LEAST_DEADLINE {
+            return self.put_back(deletion);
+        }
+        self.delete(deletion, covered.min(REQUEST_DEADLINE)).await;
+    }
+
+    fn put_back(self, deletion: &Deletion) {
+        self.state
+            .update(|state, _, now| state.manager.put_back(deletion, now));
+        tracing::debug!(
+            pod = &*deletion.pod.key.name,
+            "pod not deleted, because this replica may not act now"
+        );
     }
 
     async fn read_endpoints(self, read: EndpointRead) {
@@ -140,8 +181,8 @@ impl RequestWorker {
         metrics::DELETIONS.inc(DeletionAnswer::KeptBack);
     }
 
-    async fn delete(self, deletion: &Deletion) {
-        let answer = pod_requests::delete(&self.client, &deletion.pod).await;
+    async fn delete(self, deletion: &Deletion, within: Duration) {
+        let answer = pod_requests::delete(&self.seed, &deletion.pod, within).await;
         let now = self.state.update(|state, _, now| {
             state.manager.deleted(deletion, &answer, now);
             now

@@ -1,4 +1,4 @@
-//! The proof that this replica alone acts on a key: the coordinator writes by it.
+//! The proof that this replica alone acts on a key: the coordinator writes by it, and the weeder deletes.
 //!
 //! At no instant do two replicas hold a [`Permit`] for one key, however their clocks drift, whichever of their requests
 //! are lost or late, and whenever they stop or start. The module [`membership`](super) says why. Where there is a
@@ -67,17 +67,19 @@ impl Exclusive {
             share: Share { shared },
         }
     }
+}
 
-    /// True if this replica alone may act on `key` now: it owns the key, its own lease is valid, and every live member
-    /// knows of it. False on every doubt.
+// === impl Share ===
+
+impl Share {
+    /// True if this replica may act on `key` now: it owns the key, its own lease is valid, and every live member knows
+    /// of it. False on every doubt. Of an [`Exclusive`] share no other process may act then; of another one only a
+    /// process with the same identity.
     ///
     /// The answer holds at this instant. For a write, which takes time, use [`Self::act`].
     #[must_use]
     pub fn may_act(&self, key: &str) -> bool {
-        self.share
-            .shared
-            .act_until(&self.share.shared.snapshot.load(), key)
-            .is_some()
+        self.shared.act_until(&self.shared.snapshot.load(), key).is_some()
     }
 
     /// Leave to act on `key`, if this replica may. The action (a request, with its answer) must end before
@@ -87,17 +89,14 @@ impl Exclusive {
     pub fn act(&self, key: &str) -> Option<Permit> {
         // The run loop stores a snapshot before it looks at the permits, so under this lock either the snapshot is
         // the new one, or the run loop will see this permit.
-        let mut permits = self.share.shared.permits.lock();
-        let until = self
-            .share
-            .shared
-            .act_until(&self.share.shared.snapshot.load(), key)?;
+        let mut permits = self.shared.permits.lock();
+        let until = self.shared.act_until(&self.shared.snapshot.load(), key)?;
         permits.last += 1;
         let number = permits.last;
         permits.held.insert(number, (key.into(), until));
         drop(permits);
         Some(Permit {
-            shared: Arc::clone(&self.share.shared),
+            shared: Arc::clone(&self.shared),
             number,
             until,
         })

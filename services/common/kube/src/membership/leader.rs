@@ -295,15 +295,18 @@ impl LeaderElection {
             Some(other) if !other.is_empty() => Some(Arc::clone(other)),
             _ => None,
         };
-        self.leader
-            .send_if_modified(|shown| std::mem::replace(shown, leader.clone()) != leader);
+        // Who reads that this process leads finds that it owns the keys, and who finds its items gone has read that it
+        // does not lead.
+        if !leads {
+            self.show_leader(&leader);
+        }
         let act_until = self.candidate.act_until(now).map(|until| self.started + until);
         let service = ServiceName(self.config.service);
         MEMBERS.set(service, f64::from(u8::from(leader.is_some())));
         LEASE_VALID.set(service, f64::from(u8::from(act_until.is_some())));
         let was_acting = self.shared.snapshot.load().act_until.is_some();
         let snapshot = Snapshot {
-            ring: RendezvousHasher::new(leader),
+            ring: RendezvousHasher::new(leader.clone()),
             shares: self.candidate.leader().is_some(),
             act_until,
             members: Vec::new(),
@@ -311,10 +314,18 @@ impl LeaderElection {
         if self.shared.show(snapshot) {
             CHANGES.inc(service);
         }
+        if leads {
+            self.show_leader(&leader);
+        }
         if was_acting && act_until.is_none() && leads {
             let lease = self.config.lease;
             tracing::warn!(lease, "the Lease was not renewed in time; all writes are paused");
         }
+    }
+
+    fn show_leader(&self, leader: &Option<Identity>) {
+        self.leader
+            .send_if_modified(|shown| std::mem::replace(shown, leader.clone()) != *leader);
     }
 
     /// Gives up all keys, and releases the Lease once no action is under way.
@@ -371,3 +382,6 @@ async fn write(
     };
     Ok(Box::new(written))
 }
+
+#[cfg(test)]
+mod tests;

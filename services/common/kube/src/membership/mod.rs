@@ -25,7 +25,7 @@
 //!   (a virtual machine that is frozen by its host) is outside of this; preconditions on every write remain.
 //! - Only a list removes a member, see `member_table`: one that was started 18 s after the last change and shows that
 //!   still nothing has changed, or one that shows the Lease released. A watch can only add.
-//! - A replica may act on a key ([`Exclusive::may_act`], [`Exclusive::act`]) when its own lease is valid, when it has
+//! - A replica may act on a key ([`Share::may_act`], [`Share::act`]) when its own lease is valid, when it has
 //!   listed all Leases after its session was first written, when it owns the key among all that it considers live, and
 //!   when the view of each of those acknowledges its session.
 //!
@@ -65,7 +65,10 @@
 //!
 //! Where two replicas may look after one key for a moment ([`Share::owns`]), the owner is simply the highest among
 //! the live. The own lease is no condition: a replica that is cut off from the API server keeps reading what it has.
-//! Since it cannot list either, it removes nobody, so it does not take over the keys of all the others.
+//! Since it cannot list either, it removes nobody, so it does not take over the keys of all the others. What it
+//! does to a key takes a [`Permit`] all the same: by the argument above two replicas hold one for the same key only
+//! if they have the same identity, because a process takes the Lease of a predecessor that it believes to be dead
+//! at once.
 //!
 //! # Leader election
 //!

@@ -1,5 +1,5 @@
 //! The division of keys, for work that two replicas may do at one time: lease-probe probes its share of the shoots, the
-//! weeder weeds its share of the namespaces.
+//! weeder follows its share of the namespaces.
 //!
 //! The guarantee is a division, and no proof: replicas that see the same members agree on one owner for each key, and
 //! a replica that comes or goes moves only its own share. While a key changes hands two replicas may own it for a
@@ -108,13 +108,6 @@ impl Share {
     pub fn owns(&self, key: &str) -> bool {
         let snapshot = self.shared.snapshot.load();
         snapshot.shares && snapshot.ring.owner(key) == Some(&self.shared.me)
-    }
-
-    /// True while the Lease of this replica was renewed in time.
-    #[must_use]
-    pub fn is_renewed(&self) -> bool {
-        let until = self.shared.snapshot.load().act_until;
-        until.is_some_and(|until| Instant::now() < until)
     }
 
     /// The owner of `key`, as far as this replica knows; none when there is no live member.

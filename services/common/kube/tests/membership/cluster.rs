@@ -41,7 +41,7 @@ pub trait MayAct: Membership {
 
 impl MayAct for Exclusive {
     fn may_act(&self, key: &str) -> bool {
-        Self::may_act(self, key)
+        Share::may_act(self, key)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::crashing_pods::{CrashingPod, DeletionState};
-use super::{ManagedWeeder, OutageProof, WATCH_DELAY, WeederManager};
+use super::{ManagedWeeder, OutageProof, PERMIT_CHECK, WATCH_DELAY, WeederManager};
 use crate::controller::task::{Deletion, EndpointRead, Finding};
 use crate::domain::attempts::{Attempt, ControllerKey};
 use crate::domain::evidence::OutageEvidence;
@@ -50,12 +50,7 @@ impl WeederManager {
         now: UnixTime,
     ) {
         let controller = ControllerKey::of(&deletion.pod);
-        if let Some(in_flight) = self.in_flight.get_mut(&controller) {
-            in_flight.requests = in_flight.requests.saturating_sub(1);
-            if in_flight.requests == 0 {
-                self.in_flight.remove(&controller);
-            }
-        }
+        self.arrived(&controller);
         // A deletion without an answer may have taken place.
         if matches!(answer, Ok(_) | Err(RequestFailure::Failed(_))) {
             let attempt = Attempt {
@@ -81,6 +76,29 @@ impl WeederManager {
         let successors: Vec<_> = successors.map(|(_, known)| known.pod.clone()).collect();
         for successor in successors {
             self.judge_by(&successor, now);
+        }
+    }
+
+    /// This replica may not act now, so the deletion was not sent. Every other one waits for the same.
+    pub(crate) fn put_back(&mut self, deletion: &Deletion, now: UnixTime) {
+        self.arrived(&ControllerKey::of(&deletion.pod));
+        let key = &deletion.pod.key;
+        let same = |known: &&mut CrashingPod| known.pod.uid == deletion.pod.uid;
+        if let Some(known) = self.pods.get_mut(key).filter(same) {
+            known.state = DeletionState::None;
+            // As before, so that its weeder waits for it.
+            self.due_pods.insert(key.clone(), deletion.asked_at);
+        }
+        self.requests_from = self.requests_from.max(now.after(PERMIT_CHECK));
+    }
+
+    /// A deletion of a pod of this controller is not under way any more.
+    fn arrived(&mut self, controller: &ControllerKey) {
+        if let Some(in_flight) = self.in_flight.get_mut(controller) {
+            in_flight.requests = in_flight.requests.saturating_sub(1);
+            if in_flight.requests == 0 {
+                self.in_flight.remove(controller);
+            }
         }
     }
 
@@ -175,7 +193,7 @@ impl WeederManager {
     /// All requests wait when the API server throttles one: it would refuse the others too.
     fn throttle(&mut self, failure: &RequestFailure, until: UnixTime) {
         if matches!(failure, RequestFailure::Throttled(_)) {
-            self.throttled_until = self.throttled_until.max(until);
+            self.requests_from = self.requests_from.max(until);
         }
     }
 }

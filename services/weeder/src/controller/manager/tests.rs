@@ -431,6 +431,28 @@ fn throttling_pauses_everything_but_the_clock() {
     assert_eq!(delete(&mut manager, 302.0).pod.uid, "1");
 }
 
+#[test]
+fn a_deletion_that_may_not_be_sent_waits_and_counts_for_nothing() {
+    let mut manager = started();
+    seen(&mut manager, crashing("a", "apiserver", "1", "10"), 299.0);
+    let deletion = delete(&mut manager, 299.0);
+    manager.put_back(&deletion, at(300.5));
+    nothing(&mut manager, 301.4);
+    assert_eq!(
+        weeder(&manager, "etcd").phase,
+        Phase::Active,
+        "its pod has not had its turn"
+    );
+    assert_eq!(manager.next_due(true), Some(at(301.5)));
+    let again = delete(&mut manager, 301.5);
+    assert_eq!(
+        (again.pod.uid.as_str(), results(&weeder(&manager, "etcd"))),
+        ("1", vec![])
+    );
+    deleted(&mut manager, &again, 301.6);
+    assert_eq!(results(&weeder(&manager, "etcd")), [(1, DeletionResult::Deleted)]);
+}
+
 /// A seed with thousands of services recovers, and the rate of requests is low.
 #[test]
 fn a_pod_that_waits_for_a_request_outlives_the_time_of_its_weeder() {

@@ -127,6 +127,7 @@ fn namespaces_come_and_go_between_replicas() {
         ),
         "ready counts as first seen ready"
     );
+    assert!(state.follows_ownership(OURS) && !state.follows_ownership(THEIRS));
     state.ownership_changed(OURS, at(2.0));
     assert_eq!(changes(&mut state), (vec![], vec![]));
     state.ownership_changed(THEIRS, at(3.0));
