@@ -74,8 +74,8 @@ pub fn start(
     watchdog_watch_stream::metrics::register();
     let rules = base.follow(config.file);
     let membership = replica.membership.clone();
-    // Also while its Lease is not renewed, so that it goes on with what it knows. Then it deletes nothing: each deletion
-    // takes a permit of the membership.
+    // Also while its Lease is not renewed, so that it goes on with what it knows. Then it deletes nothing, because each
+    // deletion takes a permit of the membership.
     let owns = {
         let membership = membership.clone();
         move |namespace: &str| membership.owns(namespace)
