@@ -66,8 +66,8 @@
 //! Where two replicas may look after one key for a moment ([`Share::owns`]), the owner is simply the highest among
 //! the live. The own lease is no condition: a replica that is cut off from the API server keeps reading what it has.
 //! Since it cannot list either, it removes nobody, so it does not take over the keys of all the others. What it does to
-//! a key takes a [`Permit`] all the same. By the argument above two replicas hold one for the same key only if they have
-//! the same identity: a process that starts takes the Lease of a predecessor at once.
+//! a key takes a [`Permit`] all the same. By the argument above two replicas hold one for the same key only if they
+//! have the same identity: a process that starts takes the Lease of a predecessor at once.
 //!
 //! # Leader election
 //!
