@@ -74,11 +74,7 @@ pub fn start(
     watchdog_watch_stream::metrics::register();
     let rules = base.follow(config.file);
     let membership = replica.membership.clone();
-<<<<<<< HEAD
     // Also while its Lease is not renewed, so that it goes on with what it knows. Then it deletes nothing: each
-=======
-    // Also while its Lease is not renewed, so that it goes on with what it knows. Then it deletes nothing, because each
->>>>>>> h-weedgate
     // deletion takes a permit of the membership.
     let owns = {
         let membership = membership.clone();
