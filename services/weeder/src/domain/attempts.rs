@@ -314,12 +314,15 @@ impl DeletionRound {
         existed || pod.uid == self.uid
     }
 
-    /// True when this weeder may not take part in another round. It finishes the one in which it takes part.
+    /// True when this weeder may not take part in another round. It finishes the last one that it may take part in. A
+    /// deletion that was under way when another weeder, or another deletion, began a round can take it into one more:
+    /// then it has had all of its rounds.
     fn is_exhausted(&self, weeder: u64, in_round: bool) -> bool {
-        let attempts = self.by_weeder.get(&weeder);
-        attempts.is_some_and(|attempts| {
-            attempts.rounds >= MAX_DELETIONS && !(in_round && attempts.last_round == self.round)
-        })
+        let Some(attempts) = self.by_weeder.get(&weeder) else {
+            return false;
+        };
+        let finishes_last = in_round && attempts.last_round == self.round;
+        attempts.rounds > MAX_DELETIONS || (attempts.rounds == MAX_DELETIONS && !finishes_last)
     }
 
     fn count_round(&mut self, weeder: u64) {
@@ -405,6 +408,22 @@ mod tests {
             certain: true,
         };
         attempts.deleted(&ControllerKey::of(pod), pod, attempt, at(now));
+    }
+
+    /// Weeder 2 deletes a replica of its third round. Before the answer comes, weeder 1 begins a round for the same
+    /// controller.
+    #[test]
+    fn a_deletion_under_way_takes_its_weeder_into_no_fourth_round() {
+        let mut attempts = Attempts::default();
+        for (uid, created, asked) in [("1", 0.0, 100.0), ("2", 101.0, 110.0), ("3", 111.0, 130.0)] {
+            delete(&mut attempts, &pod(uid, created), 2, asked);
+        }
+        let (replica, later) = (pod("replica", 0.0), pod("later", 140.0));
+        assert_eq!(permit(&attempts, &replica, 2, 200.0), DeletionPermit::Now);
+        delete(&mut attempts, &pod("other", 150.0), 1, 200.0);
+        delete(&mut attempts, &replica, 2, 200.0);
+        assert_eq!(permit(&attempts, &later, 2, 201.0), DeletionPermit::Exhausted);
+        assert_eq!(permit(&attempts, &later, 1, 201.0), DeletionPermit::Now);
     }
 
     #[test]
