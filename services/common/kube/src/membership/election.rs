@@ -1,7 +1,7 @@
 //! The rules of the leader election, those of client-go: no I/O and no clock.
 //!
 //! One Lease has the name of the leader. The leader renews it; another candidate takes it once it was released or did
-//! not change for its duration and one request timeout, by the candidate's own clock. A leader acts for
+//! not change for its duration, by the candidate's own clock. A leader acts for
 //! [`ElectionTiming::renew_deadline`] from the *start* of its last renewal that succeeded. Every write replaces exactly
 //! the version that was read.
 //!
@@ -61,18 +61,11 @@ impl ElectionTiming {
     pub(super) fn request_timeout(&self) -> Duration {
         self.renew_deadline / 2
     }
-
-    /// From when another holder's write was seen until the Lease is free. A holder that runs client-go counts its time
-    /// from the answer to that write, up to one request timeout after it was applied.
-    fn takeover_after(&self, written: Duration) -> Duration {
-        written.max(self.lease_duration) + self.request_timeout()
-    }
 }
 
 impl Default for ElectionTiming {
     /// Those of client-go and of the Go program. With clocks that are 10 % off, a leader stops after at most 11.1 s and
-    /// another begins after at least 18.1 s. A leader that runs client-go stops at most 17 s after its last renewal was
-    /// applied, by its own clock.
+    /// another begins after at least 13.6 s.
     fn default() -> Self {
         Self {
             lease_duration: Duration::from_secs(15),
@@ -188,8 +181,9 @@ impl Candidate {
         let free_after = match (holder, seconds) {
             ("", RELEASED_SECONDS) => Duration::ZERO,
             // A duration that somebody wrote to keep others out ends with its holder.
-            ("", _) => self.timing.takeover_after(Duration::ZERO),
-            _ => self.timing.takeover_after(written),
+            ("", _) => self.timing.lease_duration,
+            // Somebody may have shortened it under its holder.
+            _ => written.max(self.timing.lease_duration),
         };
         if holder != &*self.holder {
             self.act_until = None;
