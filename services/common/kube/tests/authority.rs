@@ -287,7 +287,7 @@ async fn an_authority_that_cannot_be_used_is_named_and_the_old_one_stays() {
         "{shown}"
     );
     assert!(
-        shown.contains("ca.crt holds 1 certificates and ca.key 0 keys"),
+        shown.contains("ca.crt holds 1 certificates and ca.key holds 0 keys"),
         "{shown}"
     );
     assert!(!shown.contains("classified"), "{shown}");

@@ -65,7 +65,7 @@ async fn only_a_dead_predecessor_in_the_same_pod_is_inherited() {
     // Somebody starts a second one by hand in the running Pod.
     let twin = start(&field, "a", &["--pod-uid", &uid]).await;
     twin.process
-        .wait_for_text("not taking it for a predecessor", BOUND)
+        .wait_for_text("it does not count as the predecessor of this one", BOUND)
         .await
         .unwrap();
     twin.process.wait_for_text(WAITS, BOUND).await.unwrap();
