@@ -7,7 +7,7 @@ use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::wait;
 
 /// The log message of a process that waits for the end of the lease of another one with its name.
-const WAITS: &str = "waiting for its end";
+const WAITS: &str = "waiting until it expires";
 
 async fn start(field: &Field, name: &str, arguments: &[&str]) -> ReplicaProcess {
     let kubeconfig = field.world.sandbox.seed().kubeconfig(name);
