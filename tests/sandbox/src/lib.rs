@@ -35,6 +35,7 @@ pub mod hostile;
 pub mod io;
 mod kubeconfig;
 mod listener;
+pub mod protobuf;
 pub mod resource;
 mod sandbox;
 mod schema;
