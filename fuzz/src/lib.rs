@@ -84,8 +84,13 @@ pub fn cluster(data: &[u8]) {
 /// # Panics
 /// When that does not hold.
 pub fn leases(data: &[u8]) {
-    let protobuf = LeaseItem::page::<MOST>(&[b"k8s\0", data].concat());
-    let protobuf = protobuf.map(|page| page.items).unwrap_or_default();
+    let protobuf = match LeaseItem::page::<MOST>(&[b"k8s\0", data].concat()) {
+        Ok(page) => page.items,
+        Err(error) => {
+            check_reason(&error.to_string());
+            Vec::new()
+        }
+    };
     assert!(protobuf.len() <= MOST);
     for item in page::<LeaseItem>(data).iter().chain(&protobuf) {
         match item {

@@ -259,3 +259,14 @@ async fn a_connection_is_kept_and_a_dead_one_is_noticed_while_it_is_idle() {
         "it may have been away from then on"
     );
 }
+
+#[tokio::test]
+async fn leases_are_asked_for_in_protobuf_and_the_rest_in_json() {
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let mut connection = connection(&server);
+    for (kind, begin) in [(AnswerKind::Leases, &b"k8s\0"[..]), (AnswerKind::Nodes, b"{")] {
+        let request = ApiRequest::get(LEASES, kind);
+        let answer = connection.request(&request).await.unwrap();
+        assert!(answer.body.as_slice().starts_with(begin), "{kind:?}");
+    }
+}

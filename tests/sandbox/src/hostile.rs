@@ -42,6 +42,8 @@ pub enum Hostility {
     ManyLeases,
     /// Millions of items of two bytes.
     TinyItems,
+    /// The same in Protobuf.
+    TinyMessages,
     /// Nodes with a hundred thousand conditions each.
     ManyConditions,
     /// A name and a page token of megabytes.
@@ -86,7 +88,7 @@ const HTTP_1_OK: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
 impl Hostility {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::EndlessList,
         Self::EndlessBytes,
         Self::Trickles,
@@ -94,6 +96,7 @@ impl Hostility {
         Self::EndlessPages,
         Self::ManyLeases,
         Self::TinyItems,
+        Self::TinyMessages,
         Self::ManyConditions,
         Self::LongStrings,
         Self::DeepJson,
@@ -141,6 +144,11 @@ impl Hostility {
                 (page(&items), none(), 0, at_once)
             }
             Self::TinyItems => (list + "0", ",1".repeat(5_000), 700, at_once),
+            Self::TinyMessages => {
+                // The kind, and the 6,295,648 bytes of the list: its metadata, then seven times as many leases.
+                let begin = "k8s\0\n\u{b}\u{12}\tLeaseList\u{12}\u{800}\u{3}\n\0".to_owned();
+                (begin, "\u{12}\0".repeat(449_689), 7, at_once)
+            }
             Self::ManyConditions => {
                 let conditions = r#",{"type":"a"}"#.repeat(100_000);
                 let node = r#"{"metadata": {"name": "n"}, "status": {"conditions": [{"type": "Ready"}"#;

@@ -1,6 +1,7 @@
 //! Lists of Leases in Kubernetes' Protobuf encoding, as kube-apiserver answers who accepts it.
 //!
-//! The messages are those of `generated.proto` in k8s.io/apimachinery and k8s.io/api.
+//! The messages are those of `generated.proto` in k8s.io/apimachinery and k8s.io/api. As Go's encoder does, they write
+//! empty strings and zeroes where the field is no pointer: `required`.
 
 #![expect(missing_docs, reason = "the names are those of Kubernetes")]
 
@@ -22,9 +23,9 @@ struct Unknown {
 
 #[derive(Clone, PartialEq, Message)]
 struct TypeMeta {
-    #[prost(string, tag = "1")]
+    #[prost(string, required, tag = "1")]
     api_version: String,
-    #[prost(string, tag = "2")]
+    #[prost(string, required, tag = "2")]
     kind: String,
 }
 
@@ -38,9 +39,9 @@ pub struct LeaseList {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct ListMeta {
-    #[prost(string, tag = "2")]
+    #[prost(string, required, tag = "2")]
     pub resource_version: String,
-    #[prost(string, tag = "3")]
+    #[prost(string, required, tag = "3")]
     pub continue_token: String,
     #[prost(int64, optional, tag = "4")]
     pub remaining_item_count: Option<i64>,
@@ -56,13 +57,13 @@ pub struct Lease {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct ObjectMeta {
-    #[prost(string, tag = "1")]
+    #[prost(string, required, tag = "1")]
     pub name: String,
-    #[prost(string, tag = "3")]
+    #[prost(string, required, tag = "3")]
     pub namespace: String,
-    #[prost(string, tag = "5")]
+    #[prost(string, required, tag = "5")]
     pub uid: String,
-    #[prost(string, tag = "6")]
+    #[prost(string, required, tag = "6")]
     pub resource_version: String,
     #[prost(message, optional, tag = "8")]
     pub creation_timestamp: Option<Time>,
@@ -75,35 +76,35 @@ pub struct ObjectMeta {
 /// `Time` and `MicroTime`.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Time {
-    #[prost(int64, tag = "1")]
+    #[prost(int64, required, tag = "1")]
     pub seconds: i64,
-    #[prost(int32, tag = "2")]
+    #[prost(int32, required, tag = "2")]
     pub nanos: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub struct OwnerReference {
-    #[prost(string, tag = "1")]
+    #[prost(string, required, tag = "1")]
     pub kind: String,
-    #[prost(string, tag = "3")]
+    #[prost(string, required, tag = "3")]
     pub name: String,
-    #[prost(string, tag = "4")]
+    #[prost(string, required, tag = "4")]
     pub uid: String,
-    #[prost(string, tag = "5")]
+    #[prost(string, required, tag = "5")]
     pub api_version: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub struct ManagedFieldsEntry {
-    #[prost(string, tag = "1")]
+    #[prost(string, required, tag = "1")]
     pub manager: String,
-    #[prost(string, tag = "2")]
+    #[prost(string, required, tag = "2")]
     pub operation: String,
-    #[prost(string, tag = "3")]
+    #[prost(string, required, tag = "3")]
     pub api_version: String,
     #[prost(message, optional, tag = "4")]
     pub time: Option<Time>,
-    #[prost(string, tag = "6")]
+    #[prost(string, required, tag = "6")]
     pub fields_type: String,
     #[prost(message, optional, tag = "7")]
     pub fields_v1: Option<FieldsV1>,
@@ -111,7 +112,7 @@ pub struct ManagedFieldsEntry {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct FieldsV1 {
-    #[prost(string, tag = "1")]
+    #[prost(string, required, tag = "1")]
     pub raw: String,
 }
 
@@ -160,10 +161,10 @@ const NO_TIME: Time = Time {
     nanos: 0,
 };
 
-/// Fields of an object in JSON; what is missing or of another type is empty.
-struct Fields<'a>(&'a Value);
+/// The fields of an object in JSON; one that is missing or of another type is empty.
+struct JsonFields<'a>(&'a Value);
 
-impl Fields<'_> {
+impl JsonFields<'_> {
     fn text(&self, field: &str) -> String {
         self.0[field].as_str().unwrap_or_default().to_owned()
     }
@@ -174,15 +175,15 @@ impl Fields<'_> {
         Some(time.map_or(NO_TIME, Time::from))
     }
 
-    fn list<T>(&self, field: &str, convert: impl Fn(Fields<'_>) -> T) -> Vec<T> {
+    fn list<T>(&self, field: &str, convert: impl Fn(JsonFields<'_>) -> T) -> Vec<T> {
         let items = self.0[field].as_array().map_or(&[][..], Vec::as_slice);
-        items.iter().map(|item| convert(Fields(item))).collect()
+        items.iter().map(|item| convert(JsonFields(item))).collect()
     }
 }
 
 impl From<&Value> for Lease {
     fn from(lease: &Value) -> Self {
-        let (metadata, spec) = (Fields(&lease["metadata"]), Fields(&lease["spec"]));
+        let (metadata, spec) = (JsonFields(&lease["metadata"]), JsonFields(&lease["spec"]));
         let duration = spec.0["leaseDurationSeconds"].as_i64();
         Self {
             metadata: Some(ObjectMeta {

@@ -43,15 +43,26 @@ impl LeaseItem {
     /// Decodes a page of leases for which at most `MOST` were asked, in Protobuf or in JSON.
     ///
     /// # Errors
-    /// When the bytes are no list, or one of more items. A malformed item is no error: see [`Item::Malformed`].
+    /// When the bytes are no list, or one of more items. An item whose name or time cannot be used is no error: see
+    /// [`Item::Malformed`].
     pub fn page<const MOST: usize>(bytes: &[u8]) -> Result<LeaseList, ListError> {
         if !protobuf::is_protobuf(bytes) {
             return LeaseList::at_most::<MOST>(bytes);
         }
-        let list: protobuf::List<protobuf::Lease> = protobuf::list(bytes, "LeaseList", MOST)?;
+        let list = protobuf::leases(bytes, MOST)?;
         Ok(ItemList {
             metadata: list.metadata.unwrap_or_default().into(),
             items: list.items.into_iter().map(Item::from).collect(),
+        })
+    }
+
+    fn new(name: &str, spec: protobuf::LeaseSpec) -> Result<Self, String> {
+        let time = |time: protobuf::MicroTime| Some(Timestamp::new(time.seconds?, time.nanos));
+        let renew_time = spec.renew_time.and_then(time).transpose();
+        Ok(Self {
+            name: text::name(name).map_err(|why| format!("metadata.name: {why}"))?,
+            renew_time: renew_time.map_err(|_| "spec.renewTime: not a time")?,
+            lease_duration_seconds: spec.lease_duration_seconds,
         })
     }
 }
@@ -59,23 +70,12 @@ impl LeaseItem {
 impl From<protobuf::Lease> for Item<LeaseItem> {
     fn from(lease: protobuf::Lease) -> Self {
         let name = lease.metadata.unwrap_or_default().name;
-        let spec = lease.spec.unwrap_or_default();
-        let renew_time = match spec.renew_time.unwrap_or_default() {
-            protobuf::MicroTime { seconds: 0, nanos: 0 } => Ok(None),
-            time => Timestamp::new(time.seconds, time.nanos).map(Some),
-        };
-        let malformed = |reason: &str| Self::Malformed {
-            name: (!name.is_empty()).then(|| name.clone()),
-            reason: reason.to_owned(),
-        };
-        match (text::name(&name), renew_time) {
-            (Ok(name), Ok(renew_time)) => Self::Ok(LeaseItem {
-                name,
-                renew_time,
-                lease_duration_seconds: spec.lease_duration_seconds,
-            }),
-            (Err(why), _) => malformed(&format!("metadata.name: {why}")),
-            (_, Err(_)) => malformed("spec.renewTime: not a time"),
+        match LeaseItem::new(&name, lease.spec.unwrap_or_default()) {
+            Ok(lease) => Self::Ok(lease),
+            Err(reason) => Self::Malformed {
+                name: Some(name).filter(|name| !name.is_empty()),
+                reason,
+            },
         }
     }
 }

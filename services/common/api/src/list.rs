@@ -1,4 +1,5 @@
-//! Lists as the API server answers them, decoded from bytes in one pass, item by item where one of them is malformed.
+//! Lists as the API server answers them. JSON is decoded from bytes in one pass, item by item where one of them is
+//! malformed.
 
 use crate::bounded::Bounded;
 use crate::lenient::{Keep, Pruned, describe};
@@ -48,7 +49,7 @@ pub struct ListError {
     reason: String,
 }
 
-/// The envelope. `items` must be there, for an answer without it must not pass for an empty list, from which one would
+/// The envelope. `items` must be there: an answer without it must not pass for an empty list, from which one would
 /// conclude that a shoot has no nodes. Null is how Go writes an empty list.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]

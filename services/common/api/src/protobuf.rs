@@ -13,7 +13,7 @@ use crate::list::ListError;
 /// The media types for a request whose answer may be in Protobuf, in the order of preference.
 pub const ACCEPT: &str = "application/vnd.kubernetes.protobuf, application/json";
 
-/// What every document begins with, and no JSON document does.
+/// Every document begins with it, and no JSON document does.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// `runtime.Unknown`, the envelope of every document. An API server declares its content as bytes, which look the same.
@@ -48,11 +48,11 @@ pub(crate) struct ObjectMeta {
     pub(crate) name: String,
 }
 
-/// `metav1.MicroTime`. Go's zero time, which is null in JSON, is an empty message.
+/// `metav1.MicroTime`. Go's zero time, which is null in JSON, is an empty message; every other time has both fields.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct MicroTime {
-    #[prost(int64, tag = "1")]
-    pub(crate) seconds: i64,
+    #[prost(int64, optional, tag = "1")]
+    pub(crate) seconds: Option<i64>,
     #[prost(int32, tag = "2")]
     pub(crate) nanos: i32,
 }
@@ -75,16 +75,25 @@ pub(crate) struct LeaseSpec {
     pub(crate) renew_time: Option<MicroTime>,
 }
 
-/// A list of any kind.
+/// `coordinationv1.LeaseList`.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct List<T: Message + Default + Debug> {
+pub(crate) struct LeaseList {
     #[prost(message, optional, tag = "1")]
     pub(crate) metadata: Option<ListMeta>,
     #[prost(message, repeated, tag = "2")]
-    pub(crate) items: Vec<T>,
+    pub(crate) items: Vec<Lease>,
 }
 
-/// An item of which nothing is kept: a list of them takes no memory, however many there are.
+/// The fields of a list, to be counted.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct FieldCounts {
+    #[prost(message, repeated, tag = "1")]
+    metadata: Vec<Skipped>,
+    #[prost(message, repeated, tag = "2")]
+    items: Vec<Skipped>,
+}
+
+/// A message of which nothing is kept: any number of them takes no memory.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 struct Skipped {}
 
@@ -100,20 +109,22 @@ pub(crate) fn is_protobuf(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
-/// Decodes a list of this kind with at most `most` items. A longer one is refused before its items take memory.
+/// Decodes a list of at most `most` leases. A longer one is refused before its items take memory.
 ///
 /// # Errors
 /// Why the bytes are no such list.
-pub(crate) fn list<T: Message + Default + Debug>(
-    bytes: &[u8],
-    kind: &str,
-    most: usize,
-) -> Result<List<T>, ListError> {
-    let counted: List<Skipped> = content(bytes, kind)?;
-    if counted.items.len() > most {
+pub(crate) fn leases(bytes: &[u8], most: usize) -> Result<LeaseList, ListError> {
+    const KIND: &str = "LeaseList";
+    let counts: FieldCounts = content(bytes, KIND)?;
+    // An API server always writes the metadata, once. An answer without it must not pass for an empty list or a last
+    // page, nor two answers for one.
+    if counts.metadata.len() != 1 {
+        return Err(ListError::new("its metadata is missing or repeated".to_owned()));
+    }
+    if counts.items.len() > most {
         return Err(ListError::new(format!("more than {most} entries")));
     }
-    content(bytes, kind)
+    content(bytes, KIND)
 }
 
 /// The message of a `Status`; none for anything else.
@@ -128,7 +139,7 @@ fn content<T: Message + Default + Debug>(bytes: &[u8], kind: &str) -> Result<T, 
     let envelope = Envelope::<T>::decode(document).map_err(|error| ListError::new(error.to_string()))?;
     match envelope.type_meta {
         Some(of) if of.kind == kind => Ok(envelope.raw.unwrap_or_default()),
-        _ => Err(ListError::new(format!("it is no {kind}"))),
+        _ => Err(ListError::new(format!("its kind is not {kind}"))),
     }
 }
 

@@ -25,7 +25,7 @@ pub struct ApiRequest {
 }
 
 impl ApiRequest {
-    /// A GET.
+    /// A GET of this path.
     #[must_use]
     pub fn get(path: impl Into<String>, answer: AnswerKind) -> Self {
         Self {

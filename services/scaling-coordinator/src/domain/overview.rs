@@ -13,7 +13,7 @@ use super::status::FlowStatus;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShootScaling {
-    /// Where its dependants are to go; `None` holds.
+    /// The direction of its dependants; `None` holds.
     pub(crate) direction: Option<Direction>,
     /// Why it is held, if it is.
     pub(crate) held: Option<HoldReason>,

@@ -1,38 +1,17 @@
+use jiff::Timestamp;
+
 use super::*;
 use crate::lease::{LeaseItem, LeaseList};
 use crate::list::Item;
 
-/// What a server may send, with the fields that are skipped.
-#[derive(Clone, PartialEq, Message)]
-struct SentLease {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<SentMeta>,
-    #[prost(message, optional, tag = "2")]
-    spec: Option<SentSpec>,
-}
+/// Eleven leases of a kube-apiserver 1.20.2: without a spec, with an empty one, never renewed, renewed at the epoch and
+/// before it, in other time zones and to the nanosecond.
+const RECORDED: &[u8] = include_bytes!("../../tests/fixtures/leases-1.20.2.pb");
+const RECORDED_IN_JSON: &[u8] = include_bytes!("../../tests/fixtures/leases-1.20.2.json");
+/// Its answer to a user without permissions.
+const FORBIDDEN: &[u8] = include_bytes!("../../tests/fixtures/forbidden-1.20.2.pb");
 
-#[derive(Clone, PartialEq, Message)]
-struct SentMeta {
-    #[prost(bytes = "vec", tag = "1")]
-    name: Vec<u8>,
-    #[prost(string, tag = "6")]
-    resource_version: String,
-    #[prost(message, repeated, tag = "17")]
-    managed_fields: Vec<SentSpec>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct SentSpec {
-    #[prost(string, optional, tag = "1")]
-    holder_identity: Option<String>,
-    #[prost(int32, optional, tag = "2")]
-    lease_duration_seconds: Option<i32>,
-    #[prost(message, optional, tag = "4")]
-    renew_time: Option<MicroTime>,
-    #[prost(int32, optional, tag = "5")]
-    lease_transitions: Option<i32>,
-}
-
+/// A document with this content.
 fn document(kind: &str, raw: &impl Message) -> Vec<u8> {
     #[derive(Clone, PartialEq, Message)]
     struct Sent {
@@ -41,91 +20,108 @@ fn document(kind: &str, raw: &impl Message) -> Vec<u8> {
         #[prost(bytes = "vec", tag = "2")]
         raw: Vec<u8>,
     }
+    let type_meta = TypeMeta {
+        kind: kind.to_owned(),
+    };
     let sent = Sent {
-        type_meta: Some(TypeMeta {
-            kind: kind.to_owned(),
-        }),
+        type_meta: Some(type_meta),
         raw: raw.encode_to_vec(),
     };
     [MAGIC, sent.encode_to_vec().as_slice()].concat()
 }
 
-fn leases(items: Vec<SentLease>) -> Vec<u8> {
-    let metadata = ListMeta {
-        resource_version: "148203".to_owned(),
-        continue_token: "more".to_owned(),
-    };
-    let list = List {
-        metadata: Some(metadata),
+fn list(items: Vec<Lease>) -> super::LeaseList {
+    super::LeaseList {
+        metadata: Some(ListMeta::default()),
         items,
-    };
-    document("LeaseList", &list)
-}
-
-fn lease(name: &[u8], renew_time: Option<MicroTime>) -> SentLease {
-    let spec = SentSpec {
-        holder_identity: Some("node-1".to_owned()),
-        lease_duration_seconds: Some(40),
-        renew_time,
-        lease_transitions: Some(1),
-    };
-    SentLease {
-        metadata: Some(SentMeta {
-            name: name.to_vec(),
-            resource_version: "7".to_owned(),
-            managed_fields: vec![spec.clone()],
-        }),
-        spec: Some(spec),
     }
 }
 
-fn page(bytes: &[u8]) -> LeaseList {
-    LeaseItem::page::<3>(bytes).unwrap()
+fn lease(name: &str, seconds: Option<i64>) -> Lease {
+    Lease {
+        metadata: Some(ObjectMeta {
+            name: name.to_owned(),
+        }),
+        spec: Some(LeaseSpec {
+            lease_duration_seconds: Some(40),
+            renew_time: Some(MicroTime { seconds, nanos: 0 }),
+        }),
+    }
+}
+
+fn page(bytes: &[u8]) -> Result<LeaseList, ListError> {
+    LeaseItem::page::<11>(bytes)
 }
 
 #[test]
-fn a_list_says_the_same_as_in_json() {
-    let renewed = MicroTime {
-        seconds: 1_763_720_130,
-        nanos: 123_456_000,
-    };
-    let never = Some(MicroTime::default());
-    let empty = SentLease {
-        spec: None,
-        ..lease(b"new", None)
-    };
-    let found = page(&leases(vec![
-        lease(b"node-a", Some(renewed)),
-        lease(b"node-b", never),
-        empty,
-    ]));
-    let json = r#"{"metadata": {"resourceVersion": "148203", "continue": "more"}, "items": [
-        {"metadata": {"name": "node-a"},
-         "spec": {"leaseDurationSeconds": 40, "renewTime": "2025-11-21T10:15:30.123456Z"}},
-        {"metadata": {"name": "node-b"}, "spec": {"leaseDurationSeconds": 40, "renewTime": null}},
-        {"metadata": {"name": "new"}}]}"#;
-    assert_eq!(found, page(json.as_bytes()));
-    assert!(found.items.iter().all(|item| item.ok().is_some()), "{found:?}");
+fn a_recorded_list_says_the_same_as_in_json() {
+    let (found, expected) = (page(RECORDED).unwrap(), page(RECORDED_IN_JSON).unwrap());
+    assert_eq!(found, expected);
+    let leases: Vec<_> = found.items.iter().filter_map(Item::ok).collect();
+    assert_eq!(leases.len(), 11);
+    let epoch = Timestamp::UNIX_EPOCH;
+    assert!(leases.iter().any(|lease| lease.renew_time == Some(epoch)));
+    assert!(leases.iter().any(|lease| lease.renew_time < Some(epoch)));
 }
 
 #[test]
-fn a_lease_that_cannot_be_decoded_is_reported_by_name() {
-    let end_of_time = MicroTime {
-        seconds: i64::MAX,
-        nanos: 0,
-    };
-    let long = "n".repeat(254);
-    let nameless = SentLease {
+fn no_part_of_a_list_passes_for_a_list() {
+    let whole = page(RECORDED).unwrap();
+    for end in 0..RECORDED.len() {
+        if let Ok(found) = page(&RECORDED[..end]) {
+            // Empty fields follow the content.
+            assert_eq!(found, whole, "{end}");
+        }
+    }
+}
+
+#[test]
+fn nothing_else_passes_for_a_list() {
+    let one = list(vec![lease("node-a", None)]);
+    let good = document("LeaseList", &one);
+    assert_eq!(page(&good).unwrap().items.len(), 1);
+    let mut not_utf8 = good.clone();
+    let at = not_utf8.windows(6).position(|found| found == b"node-a").unwrap();
+    not_utf8[at] = 0xff;
+    let no_metadata = super::LeaseList {
         metadata: None,
-        ..lease(b"", None)
+        ..one.clone()
     };
-    for (lease, expected_name, expected_reason) in [
-        (lease(b"bad", Some(end_of_time)), Some("bad"), "spec.renewTime"),
-        (lease(b"", None), None, "metadata.name"),
-        (nameless, None, "metadata.name"),
-        (lease(long.as_bytes(), None), Some(long.as_str()), "metadata.name"),
+    for bytes in [
+        MAGIC.to_vec(),
+        document("NodeList", &one),
+        document("Status", &Status { message: None }),
+        document("LeaseList", &()),
+        document("LeaseList", &no_metadata),
+        document("LeaseList", &list(vec![lease("n", None); 12])),
+        [good.as_slice(), &good[MAGIC.len()..]].concat(),
+        [good.as_slice(), b"\xff"].concat(),
+        not_utf8,
     ] {
-        let found = page(&leases(vec![lease, self::lease(b"good", None)]));
+        let error = page(&bytes).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the answer is not a Kubernetes list"),
+            "{error}"
+        );
+        assert!(!error.contains("node-a"), "{error}");
+    }
+    assert_eq!(page(&document("LeaseList", &list(Vec::new()))).unwrap().items, []);
+}
+
+#[test]
+fn a_lease_that_cannot_be_used_is_reported_by_name() {
+    let long = "n".repeat(254);
+    let nameless = Lease {
+        metadata: None,
+        ..lease("", None)
+    };
+    for (bad, expected_name, expected_reason) in [
+        (lease("bad", Some(i64::MAX)), Some("bad"), "spec.renewTime"),
+        (lease("", None), None, "metadata.name"),
+        (nameless, None, "metadata.name"),
+        (lease(&long, None), Some(long.as_str()), "metadata.name"),
+    ] {
+        let found = page(&document("LeaseList", &list(vec![bad, lease("good", None)]))).unwrap();
         let Item::Malformed { name, reason } = &found.items[0] else {
             panic!("{found:?}")
         };
@@ -136,50 +132,10 @@ fn a_lease_that_cannot_be_decoded_is_reported_by_name() {
 }
 
 #[test]
-fn nothing_else_passes_for_a_list() {
-    let one = || vec![lease(b"node-a", None)];
-    let good = leases(one());
-    assert_eq!(page(&good).items.len(), 1);
-    let broken = [
-        MAGIC.to_vec(),
-        document(
-            "NodeList",
-            &List {
-                metadata: None,
-                items: one(),
-            },
-        ),
-        document("Status", &Status { message: None }),
-        leases(vec![lease(b"not \xff UTF-8", None)]),
-        leases(vec![lease(b"n", None); 4]),
-        good[..good.len() - 1].to_vec(),
-        [good.as_slice(), b"\xff"].concat(),
-    ];
-    for bytes in broken {
-        let error = LeaseItem::page::<3>(&bytes).unwrap_err().to_string();
-        assert!(
-            error.starts_with("the answer is not a Kubernetes list"),
-            "{error}"
-        );
-        assert!(!error.contains("node-a"), "{error}");
-    }
-}
-
-#[test]
-fn a_list_without_leases_is_one() {
-    assert_eq!(page(&leases(Vec::new())).items, []);
-    let bare = document("LeaseList", &());
-    assert_eq!(page(&bare).items, []);
-}
-
-#[test]
 fn the_message_of_a_status_is_read() {
-    let status = Status {
-        message: Some("etcdserver: request timed out".to_owned()),
-    };
-    let bytes = document("Status", &status);
-    assert_eq!(status_message(&bytes), status.message);
-    for other in [document("Event", &status), b"{}".to_vec(), Vec::new()] {
-        assert_eq!(status_message(&other), None);
+    let message = status_message(FORBIDDEN).unwrap();
+    assert!(message.contains("is forbidden"), "{message}");
+    for other in [RECORDED, b"{}", b""] {
+        assert_eq!(status_message(other), None);
     }
 }
