@@ -47,7 +47,9 @@ impl FileWatch {
             Ok(watcher)
         });
         let watcher = watcher
-            .inspect_err(|error| tracing::warn!(%error, "cannot watch files; looking every 30 s instead"))
+            .inspect_err(
+                |error| tracing::warn!(%error, "cannot watch files; polling them every 30 s instead"),
+            )
             .ok();
         let seen = paths.iter().map(|path| file_version(path)).collect();
         Self {

@@ -159,7 +159,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Holds.
+    /// The decision to leave the shoot as it is.
     #[must_use]
     pub fn hold(held: HoldReason, reason: impl Into<String>) -> Self {
         Self {

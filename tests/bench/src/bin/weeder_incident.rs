@@ -74,7 +74,6 @@ struct Args {
     delay: u64,
 }
 
-/// The observations of one run.
 #[derive(Debug, Default)]
 struct RunObservations {
     watches: usize,

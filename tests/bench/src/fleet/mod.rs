@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use watchdog_sandbox::io::{Gate, WireCounters};
 
-use kubelets::{Kubelets, Outage, mix};
+use kubelets::{Outage, ShootKubelets, mix};
 use template::{Template, Values};
 
 /// Parent of the server names of all shoots, in their certificate and their kubeconfigs.
@@ -45,9 +45,7 @@ pub struct Fleet {
     node: Template,
     /// Bearer token that callers must show.
     pub token: String,
-    /// The request.
     pub requests: Requests,
-    /// Connections.
     pub connections: Connections,
     /// Bytes on the wire, TLS included.
     pub wire: Arc<WireCounters>,
@@ -84,8 +82,7 @@ pub struct FleetShoot {
     pub name: String,
     /// Number of its nodes.
     pub nodes: usize,
-    /// Its kubelets.
-    pub kubelets: Mutex<Kubelets>,
+    pub kubelets: Mutex<ShootKubelets>,
     /// When its Leases were listed.
     pub listed: ListedAt,
 }
@@ -109,7 +106,6 @@ pub struct Requests {
     pub pages: AtomicU64,
     /// GET /version.
     pub version: AtomicU64,
-    /// Discovery.
     pub discovery: AtomicU64,
     /// Everything else, refusals included.
     pub other: AtomicU64,
@@ -133,7 +129,6 @@ pub struct Connections {
 pub enum ItemKind {
     /// Leases in kube-node-lease.
     Leases,
-    /// Nodes.
     Nodes,
 }
 
@@ -190,7 +185,7 @@ impl Fleet {
         let shoot = |index: usize| FleetShoot {
             name: format!("shoot--bench--{index:05}"),
             nodes,
-            kubelets: Mutex::new(Kubelets::new(mix(index as u64))),
+            kubelets: Mutex::new(ShootKubelets::new(mix(index as u64))),
             listed: ListedAt::default(),
         };
         Self {
@@ -411,7 +406,7 @@ impl FleetShoot {
         &self,
         out: &mut Vec<u8>,
         template: &Template,
-        kubelets: &Kubelets,
+        kubelets: &ShootKubelets,
         node: usize,
         now: i64,
     ) {

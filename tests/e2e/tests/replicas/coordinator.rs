@@ -3,7 +3,7 @@
 //! `watchdog_test_support::history`. Every run of the simulation of the membership has clocks that run fast and slow as
 //! well (`services/common/kube/src/membership/simulation`).
 
-use crate::support::{BOUND, Field, ReplicaProcess};
+use crate::support::{BOUND, ReplicaProcess, ScriptedShoots};
 use watchdog_proto::scaling::v1::Direction;
 use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::fault_proxy::Behaviour;
@@ -16,7 +16,7 @@ const SHOOTS: usize = 12;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_three_is_killed_and_another_frozen() {
-    let field = Field::start("replicas-killed", SHOOTS).await.unwrap();
+    let field = ScriptedShoots::start("replicas-killed", SHOOTS).await.unwrap();
     let [mut a, b, c]: [ReplicaProcess; 3] = start(&field, ["a", "b", "c"]).await;
     let flips = field.flip();
     field.until_all_acted_on().await.unwrap();
@@ -46,7 +46,7 @@ async fn one_of_three_is_killed_and_another_frozen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_three_is_cut_off_from_the_seed_and_another_from_lease_probe() {
-    let field = Field::start("replicas-cut", SHOOTS).await.unwrap();
+    let field = ScriptedShoots::start("replicas-cut", SHOOTS).await.unwrap();
     let [a, b, c]: [ReplicaProcess; 3] = start(&field, ["a", "b", "c"]).await;
     let flips = field.flip();
     field.until_all_acted_on().await.unwrap();
@@ -100,12 +100,12 @@ async fn one_of_three_is_cut_off_from_the_seed_and_another_from_lease_probe() {
 /// All that a process knows of time, its monotonic clock included, runs 10 % fast in one and 10 % slow in another.
 #[tokio::test(flavor = "multi_thread")]
 async fn clocks_run_fast_and_slow() {
-    let field = Field::start("replicas-clocks", SHOOTS).await.unwrap();
+    let field = ScriptedShoots::start("replicas-clocks", SHOOTS).await.unwrap();
     let clock = |rate: &'static str| {
         let library = tools::path(tools::LIBFAKETIME).unwrap();
         move |command: Command| command.env("LD_PRELOAD", library).env("FAKETIME", rate)
     };
-    let kubeconfig = |name: &str| field.world.sandbox.seed().kubeconfig(name);
+    let kubeconfig = |name: &str| field.fixture.sandbox.seed().kubeconfig(name);
     let around = field.around("garden");
     let mut fast = ReplicaProcess::start_with(&around, "fast", &kubeconfig("fast"), clock("+0 x1.1"))
         .await
@@ -143,11 +143,11 @@ async fn clocks_run_fast_and_slow() {
 /// So that the tests above mean something: without a common membership the same checker finds what it looks for.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_without_a_common_membership_are_found_out() {
-    let field = Field::start("replicas-apart", 2).await.unwrap();
-    create_namespace(&field.world.seed, "garden-by-mistake")
+    let field = ScriptedShoots::start("replicas-apart", 2).await.unwrap();
+    create_namespace(&field.fixture.seed, "garden-by-mistake")
         .await
         .unwrap();
-    let kubeconfig = |name: &str| field.world.sandbox.seed().kubeconfig(name);
+    let kubeconfig = |name: &str| field.fixture.sandbox.seed().kubeconfig(name);
     let a = ReplicaProcess::start(&field.around("garden"), "a", &kubeconfig("a"))
         .await
         .unwrap();
@@ -165,13 +165,13 @@ async fn two_without_a_common_membership_are_found_out() {
 }
 
 /// Starts replicas and waits until they share the shoots, all of which are healthy.
-async fn start<const N: usize>(field: &Field, identities: [&str; N]) -> [ReplicaProcess; N] {
+async fn start<const N: usize>(field: &ScriptedShoots, identities: [&str; N]) -> [ReplicaProcess; N] {
     let replicas = field.replicas(&identities).await.unwrap();
     until_shared(field, &replicas.iter().collect::<Vec<_>>()).await;
     replicas.try_into().ok().unwrap()
 }
 
-pub(crate) async fn until_shared(field: &Field, replicas: &[&ReplicaProcess]) {
+pub(crate) async fn until_shared(field: &ScriptedShoots, replicas: &[&ReplicaProcess]) {
     wait::until_true("they share the shoots", BOUND, || async {
         let mut owned = 0;
         for replica in replicas {

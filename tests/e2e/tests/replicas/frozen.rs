@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::coordinator::until_shared;
-use crate::support::{BOUND, Field, ReplicaProcess};
+use crate::support::{BOUND, ReplicaProcess, ScriptedShoots};
 use serde_json::Value;
 use watchdog_sandbox::AuditEntry;
 use watchdog_test_support::coordinator::Outcome;
@@ -21,7 +21,7 @@ fn scales_down(entry: &AuditEntry) -> bool {
 }
 
 async fn frozen_half_way(name: &str, period: Duration) {
-    let field = Field::start(name, SHOOTS).await.unwrap();
+    let field = ScriptedShoots::start(name, SHOOTS).await.unwrap();
     let [frozen, heir]: [ReplicaProcess; 2] = field
         .replicas(&["frozen", "heir"])
         .await
@@ -37,7 +37,7 @@ async fn frozen_half_way(name: &str, period: Duration) {
     .await
     .unwrap();
     frozen.process.sigstop().unwrap();
-    let api = field.world.sandbox.seed();
+    let api = field.fixture.sandbox.seed();
     wait::holds("it is frozen", period, || async {
         // The share of the other is down, and the rest has no owner yet.
         if !field.acted_on_by("heir").is_empty() {

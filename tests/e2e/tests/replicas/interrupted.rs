@@ -1,7 +1,7 @@
 //! A coordinator is killed while each of its flows stands at another point: before each write, and after each write
 //! whose answer it has not seen. Another replica takes all of them over and brings them to their end.
 
-use crate::support::{BOUND, COUNTS, Field, ReplicaProcess};
+use crate::support::{BOUND, COUNTS, ReplicaProcess, ScriptedShoots};
 use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::wait;
@@ -26,7 +26,7 @@ fn points(to: Outcome) -> Vec<(&'static str, u32, FaultAction)> {
 
 /// Waits until the two share the shoots, and names those of the first: enough for every point.
 async fn share(
-    field: &Field,
+    field: &ScriptedShoots,
     victim: &ReplicaProcess,
     heir: &ReplicaProcess,
     enough: usize,
@@ -48,7 +48,7 @@ async fn share(
 /// Lets the flows of `victim` run against a wall, each at another point, kills it there, and waits until `heir` has
 /// brought all shoots to their end.
 async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<()> {
-    let field = Field::start(name, SHOOTS).await?;
+    let field = ScriptedShoots::start(name, SHOOTS).await?;
     let [victim, heir]: [ReplicaProcess; 2] = field
         .replicas(&["victim", "heir"])
         .await?
@@ -66,7 +66,7 @@ async fn interrupted(name: &str, from: Outcome, to: Outcome) -> anyhow::Result<(
         .until_all("the shoots are where they begin", settled(from))
         .await?;
 
-    let api = field.world.sandbox.seed();
+    let api = field.fixture.sandbox.seed();
     let walls: Vec<_> = mine
         .iter()
         .zip(points)

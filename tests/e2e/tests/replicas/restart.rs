@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::support::{BOUND, Field, ReplicaProcess};
+use crate::support::{BOUND, ReplicaProcess, ScriptedShoots};
 use watchdog_test_support::coordinator::Outcome;
 use watchdog_test_support::wait;
 
 /// The log message of a process that waits for the end of the lease of another one with its name.
 const WAITS: &str = "waiting until it expires";
 
-async fn start(field: &Field, name: &str, arguments: &[&str]) -> ReplicaProcess {
-    let kubeconfig = field.world.sandbox.seed().kubeconfig(name);
+async fn start(field: &ScriptedShoots, name: &str, arguments: &[&str]) -> ReplicaProcess {
+    let kubeconfig = field.fixture.sandbox.seed().kubeconfig(name);
     ReplicaProcess::start_with(&field.around("garden"), name, &kubeconfig, |command| {
         command.args(arguments.iter().copied())
     })
@@ -25,14 +25,14 @@ fn log(replica: &ReplicaProcess) -> String {
 async fn until_joined(replica: &ReplicaProcess) {
     replica
         .process
-        .wait_for_text("joined the membership", BOUND)
+        .wait_for_text("replica joined the membership", BOUND)
         .await
         .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_in_the_same_pod_does_not_wait_for_the_lease_of_its_predecessor() {
-    let field = Field::start("restart", 6).await.unwrap();
+    let field = ScriptedShoots::start("restart", 6).await.unwrap();
     let uids = [(); 2].map(|()| format!("{:032x}", rand::random::<u128>()));
     let [in_pod_a, in_pod_b] = uids.each_ref().map(|uid| ["--pod-uid", uid.as_str()]);
     let mut a = start(&field, "a", &in_pod_a).await;
@@ -58,7 +58,7 @@ async fn a_restart_in_the_same_pod_does_not_wait_for_the_lease_of_its_predecesso
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_dead_predecessor_in_the_same_pod_is_inherited() {
-    let field = Field::start("restart-others", 1).await.unwrap();
+    let field = ScriptedShoots::start("restart-others", 1).await.unwrap();
     let uid = format!("{:032x}", rand::random::<u128>());
     let first = start(&field, "a", &["--pod-uid", &uid]).await;
     until_joined(&first).await;
@@ -69,7 +69,7 @@ async fn only_a_dead_predecessor_in_the_same_pod_is_inherited() {
         .await
         .unwrap();
     twin.process.wait_for_text(WAITS, BOUND).await.unwrap();
-    assert!(!log(&twin).contains("joined the membership"));
+    assert!(!log(&twin).contains("replica joined the membership"));
     twin.process.kill_9().await.unwrap();
     // Another Pod of the same name, as a StatefulSet makes it: the old one may still live on a node that is cut off.
     first.process.kill_9().await.unwrap();
@@ -77,7 +77,7 @@ async fn only_a_dead_predecessor_in_the_same_pod_is_inherited() {
     let successor = start(&field, "a", &["--pod-uid", &other]).await;
     successor.process.wait_for_text(WAITS, BOUND).await.unwrap();
     wait::holds("it does not act", Duration::from_secs(3), || async {
-        Ok(!log(&successor).contains("joined the membership"))
+        Ok(!log(&successor).contains("replica joined the membership"))
     })
     .await
     .unwrap();

@@ -132,7 +132,6 @@ pub struct HistoryReport {
     pub actions: BTreeMap<String, usize>,
     /// How shoots changed hands.
     pub handovers: Handovers,
-    /// The violations.
     pub violations: Vec<Violation>,
 }
 

@@ -7,7 +7,7 @@
 //! - the Lease was released by its holder;
 //! - the Lease still is as it was when its last change was seen, and the list was *started* one `peer_ttl` after
 //!   that: its holder has not renewed since, so its own lease has ended;
-//! - the Lease does not exist, and a list that far back already said so. (Its holder starts a new session when it
+//! - the Lease does not exist, and a list that far back already showed that. (Its holder starts a new session when it
 //!   finds out, so what it was allowed to do ends by time.)
 //!
 //! Wall clock times in Leases are never read.

@@ -296,7 +296,7 @@ impl MembershipState {
         }
     }
 
-    /// The watch may have missed something or said that a Lease is gone: look.
+    /// The watch may have missed something or reported that a Lease is gone: list.
     pub(crate) const fn request_list(&mut self) {
         self.list_wanted = true;
     }

@@ -64,7 +64,7 @@ pub struct Action {
 /// The kind of a request on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ActionKind {
-    /// Write.
+    /// Changes the resource.
     Write(ResourceWrite),
     /// Read the resource, and its scale sub-resource if the resource itself does not show its replicas.
     Read,
@@ -82,7 +82,7 @@ impl ActionKind {
     }
 }
 
-/// The outcome of an [`Action`].
+/// The effect of an [`Action`], as far as the API server's answer shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ActionOutcome {
     /// The write was applied, or the read has updated the index.

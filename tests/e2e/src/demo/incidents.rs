@@ -1,4 +1,4 @@
-//! The story, and the checks that make it more than a story.
+//! The incidents of the demo, and the checks of what the watchdog did about them.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ struct Check {
     what: String,
 }
 
-pub(super) struct Story<'a> {
+pub(super) struct Incidents<'a> {
     output: &'a TimedOutput,
     seed: &'a Sandbox,
     shoot: SimulatedShoot,
@@ -30,7 +30,7 @@ const KCM: &str = "kube-controller-manager";
 const MCM: &str = "machine-controller-manager";
 const CA: &str = "cluster-autoscaler";
 
-impl<'a> Story<'a> {
+impl<'a> Incidents<'a> {
     pub(super) fn new(
         output: &'a TimedOutput,
         seed: &'a Sandbox,
