@@ -54,15 +54,13 @@ impl Readiness {
     /// Blocks until what it returns is dropped. Several blockers of one name each say why.
     #[must_use = "it blocks only while it is held"]
     pub fn block(&self, name: &'static str, why: impl Into<String>) -> Blocker {
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
-        self.update(|blockers| {
-            blockers.entry(name).or_default().insert(number, why.into());
-        });
-        Blocker {
+        let blocker = Blocker {
             readiness: self.clone(),
             name,
-            number,
-        }
+            number: self.made.fetch_add(1, Ordering::Relaxed),
+        };
+        blocker.because(why);
+        blocker
     }
 
     /// The current blockers. Where a process has several services, a name may stand for a part of each of them: then
@@ -92,7 +90,7 @@ impl Readiness {
         }
     }
 
-    /// For one of several loops of the same name: shares the blockers, and shows its failures under `instance`.
+    /// For one of several loops of the same name: shares the blockers, and shows reasons and failures under `instance`.
     #[must_use]
     pub fn named(&self, instance: &str) -> Self {
         Self {
@@ -177,11 +175,12 @@ pub struct Blocker {
 impl Blocker {
     /// Says anew why it blocks.
     pub fn because(&self, why: impl Into<String>) {
+        let why = match self.readiness.instance.as_ref() {
+            "" => why.into(),
+            instance => format!("{instance}: {}", why.into()),
+        };
         self.readiness.update(|blockers| {
-            blockers
-                .entry(self.name)
-                .or_default()
-                .insert(self.number, why.into());
+            blockers.entry(self.name).or_default().insert(self.number, why);
         });
     }
 }
@@ -222,6 +221,20 @@ mod tests {
         assert!(!*state.borrow());
         drop(unchecked);
         assert!(*state.borrow());
+    }
+
+    #[test]
+    fn a_reason_names_the_loop_that_blocks() {
+        let readiness = Readiness::default();
+        let _apiserver = readiness
+            .named("kube-apiserver")
+            .block("endpoints", "not listed yet");
+        let etcd = readiness.named("etcd").block("endpoints", "not listed yet");
+        etcd.because("denied");
+        assert_eq!(
+            readiness.lines(),
+            ["endpoints: kube-apiserver: not listed yet; etcd: denied"]
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -179,8 +179,8 @@ impl Resources {
             return;
         }
         entry.keep_writers(old, workload);
-        if let Some(predecessor) = self.predecessor {
-            entry.take_over_from(predecessor);
+        if let (Some(predecessor), Observed::Present(seen)) = (self.predecessor, &mut entry.observed) {
+            seen.count_as_own(predecessor);
         }
         // The scale of another version stays known, but does not count.
         entry.scale = old.and_then(|old| old.scale.clone());

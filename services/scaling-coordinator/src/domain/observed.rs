@@ -41,6 +41,18 @@ impl ResourceState {
         self.protected && writer == Some(COORDINATOR_FIELD_MANAGER)
     }
 
+    /// Counts the writes of another watchdog, whose place this one takes, as the coordinator's own.
+    pub(crate) fn count_as_own(&mut self, predecessor: &str) {
+        let Some(writers) = self.writers.as_deref_mut() else {
+            return;
+        };
+        for writer in [&mut writers.replicas, &mut writers.protection] {
+            if writer.as_deref() == Some(predecessor) {
+                *writer = Some(COORDINATOR_FIELD_MANAGER.to_owned());
+            }
+        }
+    }
+
     /// A clause about an annotation that an operator has to correct.
     #[must_use]
     pub fn warning(&self) -> Option<String> {

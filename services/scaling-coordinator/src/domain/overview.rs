@@ -41,12 +41,13 @@ impl ShootScaling {
     /// Resources that the coordinator must restore. In mode observe those are only its own: what another watchdog holds
     /// down is restored by that one.
     pub(crate) fn to_restore(&self) -> usize {
-        let is_up = self.direction == Some(Direction::Up);
+        if self.direction != Some(Direction::Up) {
+            return 0;
+        }
         let restores_all = self.mode.mode != Mode::Observe;
         let resources = self.status.resources.iter();
         resources
             .filter(|resource| resource.protected && (restores_all || resource.protected_by_coordinator))
-            .filter(|_| is_up)
             .count()
     }
 }

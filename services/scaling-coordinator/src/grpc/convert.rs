@@ -2,7 +2,7 @@
 
 use prost_types::Timestamp;
 use tokio::time::Instant;
-use watchdog_api::policy::Mode;
+use watchdog_api::policy::{Mode, ModeInForce};
 use watchdog_api::prober::ResourceRef;
 use watchdog_client::validity::Validity;
 use watchdog_proto::probe::v1 as probe;
@@ -304,15 +304,19 @@ fn event_kind(kind: &ShootEventKind, clock: Clock) -> pb::shoot_event::Event {
         ShootEventKind::OtherWrote(other) => Event::OtherWrote(other_wrote(other)),
         ShootEventKind::ModeChanged {
             previous,
-            mode: now,
+            mode,
             reason,
-        } => Event::ModeChanged(pb::ModeChanged {
-            previous_mode: mode(previous.mode).into(),
-            mode: mode(now.mode).into(),
-            reason: mode_change_reason(*reason).into(),
-            mode_until: now.until.map(|until| wire::timestamp(until.0)),
-        }),
+        } => Event::ModeChanged(mode_changed(*previous, *mode, *reason)),
         ShootEventKind::IncidentEnded(summary) => Event::IncidentEnded(incident(summary, clock)),
+    }
+}
+
+fn mode_changed(previous: ModeInForce, now: ModeInForce, reason: ModeChangeReason) -> pb::ModeChanged {
+    pb::ModeChanged {
+        previous_mode: mode(previous.mode).into(),
+        mode: mode(now.mode).into(),
+        reason: mode_change_reason(reason).into(),
+        mode_until: now.until.map(|until| wire::timestamp(until.0)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use watchdog_proto::scaling::v1::shoot_event::Event;
 use watchdog_proto::scaling::v1::{
-    IncidentEnded, ModeChangeReason, ModeChanged, OtherWrote, ShootEvent, WriteResult,
+    IncidentEnded, ModeChangeReason, ModeChanged, OtherWrote, ShootEvent, WriteEnded, WriteResult,
 };
 
 use super::table::{Cell, Style, TextTable};
@@ -34,7 +34,6 @@ pub(crate) fn render(events: &[ShootEvent], frame: &Frame) -> String {
 
 /// The event, how long it took, and the details of its kind.
 fn parts(event: &ShootEvent) -> (Cell, String, String) {
-    let name = |reference| text::resource(reference);
     match &event.event {
         Some(Event::VerdictChanged(changed)) => (
             Cell::styled(super::status::outcome_style(changed.outcome()), "verdict"),
@@ -61,24 +60,14 @@ fn parts(event: &ShootEvent) -> (Cell, String, String) {
             text::sent_duration(changed.previous_step_took.as_ref()),
             format!(
                 "{} {}",
-                name(changed.resource.as_ref()),
+                text::resource(changed.resource.as_ref()),
                 change(text::step(changed.previous_step()), text::step(changed.step()))
             ),
         ),
         Some(Event::WriteEnded(ended)) => (
             Cell::styled(write_style(ended.result()), "write"),
             text::sent_duration(ended.took.as_ref()),
-            format!(
-                "{} {}: {}{}",
-                name(ended.resource.as_ref()),
-                ended.write,
-                text::bare(ended.result().as_str_name(), "WRITE_RESULT_"),
-                if ended.error.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({})", ended.error)
-                }
-            ),
+            write(ended),
         ),
         Some(Event::OtherWrote(other)) => (
             Cell::styled(Style::Warn, "other wrote"),
@@ -96,6 +85,15 @@ fn parts(event: &ShootEvent) -> (Cell, String, String) {
             incident(ended),
         ),
         None => ("-".into(), "-".to_owned(), "-".to_owned()),
+    }
+}
+
+fn write(ended: &WriteEnded) -> String {
+    let resource = text::resource(ended.resource.as_ref());
+    let result = text::bare(ended.result().as_str_name(), "WRITE_RESULT_");
+    match ended.error.as_str() {
+        "" => format!("{resource} {}: {result}", ended.write),
+        error => format!("{resource} {}: {result} ({error})", ended.write),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use watchdog_api::names::COORDINATOR_FIELD_MANAGER;
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
 
 use crate::cluster::version::IndexMark;
@@ -55,22 +54,6 @@ impl ResourceEntry {
             && seen.writers.is_none()
         {
             seen.writers = Some(Box::new(workload.writers()));
-        }
-    }
-
-    /// Counts the writes of the predecessor as the coordinator's own.
-    pub(super) fn take_over_from(&mut self, predecessor: &str) {
-        let Observed::Present(ResourceState {
-            writers: Some(writers),
-            ..
-        }) = &mut self.observed
-        else {
-            return;
-        };
-        for writer in [&mut writers.replicas, &mut writers.protection] {
-            if writer.as_deref() == Some(predecessor) {
-                *writer = Some(COORDINATOR_FIELD_MANAGER.to_owned());
-            }
         }
     }
 
