@@ -184,7 +184,7 @@ where
     }
 }
 
-/// A call under way. It is counted when it is dropped; one that nobody waits for any more was cancelled.
+/// A call under way. It is counted when it is dropped; one without a result was cancelled.
 #[derive(Debug)]
 struct RunningRpc {
     duration: &'static Histogram<(Method, Code)>,

@@ -119,7 +119,7 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         }
     }
 
-    /// Sets the value of a key and tells the subscribers.
+    /// Sets the value of a key and notifies the subscribers.
     pub fn upsert(&self, key: K, value: V) {
         self.update(key, Instant::now(), |_| KeyUpdate::Changed(value));
     }
@@ -162,7 +162,7 @@ impl<K: Ord + Clone, V> StateStore<K, V> {
         true
     }
 
-    /// Removes a key and tells the subscribers; nothing happens when it is not there.
+    /// Removes a key and notifies the subscribers; nothing happens when it is not there.
     pub fn remove(&self, key: &K) {
         let mut state = self.inner.state.lock();
         if state.live(key).is_none() {

@@ -59,7 +59,7 @@ pub(crate) struct WatchPosition(u64);
 // === impl MemberTable ===
 
 impl MemberTable {
-    /// Nobody yet. A member lives for `peer_ttl` after each change seen.
+    /// No members yet. A member lives for `peer_ttl` after each change seen.
     pub(crate) fn new(peer_ttl: Duration) -> Self {
         Self {
             peer_ttl,
@@ -84,7 +84,7 @@ impl MemberTable {
         WatchPosition(self.events)
     }
 
-    /// The watch brought a Lease. True when a list should follow soon, to remove somebody.
+    /// The watch brought a Lease. True when a list should follow soon, to remove a member.
     pub(crate) fn observed(&mut self, now: Moment, seen: ObservedLease) -> bool {
         self.events += 1;
         if !seen.record.held {

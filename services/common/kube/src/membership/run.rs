@@ -1,4 +1,4 @@
-//! The run loop: carries out what the rules ask for and tells them what happened.
+//! The run loop: carries out what the rules ask for and reports the results to them.
 
 use std::future::pending;
 use std::sync::Arc;
