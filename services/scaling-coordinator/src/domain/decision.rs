@@ -143,7 +143,7 @@ impl HoldReason {
     }
 }
 
-/// Where the dependants of a shoot are to go.
+/// The direction of a shoot, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Decision {
     /// The direction; `None` holds.
