@@ -191,7 +191,7 @@ pub(crate) fn after_assessment(
         due = due.min(now.after(MIN_SPACING));
     }
     // At random within the window, so that the shoots of a seed that are lost at once do not all ask at once. Neither
-    // early, for most kubelets would have renewed by then, nor so late that there is no time left.
+    // early, because most kubelets would have renewed by then, nor so late that there is no time left.
     if let Some(LookAhead {
         crossing,
         window,
