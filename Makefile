@@ -75,7 +75,7 @@ fmt: ## Format Rust and protos
 build: ## Build every program, optimised
 	cargo build $(LOCKED) --workspace --bins --release
 
-image: ## Build and test all images, without a container engine; needs root on Debian
+image: ## Build and test all images for amd64 and arm64 (ARCHS=…), without a container engine; needs root on Debian
 	images/build
 	cargo build $(LOCKED) --workspace --bins
 	tests/images/check

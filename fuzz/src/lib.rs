@@ -84,7 +84,10 @@ pub fn cluster(data: &[u8]) {
 /// # Panics
 /// When that does not hold.
 pub fn leases(data: &[u8]) {
-    for item in &page::<LeaseItem>(data) {
+    let protobuf = LeaseItem::page::<MOST>(&[b"k8s\0", data].concat());
+    let protobuf = protobuf.map(|page| page.items).unwrap_or_default();
+    assert!(protobuf.len() <= MOST);
+    for item in page::<LeaseItem>(data).iter().chain(&protobuf) {
         match item {
             // Times are carried on in microseconds.
             Item::Ok(lease) => drop(lease.renew_time.map(|time| time.as_microsecond())),
@@ -110,9 +113,11 @@ pub fn nodes(data: &[u8]) {
     }
 }
 
+/// The items that lease-probe asks for.
+const MOST: usize = 500;
+
 /// A page as lease-probe decodes it: with at most as many items as it asked for.
 fn page<'a, I: Deserialize<'a> + PartialEq + std::fmt::Debug>(data: &'a [u8]) -> Vec<Item<I>> {
-    const MOST: usize = 500;
     let (all, asked) = (
         ItemList::<I>::from_slice(data),
         ItemList::<I>::at_most::<MOST>(data),

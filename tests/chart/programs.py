@@ -24,8 +24,9 @@ ISSUED = "issued"
 
 
 class Program:
-    """One replica of a service. To be used as a context. With `image`, that folder is its root, and it runs as nobody.
-    With `tls`, that folder has its certificate. With `ip`, it has the admin port of a Pod there."""
+    """One replica of a service. To be used as a context. With `image`, that folder is its root, and it runs as nobody,
+    in the `emulator` that the folder has. With `tls`, that folder has its certificate. With `ip`, it has the admin port
+    of a Pod there."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Program:
         kubeconfig: str,
         replica=0,
         image=None,
+        emulator=(),
         options=(),
         tls=None,
         ip=None,
@@ -47,7 +49,8 @@ class Program:
         self.grpc, self.admin = free_port(), 9643 if ip else free_port()
         self._host = ip or "127.0.0.1"
         inside = (lambda path: f"/{path.relative_to(image)}") if image else str
-        start = ["chroot", "--userspec=65532:65532", image, f"/{service}"] if image else [binary(service)]
+        contained = ["chroot", "--userspec=65532:65532", image, *emulator, f"/{service}"]
+        start = contained if image else [binary(service)]
         # The shoots are on this machine.
         local = ["--allow-local-addresses"] if service == "lease-probe" else []
         command = [

@@ -11,7 +11,7 @@ from chart import ROOT
 
 ATTEST = ROOT / "images" / "attest"
 REVISION, SOURCE = "0123456789abcdef0123456789abcdef01234567", "https://git.example.org/watchdog"
-IMAGE = "ab" * 32
+IMAGE, PACKAGE = "ab" * 32, "cd" * 32
 
 
 @pytest.fixture
@@ -32,6 +32,11 @@ def release(tmp_path, keys):
     (folder / "weeder.oci.tar").write_bytes(b"an image")
     (folder / "weeder.cdx.json").write_text("{}")
     (folder / "digests.txt").write_text(f"sha256:{IMAGE}  dependency-watchdog/weeder:0.1.0\n")
+    (folder / "toolchain.txt").write_text(
+        f"arm64/rust git+https://git.example.org/rust@refs/tags/1.0.0 gitCommit:{REVISION}\n"
+        f"arm64/libc pkg:deb/debian/libc6-dev@2.36?arch=arm64 sha256:{PACKAGE}\n"
+        "amd64/libc pkg:deb/debian/libc6-dev@2.35?arch=amd64\n"
+    )
     subprocess.run([ATTEST, "sign", folder, keys[0], "0.1.0", REVISION, SOURCE], check=True)
     return folder
 
@@ -72,10 +77,15 @@ def test_the_provenance_has_the_form_of_slsa(release):
     assert subjects["dependency-watchdog/weeder"] == IMAGE, "what a registry has"
     build, run = found["predicate"]["buildDefinition"], found["predicate"]["runDetails"]
     assert set(build) == {"buildType", "externalParameters", "internalParameters", "resolvedDependencies"}
-    source, *pinned = build["resolvedDependencies"]
+    source, *pinned, rust, libc, old_libc = build["resolvedDependencies"]
     assert source == {"uri": f"git+{SOURCE}@refs/tags/v0.1.0", "digest": {"gitCommit": REVISION}}
     lock = hashlib.sha256((ROOT / "Cargo.lock").read_bytes()).hexdigest()
     assert {"name": "Cargo.lock", "digest": {"sha256": lock}} in pinned
+    compiler = {"name": "arm64/rust", "uri": "git+https://git.example.org/rust@refs/tags/1.0.0"}
+    assert rust == compiler | {"digest": {"gitCommit": REVISION}}
+    library = {"name": "arm64/libc", "uri": "pkg:deb/debian/libc6-dev@2.36?arch=arm64"}
+    assert libc == library | {"digest": {"sha256": PACKAGE}}
+    assert old_libc == {"name": "amd64/libc", "uri": "pkg:deb/debian/libc6-dev@2.35?arch=amd64"}
     assert run["builder"]["id"].startswith(SOURCE) and build["buildType"].startswith(SOURCE)
 
 

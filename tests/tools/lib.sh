@@ -62,7 +62,7 @@ retry() {
 }
 
 # --- apt with package lists of our own: needs no root, leaves the machine's /etc/apt and lists alone, and
-# --- knows Debian's sources, which most machines leave out.
+# --- knows Debian's sources and its packages for arm64, which most machines leave out.
 
 apt_private() {
   local command="$1"
@@ -73,6 +73,8 @@ apt_private() {
     -o Dir::State="$CACHE/apt/state" \
     -o Dir::State::Status=/var/lib/dpkg/status \
     -o Dir::Cache="$CACHE/apt/cache" \
+    -o APT::Architectures::="$(dpkg --print-architecture)" \
+    -o APT::Architectures::=arm64 \
     -o Debug::NoLocking=1 \
     -o APT::Sandbox::User="" \
     "$@"
@@ -81,7 +83,7 @@ apt_private() {
 # Mirrors the machine's own Debian entries, with the sources added, and fetches their lists once a day.
 apt_lists() {
   have apt-get || fail "this needs Debian's apt-get" "run it on Debian 12, or put the tools on PATH yourself"
-  local sources="$CACHE/apt/sources.d" stamp="$CACHE/apt/updated" found=""
+  local sources="$CACHE/apt/sources.d" stamp="$CACHE/apt/updated-with-arm64" found=""
   if [ -n "$(find "$stamp" -mmin -1440 2>/dev/null)" ]; then
     return
   fi
@@ -105,8 +107,8 @@ apt_lists() {
   touch "$stamp"
 }
 
-# extract_package NAME: unpacks Debian's binary package into $CACHE/debian/NAME-VERSION and prints that folder.
-# Unpacked, not installed: a server package would start its daemon.
+# extract_package NAME[:ARCHITECTURE]: unpacks Debian's binary package into $CACHE/debian/NAME-VERSION and prints that
+# folder. Unpacked, not installed: a server package would start its daemon, and one for arm64 would not fit in.
 extract_package() {
   apt_lists
   local name="$1" version target work

@@ -106,7 +106,10 @@ fn body(nodes: usize, kind: ItemKind) -> Vec<u8> {
     let fleet = Fleet::new(1, nodes);
     let mut out = Vec::new();
     if let Some(shoot) = fleet.shoots().first() {
-        fleet.write_page(&mut out, shoot, kind, 0, 0);
+        match kind {
+            ItemKind::Leases => out.extend(fleet.lease_page(shoot, 0, 0)),
+            ItemKind::Nodes => _ = fleet.write_page(&mut out, shoot, kind, 0, 0),
+        }
     }
     out
 }
@@ -114,7 +117,7 @@ fn body(nodes: usize, kind: ItemKind) -> Vec<u8> {
 fn decode_leases(nodes: usize) -> Work {
     let body = body(nodes, ItemKind::Leases);
     Box::new(move || {
-        black_box(ItemList::<LeaseItem>::from_slice(black_box(&body)).is_ok());
+        black_box(LeaseItem::page::<500>(black_box(&body)).is_ok());
     })
 }
 
@@ -199,7 +202,7 @@ fn probe(nodes: usize) -> Work {
     };
     let now = UnixTime(crate::fleet::now());
     Box::new(move || {
-        let Ok(list) = ItemList::<LeaseItem>::from_slice(black_box(&body)) else {
+        let Ok(list) = LeaseItem::page::<500>(black_box(&body)) else {
             return;
         };
         let lease = |lease: &LeaseItem| ListedLease {

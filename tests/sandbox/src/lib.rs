@@ -37,6 +37,7 @@ pub mod hostile;
 pub mod io;
 mod kubeconfig;
 mod listener;
+pub mod protobuf;
 pub mod resource;
 mod sandbox;
 mod schema;

@@ -1,6 +1,7 @@
 //! Node leases: when did each kubelet last reach its kube-apiserver?
 
-use crate::{list::ItemList, text};
+use crate::list::{Item, ItemList, ListError};
+use crate::{protobuf, text};
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 use std::{borrow::Cow, sync::Arc};
@@ -37,6 +38,47 @@ struct RawSpec {
 }
 
 // === impl LeaseItem ===
+
+impl LeaseItem {
+    /// Decodes a page of leases for which at most `MOST` were asked, in Protobuf or in JSON.
+    ///
+    /// # Errors
+    /// When the bytes are no list, or one of more items. A malformed item is no error: see [`Item::Malformed`].
+    pub fn page<const MOST: usize>(bytes: &[u8]) -> Result<LeaseList, ListError> {
+        if !protobuf::is_protobuf(bytes) {
+            return LeaseList::at_most::<MOST>(bytes);
+        }
+        let list: protobuf::List<protobuf::Lease> = protobuf::list(bytes, "LeaseList", MOST)?;
+        Ok(ItemList {
+            metadata: list.metadata.unwrap_or_default().into(),
+            items: list.items.into_iter().map(Item::from).collect(),
+        })
+    }
+}
+
+impl From<protobuf::Lease> for Item<LeaseItem> {
+    fn from(lease: protobuf::Lease) -> Self {
+        let name = lease.metadata.unwrap_or_default().name;
+        let spec = lease.spec.unwrap_or_default();
+        let renew_time = match spec.renew_time.unwrap_or_default() {
+            protobuf::MicroTime { seconds: 0, nanos: 0 } => Ok(None),
+            time => Timestamp::new(time.seconds, time.nanos).map(Some),
+        };
+        let malformed = |reason: &str| Self::Malformed {
+            name: (!name.is_empty()).then(|| name.clone()),
+            reason: reason.to_owned(),
+        };
+        match (text::name(&name), renew_time) {
+            (Ok(name), Ok(renew_time)) => Self::Ok(LeaseItem {
+                name,
+                renew_time,
+                lease_duration_seconds: spec.lease_duration_seconds,
+            }),
+            (Err(why), _) => malformed(&format!("metadata.name: {why}")),
+            (_, Err(_)) => malformed("spec.renewTime: not a time"),
+        }
+    }
+}
 
 impl From<Raw> for LeaseItem {
     fn from(raw: Raw) -> Self {

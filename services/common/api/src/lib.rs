@@ -13,6 +13,7 @@
 //! | [`secret`] | [`secret::KubeconfigSecret`]: a Secret, reduced to its kubeconfig |
 //! | [`workload`] | [`workload::Workload`]: anything with a scale sub-resource |
 //! | [`list`] | [`list::ItemList`], the envelope of all lists |
+//! | [`protobuf`] | lists in Kubernetes' Protobuf encoding |
 //! | [`lenient`] | [`lenient::Lenient`]: a value, or why it cannot be read |
 //! | [`kubeconfig`] | `parse(&[u8])` to a [`kubeconfig::ShootAccess`] |
 //! | [`prober`], [`weeder`] | `parse(&[u8])` to [`prober::ProberConfig`] and [`weeder::WeederConfig`] |
@@ -48,6 +49,7 @@ pub mod names;
 pub mod node;
 pub mod policy;
 pub mod prober;
+pub mod protobuf;
 pub mod secret;
 pub mod selector;
 mod text;

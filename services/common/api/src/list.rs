@@ -2,6 +2,7 @@
 
 use crate::bounded::Bounded;
 use crate::lenient::{Keep, Pruned, describe};
+use crate::protobuf;
 use serde::{Deserialize, Deserializer, de::DeserializeSeed};
 use serde_json::{Value, value::RawValue};
 
@@ -58,6 +59,21 @@ struct Page<T, const MOST: usize> {
     items: Option<Bounded<T, MOST>>,
 }
 
+impl ListError {
+    pub(crate) const fn new(reason: String) -> Self {
+        Self { reason }
+    }
+}
+
+impl From<protobuf::ListMeta> for PageMeta {
+    fn from(metadata: protobuf::ListMeta) -> Self {
+        Self {
+            resource_version: metadata.resource_version,
+            continue_token: metadata.continue_token,
+        }
+    }
+}
+
 // === impl ItemList ===
 
 impl<'a, T: Deserialize<'a>> ItemList<T> {
@@ -84,9 +100,7 @@ impl<'a, T: Deserialize<'a>> ItemList<T> {
     fn item_by_item<const MOST: usize>(bytes: &'a [u8]) -> Result<Self, ListError> {
         match serde_json::from_slice::<Page<&'a RawValue, MOST>>(bytes) {
             Ok(page) => Ok(Self::new(page, Item::from_raw)),
-            Err(error) => Err(ListError {
-                reason: crate::lenient::scrub(&error.to_string()),
-            }),
+            Err(error) => Err(ListError::new(crate::lenient::scrub(&error.to_string()))),
         }
     }
 

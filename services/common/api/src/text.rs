@@ -20,20 +20,30 @@ pub(crate) struct NameOnly {
 /// The most bytes of a name; label values are shorter. API servers enforce both, but not every server is one.
 const LONGEST_NAME: usize = 253;
 
-fn bounded<E: Error>(text: &str) -> Result<Arc<str>, E> {
+fn bounded(text: &str) -> Result<Arc<str>, &'static str> {
     if text.len() > LONGEST_NAME {
-        return Err(E::custom("must not be longer than 253 bytes"));
+        return Err("must not be longer than 253 bytes");
     }
     Ok(Arc::from(text))
+}
+
+/// A non-empty name that many owners share.
+pub(crate) fn name(text: &str) -> Result<Arc<str>, &'static str> {
+    match text {
+        "" => Err("must not be empty"),
+        text => bounded(text),
+    }
 }
 
 /// The value of a label, which may be empty.
 pub(crate) fn label<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<str>>, D::Error> {
     let text = Option::<Text>::deserialize(deserializer)?;
-    text.map(|text| bounded(&text.0)).transpose()
+    text.map(|text| bounded(&text.0))
+        .transpose()
+        .map_err(D::Error::custom)
 }
 
-/// A non-empty name that many owners share. (Serde's own `Arc<str>` allocates twice.)
+/// A [`name`]. (Serde's own `Arc<str>` allocates twice.)
 pub(crate) fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
     struct Shared;
 
@@ -45,11 +55,7 @@ pub(crate) fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<s
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<Arc<str>, E> {
-            if text.is_empty() {
-                Err(E::custom("must not be empty"))
-            } else {
-                bounded(text)
-            }
+            name(text).map_err(E::custom)
         }
     }
 

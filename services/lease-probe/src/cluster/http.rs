@@ -22,12 +22,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tracing::Span;
 use watchdog_api::kubeconfig::ShootAccess;
+use watchdog_api::protobuf;
 use watchdog_runtime::failure::{chain, is_local_limit};
 
 use super::connection::CONNECT_TIMEOUT;
 use super::tls::{self, ShootTls};
 use super::transport::{ApiRequest, Connector, End, Link};
 use crate::domain::address::refused_kind;
+use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::outcome::{ProbeFailure, quote};
 
 /// A silent connection is asked for a sign of life this often (HTTP/2 PING), also while no probe runs, and given up
@@ -392,7 +394,7 @@ impl HttpLink {
         let mut builder = Request::builder()
             .method(request.method.clone())
             .uri(uri)
-            .header(header::ACCEPT, "application/json")
+            .header(header::ACCEPT, accepted(request.answer))
             .header(
                 header::USER_AGENT,
                 concat!("lease-probe/", env!("CARGO_PKG_VERSION")),
@@ -409,6 +411,14 @@ impl HttpLink {
         builder
             .body(Full::new(request.body.clone()))
             .map_err(|e| ProbeFailure::Kubeconfig(format!("the server URL cannot be used: {e}")))
+    }
+}
+
+/// The media types of an answer. Leases are listed all the time, the rest seldom.
+const fn accepted(answer: AnswerKind) -> &'static str {
+    match answer {
+        AnswerKind::Leases => protobuf::ACCEPT,
+        AnswerKind::Small | AnswerKind::Nodes => "application/json",
     }
 }
 

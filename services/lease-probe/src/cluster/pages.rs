@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use watchdog_api::lease::LeaseItem;
-use watchdog_api::list::{Item, ItemList};
+use watchdog_api::list::{Item, ItemList, ListError};
 use watchdog_api::node::{NodeCondition, NodeItem};
+use watchdog_api::protobuf;
 
 use super::answer_budget::MemoryShare;
 use super::connection::{ApiResponse, CachedConnection};
@@ -79,18 +79,30 @@ pub(super) struct Listed<I> {
     pub(super) share: MemoryShare,
 }
 
-/// The memory that an object takes beside itself.
-pub(super) trait HeapSize {
+/// An object that is listed.
+pub(super) trait Listable: Sized {
+    /// Decodes a page.
+    fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError>;
+
+    /// The memory that it takes beside itself.
     fn heap_size(&self) -> usize;
 }
 
-impl HeapSize for LeaseItem {
+impl Listable for LeaseItem {
+    fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError> {
+        Self::page::<PAGE>(bytes)
+    }
+
     fn heap_size(&self) -> usize {
         self.name.len()
     }
 }
 
-impl HeapSize for NodeItem {
+impl Listable for NodeItem {
+    fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError> {
+        ItemList::at_most::<PAGE>(bytes)
+    }
+
     fn heap_size(&self) -> usize {
         let label = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
         let condition = |c: &NodeCondition| size_of_val(c) + c.kind.len() + c.status.len() + c.reason.len();
@@ -99,17 +111,15 @@ impl HeapSize for NodeItem {
     }
 }
 
-impl<I: HeapSize> HeapSize for Item<I> {
-    fn heap_size(&self) -> usize {
-        match self {
-            Self::Ok(item) => item.heap_size(),
-            Self::Malformed { name, reason } => name.as_ref().map_or(0, String::len) + reason.len(),
-        }
+fn heap_size<I: Listable>(item: &Item<I>) -> usize {
+    match item {
+        Item::Ok(item) => item.heap_size(),
+        Item::Malformed { name, reason } => name.as_ref().map_or(0, String::len) + reason.len(),
     }
 }
 
 /// Lists once, in smaller pages if they are too large, or too large for the memory that is left.
-pub(super) async fn pages<C: Connector, I: DeserializeOwned + HeapSize>(
+pub(super) async fn pages<C: Connector, I: Listable>(
     connection: &mut CachedConnection<C>,
     permission: ShootPermission,
     size: &mut PageSize,
@@ -126,7 +136,7 @@ pub(super) async fn pages<C: Connector, I: DeserializeOwned + HeapSize>(
 }
 
 /// Lists once, page by page.
-async fn pages_of<C: Connector, I: DeserializeOwned + HeapSize>(
+async fn pages_of<C: Connector, I: Listable>(
     connection: &mut CachedConnection<C>,
     permission: ShootPermission,
     size: &mut PageSize,
@@ -155,7 +165,7 @@ async fn pages_of<C: Connector, I: DeserializeOwned + HeapSize>(
             return Err(ProbeFailure::AnswerTooLarge(kind.list_limit()));
         }
         let page: ItemList<I> = decode_page(&response, permission, number)?;
-        let kept = page.items.iter().map(|item| size_of_val(item) + item.heap_size());
+        let kept = page.items.iter().map(|item| size_of_val(item) + heap_size(item));
         let kept = kept.sum();
         let of_list = match share.take() {
             None => response.body.into_share(kept).await?,
@@ -185,7 +195,7 @@ async fn pages_of<C: Connector, I: DeserializeOwned + HeapSize>(
 }
 
 /// Decodes the page of this number.
-fn decode_page<I: DeserializeOwned>(
+fn decode_page<I: Listable>(
     response: &ApiResponse,
     permission: ShootPermission,
     number: usize,
@@ -196,7 +206,7 @@ fn decode_page<I: DeserializeOwned>(
     };
     let body = response.body.as_slice();
     let page = match response.status {
-        StatusCode::OK => ItemList::<I>::at_most::<PAGE>(body).map_err(|e| broken(e.to_string()))?,
+        StatusCode::OK => I::page(body).map_err(|e| broken(e.to_string()))?,
         StatusCode::TOO_MANY_REQUESTS => return Err(ProbeFailure::Throttled(response.retry_after)),
         StatusCode::UNAUTHORIZED => return Err(ProbeFailure::Unauthorized),
         StatusCode::FORBIDDEN => return Err(ProbeFailure::Forbidden(vec![permission])),
@@ -214,8 +224,9 @@ fn message(body: &[u8]) -> String {
     struct Status {
         message: String,
     }
-    match serde_json::from_slice::<Status>(body) {
-        Ok(status) => format!(" ({})", quote(&status.message)),
-        Err(_) => String::new(),
+    let json = || Some(serde_json::from_slice::<Status>(body).ok()?.message);
+    match protobuf::status_message(body).or_else(json) {
+        Some(message) => format!(" ({})", quote(&message)),
+        None => String::new(),
     }
 }

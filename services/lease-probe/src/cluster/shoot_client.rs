@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
 use watchdog_api::lease::LeaseItem;
@@ -22,7 +22,7 @@ use super::answer_budget::{RememberedLeases, SharedLimits};
 use super::connection::{CachedConnection, Observations, Suspicion};
 use super::kubeconfig::Access;
 use super::machines;
-use super::pages::{HeapSize, Listed, PageSize, pages};
+use super::pages::{Listable, Listed, PageSize, pages};
 use super::transport::{ApiRequest, Connector};
 use crate::domain::answer_ledger::AnswerKind;
 use crate::domain::assessment::ListedLeases;
@@ -122,7 +122,7 @@ impl<C: Connector> HttpShootClient<C> {
     /// Lists within the budget. A failed list is retried once, immediately, as a kubelet retries a renewal. A timeout
     /// proves only that the list did not arrive, so GET /version then checks that the API server is alive. That takes
     /// up to [`VERSION_TIMEOUT`] more, and up to the same time again to get a permit.
-    async fn list<I: DeserializeOwned + HeapSize>(
+    async fn list<I: Listable>(
         &mut self,
         access: &Access,
         budget: Budget,

@@ -10,6 +10,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::json;
+use watchdog_sandbox::protobuf;
 
 use super::{Fleet, FleetShoot, ItemKind, objects};
 
@@ -84,6 +85,14 @@ fn respond(fleet: &Fleet, shoot: &FleetShoot, request: &Request<Incoming>) -> Re
         }
         (ItemKind::Nodes, 0) => count(&fleet.requests.nodes),
     }
+    let accept = request.headers().get(header::ACCEPT);
+    let accepted = accept.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if kind == ItemKind::Leases && accepted.starts_with(protobuf::MEDIA_TYPE) {
+        return response(
+            fleet.lease_page(shoot, query.start, query.limit),
+            protobuf::MEDIA_TYPE,
+        );
+    }
     fleet.write_page(&mut body, shoot, kind, query.start, query.limit);
     json_response(body)
 }
@@ -125,11 +134,15 @@ pub fn parse_continue(token: &str) -> Option<usize> {
 }
 
 fn json_response(body: Vec<u8>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+    response(body.into(), "application/json")
+}
+
+fn response(body: Bytes, content_type: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
     // As kube-apiserver has them: they are part of what an answer costs.
     let headers = response.headers_mut();
     for (name, value) in [
-        ("content-type", "application/json"),
+        ("content-type", content_type),
         ("audit-id", "2f4c8d1e-0b6a-4c55-9d2e-7f10a3b4c5d6"),
         ("cache-control", "no-cache, private"),
         (

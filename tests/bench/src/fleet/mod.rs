@@ -22,14 +22,16 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use watchdog_sandbox::io::{Gate, WireCounters};
+use watchdog_sandbox::protobuf::{LeaseList, ListMeta};
 
 use kubelets::{Outage, ShootKubelets, mix};
-use template::{Template, Values};
+use template::{LeaseTemplate, Template, Values};
 
 /// Parent of the server names of all shoots, in their certificate and their kubeconfigs.
 pub const DOMAIN: &str = "fleet.test";
@@ -42,6 +44,7 @@ const ZONES: [&str; 3] = ["eu-west-1a", "eu-west-1b", "eu-west-1c"];
 pub struct Fleet {
     shoots: Vec<FleetShoot>,
     lease: Template,
+    lease_message: LeaseTemplate,
     node: Template,
     /// Bearer token that callers must show.
     pub token: String,
@@ -191,6 +194,7 @@ impl Fleet {
         Self {
             shoots: (0..shoots).map(shoot).collect(),
             lease: Template::new(&objects::lease()),
+            lease_message: LeaseTemplate::new(&objects::lease()),
             node: Template::new(&objects::node()),
             token: format!("fleet-{:016x}", mix(now().unsigned_abs())),
             requests: Requests::default(),
@@ -302,7 +306,7 @@ impl Fleet {
         }
     }
 
-    /// Writes one page and returns the index of the item after it, if there is one.
+    /// Writes one page in JSON and returns the index of the item after it, if there is one.
     pub fn write_page(
         &self,
         out: &mut Vec<u8>,
@@ -312,11 +316,7 @@ impl Fleet {
         limit: usize,
     ) -> Option<usize> {
         let now = now();
-        let end = if limit == 0 {
-            shoot.nodes
-        } else {
-            shoot.nodes.min(start.saturating_add(limit))
-        };
+        let end = shoot.end_of_page(start, limit);
         let next = (end < shoot.nodes).then_some(end);
         let token = http::continue_token(end);
         let more = next.map(|end| (token.as_str(), shoot.nodes - end));
@@ -336,6 +336,29 @@ impl Fleet {
         }
         out.extend_from_slice(b"]}\n");
         next
+    }
+
+    /// A page of Leases in Protobuf.
+    #[must_use]
+    pub fn lease_page(&self, shoot: &FleetShoot, start: usize, limit: usize) -> Bytes {
+        let now = now();
+        let end = shoot.end_of_page(start, limit);
+        let remaining = shoot.nodes - end;
+        let kubelets = shoot.kubelets.lock().clone();
+        let list = LeaseList {
+            metadata: Some(ListMeta {
+                resource_version: revision(now).to_string(),
+                continue_token: match remaining {
+                    0 => String::new(),
+                    _ => http::continue_token(end),
+                },
+                remaining_item_count: (remaining > 0).then_some(remaining as i64),
+            }),
+            items: (start..end)
+                .map(|node| self.lease_message.filled(&shoot.values(node, &kubelets, now)))
+                .collect(),
+        };
+        list.document()
     }
 
     /// Writes one object, if there is one of this name.
@@ -410,22 +433,32 @@ impl FleetShoot {
         node: usize,
         now: i64,
     ) {
+        template.write(out, &self.values(node, kubelets, now));
+    }
+
+    fn values(&self, node: usize, kubelets: &ShootKubelets, now: i64) -> Values {
         let number = mix(node as u64 ^ 0x51);
         let renewed = kubelets.renewed(node, now);
-        let uid = format!(
-            "{:08x}-{:04x}-4a52-9f4c-{:012x}",
-            number >> 32,
-            (number >> 16) & 0xffff,
-            mix(number) >> 16
-        );
-        let values = Values {
-            name: &self.node_name(node),
-            uid: &uid,
+        Values {
+            name: self.node_name(node),
+            uid: format!(
+                "{:08x}-{:04x}-4a52-9f4c-{:012x}",
+                number >> 32,
+                (number >> 16) & 0xffff,
+                mix(number) >> 16
+            ),
             version: revision(renewed),
             renewed,
             zone: ZONES.get(node % ZONES.len()).copied().unwrap_or_default(),
-        };
-        template.write(out, &values);
+        }
+    }
+
+    /// The index after the last item of a page; without a limit, all are on it.
+    fn end_of_page(&self, start: usize, limit: usize) -> usize {
+        match limit {
+            0 => self.nodes,
+            limit => self.nodes.min(start.saturating_add(limit)),
+        }
     }
 
     /// Notes that a list of the Leases begins.

@@ -292,8 +292,8 @@ mod tests {
     fn written(text: &str) -> Vec<u8> {
         let mut out = Vec::new();
         let values = Values {
-            name: "shoot--bench--0042-worker-z1-6c9f8-x7k2p",
-            uid: "3b1c8e0a-52d1-4a52-9f4c-0123456789ab",
+            name: "shoot--bench--0042-worker-z1-6c9f8-x7k2p".to_owned(),
+            uid: "3b1c8e0a-52d1-4a52-9f4c-0123456789ab".to_owned(),
             version: 123_456_789,
             renewed: 1_700_000_000_000_001,
             zone: "eu-west-1a",

@@ -1,20 +1,22 @@
 //! Objects as text with holes: written thousands of times a second without a JSON encoder.
 
 use jiff::Timestamp;
+use serde_json::Value;
+use watchdog_sandbox::protobuf::Lease;
 
 /// The fields that differ from one object to the next.
-#[derive(Debug, Clone, Copy)]
-pub struct Values<'a> {
+#[derive(Debug, Clone)]
+pub struct Values {
     /// `@name@`: name of the node.
-    pub name: &'a str,
+    pub name: String,
     /// `@uid@`: a UID that stays the same.
-    pub uid: &'a str,
+    pub uid: String,
     /// `@version@`: resourceVersion.
     pub version: u64,
     /// `@renewed@`: the last renewal, in microseconds since 1970.
     pub renewed: i64,
     /// `@zone@`: the zone.
-    pub zone: &'a str,
+    pub zone: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +66,7 @@ impl Template {
     }
 
     /// Appends the text with the holes filled.
-    pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+    pub fn write(&self, out: &mut Vec<u8>, values: &Values) {
         use std::io::Write as _;
         for piece in &self.pieces {
             match piece {
@@ -90,6 +92,41 @@ impl Template {
     }
 }
 
+/// A Lease as a message of Protobuf.
+#[derive(Debug, Clone)]
+pub struct LeaseTemplate(Lease);
+
+impl LeaseTemplate {
+    /// From the text with its holes.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let lease = serde_json::from_str::<Value>(text).unwrap_or_default();
+        Self(Lease::from(&lease))
+    }
+
+    /// The Lease with the holes filled. Only the names of the fields that kubelet owns keep their hole.
+    #[must_use]
+    pub fn filled(&self, values: &Values) -> Lease {
+        let mut lease = self.0.clone();
+        let renewed = Some(time(values.renewed).into());
+        let metadata = lease.metadata.get_or_insert_default();
+        metadata.name.clone_from(&values.name);
+        metadata.uid.clone_from(&values.uid);
+        metadata.resource_version = values.version.to_string();
+        for owner in &mut metadata.owner_references {
+            owner.name.clone_from(&values.name);
+            owner.uid.clone_from(&values.uid);
+        }
+        for entry in &mut metadata.managed_fields {
+            entry.time = renewed;
+        }
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = Some(values.name.clone());
+        spec.renew_time = renewed;
+        lease
+    }
+}
+
 /// A time from microseconds since 1970; the epoch for what is out of range.
 #[must_use]
 pub fn time(micros: i64) -> Timestamp {
@@ -105,8 +142,8 @@ mod tests {
         let template = Template::new(r#"{"n":"@name@","t":"@renewed@","v":"@version@","m":"@name@"}"#);
         let mut out = b"[".to_vec();
         let values = Values {
-            name: "node-1",
-            uid: "u",
+            name: "node-1".to_owned(),
+            uid: "u".to_owned(),
             version: 7,
             renewed: 1_700_000_000_000_001,
             zone: "z",

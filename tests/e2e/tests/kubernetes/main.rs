@@ -16,6 +16,7 @@ mod conformance;
 mod control_plane;
 mod controller_manager;
 mod drop_in;
+mod lease_lists;
 mod main_job;
 mod scripted_nodes;
 mod weeder;

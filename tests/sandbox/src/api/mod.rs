@@ -35,6 +35,7 @@ use crate::{
     audit::{AuditEntry, AuditLog},
     auth::{AcceptedCredentials, Attributes, Policy},
     faults::{FaultAction, Faults},
+    protobuf,
     server::ApiOptions,
     status::ApiError,
     store::Store,
@@ -253,7 +254,10 @@ fn answer(
     match info.verb {
         "create" if target.name.is_empty() && addressable => write::create(&write(), &res, body),
         _ if res.review => Err(ApiError::method_not_allowed()),
-        "list" => read::list(&state.store, &res, target, &info.query, call.view),
+        "list" => {
+            let protobuf = key.plural == "leases" && accept.starts_with(protobuf::MEDIA_TYPE);
+            read::list(&state.store, &res, target, &info.query, call.view, protobuf)
+        }
         "watch" if subresource.is_empty() => watch::start(state, &res, target, &info.query, call.view),
         "deletecollection" if addressable => write::delete_collection(&write(), &res, body),
         "get" if subresource == "scale" => write::get_scale(&call, &res),

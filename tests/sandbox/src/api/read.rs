@@ -11,6 +11,7 @@ use super::{
     reply::{self, Body, Representation},
 };
 use crate::{
+    protobuf::{LeaseList, ListMeta},
     resource::ResourceType,
     status::ApiError,
     store::{
@@ -93,13 +94,14 @@ pub(super) fn get(
     Ok(reply::json(200, view.object(&object, res)?))
 }
 
-/// GET of a collection.
+/// GET of a collection, of Leases also in Protobuf.
 pub(super) fn list(
     store: &Store,
     res: &ResourceType,
     target: &Target,
     query: &Query,
     view: Representation,
+    protobuf: bool,
 ) -> Result<Response<Body>, ApiError> {
     if view == Representation::Partial {
         return Err(ApiError::not_acceptable(
@@ -129,7 +131,10 @@ pub(super) fn list(
         not_in_the_future(store, query)?;
     }
     let page = store.list(&target.resource, &wanted)?;
-    Ok(reply::json(200, encode(res, &page, &wanted, view)))
+    Ok(match protobuf {
+        true => reply::protobuf(200, lease_list(&page).document()),
+        false => reply::json(200, encode(res, &page, &wanted, view)),
+    })
 }
 
 fn not_in_the_future(store: &Store, query: &Query) -> Result<(), ApiError> {
@@ -137,6 +142,18 @@ fn not_in_the_future(store: &Store, query: &Query) -> Result<(), ApiError> {
     match version(query.get("resourceVersion"))? {
         Some(asked) if asked > current => Err(ApiError::too_large_version(asked, current)),
         _ => Ok(()),
+    }
+}
+
+fn lease_list(page: &ListPage) -> LeaseList {
+    let more = page.remaining > 0;
+    LeaseList {
+        metadata: Some(ListMeta {
+            resource_version: page.revision.to_string(),
+            continue_token: more.then(|| Continue::encode(page)).flatten().unwrap_or_default(),
+            remaining_item_count: None,
+        }),
+        items: page.items.iter().map(|object| object.value().into()).collect(),
     }
 }
 

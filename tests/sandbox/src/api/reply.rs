@@ -7,6 +7,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
 use crate::{
+    protobuf::MEDIA_TYPE,
     resource::ResourceType,
     status::ApiError,
     store::object::{Object, encode},
@@ -21,6 +22,11 @@ const ACCEPTED: &str = "only the following media types are accepted: application
 /// A response with a JSON body.
 pub(crate) fn json(code: u16, body: Bytes) -> Response<Body> {
     with_type(code, body, "application/json")
+}
+
+/// A response in Kubernetes' Protobuf encoding.
+pub(crate) fn protobuf(code: u16, body: Bytes) -> Response<Body> {
+    with_type(code, body, MEDIA_TYPE)
 }
 
 /// A response with a JSON value.
