@@ -6,7 +6,7 @@ use anyhow::Context;
 use watchdog_sandbox::{Cut, Sandbox, SimulatedShoot};
 
 use super::output::TimedOutput;
-use super::witness::Witness;
+use super::printer::ChangePrinter;
 use super::{NODES, SHOOTS, Watchdog, timing};
 use watchdog_test_support::wait::{holds, until, until_true};
 use watchdog_test_support::watchdog::Setup;
@@ -23,7 +23,7 @@ pub(super) struct Incidents<'a> {
     shoot: SimulatedShoot,
     twin: SimulatedShoot,
     others: Vec<SimulatedShoot>,
-    witness: Witness,
+    printer: ChangePrinter,
 }
 
 const KCM: &str = "kube-controller-manager";
@@ -46,7 +46,7 @@ impl<'a> Incidents<'a> {
             seed,
             twin: unprotected.shoot(first)?,
             others: others?,
-            witness: Witness::start(*output, setup, watchdog, &shoot)?,
+            printer: ChangePrinter::start(*output, setup, watchdog, &shoot)?,
             shoot,
         })
     }
@@ -63,8 +63,8 @@ impl<'a> Incidents<'a> {
             good: untouched,
             what: "the other shoots were never written to".to_owned(),
         });
-        let Self { output, witness, .. } = self;
-        witness.stop().await;
+        let Self { output, printer, .. } = self;
+        printer.stop().await;
         output.title("Summary");
         for check in &checks {
             output.plain(&format!(
@@ -79,7 +79,7 @@ impl<'a> Incidents<'a> {
     /// The network between the nodes and the API server breaks.
     async fn loss(&self) -> anyhow::Result<Vec<Check>> {
         let grace = timing().node_monitor_grace_period;
-        self.witness.wait_healthy(SHOOTS.len()).await?;
+        self.printer.wait_healthy(SHOOTS.len()).await?;
         self.wait_renewed().await?;
         self.output.title(&format!(
             "The nodes of {} lose their API server; so do those of its twin on a seed without the watchdog",

@@ -4,7 +4,7 @@
 mod config;
 mod incidents;
 mod output;
-mod witness;
+mod printer;
 
 use std::time::Duration;
 

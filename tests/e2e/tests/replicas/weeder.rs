@@ -93,9 +93,12 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
         .unwrap();
     let seed = fixture.sandbox.seed();
     let start = async |name: &str| fixture.setup.weeder(name, &seed.kubeconfig(name)).await;
-    let (victim, heir) = tokio::try_join!(start("victim"), start("heir")).unwrap();
+    let (victim, successor) = tokio::try_join!(start("victim"), start("successor")).unwrap();
     let of_victim = wait::until("they share the namespaces", BOUND, || async {
-        let (one, other) = (owned(&fixture, &victim).await?, owned(&fixture, &heir).await?);
+        let (one, other) = (
+            owned(&fixture, &victim).await?,
+            owned(&fixture, &successor).await?,
+        );
         anyhow::ensure!(!one.is_empty() && !other.is_empty(), "one has nothing");
         anyhow::ensure!(
             one.is_disjoint(&other),
@@ -129,7 +132,7 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
     })
     .await
     .unwrap();
-    // The heir deletes at first sight: only what crashed before the service was ready, by the clocks of nodes.
+    // The successor deletes at first sight: only what crashed before the service was ready, by the clocks of nodes.
     wait::until_true(
         "the crashes are older than nodes' clocks differ",
         BOUND,
@@ -189,12 +192,12 @@ async fn one_of_two_is_killed_in_the_middle_of_an_incident() {
             .map(|(uid, _)| uid)
             .collect()
     };
-    let (by_victim, by_heir): (BTreeSet<_>, BTreeSet<_>) = (by("victim"), by("heir"));
+    let (by_victim, by_heir): (BTreeSet<_>, BTreeSet<_>) = (by("victim"), by("successor"));
     let left: BTreeSet<_> = stuck.values().flat_map(BTreeMap::keys).collect();
     assert!(!by_victim.is_empty() && !left.is_empty() && left.is_subset(&by_heir));
     assert_eq!(
-        owned(&fixture, &heir).await.unwrap().len(),
+        owned(&fixture, &successor).await.unwrap().len(),
         SHOOTS,
-        "the heir tells that all is its own"
+        "the successor tells that all is its own"
     );
 }

@@ -22,12 +22,12 @@ use watchdog_test_support::watchdog::Setup;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Watches as long as it is held.
-pub(super) struct Witness {
+pub(super) struct ChangePrinter {
     healthy: watch::Receiver<usize>,
     tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-impl Witness {
+impl ChangePrinter {
     pub(super) fn start(
         output: TimedOutput,
         setup: &Setup,
@@ -224,14 +224,14 @@ async fn replicas(output: TimedOutput, shoot: SimulatedShoot) {
 
 /// How many leases of a shoot are how old.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct WitnessedLeases {
+struct LeaseCounts {
     all: usize,
     missed: usize,
     expired: usize,
 }
 
 /// Looks at the leases as the kubelets wrote them.
-fn leases(shoot: &SimulatedShoot) -> WitnessedLeases {
+fn leases(shoot: &SimulatedShoot) -> LeaseCounts {
     let now = jiff::Timestamp::now();
     let timing = shoot.timing();
     let missed = timing.renew_interval.mul_f64(1.25);
@@ -241,9 +241,9 @@ fn leases(shoot: &SimulatedShoot) -> WitnessedLeases {
         let renewed: jiff::Timestamp = node.renew_time.parse().ok()?;
         Duration::try_from(now.duration_since(renewed)).ok()
     });
-    let mut leases = WitnessedLeases {
+    let mut leases = LeaseCounts {
         all: nodes.len(),
-        ..WitnessedLeases::default()
+        ..LeaseCounts::default()
     };
     for age in ages {
         leases.missed += usize::from(age > missed);
